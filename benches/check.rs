@@ -1,7 +1,8 @@
-//! How the time of the checker grows with instructions and with ranks: both curves have to be straight.
+//! Measures how the time of the checker grows with the number of instructions and of ranks. Both curves must
+//! be linear.
 //!
-//! `cargo bench --bench check`. A line for every size: instructions of all ranks, seconds, and nanoseconds an instruction. The best of
-//! three runs counts.
+//! `cargo bench --bench check` prints a line for every size: instructions of all ranks, seconds, and
+//! nanoseconds per instruction. It uses the best of three runs.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark reports on the terminal")]
 
@@ -15,7 +16,7 @@ use hir::{
 
 const RUNS: usize = 3;
 
-/// Ranks and iterations.
+/// Numbers of ranks and of iterations.
 const SIZES: &[(usize, usize)] = &[(8, 1_000), (8, 3_000), (8, 10_000), (64, 300), (256, 300), (1_024, 100)];
 
 fn main() -> ExitCode {
@@ -64,7 +65,8 @@ const GET: &str = "    ShareMemHandles(P2PCommunication 8 (type=send, buffer=T12
     Wait(Communication 8)
 ";
 
-/// A loop over four streams: a slice of the input is doubled into storage of its own and communicated into a slice of the output.
+/// Returns a loop over four streams: it doubles a slice of the input into a separate tensor and communicates
+/// it into a slice of the output.
 fn program(communication: &str, ranks: usize, iterations: usize) -> String {
     let all: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
     let mut text =

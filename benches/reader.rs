@@ -1,8 +1,10 @@
-//! How fast a text is read, verified and printed, beside `mlir-opt` on a text of the same size.
+//! Measures how fast a text is read, verified and printed, and compares this with `mlir-opt` on a text of the
+//! same size.
 //!
-//! `cargo bench --bench reader [-- MEGABYTES]`, 30 unless told. Both tools run as processes of their own, five times in
-//! turn, after one run that is not counted; the medians and their ratio are printed. `mlir-opt` is that of Debian's
-//! `mlir-19-tools`; without it only our own figures are shown. Peak memory is the process's high-water mark.
+//! `cargo bench --bench reader [-- MEGABYTES]`; the default is 30. Both tools run as separate processes,
+//! alternating five times after one run that is not counted. The medians and their ratio are printed.
+//! `mlir-opt` is that of Debian's `mlir-19-tools`; without it only the figures of hir are printed. Peak
+//! memory is the high-water mark of the process.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark reports on the terminal")]
 
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Counts what is written, and keeps none of it.
+/// A writer that counts bytes and discards them.
 struct Counter(usize);
 
 impl std::io::Write for Counter {
@@ -48,7 +50,7 @@ impl std::io::Write for Counter {
     }
 }
 
-/// Reads, verifies and prints one file, and tells the time of each stage.
+/// Reads, verifies and prints one file, and prints the time of each stage.
 fn stages(file: &Path) -> Result<(), Box<dyn Error>> {
     let source = fs::read_to_string(file)?;
     let start = Instant::now();
@@ -70,7 +72,7 @@ fn stages(file: &Path) -> Result<(), Box<dyn Error>> {
         (verified - read).as_secs_f64(),
         (printed - verified).as_secs_f64()
     );
-    // As hir-opt does: the process ends, and with it all it holds.
+    // The process ends without freeing the program, as hir-opt does.
     std::mem::forget((programs, source));
     Ok(())
 }
@@ -131,7 +133,7 @@ fn median(figures: &[(Duration, u64)], of: impl Fn(&(Duration, u64)) -> f64) -> 
     values[values.len() / 2]
 }
 
-/// Wall time and peak memory of a command, which has to succeed.
+/// Returns the wall time and the peak memory of a command, which must succeed.
 fn measure(command: &[PathBuf]) -> Result<(Duration, u64), Box<dyn Error>> {
     let start = Instant::now();
     let mut child = Command::new(&command[0]).args(&command[1..]).stdout(Stdio::null()).spawn()?;
@@ -152,8 +154,8 @@ fn measure(command: &[PathBuf]) -> Result<(Duration, u64), Box<dyn Error>> {
     }
 }
 
-/// The row-parallel stream program with its loop unrolled: every iteration has tensors of its own, as a framework that
-/// unrolls prints it.
+/// Returns the row-parallel stream program with its loop unrolled. Every iteration has separate tensors, as
+/// in the output of a framework that unrolls.
 fn unrolled(size: usize) -> String {
     let mesh = "(DeviceMesh{0 1 2 3 4 5 6 7})";
     let input = format!("T0_g___bfloat[iS0{{8192}}, iS1{{1024}}] {mesh}");
@@ -198,7 +200,8 @@ fn unrolled(size: usize) -> String {
     text + "} // %HostIrContainer\n"
 }
 
-/// Operations with tensor types of about the same weight, in functions of a few thousand lines.
+/// Returns operations on tensor types whose text has about the same length, in functions of a few thousand
+/// lines.
 fn mlir(size: usize) -> String {
     let mut text = String::new();
     let mut function = 0;

@@ -1,11 +1,12 @@
-//! Writes whole files: a reader of the path finds the old contents or the new ones, never a part of either.
+//! Writes files atomically: a reader of the path sees either the old contents or the new contents, never a
+//! part of either.
 //!
-//! The new contents go to a temporary file in the target's folder, are flushed to the storage device, and are renamed to the
-//! target. A failure at any step leaves the target as it was and removes the temporary file. Every tool writes its files
-//! here; a test refuses other writers in `src`.
+//! The new contents are written to a temporary file in the target's folder, flushed to the storage device,
+//! and renamed to the target. A failure at any step leaves the target unchanged and removes the temporary
+//! file. All tools write their files with this module; a test rejects other code in `src` that writes files.
 //!
-//! A symbolic link is followed and stays. Of a file with several hard links only the one that is named gets the new contents:
-//! writing into the file that all of them share could leave a part of it.
+//! Symbolic links are followed and preserved. If a file has several hard links, only the one that is named
+//! gets the new contents, because writing to the shared file could leave it incomplete.
 
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
@@ -17,34 +18,37 @@ use std::{
 
 use crate::out_of_memory::remove_on_out_of_memory;
 
-/// Bytes of one write.
+/// Bytes per write.
 const CHUNK: usize = 1 << 16;
-/// Most symbolic links that are followed, as Linux has it.
+/// Maximum number of symbolic links that are followed, as in Linux.
 const MAX_LINKS: usize = 40;
-/// The permission bits of a new file, before the process's umask.
+/// The permission bits of a new file, before the umask of the process.
 const NEW_FILE: u32 = 0o666;
-/// The bits of a mode that are permissions.
+/// The permission bits of a mode.
 const PERMISSIONS: u32 = 0o7777;
 
-/// Held while a file is being replaced.
+/// Locked while a file is being replaced.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// Waits until no file is being replaced, and lets none be as long as the guard lives: for a process that is about to end.
+/// Waits until no file is being replaced, and blocks further writes while the guard exists. For a process
+/// that is about to end.
 pub fn block_writers() -> MutexGuard<'static, ()> {
     WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Replaces the contents of a file, or makes it. The permissions of an existing file stay, and its owner where the system
-/// allows that. A symbolic link stays, and its target is written. `-` and `/dev/stdout` are standard output; FIFOs and
+/// Replaces the contents of a file, or creates it.
+///
+/// The permissions of an existing file are preserved, and its owner if the system permits that. A symbolic
+/// link is preserved, and its target is written. `-` and `/dev/stdout` denote standard output. FIFOs and
 /// devices are written directly.
 ///
 /// # Errors
-/// What the operating system says. A regular file then has its old contents.
+/// Returns the error of the operating system; a regular file is then unchanged.
 pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_in_steps(path, contents, &mut |_| Ok(()))
 }
 
-/// Where `write` puts the contents: the path without symbolic links, as far as there is one.
+/// Returns the path that `write` writes: the path without symbolic links, as far as it exists.
 pub fn destination(path: &Path) -> PathBuf {
     match resolve(path) {
         Ok(Target::Regular(path, ..) | Target::Direct(path)) => path,
@@ -52,7 +56,7 @@ pub fn destination(path: &Path) -> PathBuf {
     }
 }
 
-/// Makes the folder of a path and the folders above it, then writes the file.
+/// Creates the folder of a path and its parents, then writes the file.
 ///
 /// # Errors
 /// As `write`.
@@ -61,7 +65,7 @@ pub fn write_in_new_folder(path: &Path, contents: &[u8]) -> io::Result<()> {
     write(path, contents)
 }
 
-/// What replacing a file does, in this order.
+/// The steps of replacing a file, in order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Create,
@@ -71,17 +75,17 @@ enum Step {
     Rename,
 }
 
-/// Where a path leads.
+/// The kind of file that a path names.
 enum Target {
     Stdout,
     Stderr,
     /// A FIFO, a device, or an open file of this process.
     Direct(PathBuf),
-    /// A regular file, its folder, and what is there now.
+    /// A regular file, its folder, and the metadata of the existing file.
     Regular(PathBuf, PathBuf, Option<Metadata>),
 }
 
-/// `before` is called before every step; its error is the step's.
+/// Writes a file; `before` is called before each step, and an error that it returns is the error of the step.
 fn write_in_steps(
     path: &Path,
     contents: &[u8],
@@ -110,7 +114,7 @@ fn replace(
     before: &mut dyn FnMut(Step) -> io::Result<()>,
 ) -> io::Result<()> {
     if existing.is_some() {
-        // A rename would replace a file that the user may not write.
+        // A rename would replace a file that the user has no permission to write.
         drop(OpenOptions::new().write(true).open(path)?);
     }
     before(Step::Create)?;
@@ -132,7 +136,7 @@ fn replace(
         before(Step::Permissions)?;
         let now = new.as_file().metadata()?;
         if (now.uid(), now.gid()) != (old.uid(), old.gid()) {
-            // Only a privileged user may give a file away.
+            // Only a privileged user can change the owner.
             let _ = fchown(new.as_file(), Some(old.uid()), Some(old.gid()));
         }
         let mode = old.mode() & PERMISSIONS;
@@ -144,17 +148,18 @@ fn replace(
     new.as_file().sync_all()?;
     before(Step::Rename)?;
     new.persist(path).map_err(|it| it.error)?;
-    // The file is complete. Not every file system can flush a folder.
+    // The file is complete. Some file systems cannot flush a folder.
     let _ = File::open(folder).and_then(|it| it.sync_all());
     Ok(())
 }
 
-/// Follows symbolic links to what the path names, whether it exists or not.
+/// Follows symbolic links to the file that the path names, whether it exists or not.
 fn resolve(path: &Path) -> io::Result<Target> {
     if path == Path::new("-") {
         return Ok(Target::Stdout);
     }
-    // `Path` leaves out a slash at the end, and a dot behind it: a file would be written where a folder is named.
+    // `Path` ignores a trailing slash and a trailing `/.`; without this check, a file would be written where
+    // the path names a folder.
     let names_folder = |it: &Path| {
         let bytes = it.as_os_str().as_encoded_bytes();
         bytes.ends_with(b"/") || bytes.ends_with(b"/.")
@@ -167,7 +172,7 @@ fn resolve(path: &Path) -> io::Result<Target> {
         let folder = fs::canonicalize(folder)?;
         let here = folder.join(name);
         if folder == own {
-            // A descriptor of this process: opening it again would begin at its first byte.
+            // A descriptor of this process: opening it again would write from its first byte.
             return Ok(match name.to_str() {
                 Some("1") => Target::Stdout,
                 Some("2") => Target::Stderr,
@@ -193,7 +198,7 @@ mod tests {
 
     use super::*;
 
-    /// What lies in a folder: names and contents.
+    /// Returns the names and contents of the files in a folder.
     fn files(folder: &Path) -> io::Result<Vec<(String, Vec<u8>)>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(folder)? {
@@ -248,14 +253,14 @@ mod tests {
         assert_eq!(fs::read(at("a"))?, b"new");
         assert_eq!(fs::metadata(at("a"))?.mode() & PERMISSIONS, 0o750);
         assert_eq!(fs::read_link(at("far"))?, at("near"));
-        // A link to nothing makes what it names.
+        // A dangling link: its target is created.
         symlink("b", at("dangling"))?;
         write(&at("dangling"), b"made")?;
         assert_eq!(fs::read(at("b"))?, b"made");
         symlink("loop", at("loop"))?;
         assert!(write(&at("loop"), b"").is_err());
         assert!(write(folder.path(), b"").is_err());
-        // A slash at the end names a folder, whether there is one or not.
+        // A path with a trailing slash names a folder, whether it exists or not.
         for name in ["a/", "a/.", "new/"] {
             assert_eq!(write(&at(name), b"").map_err(|it| it.kind()), Err(io::ErrorKind::IsADirectory));
         }

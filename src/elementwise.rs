@@ -1,70 +1,71 @@
-//! What operators that work element by element compute: for each one the function of the simulator and the expression of the
-//! CUDA kernels, side by side.
+//! Elementwise operators. Each has a Rust function for the simulator and an expression for CUDA kernels, side
+//! by side.
 //!
-//! A function of floats is evaluated in binary64, and says whether its value is the true one: `sim::kernels` tells what exact
-//! means. `cast` and `bit_cast` convert and have no function; complex numbers are not supported.
+//! A floating-point function is evaluated in binary64 and reports whether the value is exact; `sim::kernels`
+//! defines exactness. `cast` and `bit_cast` are conversions and have no function. Complex numbers are not
+//! supported.
 
 use grammar::ops::Op;
 
 mod functions;
 mod table;
 
-/// An operator with its functions.
+/// An elementwise operator and its functions.
 #[derive(Clone, Copy, Debug)]
 pub struct Elementwise {
     /// The operator.
     pub op: Op,
-    /// What it computes on integers and truth values; `None` where it has no meaning there.
+    /// The function on integers and booleans; `None` if the operator does not apply to them.
     pub integer: Option<IntegerFunction>,
-    /// What it computes on floats; `None` where it has no meaning there.
+    /// The function on floats; `None` if the operator does not apply to them.
     pub float: Option<FloatFunction>,
 }
 
-/// A function of integers.
+/// A function on integers.
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerFunction {
-    /// Its value; `None` where it divides by zero.
+    /// Returns the value, or `None` if it divides by zero.
     pub function: fn([i128; 3]) -> Option<i128>,
-    /// The same in CUDA, of `a`, `b` and `c`, which have the computed type `C`.
+    /// The CUDA expression in `a`, `b` and `c`, which have the compute type `C`.
     pub cuda: &'static str,
 }
 
-/// A function of floats.
+/// A function on floats.
 #[derive(Clone, Copy, Debug)]
 pub struct FloatFunction {
-    /// Its value where the precision is binary32.
+    /// Evaluates the function for binary32 precision.
     pub single: FloatEval,
-    /// Its value where the precision is binary64.
+    /// Evaluates the function for binary64 precision.
     pub double: FloatEval,
-    /// The same in CUDA, of `a`, `b` and `c`, which have the computed type `C`. `@` ends the name of a mathematical function:
-    /// `expf` computes in binary32, `exp` in binary64.
+    /// The CUDA expression in `a`, `b` and `c`, which have the compute type `C`. `@` ends the name of a
+    /// mathematical function, which gets the suffix of the precision: `expf` in binary32, `exp` in binary64.
     pub cuda: &'static str,
-    /// Whether a small change of an operand may make a large one of the result.
+    /// True if a small change of an operand can cause a large change of the result.
     pub is_discontinuous: bool,
-    /// Whether it rounds more than once.
+    /// True if the function rounds more than once.
     pub is_composed: bool,
 }
 
-/// A function of floats, by how its rounding is judged.
+/// A function on floats, by how its exactness is determined.
 #[derive(Clone, Copy, Debug)]
 pub enum FloatEval {
-    /// Its binary64 value is the true one.
+    /// The binary64 value is always exact.
     Exact(fn([f64; 3]) -> f64),
-    /// Tells whether its binary64 value is the true one.
+    /// The function itself reports whether its binary64 value is exact.
     Checked(fn([f64; 3]) -> (f64, bool)),
-    /// Its binary64 value is the true one where binary32 holds it.
+    /// The binary64 value is exact if it is representable in binary32.
     Rounded(fn([f64; 3]) -> f64),
-    /// A comparison.
+    /// A predicate.
     Predicate(fn([f64; 3]) -> bool),
 }
 
-/// The functions of an operator; `None` where it is none of these.
+/// Returns the functions of an operator, or `None` if it is not elementwise.
 pub fn elementwise(op: Op) -> Option<&'static Elementwise> {
     table::TABLE.iter().find(|it| it.op == op)
 }
 
 impl FloatEval {
-    /// The value, and whether it is the true one.
+    /// Returns the value, and whether it is exact.
     pub fn eval(self, operands: [f64; 3]) -> (f64, bool) {
         match self {
             Self::Exact(function) => (function(operands), true),

@@ -1,32 +1,33 @@
-//! Exit codes of the tools: the program's faults, the user's and ours are told apart.
+//! Exit codes of the tools, which distinguish errors in the program, in the command line or environment, and
+//! in the tools.
 
 use std::{ops::ControlFlow, process::ExitCode};
 
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
-/// How a tool ends.
+/// The exit code of a tool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "u8", from = "u8")]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Success = 0,
-    /// The program is rejected: reading, verification, a pass, planning.
+    /// The program is rejected by the parser, the verifier, a pass or the planner.
     Rejected = 1,
-    /// The command line is wrong.
+    /// The command line is invalid.
     Usage = 2,
     /// The result is wrong.
     WrongResult = 3,
-    /// A hang, diagnosed.
+    /// A hang, with a diagnosis.
     Hang = 4,
     /// CUDA or NCCL failed.
     Device = 5,
-    /// The environment does not fit: too few ranks or GPUs, a file that cannot be read.
+    /// The environment is unsuitable: too few ranks or GPUs, or a file that cannot be read.
     Environment = 6,
     /// The schedule check found a race, a deadlock or a lifetime error.
     Check = 7,
-    /// Our bug.
+    /// An internal error: a bug in the tools.
     InternalError = 101,
     /// Stopped by SIGHUP.
     HungUp = 129,
@@ -37,7 +38,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The exit of a process's code; a code that no tool ends with is our bug.
+    /// Converts the exit code of a process; a code that no tool uses is an internal error.
     pub fn from_code(code: u8) -> Self {
         let all = [
             Self::Success,
@@ -57,7 +58,7 @@ impl Exit {
 }
 
 impl Exit {
-    /// How a process ends that a signal stops: 128 and its number, as shells have it.
+    /// Returns the exit code of a process that a signal stopped: 128 plus the signal number, as in shells.
     pub fn from_signal(signal: i32) -> Self {
         match signal {
             SIGHUP => Self::HungUp,
@@ -66,12 +67,13 @@ impl Exit {
         }
     }
 
-    /// Whether a signal stopped the process.
+    /// Returns whether a signal stopped the process.
     pub fn is_signal(self) -> bool {
         matches!(self, Self::HungUp | Self::Interrupted | Self::Terminated)
     }
 
-    /// Whether another program can follow in the same process, or not: a context that has met an error keeps it.
+    /// Returns `Continue` if another program can run in the same process, and `Break` if not: a CUDA context
+    /// stays unusable after an error.
     pub fn flow(self) -> ControlFlow<Self, Self> {
         match self {
             Self::Device | Self::InternalError | Self::HungUp | Self::Interrupted | Self::Terminated => {
@@ -87,7 +89,8 @@ impl Exit {
         }
     }
 
-    /// Ends the process here and now: what runs at exit may wait for a device that hangs, or for other threads.
+    /// Ends the process immediately. Exit handlers are skipped because they may wait for a device that hangs
+    /// or for other threads.
     pub fn exit_process(self) -> ! {
         signal_hook::low_level::exit(i32::from(self as u8))
     }
@@ -111,7 +114,7 @@ impl From<u8> for Exit {
     }
 }
 
-/// The exit code of a failure: never `Exit::Success`, whatever a message from another process contains.
+/// The exit code of a failure: never `Exit::Success`, even if a message from another process claims that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "Exit", into = "Exit")]
 pub struct FailureExit(Exit);
@@ -119,13 +122,13 @@ pub struct FailureExit(Exit);
 impl FailureExit {
     /// A hang.
     pub const HANG: Self = Self(Exit::Hang);
-    /// The environment does not fit.
+    /// The environment is unsuitable.
     pub const ENVIRONMENT: Self = Self(Exit::Environment);
-    /// Our bug.
+    /// An internal error.
     pub const INTERNAL_ERROR: Self = Self(Exit::InternalError);
 }
 
-/// A failure that claims success is our bug.
+/// A failure that claims success is an internal error.
 impl From<Exit> for FailureExit {
     fn from(exit: Exit) -> Self {
         if exit == Exit::Success { Self::INTERNAL_ERROR } else { Self(exit) }

@@ -1,10 +1,11 @@
-//! Reads whole input files.
+//! Reads complete input files.
 //!
-//! A regular file has a size. A FIFO or a device may never end, so it has a limit.
+//! A regular file has a known size. A FIFO or a device may never end, so the amount of data that is read from
+//! it is limited.
 //!
-//! A run reads some files more than once: first to compare them with those of the other ranks, or for their shape, then for
-//! their contents. All readings of one run give the same bytes: a regular file that was changed in between is an error, and
-//! what came from a FIFO, which gives everything once, is kept.
+//! A run reads some files more than once: first to compare them with those of other ranks or to determine
+//! their shape, and then for their contents. All reads in one run return the same bytes: a regular file that
+//! changed in between is an error, and the bytes of a FIFO, which can be read only once, are kept.
 
 use std::{
     collections::HashMap,
@@ -22,16 +23,16 @@ use std::{
 
 use crate::{out_of_memory::with_fallible_allocation, threads, tool_name::tool_name};
 
-/// Most bytes that are read from a FIFO, a device or standard input.
+/// Maximum number of bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
 
-/// Bytes that one thread digests in less time than many threads start.
+/// Size from which hashing on several threads is faster than hashing on one thread.
 const PARALLEL_HASH_THRESHOLD: usize = 1 << 20;
 
-/// How long a FIFO may have no writer before that is reported.
+/// How long to wait for the writer of a FIFO before reporting that.
 const FIFO_NOTICE_DELAY: Duration = Duration::from_secs(1);
 
-/// What was read from a path before.
+/// The result of an earlier read of a path.
 enum PreviousRead {
     /// The digest of a regular file.
     Digest(blake3::Hash),
@@ -39,31 +40,31 @@ enum PreviousRead {
     Bytes(Vec<u8>),
 }
 
-/// What a run has read.
+/// The files that a run has read.
 #[derive(Default)]
 struct ReadFiles(HashMap<PathBuf, PreviousRead>);
 
-/// What this run has read.
+/// The files that the current run has read.
 static READ_FILES: Mutex<Option<ReadFiles>> = Mutex::new(None);
 
-/// Another run begins, to which files may have other contents.
+/// Forgets the files of the previous run: in the next run they may have other contents.
 pub fn forget_read_files() {
     *READ_FILES.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// The contents of a file, the same ones as before in this run.
+/// Returns the contents of a file, identical for all reads in a run.
 ///
 /// # Errors
-/// What the operating system says; a file that memory cannot hold; more than `MAX_STREAM` from what is no regular file; a
-/// file whose contents have changed since it was first read.
+/// Reports errors of the operating system, a file that does not fit into memory, more than `MAX_STREAM` bytes
+/// from a path that is not a regular file, and a file whose contents have changed since it was first read.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_at_most(path, u64::MAX)
 }
 
-/// As `read`, of a file of so many bytes at most.
+/// As `read`, for a file of at most `limit` bytes.
 ///
 /// # Errors
-/// As `read`; a larger file, which is not read.
+/// As `read`; a larger file is rejected without reading it.
 pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path, limit)
 }
@@ -81,7 +82,7 @@ impl ReadFiles {
             return Ok(bytes);
         }
         if about.len() > limit {
-            let message = format!("it has {} bytes where {limit} are the limit", about.len());
+            let message = format!("it has {} bytes; the limit is {limit}", about.len());
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let mut bytes = Vec::new();
@@ -95,14 +96,14 @@ impl ReadFiles {
         let digest = digest(&bytes);
         match self.0.insert(path.to_owned(), PreviousRead::Digest(digest)) {
             Some(PreviousRead::Digest(before)) if before != digest => Err(io::Error::other(
-                "its contents have changed since this run first read it: run again when nothing writes it",
+                "its contents have changed since this run first read it: run again when no other process writes it",
             )),
             Some(PreviousRead::Digest(_) | PreviousRead::Bytes(_)) | None => Ok(bytes),
         }
     }
 }
 
-/// The BLAKE3 digest of bytes, computed by many threads where that is faster.
+/// Returns the BLAKE3 digest of bytes, computed on several threads if that is faster.
 pub(crate) fn digest(bytes: &[u8]) -> blake3::Hash {
     if bytes.len() < PARALLEL_HASH_THRESHOLD {
         return blake3::hash(bytes);
@@ -113,7 +114,7 @@ pub(crate) fn digest(bytes: &[u8]) -> blake3::Hash {
     hasher.finalize()
 }
 
-/// Opens a file. A FIFO without a writer is waited for, and that is said.
+/// Opens a file. Waits for the writer of a FIFO, and reports a long wait.
 fn open(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.file_type().is_fifo() {
         return File::open(path);
@@ -125,17 +126,17 @@ fn open(path: &Path) -> io::Result<File> {
             let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool_name());
         }
     };
-    // Without a thread it is waited for in silence.
+    // If the thread cannot be started, the wait is not reported.
     let _ = thread::Builder::new().name("hir-fifo".to_owned()).spawn(tell);
     let file = File::open(path);
     drop(opened);
     file
 }
 
-/// All that comes from a stream.
+/// Reads a stream to its end.
 ///
 /// # Errors
-/// What the operating system says; more than `MAX_STREAM`.
+/// Reports errors of the operating system, and more than `MAX_STREAM` bytes.
 pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
     with_fallible_allocation(|| stream_at_most(from, MAX_STREAM))
 }
@@ -146,7 +147,7 @@ fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     match bytes.len() as u64 > limit {
         true => {
             let message = format!(
-                "it is not a regular file and gives more than {} MiB: copy it to a file first",
+                "it is not a regular file and contains more than {} MiB: copy it to a file first",
                 limit >> 20
             );
             Err(io::Error::new(io::ErrorKind::FileTooLarge, message))

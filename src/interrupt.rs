@@ -1,7 +1,8 @@
-//! Signals that stop a tool (SIGINT, SIGTERM, SIGHUP) or ask how far it is (SIGUSR1).
+//! Handles signals that stop a tool (SIGINT, SIGTERM, SIGHUP) or request a report of its progress (SIGUSR1).
 //!
-//! The first signal lets the tool say how far it came and write what it has; the second one ends the process at once. A
-//! signal that the process was started to ignore, as by `nohup`, stays ignored.
+//! After the first signal, the tool reports its progress and writes its pending results; the second signal
+//! ends the process immediately. A signal that was ignored when the process started, for example by `nohup`,
+//! stays ignored.
 
 use std::{
     fs, io,
@@ -22,21 +23,21 @@ use signal_hook::{
 
 use crate::{atomic_file, exit::Exit};
 
-/// For output that is being written when the tool is stopped.
+/// How long output that is being written may take after the signal.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The signals that stop a tool.
 const STOPPING: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 
-/// The name of a signal, `SIGINT`.
+/// Returns the name of a signal, such as `SIGINT`.
 pub fn signal_name(signal: i32) -> &'static str {
     low_level::signal_name(signal).unwrap_or("a signal")
 }
 
-/// Stores the number of the first signal that stops this process; the second one ends it at once.
+/// Stores the number of the first stopping signal in `stopped`; the second one ends the process immediately.
 ///
 /// # Errors
-/// What the operating system says.
+/// Returns the error of the operating system.
 pub fn store_first_signal(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
     for signal in register_stopping_signals()? {
         flag::register_usize(signal, Arc::clone(stopped), signal as usize)?;
@@ -44,18 +45,18 @@ pub fn store_first_signal(stopped: &Arc<AtomicUsize>) -> io::Result<()> {
     Ok(())
 }
 
-/// Lets a write beyond `ulimit -f` fail as any other, with an error that is reported. The signal of that limit would end the
-/// process in its place, and leave temporary files.
+/// Makes a write beyond `ulimit -f` fail with an error that can be reported. Without the handler, SIGXFSZ
+/// would end the process and leave temporary files.
 pub fn handle_sigxfsz() {
-    // Where it cannot be handled, the process ends as before.
+    // If the handler cannot be installed, the signal ends the process.
     let _ = flag::register(SIGXFSZ, Arc::default());
 }
 
-/// Calls `end` on another thread with the first signal that stops this process, and ends the process where it returns true;
-/// calls `report` for every SIGUSR1.
+/// Starts a thread that handles signals. For the first stopping signal it calls `end`, and ends the process
+/// if `end` returns true. For each SIGUSR1 it calls `report`.
 ///
 /// # Errors
-/// What the operating system says.
+/// Returns the error of the operating system.
 pub fn watch(
     report: impl Fn() + Send + 'static,
     mut end: impl FnMut(i32) -> bool + Send + 'static,
@@ -69,17 +70,17 @@ pub fn watch(
             }
             let is_over = Arc::new(AtomicBool::new(false));
             let over = Arc::clone(&is_over);
-            // Standard output may be a pipe that nobody reads.
+            // Standard output may be a pipe that is not read.
             let late = move || {
                 thread::sleep(OUTPUT_TIMEOUT);
                 if !over.load(Relaxed) {
                     Exit::from_signal(signal).exit_process()
                 }
             };
-            // Without a thread only a second signal ends a tool whose output nobody reads.
+            // If the thread cannot be started, only a second signal ends a tool whose output is not read.
             let _ = thread::Builder::new().name("hir-late".to_owned()).spawn(late);
             if end(signal) {
-                // A file that is half written has to become whole, or to go.
+                // Wait until a file that is being written is complete or removed.
                 let _writers = atomic_file::block_writers();
                 Exit::from_signal(signal).exit_process()
             }
@@ -89,14 +90,16 @@ pub fn watch(
     Ok(())
 }
 
-/// The signals that stop this process, each set to end it at once when it comes a second time.
+/// Returns the signals that stop this process, and registers a handler that ends the process at the second of
+/// them.
 fn register_stopping_signals() -> io::Result<Vec<i32>> {
     let ignored = ignored_signals();
     let signals = STOPPING.into_iter().filter(|it| ignored >> (it - 1) & 1 == 0);
     let again = Arc::new(AtomicBool::new(false));
     let signals: Vec<i32> = signals.collect();
     for signal in &signals {
-        // In this order: the flag is set behind the first look at it.
+        // The order matters: the first signal must set the flag only after the conditional shutdown has
+        // checked it.
         flag::register_conditional_shutdown(*signal, Exit::from_signal(*signal) as i32, Arc::clone(&again))?;
     }
     for signal in &signals {
@@ -105,14 +108,14 @@ fn register_stopping_signals() -> io::Result<Vec<i32>> {
     Ok(signals)
 }
 
-/// The signals that this process ignores, a bit each; none where the system does not say.
+/// Returns the signals that this process ignores, one bit each, or 0 if the system does not report them.
 fn ignored_signals() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|it| it.strip_prefix("SigIgn:"));
     mask.and_then(|it| u64::from_str_radix(it.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// What a tool is doing, in words that follow "stopped": `while reading a.hir`.
+/// The current activity of a tool, in words that follow "stopped", such as `while reading a.hir`.
 #[derive(Clone, Debug, Default)]
 pub struct Activity(Arc<Mutex<ActivityState>>);
 
@@ -123,31 +126,33 @@ struct ActivityState {
 }
 
 impl Activity {
-    /// From here on the tool does this.
+    /// Sets the current activity.
     pub fn set(&self, what: impl Into<String>) {
         self.lock().description = what.into();
     }
 
-    /// What the tool does.
+    /// Returns the current activity.
     pub fn description(&self) -> String {
         self.lock().description.clone()
     }
 
-    /// Prints a result, the `last` one perhaps. Who stops the tool meanwhile waits, and after the last one is too late.
+    /// Prints a result; `last` marks the last one. A signal that arrives while it is printed waits, and after
+    /// the last result signals no longer stop the tool.
     pub fn print_result(&self, last: bool, print: impl FnOnce()) {
         let mut state = self.lock();
         state.is_over |= last;
         print();
     }
 
-    /// Calls `tell` with what the tool does, unless that is over, and says whether it did. From then on no result is printed.
+    /// Calls `tell` with the current activity and returns true, unless the last result was printed.
+    /// Afterwards no result is printed.
     pub fn stop(&self, tell: impl FnOnce(&str)) -> bool {
         let state = self.lock();
         if state.is_over {
             return false;
         }
         tell(&state.description);
-        // The process ends: the lock is kept.
+        // The process ends, so the lock is never released.
         std::mem::forget(state);
         true
     }

@@ -1,10 +1,11 @@
 //! Reads, checks, transforms and runs multi-GPU Host IR programs.
 //!
-//! A text becomes a program (`grammar`), passes rewrite it (`passes`), `plan` flattens it into one plan a rank, and `sim`
-//! runs the plans of all ranks in one process, `cuda` one rank's on a GPU. `io` brings tensors in and out. `reduce` shrinks programs
-//! that fail. `check` proves plans free of races. `hir-opt`, `hir-run` and `hir-reduce` wire these together.
+//! `grammar` parses a text into a program, `passes` rewrite it, `plan` lowers it to one plan for each rank,
+//! `sim` runs the plans of all ranks in one process, and `cuda` runs the plan of one rank on a GPU. `io`
+//! reads and writes tensors. `check` proves that plans have no races. `reduce` shrinks programs that fail.
+//! The binaries `hir-opt`, `hir-run` and `hir-reduce` combine these.
 //!
-//! Invariant: dependencies point one way: `grammar` ← `passes` ← `hir`; executors read plans and nothing else.
+//! Invariant: dependencies have one direction: `grammar` ← `passes` ← `hir`; executors read only plans.
 
 pub mod atomic_file;
 pub mod input_file;

@@ -1,12 +1,13 @@
-//! What a tool says, and how it ends, where the system refuses memory.
+//! Handles failed memory allocations: reports the error and ends the process.
 //!
-//! Rust aborts a process (SIGABRT) whose allocation fails, and only unstable Rust has a hook for it. Each tool therefore
-//! installs `Allocator`, the system's allocator with one difference: where memory is refused, it writes one line to standard
-//! error and ends the process with exit code 6. Nothing is flushed on the way, and no lock is waited for. Files that the tool was
-//! to replace have their old contents, because they are replaced by a rename; temporary files of `remove_if_refused` are
-//! removed.
+//! Rust aborts a process (SIGABRT) if an allocation fails, and the hook for it is unstable. Each tool
+//! therefore installs `Allocator`, which is the system allocator with one difference: if an allocation fails,
+//! it writes a message to standard error and ends the process with exit code 6. It flushes no buffers and
+//! waits for no locks. Files that were being replaced keep their old contents, because they are replaced by a
+//! rename; the temporary files registered with `remove_on_out_of_memory` are removed.
 //!
-//! Code that can do without the memory (`Vec::try_reserve`) runs inside `fallible`, where a refusal is returned to it.
+//! Code that can handle a failed allocation (`Vec::try_reserve`) runs inside `with_fallible_allocation`,
+//! where the failure is returned to it.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -22,19 +23,19 @@ use std::{
 
 use crate::{exit::Exit, tool_name::tool_name};
 
-/// The system's allocator, for a tool's `#[global_allocator]`.
+/// The system allocator that ends the process on failure, for a tool's `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Allocator;
 
 thread_local! {
-    /// Whether the code that runs handles a refusal itself. Needs no allocation and no destructor.
+    /// Whether the current code handles failed allocations itself. Needs no allocation and no destructor.
     static IS_FALLIBLE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Temporary files and folders that exist now.
+/// Temporary files and folders that currently exist.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-/// A temporary file or folder; the value is dropped when that is gone, or has another name.
+/// A registered temporary file or folder. Drop it when the file or folder is removed or renamed.
 #[derive(Debug)]
 pub struct TemporaryPath(PathBuf);
 
@@ -44,14 +45,15 @@ impl Drop for TemporaryPath {
     }
 }
 
-/// Has a temporary file or folder removed where memory is refused: nothing is dropped then. A folder comes behind its files.
+/// Registers a temporary file or folder to be removed if memory is exhausted, when no destructors run.
+/// Register a folder after its files.
 pub fn remove_on_out_of_memory(path: &Path) -> TemporaryPath {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).push(path.to_owned());
     TemporaryPath(path.to_owned())
 }
 
-/// Removes temporary files and folders, unless another thread is changing the list. Memory that this needs itself is refused
-/// for good.
+/// Removes temporary files and folders, unless another thread is changing the list. Allocations that fail
+/// during the removal are not handled again.
 fn remove_temporary() {
     static IS_REMOVING: AtomicBool = AtomicBool::new(false);
     if IS_REMOVING.swap(true, Relaxed) {
@@ -59,13 +61,13 @@ fn remove_temporary() {
     }
     let Ok(temporary) = TEMPORARY.try_lock() else { return };
     for path in temporary.iter() {
-        // The first two need no memory for paths of a usual length.
+        // The first two calls need no memory for paths of usual length.
         let is_gone = fs::remove_file(path).is_ok() || fs::remove_dir(path).is_ok();
         let _ = is_gone || fs::remove_dir_all(path).is_ok();
     }
 }
 
-/// Runs code that handles refused memory itself, as `Vec::try_reserve` and `Read::read_to_end` do.
+/// Runs code that handles failed allocations itself, such as `Vec::try_reserve` and `Read::read_to_end`.
 pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
     impl Drop for Restore {
@@ -79,12 +81,13 @@ pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
 
 #[expect(
     unsafe_code,
-    reason = "`GlobalAlloc` is an unsafe trait, and no crate offers a handler of refused memory on stable Rust"
+    reason = "`GlobalAlloc` is an unsafe trait, and no crate offers a handler of failed allocations on stable Rust"
 )]
-// SAFETY: every call goes to `System` with the caller's arguments, and its answer is returned as it is or not at all.
+// SAFETY: every call is forwarded to `System` with the caller's arguments, and its result is returned
+// unchanged or not at all.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller keeps the contract of `GlobalAlloc::alloc`, which is that of `System`.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is that of `System`.
         exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -105,7 +108,7 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
-    // A thread that is ending may have no variables any more: what it lacks is a refusal like any other.
+    // The variable may already be destroyed in a thread that is ending; then a failure is handled as usual.
     if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
         exit_out_of_memory(bytes)
     }
@@ -114,21 +117,21 @@ fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
 
 fn exit_out_of_memory(bytes: usize) -> ! {
     let mut line = LineBuffer { bytes: [0; 512], length: 0 };
-    // A line that is too long is cut off.
+    // A message that is too long is truncated.
     let _ = writeln!(
         line,
-        "{}: out of memory: the system refuses {bytes} bytes; files that were being written have their old contents\n\
-         help: run it with more memory (`ulimit -v`, the container's limit), or on fewer ranks, smaller extents or a smaller \
-         program; `--memory-limit=GIB` refuses what needs more than that with the place in the program",
+        "{}: out of memory: an allocation of {bytes} bytes failed; files that were being written keep their old contents\n\
+         help: use more memory (`ulimit -v`, the container's limit), fewer ranks, smaller extents or a smaller \
+         program; with `--memory-limit=GIB` the statement that exceeds the limit is reported",
         tool_name()
     );
-    // Not by the lock of `Stderr`: this thread may hold it.
+    // Do not lock `Stderr`: this thread may hold the lock.
     let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);
     remove_temporary();
     Exit::Environment.exit_process()
 }
 
-/// A text in place, without memory of its own.
+/// A fixed-size text buffer that needs no allocation.
 struct LineBuffer {
     bytes: [u8; 512],
     length: usize,

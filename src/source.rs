@@ -1,4 +1,4 @@
-//! A program's text, the programs in it, and the bindings that the command line adds.
+//! The text of a program file, the programs in it, and the bindings that the command line adds.
 
 use std::{collections::HashMap, io, path::Path};
 
@@ -11,25 +11,27 @@ use grammar::{
 
 use crate::input_file;
 
-/// Most bytes of a text: its places are numbers of 32 bits.
+/// Maximum size of a text in bytes: positions have 32 bits.
 const MAX_TEXT: u64 = u32::MAX as u64;
 
-/// A text and where it came from.
+/// A text with the name of its file.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file's name; `<stdin>` for `-`.
+    /// The name of the file; `<stdin>` for `-`.
     pub name: String,
     /// The text.
     pub text: String,
-    /// Its lines.
+    /// The index of its lines.
     pub lines: LineIndex,
 }
 
 impl Source {
-    /// Reads a file, or standard input for `-`. Bytes that are not UTF-8 are replaced: the lexer reports them in place.
+    /// Reads a file, or standard input for `-`. Bytes that are not UTF-8 are replaced; the lexer reports
+    /// their positions.
     ///
     /// # Errors
-    /// What the operating system says about the file; a text whose places do not fit 32 bits.
+    /// Returns the error of the operating system, or an error for a text whose positions do not fit into 32
+    /// bits.
     pub fn open(path: &str) -> io::Result<Self> {
         let (name, bytes) = match path {
             "-" => ("<stdin>".to_owned(), input_file::read_stream(io::stdin().lock())?),
@@ -40,13 +42,14 @@ impl Source {
         Ok(Self::new(name, text))
     }
 
-    /// A text in memory.
+    /// Creates a source from a text in memory.
     pub fn new(name: String, text: String) -> Self {
         let lines = LineIndex::new(&text);
         Self { name, text, lines }
     }
 
-    /// A line, from 1, without the blanks around it; `None`: there is no such line, or it is blank.
+    /// Returns the span of a line (from 1) without surrounding blanks, or `None` if the line does not exist
+    /// or is blank.
     pub fn line_span(&self, line: u32) -> Option<Span> {
         let (before, from) = (line.checked_sub(1)? as usize, self.text.split_inclusive('\n'));
         let start: usize = from.clone().take(before).map(str::len).sum();
@@ -56,7 +59,8 @@ impl Source {
         (len > 0).then(|| Span::new(start + indent, start + indent + len))
     }
 
-    /// A line as `line_span`, or the container's header for a statement that has no line of its own: one that a pass made.
+    /// Returns the span of a line or, for a statement without a line because a pass created it, of the
+    /// container's header.
     pub fn line_or_header(&self, line: u32) -> Span {
         let marker = "%HostIrContainer";
         let header = self.text.find(marker).unwrap_or(0);
@@ -64,7 +68,7 @@ impl Source {
         span.unwrap_or_else(|| Span::new(header, (header + marker.len()).min(self.text.len())))
     }
 
-    /// Reads and verifies every container. Errors come with whatever could be read all the same.
+    /// Reads and verifies all containers. If there are errors, returns also the programs that could be read.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = grammar::read(&self.text);
         if !grammar::diagnostic::has_errors(&diagnostics) {
@@ -74,7 +78,7 @@ impl Source {
     }
 }
 
-/// A binding of the command line, `name=expression`.
+/// A binding `name=expression` of the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The symbol.
@@ -96,22 +100,22 @@ impl std::str::FromStr for Binding {
     }
 }
 
-/// Names that a program may be told about even if its text does not mention them.
+/// Options that can be bound even if the program does not mention them.
 const PROGRAM_OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
 
 impl Binding {
-    /// Whether it says something about a program: it binds a scalar that the program names, or is an option of all
-    /// programs.
+    /// Returns whether the binding applies to a program: it binds a scalar that the program mentions, or it
+    /// is an option of all programs.
     pub fn applies_to(&self, program: &Program) -> bool {
         PROGRAM_OPTIONS.contains(&self.name.as_str()) || program.find_symbol(&self.name).is_some()
     }
 }
 
-/// Adds bindings to a program's definitions; they override the text's own.
+/// Adds bindings to a program's definitions, overriding those of the text.
 ///
 /// # Errors
-/// A value that is no expression, a name that the program does not mention, a definition in a circle; with the text of the
-/// command line that the diagnostic is about.
+/// Reports a value that is not an expression, a name that the program does not mention, or a cyclic
+/// definition, together with the text of the command line to which the diagnostic refers.
 pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
     for Binding { name, value: text } in bindings {
         let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
@@ -123,7 +127,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         if known.is_none() && !PROGRAM_OPTIONS.contains(&name.as_str()) {
             let it =
                 reject(of_name, format!("the program has no scalar `{name}`"), "not a scalar of the program");
-            let it = it.help("bind a scalar that stands in its axes, indices or peers");
+            let it = it.help("bind a scalar that its axes, indices or peers use");
             return Err(Box::new((stated, it)));
         }
         let Some(value) = grammar::read_scalar(program, text) else {
@@ -145,7 +149,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
             }
         }
         if name == P2P_PROTOCOL && program.p2p_protocol().is_none() {
-            let it = reject(of_value, format!("there is no protocol `{text}`"), "expected `get` or `put`");
+            let it = reject(of_value, format!("unknown protocol `{text}`"), "expected `get` or `put`");
             return Err(Box::new((stated, it)));
         }
     }
@@ -154,14 +158,14 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
     let stated = Source::new("--set".to_owned(), all.join(" "));
     let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
     let span = Span::new(0, stated.text.len());
-    Err(Box::new((stated, Diagnostic::new(Code::CircularDefinition, span, message, "bound in a circle"))))
+    Err(Box::new((stated, Diagnostic::new(Code::CircularDefinition, span, message, "cyclic definition"))))
 }
 
-/// A symbol whose definition depends on itself.
+/// Returns a symbol whose definition depends on itself, if there is one.
 fn cyclic_symbol(program: &Program) -> Option<SymbolId> {
     let mut left: HashMap<SymbolId, bool> = HashMap::new();
     for root in program.definitions.keys() {
-        // Depth first: a symbol is entered, then left once what it uses is left.
+        // Depth-first search: a symbol is entered, and left after all symbols that its definition uses.
         let mut stack = vec![(*root, false)];
         while let Some((symbol, leaving)) = stack.pop() {
             match (leaving, left.get(&symbol), program.definitions.get(&symbol)) {

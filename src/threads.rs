@@ -1,7 +1,8 @@
-//! The threads that large tensors are computed on.
+//! Starts the threads that compute large tensors.
 //!
-//! `rayon` starts them at its first use, and panics where the system refuses one. They are started here instead, with a
-//! stack whose size no environment variable changes, and a refusal ends the tool with exit code 6.
+//! `rayon` starts its threads on first use and panics if the system cannot create one. They are started here
+//! instead, with a stack size that does not depend on environment variables; a failure ends the tool with
+//! exit code 6.
 
 use std::{
     io::{self, Write},
@@ -11,10 +12,11 @@ use std::{
 
 use crate::{exit::Exit, tool_name::tool_name};
 
-/// Bytes of the stack of each.
+/// Stack size of each thread in bytes.
 const STACK: usize = 2 << 20;
 
-/// Starts the threads of `rayon`'s global pool, where they have not been started. To be called before `rayon` is used.
+/// Starts the threads of rayon's global pool, unless they have been started. Must be called before rayon is
+/// used.
 pub fn start_workers() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -25,7 +27,7 @@ pub fn start_workers() {
                 Err(fault) => exit_thread_refused(&fault),
             }
         });
-        // It fails where there is a pool already, which is as good.
+        // Building fails if there is a pool already, which is fine.
         let _ = pool.build_global();
     });
 }
@@ -34,7 +36,7 @@ fn exit_thread_refused(fault: &io::Error) -> ! {
     let _ = writeln!(
         io::stderr(),
         "{}: cannot start a thread for computations: {fault}\n\
-         help: start fewer by `RAYON_NUM_THREADS=1`, or allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
+         help: start fewer threads with `RAYON_NUM_THREADS=1`, or allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
         tool_name()
     );
     Exit::Environment.exit_process()

@@ -1,4 +1,5 @@
-//! The one test harness. A case is a text file: `tests/cases/**/*.hir`, and every sample. Its first lines are commands:
+//! The test harness. A case is a text file: `tests/cases/**/*.hir`, and every sample. Its first lines are
+//! commands:
 //!
 //! ```text
 //! // RUN: hir-opt %s --passes canonicalize
@@ -9,22 +10,27 @@
 //! // PASTE: hir-run %s
 //! ```
 //!
-//! `%s` is the file, `%S` its folder, `%t` a fresh folder for the case. Arguments are split at blanks; single quotes hold them together.
-//! A SAME line, behind the RUN lines, asserts that its command prints what the first RUN line prints, to the letter.
-//! A PASTE line runs its command with the flags that the first RUN line's last line asks to add.
-//! What the RUN and PASTE lines print, and their exit codes, is compared with the snapshot beside the file. To review changes, run
-//! `cargo insta review`, or `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
+//! `%s` is the file, `%S` its folder, and `%t` a new folder for the case. Arguments are split at blanks;
+//! single quotes keep them together. A SAME line follows the RUN lines and asserts that its command prints
+//! exactly what the first RUN line prints. The last line of the output of the first RUN line may ask to add
+//! flags; a PASTE line runs its command with these flags. The output and the exit codes of the RUN and PASTE
+//! lines are compared with the snapshot beside the file. To review changes, run `cargo insta review`, or
+//! `INSTA_UPDATE=always cargo test --test suite` and look at `git diff`.
 //!
-//! A case with `mpirun` in its commands is ignored where there is none; with `HIR_REQUIRE_MPI=1` it fails there. What mpirun
-//! itself says is left out.
+//! A case with `mpirun` in its commands is ignored if mpirun is not installed; with `HIR_REQUIRE_MPI=1` it
+//! fails instead. The output of mpirun itself is left out.
 //!
-//! Besides the cases: snapshots without a case and unreviewed snapshots fail, and so does an operator of the table that
-//! no case exercises, and so does a text that no diagnostic but a panic answers (`mutations`), and so does a changed program that a pass
-//! breaks (`pass_mutations`), and so does a program that
-//! the lowering passes change the meaning of (`generator`) or the passes behind them (`lowered`), and so does a statement that the checker
-//! takes for excess and that is needed (`excess`), and so does a layout that puts buffers into the same place that
-//! are in use at the same time (`layouts`), and so does an operator or a cast whose kernel rounds otherwise than the simulator
-//! (`operators`).
+//! Besides the cases, these tests fail:
+//!
+//! * on a snapshot without a case, and on an unreviewed snapshot;
+//! * on an operator of the table that no case exercises;
+//! * on a text that causes a panic instead of a diagnostic (`mutations`);
+//! * on a mutated program that a pass breaks (`pass_mutations`);
+//! * on a program whose meaning a lowering pass (`generator`) or a later pass (`lowered`) changes;
+//! * on a statement that the checker reports as removable and that is needed (`excess`);
+//! * on a buffer assignment that gives the same memory to buffers that are in use at the same time
+//!   (`layouts`);
+//! * on an operator or a cast whose kernel rounds differently from the simulator (`operators`).
 
 use std::{
     collections::HashSet,
@@ -134,8 +140,9 @@ mod wire;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Has the processes that tests start take stopping signals as they come: a shell's background job ignores SIGINT, `nohup`
-/// ignores SIGHUP, and what a process ignores its children ignore too. What it handles is set back where a child begins.
+/// Restores the default handling of stopping signals in the processes that tests start. A background job of a
+/// shell ignores SIGINT, `nohup` ignores SIGHUP, and child processes inherit ignored signals. A handler, in
+/// contrast, is reset in a child process.
 fn reset_ignored_signals() -> std::io::Result<()> {
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register_conditional_default(signal, Arc::new(AtomicBool::new(true)))?;
@@ -192,7 +199,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Files with an extension below a folder, sorted.
+/// Returns the files with an extension below a folder, sorted.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -217,7 +224,7 @@ fn trial(path: PathBuf) -> Trial {
         let text = fs::read_to_string(&path).map_err(|fault| fault.to_string())?;
         if !text.starts_with("// RUN: ") {
             return Err(
-                "the first line has to be `// RUN: hir-opt %s …`, or of `hir-run` or `hir-reduce`".into()
+                "the first line must be `// RUN: hir-opt %s …`, or one of `hir-run` or `hir-reduce`".into()
             );
         }
         let name = format!("hir-suite-{}-{}", std::process::id(), shown(&path).replace('/', "-"));
@@ -230,7 +237,8 @@ fn trial(path: PathBuf) -> Trial {
     trial.with_ignored_flag(launched && lacks_mpirun())
 }
 
-/// What the RUN lines come to, where the SAME lines agree with the first of them.
+/// Returns the transcript of the RUN and PASTE lines. Fails if a SAME line prints something else than the
+/// first RUN line.
 fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed> {
     let lines = |key: &'static str| text.lines().filter_map(move |line| line.strip_prefix(key));
     let mut transcript = String::new();
@@ -244,7 +252,7 @@ fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed>
         let asked = first.as_ref().map(|(_, output)| String::from_utf8_lossy(&output.stderr).into_owned());
         let last = asked.as_deref().and_then(|it| it.lines().last()).unwrap_or_default();
         let flags = last.strip_prefix("add to the command line: ");
-        let flags = flags.ok_or("the first RUN line does not end with flags to add")?;
+        let flags = flags.ok_or("the output of the first RUN line does not end with flags to add")?;
         let pasted = format!("{command} {flags}");
         transcript += &describe(&pasted, &run(path, &pasted, scratch)?);
     }
@@ -259,13 +267,13 @@ fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed>
         if have != wanted {
             let diff = similar::TextDiff::from_lines(&wanted, &have);
             let diff = diff.unified_diff().context_radius(2).header(other, command).to_string();
-            return Err(format!("SAME prints something else than the first RUN line\n{diff}").into());
+            return Err(format!("the SAME line prints something else than the first RUN line\n{diff}").into());
         }
     }
     Ok(transcript)
 }
 
-/// One command's exit code and output.
+/// Runs one command, and returns its exit code and output.
 fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     let folder = path.parent().map(shown).unwrap_or_default();
     let temporary = scratch.display().to_string();
@@ -282,7 +290,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
         other => return Err(format!("unknown command {other:?}").into()),
     };
     let words: Vec<String> = words.iter().map(|it| program(it)).collect();
-    // A launcher, a colour setting or a GPU around the tests must not change what the tools print.
+    // A launcher, a colour setting or a GPU around the tests must not change the output of the tools.
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]).current_dir(ROOT).env_clear().envs(ENVIRONMENT.iter().copied());
     if launched {
@@ -296,7 +304,7 @@ fn run(path: &Path, command: &str, scratch: &Path) -> Result<Output, Failed> {
     Ok(output)
 }
 
-/// Whether tests that need mpirun are ignored.
+/// Returns true if tests that need mpirun are ignored.
 fn lacks_mpirun() -> bool {
     static LACKS: std::sync::LazyLock<bool> = std::sync::LazyLock::new(|| {
         std::env::var("HIR_REQUIRE_MPI").as_deref() != Ok("1")
@@ -305,11 +313,11 @@ fn lacks_mpirun() -> bool {
     *LACKS
 }
 
-/// No colours, and no GPU even where there are some.
+/// No colours, and no GPU even on a host with GPUs.
 const ENVIRONMENT: &[(&str, &str)] =
     &[("NO_COLOR", "1"), ("CUDA_VISIBLE_DEVICES", ""), ("HIR_CUDA", "/no/libcuda.so.1")];
 
-/// Lets Open MPI run as root, and more processes than there are cores, on this host alone.
+/// Lets Open MPI run as root, run more processes than there are cores, and use only this host.
 const MPIRUN: &[(&str, &str)] = &[
     ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
     ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
@@ -317,7 +325,7 @@ const MPIRUN: &[(&str, &str)] = &[
     ("OMPI_MCA_plm", "isolated"),
 ];
 
-/// Text without what mpirun says: boxes between lines of dashes, which name hosts and processes.
+/// Removes the messages of mpirun: boxes between lines of dashes, which name hosts and processes.
 fn without_boxes(text: &[u8]) -> Vec<u8> {
     let (mut kept, mut inside) = (String::new(), false);
     for line in String::from_utf8_lossy(text).lines() {
@@ -341,7 +349,7 @@ fn describe(command: &str, output: &Output) -> String {
     text + "\n"
 }
 
-/// Words of a command line.
+/// Splits a command line into words.
 fn split(command: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut quoted = false;
@@ -368,7 +376,7 @@ fn check(path: &Path, transcript: &str) -> Result<(), Failed> {
     outcome.map_err(|_| Failed::from(format!("the output differs from {}.snap, see above", shown(path))))
 }
 
-/// Snapshots that no case has, and snapshots that nobody reviewed.
+/// Fails if there are snapshots without a case, or unreviewed snapshots.
 fn check_snapshots(cases: &[PathBuf]) -> Result<(), Failed> {
     let expected: HashSet<PathBuf> =
         cases.iter().map(|case| PathBuf::from(format!("{}.snap", case.display()))).collect();
@@ -381,14 +389,14 @@ fn check_snapshots(cases: &[PathBuf]) -> Result<(), Failed> {
     match stray.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "orphan or unreviewed: {}",
+            "snapshots without a case, or unreviewed: {}",
             stray.iter().map(|it| shown(it)).collect::<Vec<_>>().join(", ")
         )
         .into()),
     }
 }
 
-/// Every row of the op table stands in some case.
+/// Fails if an operator of the table does not occur in any case.
 fn check_operator_coverage(cases: &[PathBuf]) -> Result<(), Failed> {
     let mut seen = HashSet::new();
     for case in cases {

@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
-# Times hir-run and what a user would run instead, on the GPUs of this host, in turns: a round of ours, a round of theirs, ...
+# Times hir-run and its alternatives on the GPUs of this host, in alternating rounds: one of hir-run, one of
+# the others, ...
 #
-#   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK] [-f FILTER]
-#                            [-o FILE] [WORKLOAD...]
+#   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK]
+#                          [-f FILTER] [-o FILE] [WORKLOAD...]
 #
 #   -b   default: target/release
-#   -r   numbers of ranks, as far as there are GPUs
-#   -n   rounds, each with new random data; default: 3
+#   -r   numbers of ranks, up to the number of GPUs
+#   -n   number of rounds, each with new random data; default: 3
 #   -i   timed runs of a round; default: 20, after 5 that are not timed
-#   -s   divides every extent (and collectives' sizes by its square): to try this script without GPUs worth the name
-#   -f   an extended regular expression: only measurements of ours whose line matches it, such as
-#        "allgather-linear 8 m=32768 n=8192 k=16384 @overlap-allgather-linear graph", where 8 is the number of ranks
-#   -o   where the lines go, one JSON object a measurement; default: compare.jsonl
+#   -s   divides every extent (and the sizes of collectives by its square), to try this script without
+#        fast GPUs
+#   -f   an extended regular expression: only measurements of hir-run whose line matches it, such as
+#        "allgather-linear 8 m=32768 n=8192 k=16384 @overlap-allgather-linear graph", where 8 is the number of
+#        ranks
+#   -o   output file, one JSON object per measurement; default: compare.jsonl
 #
 # Workloads, all by default: allgather-linear linear-allreduce matmul-reduce-scatter collectives.
 #
-# Every time is the median over runs of the slowest rank. Each of our measurements is checked: all outputs of the last timed
-# run are finite, hir-run finds them the same on all ranks that have them, and sampled rows agree with float32 sums made by
-# PyTorch from the inputs that hir-run has written; outputs are poisoned before every run. Without PyTorch there are no peers,
-# and our results are compared with the simulator's instead, as far as the shapes are small (-s). Exit code 1: a run failed or
-# was wrong.
+# Every time is the median over runs of the slowest rank. Each measurement of hir-run is checked: all outputs
+# of the last timed run are finite, hir-run reports them as equal on all ranks that have them, and sampled
+# rows agree with float32 sums that PyTorch computes from the inputs that hir-run has written. Outputs are
+# poisoned before every run. Without PyTorch nothing else is timed, and the results are compared with those of
+# the simulator, if the shapes are small (-s). The exit code is 1 if a run failed or was wrong.
 set -u
 cd "$(dirname "$0")/../.."
 usage() {
@@ -44,11 +47,11 @@ workloads=("$@")
 [ ${#workloads[@]} -gt 0 ] || workloads=(allgather-linear linear-allreduce matmul-reduce-scatter collectives)
 run=$bin/hir-run here=benches/gpu
 [ -x "$run" ] || { echo "compare.sh: no $run: build it with --release, or name its folder with -b" >&2; exit 2; }
-# Inputs and outputs of a round, some 10 GiB at most; in memory where there is room for files there.
+# The inputs and outputs of a round, at most about 10 GiB; in memory if /dev/shm is large enough.
 free=$(df --output=avail -k /dev/shm 2>/dev/null | tail -1)
 work=$(mktemp -d -p "$([ "${free:-0}" -gt 33554432 ] && echo /dev/shm || echo "${TMPDIR:-/tmp}")")
 trap 'rm -rf "$work"' EXIT
-# Both sides take the libraries of one Python, where it has them.
+# Both sides use the libraries of one Python installation, if it has them.
 export VIRTUAL_ENV=${VIRTUAL_ENV:-$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)}
 while IFS== read -r variable path; do
     [ -n "${!variable:-}" ] || export "$variable=$path"
@@ -64,13 +67,13 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | s
 peers=yes
 python3 $here/peers.py versions || peers=no
 if [ $peers = no ] && [ "$shrink" -eq 1 ]; then
-    echo "compare.sh: without PyTorch nothing checks results of this size; -s makes them small enough for the simulator" >&2
+    echo "compare.sh: without PyTorch, results of this size cannot be checked: use -s to make them small enough for the simulator" >&2
     exit 2
 fi
 
-# Remembers a measurement of ours until `measure`: workload, ranks, m, n, k, program, name, passes or '-', more flags. The first
-# of a shape writes the inputs, which are the same all through a round. Of outputs that all ranks have, which hir-run compares,
-# rank 0's is kept.
+# Queues a measurement of hir-run until `measure`. Arguments: workload, ranks, m, n, k, program, name, passes
+# or '-', more flags. The first measurement of a shape writes the inputs, which are the same during a round.
+# Of outputs that all ranks have, which hir-run compares, only that of rank 0 is kept.
 ours() {
     local workload=$1 d=$2 m=$3 n=$4 k=$5 program=$6 name=$7 passes=$8 flags issue=eager tensor folder case rank
     shift 8
@@ -96,7 +99,8 @@ ours() {
 }
 output() { case $1 in linear-allreduce) echo T3 ;; *linear* | matmul*) echo T2 ;; *) echo T1 ;; esac; }
 
-# Runs what is remembered, in a job for all, checks it and adds its lines: ranks, round. The shapes are in $cases.
+# Runs the queued measurements in one job, checks them and adds their lines. Arguments: ranks, round. The
+# shapes go to $cases.
 measure() {
     local d=$1 round=$2 number folder case tensor
     cases=()
@@ -109,7 +113,7 @@ measure() {
             rm -rf "$folder"
             continue
         fi
-        # Which libraries ran is told once.
+        # Prints each library version once.
         grep -hE '^# (NCCL|cuBLASLt)' "$work/entry.$number.log" | grep -vxF -f "$work/libraries" | tee -a "$work/libraries"
         echo "${name_of[$number]}" >"$folder/name"
         mkdir -p "$work/$case/inputs"
@@ -132,21 +136,22 @@ launch() {
     timeout -k 5 1800 "$run" --ranks "$d" "${flags[@]}" "$@" >"$work/log" 2>&1 </dev/null
 }
 
-# What PyTorch does: ranks, round, cases (workload:m:n:k).
+# Times PyTorch. Arguments: ranks, round, cases (workload:m:n:k).
 theirs() {
     local d=$1 round=$2
     shift 2
     [ $peers = yes ] && [ $# -gt 0 ] || return
     timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$d" $here/peers.py time "$@" \
         --iters "$iterations" --round "$round" 2>"$work/log" >>"$lines" || {
-        echo "# the peers on $d ranks failed: $(grep -E '(Error|error):' "$work/log" | tail -1 | grep . || tail -1 "$work/log")"
+        echo "# PyTorch on $d ranks failed: $(grep -E '(Error|error):' "$work/log" | tail -1 | grep . || tail -1 "$work/log")"
         failed=1
     }
 }
 
-# The pipelines of a workload, with the number of streams where they take one.
+# Prints the pipelines of a workload, with the number of streams or '-'.
 pipelines() {
-    # The same work, nothing overlapped. It comes first: it writes the inputs, and is the least to go wrong.
+    # The same work without overlap. It comes first, because it writes the inputs and is the least likely to
+    # fail.
     echo "@lower -"
     case $1 in
     allgather-linear)
@@ -160,7 +165,7 @@ pipelines() {
     esac
 }
 
-# A layer in all its forms: workload, ranks, m, n, k.
+# Measures all variants of a layer. Arguments: workload, ranks, m, n, k.
 layer() {
     local workload=$1 d=$2 m=$(($3 / shrink)) n=$(($4 / shrink)) k=$(($5 / shrink)) round passes streams sets graph
     local chunk program all=("")
@@ -171,7 +176,7 @@ layer() {
             program=$work/$workload-$d-$chunk.hir
             $here/programs.sh "$workload" "$d" "$m" "$n" "$k" $chunk >"$program" || exit 2
             while read -r passes streams; do
-                # Without overlap there is nothing to cut.
+                # Without overlap the number of chunks does not matter.
                 [ "$passes" != @lower ] || [ "$chunk" = "${all[0]}" ] || continue
                 sets=()
                 [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
@@ -185,13 +190,13 @@ layer() {
     done
 }
 
-# Collectives at several sizes: ranks.
+# Measures collectives at several sizes. Arguments: ranks.
 collectives() {
     local d=$1 kind count round graph program
     for ((round = 1; round <= rounds; round++)); do
         seed=$RANDOM
         for kind in allgather allreduce reduce-scatter; do
-            # Elements of 2 bytes: 64 KiB to 256 MiB.
+            # 64 KiB to 256 MiB, in elements of 2 bytes.
             for count in 32768 262144 524288 2097152 8388608 33554432 134217728; do
                 count=$((count / shrink / shrink)) program=$work/$kind-$d-$count.hir
                 [ "$count" -ge "$d" ] || continue
@@ -206,13 +211,13 @@ collectives() {
 
 for d in $ranks; do
     if [ "$d" -gt "$gpus" ]; then
-        echo "# $d ranks are left out: there are $gpus GPUs"
+        echo "# skipping $d ranks: there are only $gpus GPUs"
         continue
     fi
     for workload in "${workloads[@]}"; do
         case $workload in
         allgather-linear) layer "$workload" "$d" 32768 8192 16384 ;;
-        # The summed extent is divided over the ranks: 4h of a layer of width h = 8192.
+        # The summed extent is divided over the ranks: 4h for a layer of width h = 8192.
         linear-allreduce) layer "$workload" "$d" 8192 8192 32768 ;;
         matmul-reduce-scatter) layer "$workload" "$d" 32768 8192 16384 ;;
         collectives) collectives "$d" ;;

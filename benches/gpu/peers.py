@@ -1,26 +1,29 @@
 #!/usr/bin/env python3
-"""What hir-run is compared with on GPUs, and how its results are checked; compare.sh calls this.
+"""Times the alternatives to hir-run on GPUs, and checks hir-run's results. compare.sh calls this script.
 
-    torchrun --nproc-per-node 8 peers.py time WORKLOAD:M:N:K...    a JSON line for each way to do each of these in PyTorch
-    peers.py ours RANKS FOLDER/WORKLOAD:M:N:K...                    what hir-run has measured as such lines, and what it has
-                                                                    written against float32 sums: the folder of a case has
-                                                                    inputs/, and a folder with times.json, name and outputs for
-                                                                    each measurement
-    peers.py table FILE                                             all lines as a table with ratios
+    torchrun --nproc-per-node 8 peers.py time WORKLOAD:M:N:K...
+        prints a JSON line for each way to do each of these in PyTorch
+    peers.py ours RANKS FOLDER/WORKLOAD:M:N:K...
+        prints hir-run's measurements as such lines, and checks its outputs against float32 sums; the folder
+        of a case contains inputs/, and for each measurement a folder with times.json, name and outputs
+    peers.py table FILE
+        prints all lines as a table with ratios
     peers.py versions
-    peers.py libraries                                              where PyTorch has NCCL and cuBLASLt: hir-run takes the same
+        prints the versions of the libraries
+    peers.py libraries
+        prints the paths of PyTorch's NCCL and cuBLASLt, so that hir-run uses the same
 
 Workloads, in bf16, for d ranks:
   allgather-linear       C[m,n]   = allgather(A[m/d,k]) @ B[n,k].t()
   linear-allreduce       Y[m,n]   = allreduce(X[m,k/d] @ W[n,k/d].t())
   matmul-reduce-scatter  Y[m/d,n] = reduce_scatter(A[m,k/d] @ B[n,k/d].t())
-  allgather, allreduce, reduce-scatter    of M elements in all (N and K are 1)
+  allgather, allreduce, reduce-scatter    of M elements in total (N and K are 1)
 
-A time is that of the slowest rank between two CUDA events behind a barrier on the GPU, with the call queued before it begins;
-the median over iterations, in microseconds. Calls follow each other as hir-run's runs do: a GPU that rests between them would
-be cooler, and faster.
-Inputs are random and new for each measurement; results are poisoned with NaN before each call and have to be finite afterwards.
-NVLink multicast is not used.
+A time is that of the slowest rank between two CUDA events after a barrier on the GPU, with the call queued
+before it begins. Times are medians over iterations, in microseconds. Calls follow each other without pauses,
+like hir-run's runs: a GPU that is idle between calls would be cooler, and faster.
+Inputs are random and new for each measurement. Results are poisoned with NaN before each call and must be
+finite afterwards. NVLink multicast is not used.
 """
 import argparse
 import ctypes
@@ -35,11 +38,11 @@ import sys
 COLLECTIVES = ("allgather", "allreduce", "reduce-scatter")
 
 
-# ---- timing what a user would run instead ----
+# ---- Timing the alternatives to hir-run ----
 
 
 class Bench:
-    """The processes of one torchrun, and how they time."""
+    """The processes of one torchrun, and their way of timing."""
 
     def __init__(self, options):
         os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
@@ -69,8 +72,9 @@ class Bench:
             marks = []
             for _ in range(count):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                # The GPU sleeps a millisecond while the host queues a short call, and ranks meet on the GPU: neither the host's
-                # time nor a late rank is in the time of a call, as they are not in hir-run's.
+                # The GPU sleeps for a millisecond while the host queues a short call, and the ranks
+                # synchronise on the GPU. So neither the host's time nor a late rank adds to the time of a call,
+                # as in hir-run.
                 if sleeps:
                     torch.cuda._sleep(2_000_000)
                 before()
@@ -102,8 +106,9 @@ class Bench:
         return graph.replay
 
     def measure(self, name, make, graph=False):
-        """`make()` gives a call, the tensor that it writes or a function that finds it, and what has to be done before each call,
-        if anything. A way that this PyTorch lacks is told, and is not fatal."""
+        """Times a call and prints its line. `make()` returns the call, the tensor that it writes or a
+        function that returns that tensor, and optionally a function to run before each call. A failure is
+        reported in the line and is not fatal."""
         line = {"who": "peer", "name": name, **self.case, "ranks": self.ranks, "round": self.options.round}
         for captured in (False, True) if graph else (False,):
             line["issue"] = "graph" if captured else "eager"
@@ -117,18 +122,18 @@ class Bench:
                 if not self.torch.isfinite(written).all().item():
                     raise RuntimeError("its result is not finite")
                 line.update(us=statistics.median(runs), min_us=min(runs), max_us=max(runs), error=None)
-            except Exception as error:  # noqa: BLE001: whatever it is, it is told
+            except Exception as error:  # noqa: BLE001: every error is reported in the line
                 line.update(us=None, error=(str(error).splitlines() or [type(error).__name__])[0][:200])
             if self.rank == 0:
                 print(json.dumps(line), flush=True)
             self.torch.cuda.empty_cache()
 
     def group(self):
-        """The group of symmetric memory; where PyTorch lacks it, `measure` tells."""
+        """Returns the group for symmetric memory. If PyTorch lacks it, `measure` reports the error."""
         import torch.distributed._symmetric_memory as symmetric
 
         name = self.dist.group.WORLD.group_name
-        # Later versions do it by themselves.
+        # Later versions of PyTorch do this implicitly.
         if hasattr(symmetric, "enable_symm_mem_for_group"):
             symmetric.enable_symm_mem_for_group(name)
         return symmetric, name
@@ -251,7 +256,7 @@ def time_matmul_reduce_scatter(it, m, n, k):
 
 
 class Nccl:
-    """A communicator of all ranks, and calls of the library that PyTorch has loaded, by nccl.h."""
+    """A communicator of all ranks, and direct calls of PyTorch's NCCL, as nccl.h declares them."""
 
     BF16, SUM = 9, 0
 
@@ -277,7 +282,7 @@ class Nccl:
             raise RuntimeError(f"{name} returned {status}")
 
     def collective(self, name, x, y, count, *more):
-        """A call on the stream that PyTorch uses at the time; it keeps the tensors."""
+        """Returns a call on the stream that is current in PyTorch. The call keeps the tensors alive."""
 
         def call():
             at = [ctypes.c_void_p(it.data_ptr()) for it in (x, y)]
@@ -288,7 +293,7 @@ class Nccl:
 
 
 def measure_collective(it, make, name, count, *more):
-    """PyTorch's way, and the bare call with as many elements of what it reads and writes."""
+    """Measures the direct NCCL call and the collective in PyTorch, with the same number of elements."""
 
     def direct():
         if not hasattr(it, "nccl"):
@@ -313,7 +318,7 @@ def time_allgather(it, count, _n, _k):
 
 
 def time_allreduce(it, count, _n, _k):
-    # In place, as PyTorch does it, on new data each time: sums of sums would overflow.
+    # In place, as in PyTorch, on new data each time, because repeated sums would overflow.
     def make():
         x, y = it.random(count), it.poisoned(count)
         return lambda: it.dist.all_reduce(y), y, lambda: y.copy_(x)
@@ -348,15 +353,15 @@ def run_time(options):
     it.dist.destroy_process_group()
 
 
-# ---- checking what hir-run has written ----
+# ---- Checking the outputs of hir-run ----
 
 
-# Rows at random, besides those at the edges of shards.
+# Number of random rows to check, besides those at the edges of shards.
 ROWS = 64
 
 
 def header(path):
-    """The tensors that a .safetensors file says it has, and where their bytes begin."""
+    """Returns the tensor entries of a .safetensors file, and the offset of their data."""
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         entries = json.loads(file.read(length))
@@ -365,19 +370,19 @@ def header(path):
 
 
 def load(torch, path, device):
-    """The one tensor of a file, in bf16."""
+    """Returns the only tensor of a file, in bf16."""
     entries, start = header(path)
     (entry,) = entries.values()
     if entry["dtype"] != "BF16":
-        raise ValueError(f"{path} holds {entry['dtype']} and not BF16")
+        raise ValueError(f"{path} contains {entry['dtype']}, expected BF16")
     begin, end = entry["data_offsets"]
     flat = torch.from_file(path, shared=False, size=start + end, dtype=torch.uint8)[start + begin : start + end]
-    # The header's length leaves the data anywhere: a copy lies where 2-byte elements may.
+    # The data may be at any offset. A copy is aligned for 2-byte elements.
     return flat.clone().view(torch.bfloat16).to(device).reshape(entry["shape"])
 
 
 def wanted(torch, device, case, folder):
-    """Float32 sums of what was read, how far rounding may lead from them, and which rows of the whole these are."""
+    """Returns float32 sums of the inputs, the bound on their rounding error, and the rows that they are."""
     d, m, n, k, kind = (case[it] for it in ("ranks", "m", "n", "k", "workload"))
 
     def tensor(name, rank):
@@ -388,9 +393,9 @@ def wanted(torch, device, case, folder):
         if kind == "allgather":
             whole = torch.cat(inputs).float()
             return whole, torch.zeros_like(whole), slice(None)
-        # A rounding of bf16 for each of the d - 1 sums on the way, of a partial sum that is no larger than this.
+        # Each of the d - 1 additions rounds a partial sum to bf16, which is at most the sum of magnitudes.
         return sum(it.float() for it in inputs), (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs), slice(None)
-    # Some rows of the whole: at random, and those at the edges of shards.
+    # Random rows, and those at the edges of shards.
     edges = [row for rank in range(d) for row in (rank * m // d, (rank + 1) * m // d - 1)]
     rows = torch.cat([torch.tensor(edges), torch.randint(0, m, (ROWS,))]).to(device)
     if kind == "allgather-linear":
@@ -401,13 +406,14 @@ def wanted(torch, device, case, folder):
         for rank in range(d):
             a, b = tensor("T0", rank).reshape(m, k // d), tensor("T1", rank).reshape(n, k // d)
             partial.append(a[rows].float() @ b.float().t())
-    # Each of the parts and of the sums on the way is rounded to bf16 once; products are summed in float32.
+    # Each part and each intermediate sum is rounded to bf16 once. Products are summed in float32.
     bound = (2 * len(partial) - 1) * 2.0**-8 * sum(it.abs() for it in partial) + k**1.5 * 2.0**-24
     return sum(partial), bound, rows
 
 
 def check(torch, device, case, reference, folder):
-    """What a folder holds against the reference: how much of the bound was used at most. Raises `Wrong`."""
+    """Compares the outputs in a folder with the reference. Returns the largest fraction of the bound that was
+    used, or raises `Wrong`."""
     whole, bound, rows = reference
     d, m, n, kind = (case[it] for it in ("ranks", "m", "n", "workload"))
     out = "T1" if kind in COLLECTIVES else "T3" if kind == "linear-allreduce" else "T2"
@@ -416,7 +422,7 @@ def check(torch, device, case, reference, folder):
     for rank in range(d if scattered else 1):
         found = load(torch, os.path.join(folder, f"{out}.{rank}.safetensors"), device).reshape(-1, n)
         if not torch.isfinite(found).all():
-            raise Wrong(f"rank {rank}: {out} has elements that are not finite: nothing wrote them")
+            raise Wrong(f"rank {rank}: {out} has elements that are not finite, so they were not written")
         first, last = (rank * m // d, (rank + 1) * m // d) if scattered else (0, m)
         if kind in COLLECTIVES:
             found, mine = found.flatten(), slice(first, last)
@@ -428,30 +434,31 @@ def check(torch, device, case, reference, folder):
 
 
 class Wrong(Exception):
-    """A result that is not what it has to be."""
+    """The error for a wrong result."""
 
 
 def differs(torch, found, wanted, bound, where):
-    """How much of the bound was used at most. Raises `Wrong` where it was not enough."""
+    """Returns the largest fraction of the bound that was used, or raises `Wrong` if the bound is exceeded."""
     if found.shape != wanted.shape:
         raise Wrong(f"{where}: shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
     off = (found.float() - wanted).abs()
-    # NaN is in no bound.
+    # A NaN is outside every bound.
     wrong = ~(off <= bound)
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         raise Wrong(
-            f"{where}: {int(wrong.sum())} of {wrong.numel()} elements are off, the first at {at}: "
+            f"{where}: {int(wrong.sum())} of {wrong.numel()} elements are wrong, the first at {at}: "
             f"{found[at].item()}, expected {wanted[at].item()} within {bound[at].item():.3g}"
         )
     return (off / bound.clamp(min=1e-30)).max().item() if off.numel() else 0.0
 
 
-# ---- lines and tables; nothing below needs PyTorch ----
+# ---- Lines and tables ----
 
 
 def run_ours(options):
-    """Lines of what hir-run has measured, checked; what was wrong is told and has a line without a time."""
+    """Prints a line for each measurement of hir-run after checking it. A failure is reported, and its line
+    has no time."""
     torch = device = None
     if not options.simulated:
         import torch
@@ -464,8 +471,8 @@ def run_ours(options):
         reference, lack = None, None
         try:
             reference = None if options.simulated else wanted(torch, device, shape, folder)
-        except Exception as error:  # noqa: BLE001: what is wrong with one case is not with the others
-            lack = f"nothing to check with: {error}"
+        except Exception as error:  # noqa: BLE001: a failure of one case must not stop the others
+            lack = f"no reference to check with: {error}"
         for times in sorted(glob.glob(os.path.join(folder, "*", "times.json"))):
             line = measured(torch, device, shape, reference, lack, os.path.dirname(times))
             if line["error"]:
@@ -477,7 +484,7 @@ def run_ours(options):
 
 
 def measured(torch, device, shape, reference, lack, folder):
-    """The line of a measurement of ours; without a reference it has been checked, or cannot be."""
+    """Returns the line of a measurement of hir-run. Without a reference it is not checked here."""
     with open(os.path.join(folder, "times.json")) as file:
         data = json.load(file)
     with open(os.path.join(folder, "name")) as file:
@@ -496,7 +503,8 @@ def measured(torch, device, shape, reference, lack, folder):
 
 
 def table(lines):
-    """Rows of text: medians over rounds by workload and shape, ours against the fastest peer that does the same work."""
+    """Returns rows of text: medians over rounds by workload and shape, and the ratio of hir-run to the
+    fastest alternative that does the same work."""
     cases, rows = {}, []
     for line in lines:
         key = (line["workload"], line["ranks"], line["m"], line["n"], line["k"])
@@ -510,7 +518,7 @@ def table(lines):
             good = [it for it in measured if it["us"] is not None]
             if good:
                 medians[key] = statistics.median(it["us"] for it in good)
-        # What does a part of the work only is no peer.
+        # An alternative that does only a part of the work is not compared.
         whole = {key: us for key, us in medians.items() if key[0] == "peer" and "only" not in key[1]}
         best = min(whole.values(), default=None)
         for key, measured in case.items():
@@ -545,7 +553,7 @@ def run_versions(_):
     try:
         import torch
     except ImportError:
-        print("# no PyTorch: no peers, and no float32 sums to check our results with")
+        print("# PyTorch is not installed: nothing to compare with, and no float32 sums to check the results")
         sys.exit(1)
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "none"
     print(f"# PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}, Python {sys.version.split()[0]}")
@@ -562,10 +570,10 @@ def run_libraries(_):
 
 
 def case(text):
-    """WORKLOAD:M:N:K."""
+    """Parses WORKLOAD:M:N:K."""
     workload, *shape = text.split(":")
     if workload not in TIMED:
-        raise argparse.ArgumentTypeError(f"{workload} is none of {', '.join(TIMED)}")
+        raise argparse.ArgumentTypeError(f"{workload} is not one of {', '.join(TIMED)}")
     m, n, k = map(int, shape)
     return {"workload": workload, "m": m, "n": n, "k": k}
 
@@ -579,7 +587,7 @@ def main():
     mine = commands.add_parser("ours")
     mine.add_argument("ranks", type=int)
     mine.add_argument("folders", nargs="+")
-    mine.add_argument("--simulated", action="store_true", help="hir-run has compared its results with the simulator's")
+    mine.add_argument("--simulated", action="store_true", help="hir-run has already checked its results on the simulator")
     for command in (timing, mine):
         command.add_argument("--round", type=int, default=0)
     commands.add_parser("table").add_argument("file")

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Prints a program for any number of ranks, for the GPU tests and benchmarks.
 #
-#   programs.sh allgather-linear RANKS M N K              C[m,n] = allgather(A[m/d,k]) · B[n,k]ᵀ, not lowered
-#   programs.sh linear-allreduce RANKS M N K [CHUNKS]     Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, rows in chunks
-#   programs.sh matmul-reduce-scatter RANKS M N K         Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
-#   programs.sh pipeline-stages RANKS B M N               RANKS linear layers, one a rank: B micro-batches of M rows, N·N weights, not lowered
-#   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND [ALGO]]    one collective; COUNT elements of the whole tensor
+#   programs.sh allgather-linear RANKS M N K
+#       C[m,n] = allgather(A[m/d,k]) · B[n,k]ᵀ, not lowered
+#   programs.sh linear-allreduce RANKS M N K [CHUNKS]
+#       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, with the rows in chunks
+#   programs.sh matmul-reduce-scatter RANKS M N K
+#       Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
+#   programs.sh pipeline-stages RANKS B M N
+#       RANKS linear layers, one per rank: B micro-batches of M rows, N·N weights, not lowered
+#   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND [ALGO]]
+#       one collective; COUNT elements of the whole tensor
 #
 # All tensors are bf16.
 set -eu
@@ -15,7 +20,7 @@ ranks=$(seq -s ' ' 0 $((d - 1)))
 mesh="(DeviceMesh{$ranks})"
 divides() { [ $(($1 % $2)) -eq 0 ] || { echo "programs.sh: $2 does not divide $1" >&2; exit 2; }; }
 
-# What a tensor is called is its name, its axes and its mesh.
+# Prints a tensor: its name, its axes and its mesh.
 t() { echo "$1_g___bfloat[$2] $mesh"; }
 
 case $kind in
@@ -79,7 +84,7 @@ TEXT
 pipeline-stages)
     b=$1 m=$2 n=$3
     axis=0 ins="" body=""
-    # A tensor of one stage: its name, its extents, the stage.
+    # Sets $tensor to a tensor of one stage. Arguments: name, stage, extents.
     on() {
         local name=$1 stage=$2 axes="" extent
         shift 2

@@ -1,8 +1,10 @@
-//! How the time of the passes grows with the program: with its statements, its loops, their depth, its ranks.
+//! Measures how the time of the passes grows with the program: with its statements, its loops, their depth,
+//! and its ranks.
 //!
-//! `cargo bench --bench passes [-- AXIS] [SIZES...]`. A line for every size and pass of an axis (`programs::AXES`): the time
-//! in the pass, the time in the checks behind it (verifying and printing), and both per unit of the size. Where these grow
-//! faster than a logarithm, a pass is worse than n log n. The best of three runs counts.
+//! `cargo bench --bench passes [-- AXIS] [SIZES...]` prints a line for every size and pass of an axis
+//! (`programs::AXES`): the time in the pass, the time in the checks after it (verifying and printing), and
+//! both per unit of the size. If these grow faster than a logarithm, a pass is worse than n log n. It uses
+//! the best of three runs.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a benchmark reports on the terminal")]
 
@@ -48,7 +50,7 @@ fn measure(axis: &Axis, size: usize) -> Result<(), String> {
         return Err(it.message.clone());
     }
     let calls = passes::parse(axis.passes).map_err(|it| it.message)?;
-    // By place in the pipeline: the best time in the pass, and in the checks.
+    // The best time in the pass and the best time in the checks, by position in the pipeline.
     let mut best: BTreeMap<usize, (&str, Duration, Duration)> = BTreeMap::new();
     for _ in 0..RUNS {
         let mut at = 0;

@@ -1,18 +1,18 @@
-//! Generated programs that grow along one axis: statements, loops, depth, ranks.
+//! Generates programs that grow along one axis: statements, loops, depth, or ranks.
 
 use std::fmt::Write as _;
 
-/// An axis: its name, the program of a size, and the passes that its curve is measured for.
+/// An axis along which a program grows, and the passes whose time is measured on it.
 pub struct Axis {
-    /// What grows.
+    /// The name of what grows.
     pub name: &'static str,
-    /// The text of a program of this size.
+    /// Returns the text of a program of the given size.
     pub program: fn(usize) -> String,
     /// A pipeline.
     pub passes: &'static str,
 }
 
-/// Every axis.
+/// All axes.
 pub const AXES: [Axis; 8] = [
     Axis {
         name: "operators",
@@ -41,11 +41,11 @@ pub const AXES: [Axis; 8] = [
     Axis { name: "ranks", program: ranks, passes: "@lower" },
 ];
 
-/// A chain of operators; every one of them reshards.
+/// Returns a chain of operators, each of which reshards its operand.
 pub fn chain(operators: usize) -> String {
     const MESH: &str = "(DeviceMesh{0 1 2 3})";
     let (mut axis, mut domains, mut body) = (0, String::new(), String::new());
-    // Dimension 0 or 1 on the devices, or none.
+    // `spread` is the dimension that is sharded over the devices, if any.
     let mut tensor = |number: usize, spread: Option<usize>| {
         axis += 4;
         let [a, b, outer, inner] = [axis - 4, axis - 3, axis - 2, axis - 1];
@@ -68,11 +68,11 @@ pub fn chain(operators: usize) -> String {
         let number = at + 3;
         let out = tensor(number, [None, Some(1), Some(0)][at % 3]);
         let value = match at % 3 {
-            // Rows come together.
+            // Gathers the rows.
             0 => format!("linear({last},\n              {weight})"),
-            // Columns go apart.
+            // Shards the columns.
             1 => format!("Set( {last} )"),
-            // Partial sums, which are added and scattered by rows.
+            // Computes partial sums, which are added and scattered by rows.
             _ => format!("linear({last},\n              {columns})"),
         };
         let _ = writeln!(body, "  {out}\n     = {value}");
@@ -86,7 +86,7 @@ fn container(header: &str, body: &str) -> String {
     format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n")
 }
 
-/// Two chains of equal statements.
+/// Returns two chains of equal statements.
 pub fn equal(statements: usize) -> String {
     let input = "T0_g_float[iS0{4}]".to_owned();
     let tensor = |number: usize| format!("T{number}_g_float[iS{number}{{4}}]");
@@ -101,7 +101,7 @@ pub fn equal(statements: usize) -> String {
     container(&format!("({input}) -> ({out})"), &body)
 }
 
-/// Views of one tensor at many indices, used on four streams.
+/// Returns views of one tensor at many indices, used on four streams.
 pub fn views(statements: usize) -> String {
     let views = statements / 2;
     let input = format!("T0_g_float[iS0{{{views}}}, iS1{{4}}]");
@@ -123,7 +123,7 @@ pub fn views(statements: usize) -> String {
     container(&format!("({input}) -> ({last})"), &body)
 }
 
-/// Loops of four iterations over streams, one behind another.
+/// Returns consecutive loops of four iterations over streams.
 pub fn loops(loops: usize) -> String {
     let (input, out) = ("T0_g_float[iS0{4}, iS1{4}]", "T1_g_float[iS2{4}, iS3{4}]");
     let mut body =
@@ -143,7 +143,7 @@ pub fn loops(loops: usize) -> String {
     container(&format!("({input}) -> ({out})"), &body)
 }
 
-/// Communications that nothing uses: each Wait may go down to the end.
+/// Returns communications whose results are not used, so that each Wait may sink to the end.
 pub fn waits(statements: usize) -> String {
     const MESH: &str = "(DeviceMesh{0 1})";
     let input = format!("T0_g_float[iS0{{4}}] {MESH}");
@@ -160,7 +160,7 @@ pub fn waits(statements: usize) -> String {
     container(&format!("({input}) -> ({last})"), &body)
 }
 
-/// Loops in loops, with a choice of stream and a join in each.
+/// Returns nested loops, with a choice of stream and a join in each.
 pub fn depth(depth: usize) -> String {
     let (input, out) = ("T0_g_float[iS0{4}]", "T1_g_float[iS2{4}]");
     let mut body = format!("  {out} = ALLOCATE(mem_type=global, zero_init=false)\n");
@@ -176,7 +176,7 @@ pub fn depth(depth: usize) -> String {
     container(&format!("({input}) -> ({out})"), &body)
 }
 
-/// A linear layer whose rows are spread over a mesh.
+/// Returns a linear layer whose rows are sharded over a mesh.
 pub fn ranks(ranks: usize) -> String {
     let members: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
     let mesh = format!("(DeviceMesh{{{}}})", members.join(" "));

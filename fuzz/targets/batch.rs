@@ -1,4 +1,4 @@
-//! Any text, as a batch file.
+//! Fuzzes the reader of batch files with arbitrary text.
 
 #![no_main]
 #![allow(dead_code, reason = "a part of hir-run")]

@@ -1,4 +1,4 @@
-//! Any text, as the values of options: pipelines, schedules, bindings, inputs, outputs.
+//! Fuzzes the parsers of option values with arbitrary text: pipelines, schedules, bindings, inputs, outputs.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A pipeline on the first line, and a program that it is run on.
+//! Fuzzes the passes. The first line of the input is a pipeline, and the rest is the program that it runs on.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any text: read, verified, planned for a small world and, where little memory is asked for, run.
+//! Fuzzes planning and simulation with arbitrary text: it is read, verified, planned for a small world and,
+//! if it needs little memory, run.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes: read, verified, printed and read again.
+//! Fuzzes the reader with arbitrary bytes: they are read, verified, printed and read again.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any bytes, as the contents of a tensor file.
+//! Fuzzes the readers of tensor files with arbitrary bytes.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes, as what a process of a job receives: before and after its peer has authenticated, at both ends.
+//! Fuzzes what a process of a job receives with arbitrary bytes: at both ends of a connection, before and
+//! after it is authenticated.
 
 #![no_main]
 

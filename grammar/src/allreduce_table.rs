@@ -1,45 +1,51 @@
-//! Which algorithm of an all-reduce is the fastest, by members of the team and bytes of a member: the pass `select-allreduce` writes
-//! it into programs, and the planner takes it for collectives of the CUDA backend that name no algorithm.
+//! The table that selects the fastest all-reduce algorithm by team size and bytes per rank.
 //!
-//! A table is a list of rules, of which the first that fits holds: `2:512K=nccl;2=two-shot;*=nccl` means NCCL for teams of two up to
-//! 512 KiB, two-shot for teams of two above, and NCCL for all others. Sizes are bytes, `K`, `M` and `G` the powers of 1024; a rule
-//! without a size holds for all sizes; `*` is any team.
+//! The pass `select-allreduce` writes the selected algorithm into programs. The planner uses the table for
+//! CUDA-backend collectives that do not specify an algorithm.
+//!
+//! A table is a list of rules; the first matching rule applies. For example, `2:512K=nccl;2=two-shot;*=nccl`
+//! selects NCCL for teams of two up to 512 KiB, two-shot for larger messages of teams of two, and NCCL for
+//! all other teams. Sizes are in bytes; the suffixes `K`, `M` and `G` are powers of 1024. A rule without a
+//! size matches all sizes; `*` matches any team.
 
 use crate::words::Algorithm;
 
-/// Measured on 4×H200 of one host (NVLink, no multicast; CUDA 13.0, NCCL 2.28) in bf16 at 8 and 64 KiB, 0.5, 1, 4, 16 and 64 MiB: one
-/// call a CUDA graph, medians of 50 runs, three rounds in turns. Between two measured sizes the smaller one decides. Teams of 8 were
-/// not measured: they take the sizes of 4. The second rule of a size says what is fastest where NCCL is not to be had.
+/// The default table, measured on 4×H200 of one host (NVLink, no multicast; CUDA 13.0, NCCL 2.28) in bf16 at
+/// 8 and 64 KiB, 0.5, 1, 4, 16 and 64 MiB: one call per CUDA graph, medians of 50 runs, three interleaved
+/// rounds. A size between two measured sizes uses the result of the smaller one. Teams of 8 were not
+/// measured; they use the sizes measured for teams of 4. The second rule for a size gives the fastest
+/// algorithm where NCCL is not available.
 pub const MEASURED: &str = "2:256K=nccl;2:256K=one-shot;2=two-shot;4:256K=one-shot;4:32M=two-shot;4=nccl;4=two-shot;\
      8:256K=one-shot;8:32M=two-shot;8=nccl;8=two-shot;*=nccl";
 
-/// What a rule may choose.
+/// The algorithms that a rule can select.
 pub const ALGORITHMS: [Algorithm; 3] = [Algorithm::Nccl, Algorithm::OneShot, Algorithm::TwoShot];
 
-/// The rules.
+/// A parsed table: a list of rules in order of priority.
 #[derive(Clone, Debug)]
 pub struct AllreduceTable(Vec<Rule>);
 
 #[derive(Clone, Debug)]
 struct Rule {
-    /// Members of the team; `None`: any number.
+    /// Number of ranks in the team; `None` matches any number.
     team: Option<usize>,
-    /// The most bytes of a member; `None`: any number.
+    /// Maximum number of bytes per rank; `None` matches any number.
     bytes: Option<u64>,
     algorithm: Algorithm,
 }
 
 impl AllreduceTable {
-    /// Reads a table.
+    /// Parses a table.
     ///
     /// # Errors
-    /// The first rule that does not parse.
+    /// Returns the first rule that does not parse.
     pub fn parse(text: &str) -> Result<Self, &str> {
         let rules = text.split(';').map(|it| rule(it.trim()).ok_or(it.trim()));
         rules.collect::<Result<Vec<_>, _>>().map(Self)
     }
 
-    /// The algorithm of the first rule that fits, among those that are to be had.
+    /// Returns the algorithm of the first rule that matches and whose algorithm is available according to
+    /// `has`.
     pub fn choose(&self, team: usize, bytes: u64, has: impl Fn(Algorithm) -> bool) -> Option<Algorithm> {
         let fits = |it: &&Rule| {
             it.team.is_none_or(|size| size == team)
@@ -50,7 +56,7 @@ impl AllreduceTable {
     }
 }
 
-/// `2:8M=one-shot`, `4=nccl`, `*=nccl`.
+/// Parses one rule, such as `2:8M=one-shot`, `4=nccl` or `*=nccl`.
 fn rule(text: &str) -> Option<Rule> {
     let (size, algorithm) = text.split_once('=')?;
     let (team, bytes) = match size.split_once(':') {

@@ -1,19 +1,19 @@
 //! Typed ids and the arenas that they index.
 //!
-//! Invariant: an id is only ever made by the arena that it indexes, so indexing cannot fail as long as ids of
+//! Invariant: only the arena that an id indexes creates that id, so indexing cannot fail as long as ids of
 //! different programs are not mixed.
 
 use std::{hash::Hash, marker::PhantomData, ops};
 
 /// A typed `u32` index.
 pub trait Id: Copy + Eq + Hash + 'static {
-    /// The id of the element at `index`.
+    /// Returns the id of the element at `index`.
     fn from_index(index: usize) -> Self;
-    /// The element's position in its arena.
+    /// Returns the element's position in its arena.
     fn index(self) -> usize;
 }
 
-/// Declares typed ids; each shows as its prefix and number.
+/// Declares typed ids. The `Debug` text of an id is its prefix and its number.
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident = $prefix:literal;)*) => {$(
         $(#[$doc])*
@@ -21,7 +21,7 @@ macro_rules! ids {
         pub struct $name(std::num::NonZeroU32);
 
         impl $crate::arena::Id for $name {
-            // Counted from one, so that an optional id takes no more room than an id.
+            // Stored plus one, so that `Option<Id>` has the size of `Id`.
             fn from_index(index: usize) -> Self {
                 Self(std::num::NonZeroU32::MIN.saturating_add(index as u32))
             }
@@ -40,7 +40,7 @@ macro_rules! ids {
 }
 pub(crate) use ids;
 
-/// A growing table whose elements are named by ids of one type.
+/// A growable vector whose elements are indexed by ids of one type.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arena<I, T> {
     items: Vec<T>,
@@ -60,22 +60,22 @@ impl<I: Id, T> Arena<I, T> {
         I::from_index(self.items.len() - 1)
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether nothing was pushed yet.
+    /// Returns true if the arena contains no elements.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Ids in order of creation.
+    /// Iterates over the ids in order of creation.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + use<I, T> {
         (0..self.items.len()).map(I::from_index)
     }
 
-    /// Elements with their ids, in order of creation.
+    /// Iterates over the ids and elements in order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> {
         self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
     }

@@ -1,19 +1,19 @@
-//! Arithmetic of scalar constants, as nvFuser's host does it: 64-bit integers, `/` and `%` truncate toward zero,
-//! `ceilDiv(a, b)` is `(a + b - 1) / b`.
+//! Folds arithmetic on scalar constants with the semantics of nvFuser's host evaluator: integers have 64
+//! bits, `/` and `%` truncate toward zero, and `ceilDiv(a, b)` is `(a + b - 1) / b`.
 //!
-//! Invariant: what would overflow or divide by zero has no value.
+//! Invariant: an operation that overflows or divides by zero returns `None`.
 
-/// A value that needs no rank and no iteration.
+/// A constant scalar: its value depends on neither the rank nor the loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Constant {
-    /// An integer.
+    /// A 64-bit integer.
     Int(i64),
-    /// A truth value.
+    /// A Boolean.
     Bool(bool),
 }
 
 impl Constant {
-    /// The integer; a truth value counts as 0 or 1.
+    /// Returns the value as an integer; a Boolean becomes 0 or 1.
     pub fn as_int(self) -> i64 {
         match self {
             Self::Int(value) => value,
@@ -22,7 +22,8 @@ impl Constant {
     }
 }
 
-/// The value of a sign before an operand; `None` where there is none, or the sign does not take the operand.
+/// Folds a prefix operator. Returns `None` if the operator is unknown, does not accept the operand, or
+/// overflows.
 pub fn fold_prefix(sign: &str, operand: Constant) -> Option<Constant> {
     match (sign, operand) {
         ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
@@ -32,7 +33,7 @@ pub fn fold_prefix(sign: &str, operand: Constant) -> Option<Constant> {
     }
 }
 
-/// The value of a sign between operands; `None` where there is none, or the sign is not known.
+/// Folds an infix operator. Returns `None` if the operator is unknown, overflows, or divides by zero.
 pub fn fold_infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
     if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
         match sign {
@@ -68,7 +69,8 @@ pub fn fold_infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> 
     value.map(Constant::Int)
 }
 
-/// The value of a function of integers; `None` where there is none, or the function is not one of these.
+/// Folds a call of an integer function. Returns `None` if the function is unknown, overflows, or divides by
+/// zero.
 pub fn fold_call(name: &str, args: &[Constant]) -> Option<Constant> {
     let value = match (name, args) {
         ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {

@@ -1,126 +1,128 @@
-//! The thin syntax tree: what was written, with nothing looked up.
+//! The syntax tree: the constructs of the text, with no names resolved.
 //!
-//! The statement syntax of Host IR is regular (`outs = name(args)`, `name(args)`, `name # (args)`), so the tree
-//! has one `Call` shape for it and knows no operator. `resolve` gives the calls their meaning.
+//! The statement syntax of Host IR is regular (`outs = name(args)`, `name(args)`, `name # (args)`), so the
+//! tree has one `Call` node for it and contains no list of operators. `resolve` maps the calls to operators.
 //!
-//! Invariant: every text slice borrows from the source, and every node that can be wrong has a span.
+//! Invariant: every text slice borrows from the source, and every node that can be erroneous has a span.
 
 use crate::span::Span;
 
-/// Everything found in one input.
+/// The syntax tree of one input.
 #[derive(Debug, Default)]
 pub struct File<'s> {
-    /// The containers, in order.
+    /// The containers, in text order.
     pub containers: Vec<Container<'s>>,
 }
 
 /// One `%HostIrContainer`.
 #[derive(Debug, Default)]
 pub struct Container<'s> {
-    /// The header line.
+    /// Span of the header line.
     pub span: Span,
-    /// `%options` entries.
+    /// Entries of `%options`.
     pub options: Vec<Arg<'s>>,
-    /// Inputs in the header.
+    /// The tensors of `%tensor` lines.
+    pub declarations: Vec<Expr<'s>>,
+    /// Inputs that the header lists.
     pub inputs: Vec<Expr<'s>>,
-    /// Outputs in the header.
+    /// Outputs that the header lists.
     pub outputs: Vec<Expr<'s>>,
     /// Statements of the body.
     pub body: Vec<Stmt<'s>>,
     /// HostUnit sections.
     pub units: Vec<Unit<'s>>,
-    /// The sections after the closer.
+    /// Sections after the closing brace of the container.
     pub trailers: Vec<Trailer<'s>>,
 }
 
-/// A section after the container's closer.
+/// A section after the closing brace of the container.
 #[derive(Debug)]
 pub enum Trailer<'s> {
     /// `Index definitions:` with its scalar statements.
     Definitions(Vec<Stmt<'s>>),
-    /// `Domains:` with one line a tensor.
+    /// `Domains:` with one line per tensor.
     Domains(Vec<Domain<'s>>),
 }
 
 /// One line of `Domains:`: `T3: logical(...), outer_split(iS0{8}, 2) -> (iS1{2}, iS2{4}), allocation(...)`.
 #[derive(Debug)]
 pub struct Domain<'s> {
-    /// The tensor's short name, `T3`.
+    /// The short name of the tensor, `T3`.
     pub tensor: Name<'s>,
-    /// The calls, each with what stands behind its arrow.
+    /// The clauses: each is a call and the list after its `->`, which is empty if the clause has no arrow.
     pub clauses: Vec<(Expr<'s>, Vec<Expr<'s>>)>,
 }
 
 /// A `HostUnit` section.
 #[derive(Debug)]
 pub struct Unit<'s> {
-    /// `HostUnit5`.
+    /// The name, `HostUnit5`.
     pub name: Name<'s>,
-    /// `Inputs={…}`.
+    /// The values in `Inputs={…}`.
     pub inputs: Vec<Expr<'s>>,
-    /// `Outputs={…}`.
+    /// The values in `Outputs={…}`.
     pub outputs: Vec<Expr<'s>>,
-    /// Statements of `%kernel { … }`; `None` when the source elided them (`[...]`).
+    /// Statements of `%kernel { … }`; `None` if the source omits them (`[...]`).
     pub body: Option<Vec<Stmt<'s>>>,
-    /// Where its lists would stand, when it has none.
+    /// Byte offset at which the input and output lists belong; `None` unless the section omits them.
     pub missing_lists_at: Option<u32>,
 }
 
-/// A word with its place.
+/// A word and its span.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'s> {
     /// The word.
     pub text: &'s str,
-    /// Its place.
+    /// The span in the source.
     pub span: Span,
 }
 
-/// One statement.
+/// A statement.
 #[derive(Debug)]
 pub struct Stmt<'s> {
-    /// The whole statement; for loops and branches the header line only.
+    /// Span of the statement; for a loop or a branch, span of the header line only.
     pub span: Span,
-    /// What it is.
+    /// The form of the statement.
     pub kind: StmtKind<'s>,
 }
 
-/// The forms a statement can take.
+/// The forms of a statement.
 #[derive(Debug)]
 pub enum StmtKind<'s> {
     /// `FOR index in axis:` or `FOR index from a to b:`.
     For(Box<For<'s>>),
     /// `IF Manual cond:` with an optional `ELSE:`.
     If(Box<If<'s>>),
-    /// `outs = value`, with the operator of a tensor expression inside `value`.
+    /// `outs = value`; the operator of a tensor expression is in `value`.
     Assign {
         /// Left-hand side.
         outs: Vec<Expr<'s>>,
         /// Right-hand side.
         value: Expr<'s>,
     },
-    /// `GroupedReductionOp( … )`: operators that run as one, and the attribute that they share.
+    /// `GroupedReductionOp( … )`: reductions that run as one operator, and the attribute that they share.
     Group {
-        /// `GroupedReductionOp`.
+        /// The name, `GroupedReductionOp`.
         name: Name<'s>,
-        /// Results and calls.
+        /// The result and the call of each reduction.
         members: Vec<(Expr<'s>, Expr<'s>)>,
-        /// `allreduce = false`.
+        /// The shared attribute, `allreduce = false`.
         shared: Arg<'s>,
     },
-    /// May 2024: an operation with its operands, spelled out in words.
+    /// May 2024: posts an operation that is described in words, with its operands.
     Post(Box<Post<'s>>),
-    /// May 2024: waits for the communication whose text it repeats.
+    /// May 2024: waits for the communication whose description it repeats.
     Wait(Box<Operation<'s>>),
-    /// A statement without a result: a call, or one of the keyword forms brought into call form.
+    /// A statement without a result: a call, or a keyword form that the parser converted to a call.
     Call(Expr<'s>),
 }
 
 /// A loop.
 #[derive(Debug)]
 pub struct For<'s> {
-    /// The bound name.
+    /// The loop index.
     pub index: Name<'s>,
-    /// What it runs over.
+    /// The iteration range.
     pub range: Range<'s>,
     /// The loop body.
     pub body: Vec<Stmt<'s>>,
@@ -129,86 +131,88 @@ pub struct For<'s> {
 /// A branch.
 #[derive(Debug)]
 pub struct If<'s> {
-    /// The predicate kind, `Manual` in host programs.
+    /// The kind of the predicate, `Manual` in host programs.
     pub kind: Name<'s>,
     /// The predicate.
     pub cond: Expr<'s>,
-    /// Statements of the first branch, possibly none.
+    /// Statements of the first branch; may be empty.
     pub then: Vec<Stmt<'s>>,
-    /// Statements after `ELSE:`; empty without one.
+    /// Statements after `ELSE:`; empty if there is no `ELSE:`.
     pub other: Vec<Stmt<'s>>,
 }
 
-/// A posted operation of May 2024.
+/// A posted operation in the syntax of May 2024.
 #[derive(Debug)]
 pub struct Post<'s> {
-    /// Operands that it reads.
+    /// Operands that the operation reads.
     pub inputs: Vec<Expr<'s>>,
-    /// Operands that it writes.
+    /// Operands that the operation writes.
     pub outputs: Vec<Expr<'s>>,
     /// The operation.
     pub op: Operation<'s>,
 }
 
-/// An operation in the words of May 2024.
+/// An operation in the syntax of May 2024.
 #[derive(Debug)]
 pub enum Operation<'s> {
-    /// `%kernel { … }`: a fusion in its own namespace.
+    /// `%kernel { … }`: a fusion with its own namespace.
     Kernel(Vec<Stmt<'s>>),
     /// `Communication Allgather: { team: 0 1, }`.
     Communication {
-        /// `Communication`.
+        /// The word `Communication`.
         name: Name<'s>,
-        /// `Allgather`.
+        /// The kind of the communication, `Allgather`.
         kind: Name<'s>,
-        /// `team: 0 1`, `root: 0`, `mesh: …`; a list's further members follow without a key.
+        /// `team: 0 1`, `root: 0`, `mesh: …`; the second and later elements of a list follow as arguments
+        /// without a key.
         args: Vec<Arg<'s>>,
     },
     /// `Communication 3 (type=…)`.
     Call(Expr<'s>),
 }
 
-/// What a loop runs over.
+/// The iteration range of a loop.
 #[derive(Debug)]
 pub enum Range<'s> {
     /// `in istreamIdx10{8}`.
     Axis(Expr<'s>),
-    /// `from a to b`, half open.
+    /// `from a to b`; `b` is excluded.
     Bounds(Expr<'s>, Expr<'s>),
 }
 
 /// An argument of a call.
 #[derive(Debug)]
 pub struct Arg<'s> {
-    /// `key` of `key = value`, `key=value` or `key: value`; blanks inside belong to it (`initial value`).
+    /// The key of `key = value`, `key=value` or `key: value`; it can contain blanks (`initial value`).
     pub key: Option<Name<'s>>,
     /// The value.
     pub value: Expr<'s>,
 }
 
-/// Anything that can stand for a value.
+/// An expression.
 #[derive(Debug)]
 pub struct Expr<'s> {
-    /// Its place.
+    /// The span in the source.
     pub span: Span,
-    /// What it is.
+    /// The form of the expression.
     pub kind: ExprKind<'s>,
 }
 
-/// The forms of a value.
+/// The forms of an expression.
 #[derive(Debug)]
 pub enum ExprKind<'s> {
-    /// An integer literal, sign included.
+    /// An integer literal, including its sign.
     Int(i64),
-    /// A floating-point literal as written.
+    /// A floating-point literal, as written.
     Float(&'s str),
-    /// A word: symbol, named scalar, type name, `true`, `NCCL`, `HostUnit0` …
+    /// A word: a symbol, a named scalar, a type name, `true`, `NCCL`, `HostUnit0` …
     Word(&'s str),
-    /// A whole tensor's text, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`; `tensor` parses it once per spelling.
+    /// The complete text of a tensor, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`; `tensor` parses each distinct
+    /// spelling once.
     Tensor(&'s str),
-    /// A whole iteration domain's text, `istreamIdx10{8}`.
+    /// The complete text of an iteration domain, `istreamIdx10{8}`.
     Axis(&'s str),
-    /// `Stream x`; an address is a `Word` starting with `0x`.
+    /// `Stream x`; if `x` is an address, it is a `Word` that begins with `0x`.
     Stream(Box<Expr<'s>>),
     /// `op x`.
     Prefix(&'s str, Box<Expr<'s>>),
@@ -216,16 +220,16 @@ pub enum ExprKind<'s> {
     Infix(&'s str, Box<Expr<'s>>, Box<Expr<'s>>),
     /// `name(args)`, `name # (args)`, `name #`, and the keyword forms.
     Call {
-        /// What is called.
+        /// The name of the callee.
         name: Name<'s>,
-        /// The expression number after the name.
+        /// The number after the name, if any.
         number: Option<i64>,
-        /// Arguments in order.
+        /// The arguments, in order.
         args: Vec<Arg<'s>>,
     },
     /// `( x )`.
     Paren(Box<Expr<'s>>),
-    /// `(0 1 2)`: a team of two or more.
+    /// `(0 1 2)`: a team of two or more ranks.
     Team(Vec<i64>),
     /// `{a, b}`, `{a b}`, `{{…} {…}}`.
     Braces(Vec<Expr<'s>>),

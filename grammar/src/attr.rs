@@ -1,7 +1,7 @@
-//! Keys of attributes, each with the type of its value.
+//! Attribute keys, each with the type of its value.
 //!
-//! The op table says which operators have which keys. `it.get(attr::PEER)` reads a value of a statement, and
-//! `attr::PEER.with(rank)` makes one. No other crate can make a key from a string.
+//! The op table defines which operators take which keys. `it.get(attr::PEER)` reads an attribute of a
+//! statement, and `attr::PEER.with(rank)` creates one. Other crates cannot create a key from a string.
 
 mod value;
 
@@ -18,7 +18,7 @@ use crate::{
 
 pub use value::{Attr, AttrValue, Operand, OperandKind, TensorOrScalar};
 
-/// The spelling of a key.
+/// The name of an attribute as it is spelled in the text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AttrName(pub(crate) &'static str);
 
@@ -28,7 +28,7 @@ impl fmt::Display for AttrName {
     }
 }
 
-/// A key whose value is a `T`.
+/// An attribute key whose value has type `T`.
 #[derive(Debug)]
 pub struct Key<T> {
     name: AttrName,
@@ -54,20 +54,20 @@ impl<T> Key<T> {
         Self { name: AttrName(name), value: PhantomData }
     }
 
-    /// The spelling.
+    /// Returns the name of the attribute.
     pub const fn name(self) -> AttrName {
         self.name
     }
 }
 
 impl<T: AttrValue> Key<T> {
-    /// The attribute with this value.
+    /// Creates the attribute with this value.
     pub fn with(self, value: T) -> (AttrName, Attr) {
         (self.name, value.into_attr())
     }
 }
 
-/// Writes the keys from one list.
+/// Declares all keys from one list.
 macro_rules! keys {
     ($($value:ty { $($key:ident = $text:literal,)+ })+) => {
         $($(
@@ -75,7 +75,7 @@ macro_rules! keys {
             pub const $key: Key<$value> = Key::new($text);
         )+)+
 
-        /// Every key, for the test that the table uses it.
+        /// All keys, for the test that the op table uses each of them.
         #[cfg(test)]
         const KEYS: &[(&str, OperandKind)] = &[$($(($text, <$value as AttrValue>::KIND),)+)+];
     };

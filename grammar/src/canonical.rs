@@ -1,6 +1,8 @@
-//! The canonical text of a container: the newest spelling of everything, and nothing lost.
+//! Prints the canonical text of a container: the newest spelling of every construct, without loss of
+//! information.
 //!
-//! Invariant: reading the text back gives the same program, without a warning, and printing that gives the same text.
+//! Invariant: reading the canonical text gives the same program without warnings, and printing that program
+//! gives the same text.
 
 use std::io;
 
@@ -12,28 +14,38 @@ use crate::{
     tensor_uses::tensors_in_text_order,
 };
 
-/// The canonical text of a container.
+/// Returns the canonical text of a container.
 pub fn print(program: &Program) -> String {
     let mut text = Vec::new();
-    // Writing to memory does not fail, and what is written is text.
+    // Writing to memory does not fail, and the printer writes valid UTF-8.
     let _ = write(program, &mut text);
     String::from_utf8(text).unwrap_or_default()
 }
 
-/// Writes the canonical text of a container, a piece at a time.
+/// Writes the canonical text of a container in pieces.
 ///
 /// # Errors
-/// What `out` fails with.
+/// Returns the first error of `out`.
 pub fn write(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
     printer::write(program, &options(program), out)
 }
 
-/// The `Domains:` section of the canonical text, with the blank line in front of it; empty where it has none.
+/// Writes the short form of a container in pieces: a `%tensor` line for each tensor, then statements with
+/// short tensor names. Reading it gives the same program as reading the canonical text.
+///
+/// # Errors
+/// Returns the first error of `out`.
+pub fn write_short(program: &Program, out: &mut dyn io::Write) -> io::Result<()> {
+    printer::write_short(program, &options(program), out)
+}
+
+/// Returns the `Domains:` section of the canonical text with the blank line before it, or an empty string if
+/// the text has no such section.
 pub(crate) fn domains_section(program: &Program) -> String {
     printer::domains_section(program, &options(program))
 }
 
-/// What reading the bare text back would infer otherwise.
+/// Selects the facts that the text has to state because a reader would infer something else without them.
 fn options(program: &Program) -> Options {
     let mut explicit = tensors_in_text_order(program);
     explicit.retain(|id| !program.has_plain_domains(*id));

@@ -1,16 +1,19 @@
-//! The codes of all diagnostics, with the paragraph that `--explain` prints.
+//! The codes of all diagnostics, with the paragraphs that `--explain` prints.
 //!
-//! Numbers are stable: E01xx reading, E02xx names and shapes, E03xx verification, E04xx planning, E05xx linking ranks,
-//! E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx remarks of the checker, W07xx running; `lossy-…` warnings name what a dump leaves open.
+//! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
+//! matching communications across ranks, E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx
+//! remarks of the checker, W07xx execution. A `lossy-…` warning reports information that a dump does not
+//! contain.
 
-/// How bad it is.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Severity {
     /// The program is rejected.
     Error,
-    /// The program is accepted, and the reader should know something.
+    /// The program is accepted, but it may not mean what the user expects.
     Warning,
-    /// A pass reports what it did, or did not do, with a statement; or the checker reports what a program could do without.
+    /// Information about one statement: a pass reports what it did or did not do, or the checker reports what
+    /// the program does not need.
     Remark,
 }
 
@@ -21,20 +24,20 @@ macro_rules! codes {
         pub enum Code { $($(#[doc = $doc])+ $code,)* }
 
         impl Code {
-            /// Every code, in order.
+            /// All codes, in order of declaration.
             pub const ALL: &'static [Code] = &[$(Code::$code),*];
 
-            /// The code as it is printed.
+            /// Returns the code as it is printed, such as `E0401`.
             pub const fn text(self) -> &'static str {
                 match self { $(Code::$code => $text,)* }
             }
 
-            /// Error, warning or remark.
+            /// Returns the severity of the code.
             pub const fn severity(self) -> Severity {
                 match self { $(Code::$code => Severity::$severity,)* }
             }
 
-            /// The paragraph behind `--explain`.
+            /// Returns the paragraph that `--explain` prints.
             pub const fn explanation(self) -> &'static str {
                 match self { $(Code::$code => concat!($($doc, "\n"),+),)* }
             }
@@ -43,210 +46,249 @@ macro_rules! codes {
 }
 
 codes! {
-    /// A character that begins no token of the language. Dumps contain printable ASCII outside comments; the usual
-    /// cause is a paste that replaced quotes or blanks.
+    /// A character that does not begin any token of the language. Outside comments, dumps contain only
+    /// printable ASCII. The usual cause is that copying and pasting replaced quotes or blanks.
     BadToken = "E0101", Error;
-    /// The text does not continue as the grammar wants. The label names what would have been accepted.
+    /// The text does not follow the grammar. The label lists what the parser expected at this position.
     Syntax = "E0102", Error;
-    /// No `%HostIrContainer` was found. The text must hold one container; logs around it are fine.
+    /// The text contains no `%HostIrContainer`. It must contain at least one container; other log output
+    /// around it is ignored.
     NoContainer = "E0103", Error;
-    /// The text of a tensor cannot be read: `T<number>_<memory>[_<type>][<axes>] (DeviceMesh{…})`.
+    /// The text of a tensor cannot be parsed. The expected form is
+    /// `T<number>_<memory>[_<type>][<axes>] (DeviceMesh{…})`.
     BadTensor = "E0104", Error;
     /// The text ends inside a container, a statement or a bracket: part of the dump is missing.
     Truncated = "E0105", Error;
-    /// Loops or branches without an indented body, where nothing tells how far the body reaches. Indentation is the
-    /// only block structure of the language; paste the text with it.
+    /// A loop or branch has no indented body, so the end of its body cannot be determined. Indentation is the
+    /// only block structure of the language; paste the text with its indentation.
     LostIndentation = "E0106", Error;
-    /// A number that does not fit 64 bits.
+    /// A number does not fit into 64 bits.
     BadNumber = "E0107", Error;
 
-    /// A statement whose name no operator of the table has. `hir-opt --list-ops` prints the table.
+    /// The name of a statement is not an operator of the op table. `hir-opt --list-ops` prints the table.
     UnknownOp = "E0201", Error;
-    /// An operator has more, fewer or other operands than its row in the table.
+    /// The number or kind of the operands differs from the operator's definition in the op table.
     BadOperands = "E0202", Error;
-    /// An attribute that the operator does not have, or that is missing.
+    /// An attribute is missing, or the operator does not have an attribute of this name or kind.
     BadAttribute = "E0203", Error;
-    /// A HostUnit is posted that no section of the text describes.
+    /// A statement posts a HostUnit that no section of the text defines.
     UnknownUnit = "E0204", Error;
-    /// A line of `Domains:` that does not describe its tensor: an unknown tensor or axis, transforms that do not lead from
-    /// the logical to the loop domain or give an axis another extent; or two tensors of one number.
+    /// A line of `Domains:` does not match its tensor: it names an unknown tensor or axis, or its transforms
+    /// do not lead from the logical to the loop domain, or they give an axis another extent. The code also
+    /// reports two different tensors with the same number.
     BadDomain = "E0205", Error;
-    /// Scalar definitions that depend on each other in a circle.
+    /// Scalar definitions depend on each other in a cycle.
     CircularDefinition = "E0206", Error;
+    /// A short name such as `T3` refers to the tensor with this number that the text spells in full before:
+    /// in a `%tensor` line before the container, in its header, or in an earlier statement. Either there is
+    /// none, or several tensors have the number. A HostUnit has tensors of its own.
+    UnknownTensor = "E0207", Error;
 
-    /// A tensor is read before any statement gives it storage or a value.
+    /// A tensor is read before any statement allocates or defines it.
     UndefinedTensor = "E0301", Error;
-    /// A stream is used before GetCurrentStream captured it.
+    /// A named stream is used before GetCurrentStream captures it.
     UndefinedStream = "E0302", Error;
-    /// The shapes of operands and result do not fit the operator's rule.
+    /// The shapes of the operands and the result violate the operator's type rule.
     ShapeMismatch = "E0303", Error;
-    /// The element types of operands and result do not fit the operator's rule.
+    /// The element types of the operands and the result violate the operator's type rule.
     TypeMismatch = "E0304", Error;
-    /// A Wait names a communication that is not posted before it in scope.
+    /// A Wait names a communication that is not posted before it in the same scope.
     UnknownWork = "E0305", Error;
-    /// A team is empty, or holds a rank twice, or is not the team that the tensors' meshes ask for.
+    /// A team is empty, contains a rank twice, or differs from the team that the meshes of the tensors
+    /// require.
     BadTeam = "E0306", Error;
-    /// A tensor has more than one stream axis, or a device axis whose extent is not the mesh's.
+    /// A tensor has more than one stream axis, or a device axis whose extent differs from the extent of the
+    /// mesh.
     BadSharding = "E0307", Error;
-    /// StartCoalescing and EndCoalescing do not pair up, or hold something else than P2PCommunications.
+    /// StartCoalescing and EndCoalescing are not paired, or a statement between them is not a
+    /// P2PCommunication.
     BadCoalescing = "E0308", Error;
-    /// A predicate that is not a boolean.
+    /// The predicate of a branch is not a boolean.
     BadPredicate = "E0309", Error;
-    /// A communication's type needs a root, or has none.
+    /// A communication whose type requires a root has none, or a communication whose type has no root
+    /// specifies one.
     BadRoot = "E0310", Error;
-    /// Symmetric memory where the statement cannot use it.
+    /// A statement uses symmetric memory that it does not support.
     BadMemory = "E0311", Error;
-    /// A tensor is used after Deallocate dropped its name.
+    /// A tensor is used after Deallocate released its name.
     UseAfterDeallocate = "E0312", Error;
-    /// An ALLOCATE of a name that is bound already does nothing: the long form skips bound names.
+    /// An ALLOCATE of a name that is already bound has no effect: the long form of ALLOCATE skips bound
+    /// names.
     RedundantAllocate = "W0301", Warning;
 
-    /// A scalar has no value: the dump uses it and never defines it. Give it with `--set name=value`, a number or an
-    /// expression of `rank` and loop indices, or add its definition to the `Index definitions:` section. The last line of
-    /// the report lists everything that is missing, with values that fit.
+    /// A scalar has no value: the dump uses it but does not define it. Define it with `--set name=value`,
+    /// where the value is a number or an expression of `rank` and loop indices, or add its definition to the
+    /// `Index definitions:` section. The last line of the report lists all missing scalars with suitable
+    /// values.
     UnboundSymbol = "E0401", Error;
-    /// An extent, index, peer or team that makes no sense for this rank: out of range, negative, or not divisible.
+    /// An extent, index, peer or team is invalid on this rank: out of range, negative, or not divisible.
     BadIndex = "E0402", Error;
-    /// An operator that the plan has no instruction for, or a backend, algorithm or protocol that no executor has. It reads,
-    /// checks and prints; it does not run.
+    /// The program uses an operator that the planner cannot lower, or a backend, algorithm or protocol that
+    /// no executor implements. The program can be read, verified and printed, but not run.
     Unsupported = "E0403", Error;
-    /// A program unrolls to more instructions than the limit.
+    /// The program unrolls to more instructions than the limit.
     TooLong = "E0404", Error;
-    /// A resharding under a predicate or index that depends on the rank: not all ranks would take part.
+    /// A resharding operator is inside a branch or loop whose predicate or index depends on the rank, so not
+    /// all ranks would take part in the communication.
     DivergentReshard = "E0405", Error;
-    /// CUDA transfers need a ShareMemHandles with the same number, buffer and peer before them.
+    /// A transfer of the CUDA backend has no preceding ShareMemHandles with the same number, buffer and peer.
     NotShared = "E0406", Error;
-    /// The program's meshes name a rank that the world does not have.
+    /// A mesh of the program contains a rank that is not less than the number of ranks.
     WorldTooSmall = "E0407", Error;
-    /// Views of different shapes meet in one statement on this rank.
+    /// The operands of a statement have views of different shapes on this rank.
     RuntimeShape = "E0408", Error;
-    /// A tensor, a world or a program unrolled on all ranks that is beyond what is planned: 2^40 elements a tensor, 65536
-    /// ranks (`--max-ranks=N` allows more), 16 million instructions, 16 GiB of plans or of simulated memory
-    /// (`--memory-limit=GIB` allows more). Usually a number is mistyped, or `--set` gives another symbol than was meant.
+    /// A tensor, the number of ranks, or the unrolled program exceeds a limit: 2^40 elements per tensor,
+    /// 65536 ranks (`--max-ranks=N` raises it), 16 million instructions on all ranks, 16 GiB of plans or of
+    /// simulated memory (`--memory-limit=GIB` raises it). The usual cause is a mistyped number, or a `--set`
+    /// that defines the wrong symbol.
     TooLarge = "E0409", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
     Disagreement = "E0501", Error;
-    /// What E0501 refuses when the program runs, found without running it: if all ranks run this program, two sides of a transfer
-    /// or members of a collective disagree. A dump of one rank, which contains that rank's peers as numbers, is run with those of
-    /// the other ranks: `hir-run --program 0=a.hir,1=b.hir`.
+    /// The static form of E0501: if all ranks run this program, the two sides of a transfer or the members of
+    /// a collective disagree. If the dump was taken on one rank and contains its peers as numbers, run it
+    /// together with the dumps of the other ranks: `hir-run --program 0=a.hir,1=b.hir`.
     Mismatch = "W0501", Warning;
-    /// If all ranks run this program, they come to a state in which none of them goes on. The message names what is never posted, or
-    /// the statements in which ranks wait for each other; the note lists what every rank waits for. A dump of one rank, which
-    /// contains that rank's peers as numbers, is run with those of the other ranks: `hir-run --program 0=a.hir,1=b.hir`.
+    /// If all ranks run this program, they deadlock: they reach a state in which no rank can make progress.
+    /// The message names the communication that is never posted, or the statements in which ranks wait for
+    /// each other; the note lists what each rank waits for. If the dump was taken on one rank and contains
+    /// its peers as numbers, run it together with the dumps of the other ranks:
+    /// `hir-run --program 0=a.hir,1=b.hir`.
     Deadlock = "W0502", Warning;
 
-    /// A pass pipeline that cannot be read. It is a list such as `canonicalize,remove-dead-code` or `@default`; options
-    /// of a pass stand in braces behind its name: `name{option=value,other=value}`.
+    /// A pass pipeline cannot be parsed. A pipeline is a list such as `canonicalize,remove-dead-code` or
+    /// `@default`. The options of a pass follow its name in braces: `name{option=value,other=value}`.
     BadPipeline = "E0601", Error;
-    /// A pass or a pipeline that does not exist. `hir-opt --list-passes` prints those that do.
+    /// A pass or pipeline does not exist. `hir-opt --list-passes` prints all passes and pipelines.
     UnknownPass = "E0602", Error;
-    /// An option that the pass does not have, that is given twice, or a value that it does not take.
+    /// A pass does not have this option, the option is given twice, or its value is invalid.
     BadOption = "E0603", Error;
-    /// A pass changed what the program means: run on the same inputs, it gives another result than before the first
-    /// pass, deadlocks, or does not run at all, under the schedule that the note names. The pass is wrong, not the program.
+    /// A pass changed the meaning of the program. On the same inputs, under the schedule that the note names,
+    /// the program gives another result than before the first pass, deadlocks, or fails to run. This is a bug
+    /// of the pass, not of the program.
     Miscompiled = "E0604", Error;
-    /// The program is no measure of passes: it deadlocks, or its results depend on the schedule or are incomplete, before
-    /// any pass has touched it. `hir-run` with the schedule that the note names shows it.
+    /// The program cannot serve as the reference for a check of passes: before any pass has changed it, it
+    /// deadlocks, or its results are incomplete or depend on the schedule. To reproduce this, run `hir-run`
+    /// with the schedule that the note names.
     InvalidReference = "E0605", Error;
 
-    /// A pass cannot rewrite a statement as it was asked to: the program is fine, and this transformation of it is not one
-    /// that the pass knows to be right. The message names the statement, the help what would make it possible.
+    /// A pass cannot apply the requested rewrite to a statement. The program is valid, but the pass cannot
+    /// show that the rewrite is correct for it. The message names the statement; the help says what would
+    /// make the rewrite possible.
     NotRewritten = "E0610", Error;
-    /// A communication that a pipeline for overlap left whole: it is done as `@lower` does it, and nothing is computed
-    /// meanwhile. The message says why. `--remarks` prints these, `--remarks=error` makes them fail.
+    /// A pipeline for overlap did not overlap a communication with computation: the communication is lowered
+    /// as `@lower` lowers it. The message gives the reason. `--remarks` prints these remarks;
+    /// `--remarks=error` treats them as errors.
     MissedOverlap = "R0601", Remark;
-    /// A communication that a pass put into a loop, where it overlaps with the computation of other iterations.
-    /// `--remarks=all` prints these.
+    /// A pass moved a communication into a loop, where it overlaps with the computation of other iterations.
+    /// `--remarks=all` prints these remarks.
     Overlapped = "R0602", Remark;
 
-    /// Two statements access the same elements, one of them writes, and nothing orders the two: no stream waits for the other one, and no
-    /// communication lies between them. The result depends on which comes first. The labels show both accesses, with stream and
-    /// iteration; the note says why nothing orders them.
+    /// A data race: two statements access the same elements, at least one of them writes, and nothing orders
+    /// the two accesses. Neither stream waits for the other, and no communication orders them. The result
+    /// depends on which access is first. The labels show both accesses with stream and iteration; the note
+    /// says why they are not ordered.
     Race = "E0701", Error;
-    /// A race with the caller of the program. The caller writes the inputs before the stream that is current at entry begins, and owns
-    /// inputs and outputs again once the stream that is current at exit has done its work. A stream that accesses an input without
-    /// waiting for the first, or that the second does not wait for, races with the caller; so does a peer that may still read an input
-    /// when the program has returned, because the Wait of a send is missing.
+    /// A data race with the caller of the program. The caller writes the inputs before the work of the stream
+    /// that is current at entry begins, and may access inputs and outputs again once the stream that is
+    /// current at exit has finished its work. A stream races with the caller if it accesses an input without
+    /// waiting for the stream at entry, or if the stream at exit does not wait for it. A peer races with the
+    /// caller if it may still read an input when the program has returned, because the Wait for a send is
+    /// missing.
     RaceWithCaller = "E0702", Error;
-    /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was issued. A caching allocator
-    /// hands out memory that earlier work of the allocating stream still uses. Or storage is freed, by Deallocate or by the end of the
-    /// program, while another stream still uses it: the allocator hands it out again to the stream of its ALLOCATE. Let that stream wait
-    /// before the storage is freed.
+    /// A stream uses the storage of an ALLOCATE without waiting for the stream on which the ALLOCATE was
+    /// issued. A caching allocator may return memory that earlier work of the allocating stream still uses.
+    /// The code also reports storage that Deallocate or the end of the program frees while another stream
+    /// still uses it: the allocator may give it to later work on the allocating stream. Make the allocating
+    /// stream wait before the storage is freed.
     StorageRace = "E0703", Error;
-    /// Nothing writes some elements of an output. Write them, or allocate the output with `zero_init=true`.
+    /// Some elements of an output are never written. Write them, or allocate the output with
+    /// `zero_init=true`.
     UnwrittenOutput = "E0704", Error;
-    /// A deadlock, found by `--check`: all ranks are blocked. The message names what is never posted, or the
-    /// statements in which ranks wait for each other; the note lists what every rank waits for.
+    /// A deadlock, found by `--check`: all ranks are blocked. The message names the communication that is
+    /// never posted, or the statements in which ranks wait for each other; the note lists what each rank
+    /// waits for.
     CheckedDeadlock = "E0705", Error;
 
-    /// Ranks use NCCL communicators in orders that contradict each other. NCCL's kernels wait for each other while they occupy a GPU, and a
-    /// GPU may not run those of two communicators at the same time: then each rank waits in one of them for the other rank. Post the
-    /// communications in the same order on all ranks, or with one team.
+    /// Ranks use NCCL communicators in conflicting orders. An NCCL kernel occupies its GPU while it waits for
+    /// its peers, and a GPU may not run kernels of two communicators at the same time. Two ranks can then
+    /// deadlock, each in a kernel of another communicator. Post the communications in the same order on all
+    /// ranks, or use one team for all of them.
     CommunicatorOrder = "E0707", Error;
-    /// Two consecutive runs of the program race, as in a captured graph that is replayed: on each rank the next run begins once this rank
-    /// has ended the last one, and another rank may still be in that one. Let the rank wait, or put a barrier of all ranks between the
-    /// runs. `--check=repeat` looks for these.
+    /// A data race between two consecutive runs of the program, such as replays of a captured graph. On each
+    /// rank the next run begins when that rank has finished the previous run, while other ranks may still
+    /// execute the previous run. Make the rank wait, or put a barrier of all ranks between the runs.
+    /// `--check=repeat` looks for these races.
     RaceBetweenRuns = "E0706", Error;
 
-    /// A statement reads memory that nothing has written: as an operand of a computation, or as the source of a copy, a send or a
-    /// collective. The warning counts the elements that the statement reads, and not the buffer that they lie in. Elements that
-    /// were moved or computed from unwritten ones are not reported again where they are read next. On a GPU such an element has
-    /// any value. The statement that writes it is missing, or nothing makes the reader wait for it.
+    /// A statement reads elements that were never written, as an operand of a computation or as the source of
+    /// a copy, a send or a collective. The warning counts the elements that the statement reads, not the
+    /// elements of the buffer. Elements that were copied or computed from unwritten elements are not reported
+    /// again when they are read. On a GPU such an element has an arbitrary value. Either the statement that
+    /// writes the elements is missing, or the reader does not wait for it.
     UnwrittenRead = "W0701", Warning;
 
-    /// A redundant Synchronize or Wait: other statements already order everything that it orders. Without it every computation, copy and
-    /// communication on every rank still waits for the same earlier ones. Remove this wait only, then check again: it may make another
-    /// reported wait necessary.
-    ImpliedWait = "R0701", Remark;
-    /// An unneeded Synchronize or Wait: no two accesses to the same memory are ordered by it alone. Without it the program has no race, and
-    /// more of it may run at the same time. The labels show the first two statements that it alone orders. It may stand there to limit what
-    /// runs at the same time, which the checker cannot know. Remove this wait only, then check again: it may make another reported wait
+    /// A redundant Synchronize or Wait: other statements already enforce all the ordering that it enforces.
+    /// Without it, every computation, copy and communication on every rank still waits for the same earlier
+    /// ones. Remove only this statement, then check again: its removal may make another reported wait
     /// necessary.
+    ImpliedWait = "R0701", Remark;
+    /// An unneeded Synchronize or Wait: it does not order any two accesses to the same memory that would
+    /// otherwise be unordered. Without it the program has no race, and more work can run concurrently. The
+    /// labels show the first two statements that only this wait orders. The wait may be intended to limit
+    /// concurrency, which the checker cannot know. Remove only this statement, then check again: its removal
+    /// may make another reported wait necessary.
     UnneededWait = "R0702", Remark;
-    /// Nothing reads what a statement writes: on no rank and in no iteration, before it is overwritten or the program ends; and it is
-    /// not an output or an input. Remove the statement; a communication on all its ranks, with its Waits, and then check again, since a
-    /// Wait may order other accesses. If a later statement uses the name, put an ALLOCATE in its place. Where nothing reads the zeros of
-    /// an ALLOCATE, use `zero_init=false`.
+    /// The elements that a statement writes are never read: on every rank and in every iteration they are
+    /// overwritten first, or the program ends, and they are not part of an input or output. Remove the
+    /// statement. Remove a communication on all its ranks, together with its Waits, and then check again,
+    /// because a Wait may order other accesses. If a later statement uses the name, replace the statement by
+    /// an ALLOCATE. If only the zeros of an ALLOCATE are never read, use `zero_init=false`.
     UnreadWrite = "R0703", Remark;
-    /// The long ALLOCATE skips bound names: in a loop it allocates in the first iteration only, and all iterations use one buffer. The
-    /// short ALLOCATE, `ALLOCATE(mem_type=global, zero_init=false)`, gives every iteration storage of its own.
+    /// The long form of ALLOCATE skips bound names: in a loop it allocates in the first iteration only, and
+    /// all iterations share one buffer. The short form, `ALLOCATE(mem_type=global, zero_init=false)`,
+    /// allocates new storage in each iteration.
     AllocatedOnce = "R0704", Remark;
-    /// A tensor is never deallocated, although the program deallocates other tensors. Insert a Deallocate of it after the last statement
-    /// that uses it; a Deallocate of every tensor that is bound to the storage, where there are several.
+    /// A tensor is never deallocated, although the program deallocates other tensors. Insert a Deallocate
+    /// after the last statement that uses the tensor. If several tensors are bound to the same storage,
+    /// deallocate each of them.
     NotDeallocated = "R0705", Remark;
 
-    /// Indentation was lost and could be recovered: the nesting is certain from SetCurrentStream and Synchronize.
+    /// The indentation of the text was lost and has been reconstructed. The SetCurrentStream and Synchronize
+    /// statements determine the nesting uniquely.
     LossyIndent = "lossy-indent", Warning;
-    /// A tensor's logical domain cannot be told from the dump; the most common reading was taken. Write a line in
-    /// the `Domains:` section to make it explicit.
+    /// The dump does not determine the logical domain of a tensor, so the most common interpretation was
+    /// used. Add a line to the `Domains:` section to make the domain explicit.
     LossyDomains = "lossy-domains", Warning;
-    /// Whether CUDA transfers are gets or puts is an option of nvFuser that dumps do not print. The order of the posts
-    /// tells: the send first with get, the receive first with put. `%options p2p_protocol=put` makes it explicit.
+    /// Dumps do not contain the nvFuser option that selects get or put for CUDA transfers. The protocol was
+    /// inferred from the order of the posts: with get, the send is posted first; with put, the receive is
+    /// posted first. Use `%options p2p_protocol=put` or `=get` to make it explicit.
     LossyProtocol = "lossy-protocol", Warning;
-    /// `root=` counted devices of the world until February 2026 and counts members of the team since. Where the other
-    /// spellings of the container are new and the team is not `0 1 2 …`, the text could mean either; it is taken as a
-    /// member of the team. `%options roots=team` says so.
+    /// The meaning of `root=` is ambiguous. Until February 2026 it was a world rank; since then it is an
+    /// index into the team. The other spellings of this container are new and its team is not `0 1 2 …`, so
+    /// both are possible; it was read as an index into the team. `%options roots=team` makes this explicit.
     LossyRoot = "lossy-root", Warning;
-    /// `fmax` and `fmin` were how `max` and `min` were printed until September 2025, and ignore NaNs since. The
-    /// container's other spellings do not tell on which side of that day it was printed.
+    /// The meaning of `fmax` and `fmin` is ambiguous. Until September 2025 dumps printed `max` and `min`,
+    /// which propagate NaNs, by these names; since then `fmax` and `fmin` ignore NaNs. The other spellings of
+    /// the container do not determine which version printed it.
     LossyMax = "lossy-max", Warning;
-    /// A fusion that was printed inside the statement that posts it does not list its inputs and outputs: they were
-    /// taken in the order of their numbers. A `HostUnit` section lists them.
+    /// A fusion that is printed inside the statement that posts it does not list its inputs and outputs. They
+    /// were ordered by their numbers. A `HostUnit` section lists them explicitly.
     LossyUnit = "lossy-unit", Warning;
-    /// Until June 2024, `PostOnStream the operation :{ Communication … }` also waited for the communication that it posted.
-    /// A container in these words in which nothing waits is read so. `Wait(Communication #)` makes it explicit.
+    /// Until June 2024, `PostOnStream the operation :{ Communication … }` also waited for the communication
+    /// that it posted. A container with this spelling and without any Wait is read in this way.
+    /// `Wait(Communication #)` makes the wait explicit.
     LossyWait = "lossy-wait", Warning;
-    /// A terminal or an editor broke the text inside of a word, and the parts were joined.
+    /// A terminal or an editor broke a line inside a word. The parts were joined.
     LossyWrap = "lossy-wrap", Warning;
-    /// An older dialect was asked for, and it has no words for something that the program says: read back, that text is
-    /// not quite this program. The canonical dialect says everything.
+    /// The requested older dialect cannot express a construct of the program, so reading the printed text
+    /// back gives a different program. The canonical dialect can express every program.
     LossyDialect = "lossy-dialect", Warning;
-    /// The text holds a bit that means nothing to the language and was dropped.
+    /// A part of the text has no meaning in the language and was ignored.
     LossyText = "lossy-text", Warning;
 }
 
 impl Code {
-    /// The code printed as `text`, if there is one.
+    /// Returns the code that is printed as `text`, or `None` if there is no such code.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.text() == text)
     }

@@ -1,42 +1,43 @@
-//! Errors, warnings and remarks as data; `render` draws them.
+//! Errors, warnings and remarks as data; `render` prints them.
 //!
-//! Invariant: every diagnostic has a code of the `codes` table and at least one place in the text.
+//! Invariant: every diagnostic has a code of the `codes` table and at least one position in the text.
 
 use crate::{
     codes::{Code, Severity},
     span::Span,
 };
 
-/// An edit of the text: `span` becomes `text`.
+/// An edit of the text that replaces `span` by `text`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// What is replaced; empty where something is put in.
+    /// The replaced range; empty for an insertion.
     pub span: Span,
-    /// What stands there then.
+    /// The replacement text.
     pub text: String,
 }
 
 /// One error, warning or remark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
-    /// Which kind of fault, with its paragraph in `--explain`.
+    /// The code of the diagnostic; `--explain` prints its paragraph.
     pub code: Code,
-    /// What is wrong, lower case, no final stop.
+    /// The message; begins in lower case and has no full stop at its end.
     pub message: String,
-    /// The main place first, then related ones, each with what to see there.
+    /// Positions with a label each: the main position first, then related positions.
     pub labels: Vec<(Span, String)>,
-    /// What else there is to know, such as the report of a deadlock: each may have several lines.
+    /// Additional information, such as the report of a deadlock. A note may have several lines.
     pub notes: Vec<String>,
-    /// The way out, when one is known.
+    /// Advice to the user, if there is any.
     pub help: Option<Box<str>>,
-    /// The edits that write down what was guessed; none where only the user knows. `fix` applies them.
+    /// Edits that correct the error or state explicitly what was inferred; empty if only the user can decide.
+    /// `fix` applies them.
     pub fixes: Vec<Fix>,
-    /// Command-line flags that resolve everything reported together with this; the last line of the report.
+    /// Command-line flags that resolve all diagnostics of this report; printed as its last line.
     pub remedy: Option<Box<str>>,
 }
 
 impl Diagnostic {
-    /// A diagnostic at one place; the label says what was expected there.
+    /// Creates a diagnostic with one position; the label says what was expected there.
     pub fn new(code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) -> Self {
         Self {
             code,
@@ -49,42 +50,42 @@ impl Diagnostic {
         }
     }
 
-    /// Adds the way out.
+    /// Sets the help text.
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into().into_boxed_str());
         self
     }
 
-    /// Adds what else there is to know.
+    /// Adds a note.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push(note.into());
         self
     }
 
-    /// Adds a related place.
+    /// Adds a related position.
     pub fn label(mut self, span: Span, label: impl Into<String>) -> Self {
         self.labels.push((span, label.into()));
         self
     }
 
-    /// Adds an edit that says what was guessed.
+    /// Adds an edit.
     pub fn fix(mut self, span: Span, text: impl Into<String>) -> Self {
         self.fixes.push(Fix { span, text: text.into() });
         self
     }
 
-    /// Error, warning or remark, as the code says.
+    /// Returns the severity of the diagnostic's code.
     pub fn severity(&self) -> Severity {
         self.code.severity()
     }
 
-    /// The main place.
+    /// Returns the main position.
     pub fn span(&self) -> Span {
         self.labels.first().map(|(span, _)| *span).unwrap_or_default()
     }
 }
 
-/// Whether any of them rejects the program.
+/// Returns whether any of the diagnostics is an error.
 pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().any(|it| it.severity() == Severity::Error)
 }

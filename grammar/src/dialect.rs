@@ -1,16 +1,16 @@
-//! Text for tools that expect an older dialect, and what that dialect cannot say.
+//! Prints text for tools that expect an older dialect, and reports what that dialect cannot express.
 //!
-//! The program is first brought into the older dialect's terms, then spelled, then read back: whatever does not come
-//! back is a loss, so the warnings follow what the reader does and not what we believe about it. A table adds what
-//! reads back here and that the tools of the time did not know.
+//! The program is converted to the constructs of the older dialect, printed, and read back. Every difference
+//! after reading back is a loss, so the warnings follow the behavior of the reader. A table adds the
+//! constructs that the reader accepts but the tools of that time did not know.
 //!
-//! Invariant: where no loss is named, the text reads back as the same program.
+//! Invariant: if no loss is reported, the text reads back as the same program.
 
 use std::{collections::HashMap, fmt::Display};
 
 use crate::{
     attr::{self, AttrName},
-    canonical::print,
+    canonical::{print, write_short},
     codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
@@ -22,10 +22,17 @@ use crate::{
     words::{Backend, CommunicationType},
 };
 
-/// The text of a container in a dialect, and a warning for each thing that the dialect cannot say.
+/// Returns the text of a container in a dialect, and a warning for each construct that the dialect cannot
+/// express.
 pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>) {
     match dialect {
         Dialect::Canonical => (print(program), Vec::new()),
+        Dialect::Short => {
+            let mut text = Vec::new();
+            // Writing to memory does not fail, and the printer writes valid UTF-8.
+            let _ = write_short(program, &mut text);
+            (String::from_utf8(text).unwrap_or_default(), Vec::new())
+        }
         Dialect::Y2025 => {
             let text = print_2025(&to_2025_program(program));
             let losses = losses(program, &text);
@@ -34,7 +41,7 @@ pub fn print_as(program: &Program, dialect: Dialect) -> (String, Vec<Diagnostic>
     }
 }
 
-/// Keys that nvFuser did not print, and our own ones.
+/// Attributes that nvFuser did not print in 2025, and attributes that only this project defines.
 const UNKNOWN_KEYS: [AttrName; 5] = [
     attr::RED_OP.name(),
     attr::ALGO.name(),
@@ -43,7 +50,8 @@ const UNKNOWN_KEYS: [AttrName; 5] = [
     attr::EXTENTS.name(),
 ];
 
-/// The program with devices for roots, the one ALLOCATE of the time, and no key of ours.
+/// Returns the program with device numbers as roots, the only ALLOCATE of 2025, and without the attributes
+/// that 2025 does not have.
 fn to_2025_program(program: &Program) -> Program {
     let mut res = program.clone();
     let ids: Vec<StmtId> = res.stmts.ids().collect();
@@ -68,7 +76,7 @@ fn to_2025_program(program: &Program) -> Program {
     res
 }
 
-/// The world rank of a collective's root.
+/// Returns the world rank of a collective's root.
 fn root_device(program: &Program, stmt: &OpStmt) -> Option<i64> {
     let (Some(root), Some(team)) = (stmt.get(attr::ROOT), stmt.get(attr::TEAM)) else {
         return None;
@@ -77,7 +85,7 @@ fn root_device(program: &Program, stmt: &OpStmt) -> Option<i64> {
     i64::try_from(*team.get(place)?).ok()
 }
 
-/// The number of elements in memory.
+/// Returns the number of elements in memory.
 fn element_count(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
     let kept = |it: &&crate::ir::AxisId| program.axes[**it].kind != AxisKind::Reduction;
     let extents: Vec<_> =
@@ -90,7 +98,7 @@ fn element_count(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
     product.unwrap_or_else(|| program.intern_int(1))
 }
 
-/// What the 2025 text of a program does not say.
+/// Returns a warning for each fact that the 2025 text of a program does not express.
 fn losses(program: &Program, text: &str) -> Vec<Diagnostic> {
     let header = program.spans.header;
     let (again, _) = read(text);
@@ -120,13 +128,13 @@ fn losses(program: &Program, text: &str) -> Vec<Diagnostic> {
     }
     res.extend(domain_losses(program, again));
     if res.is_empty() && (ours.len() != theirs.len() || print(program) != print(again)) {
-        res.push(loss(header, "this program", "reads back as another one"));
+        res.push(loss(header, "this program", "the text reads back as another program"));
     }
     res
 }
 
 fn loss(span: Span, what: &str, label: &str) -> Diagnostic {
-    Diagnostic::new(Code::LossyDialect, span, format!("the 2025 dialect cannot say {what}"), label)
+    Diagnostic::new(Code::LossyDialect, span, format!("the 2025 dialect cannot express {what}"), label)
 }
 
 fn in_backticks(text: impl Display) -> String {
@@ -154,7 +162,7 @@ fn option_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
     res
 }
 
-/// Every statement, HostUnits included, in the order of the text.
+/// Returns all statements, including those of HostUnits, in text order.
 fn statements(program: &Program) -> Vec<StmtId> {
     let mut res = Vec::new();
     let units = program.units.iter().filter_map(|(_, unit)| unit.body);
@@ -164,26 +172,26 @@ fn statements(program: &Program) -> Vec<StmtId> {
     res
 }
 
-/// What reads back here and means nothing to a tool of the time.
+/// Returns warnings for constructs of a statement that the reader accepts but tools of 2025 did not know.
 fn newer_constructs(program: &Program, id: StmtId) -> Vec<Diagnostic> {
     let Stmt::Op(stmt) = &program.stmts[id] else { return Vec::new() };
     let span = program.stmt_span(id);
     let name = stmt.op.name();
     let what = match (stmt.op, stmt.get(attr::TYPE), stmt.get(attr::BACKEND)) {
-        (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "came in December 2025")),
-        (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "came in February 2026")),
-        (Op::CollectivePermute, ..) => Some((name.to_owned(), "came in March 2026")),
+        (Op::SymmetricContiguousView, ..) => Some((name.to_owned(), "added in December 2025")),
+        (Op::Dispatch | Op::Combine, ..) => Some((name.to_owned(), "added in February 2026")),
+        (Op::CollectivePermute, ..) => Some((name.to_owned(), "added in March 2026")),
         (Op::Allocate, ..) => Some((
             summary(program, id),
-            "came in March 2026 and is always fresh; the one of 2025, printed instead, skips a tensor that is bound",
+            "added in March 2026 and always allocates; the ALLOCATE of 2025, printed instead, skips a bound tensor",
         )),
         (_, Some(it @ CommunicationType::AllToAll), _) => {
-            Some((format!("type={it}"), "came in January 2026"))
+            Some((format!("type={it}"), "added in January 2026"))
         }
         (_, Some(it @ CommunicationType::CollectivePermute), _) => {
-            Some((format!("type={it}"), "came in March 2026"))
+            Some((format!("type={it}"), "added in March 2026"))
         }
-        (_, _, Some(it @ Backend::Gloo)) => Some((format!("backend={it}"), "gone since April 2025")),
+        (_, _, Some(it @ Backend::Gloo)) => Some((format!("backend={it}"), "removed in April 2025")),
         _ => None,
     };
     let mut res: Vec<Diagnostic> =
@@ -192,12 +200,12 @@ fn newer_constructs(program: &Program, id: StmtId) -> Vec<Diagnostic> {
         && program.constant(root).is_none()
     {
         let what = in_backticks(format_args!("root={}", expr_text(program, root)));
-        res.push(loss(span, &what, "a root was the constant number of a device"));
+        res.push(loss(span, &what, "in 2025, a root is a constant device number"));
     }
     res
 }
 
-/// What of a statement does not come back.
+/// Returns warnings for the parts of a statement that do not read back.
 fn stmt_losses(program: &Program, id: StmtId, again: &Program, back: StmtId) -> Vec<Diagnostic> {
     let (said, read) = (summary(program, id), summary(again, back));
     if said == read {
@@ -222,7 +230,7 @@ fn stmt_losses(program: &Program, id: StmtId, again: &Program, back: StmtId) -> 
     res
 }
 
-/// Tensors whose logical or allocation domain the text does not give again.
+/// Returns warnings for tensors whose logical or allocation domain does not read back.
 fn domain_losses(program: &Program, again: &Program) -> Vec<Diagnostic> {
     let container = |program: &Program, id: &TensorId| program.tensors[*id].unit.is_none();
     let theirs: HashMap<String, TensorId> = again

@@ -1,5 +1,6 @@
-//! How the dimensions of an operator's operands and result correspond: one arm for each type rule. Verifier, passes and
-//! planner read it; none of them looks at a rule for it.
+//! Maps between the dimensions of an operator's operands and of its result, with one case for each type rule.
+//!
+//! The verifier, the passes and the planner use these maps instead of matching on type rules.
 
 use std::ops::Range;
 
@@ -9,57 +10,58 @@ use crate::{
     ops::{Op, TypeRule},
 };
 
-/// What a dimension of an operand is for the result.
+/// The relation of an operand's dimension to the result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DimMap {
-    /// It is this dimension of the result, index by index.
+    /// The dimension corresponds to this dimension of the result, index by index.
     Parallel(usize),
-    /// It has one index, which stands for every index of this dimension of the result.
+    /// The dimension has extent 1 and is broadcast along this dimension of the result.
     Broadcast(usize),
-    /// The operator combines its elements; a squeeze its only one.
+    /// The operator reduces the dimension, or squeezes it (extent 1).
     Reduction,
-    /// The operator needs all of it.
+    /// Each result element may depend on the whole dimension.
     RequiresWhole,
 }
 
-/// What an operand is for the result.
+/// The relation of an operand to the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperandMap {
     /// One entry for each dimension of the operand.
     Dims(Vec<DimMap>),
-    /// The same elements in row-major order: groups of dimensions that hold the same number of them on both sides.
+    /// A reshape: the same elements in row-major order, as groups of dimensions with equal numbers of
+    /// elements on both sides.
     Groups(Vec<DimGroup>),
 }
 
-/// Dimensions of an operand that become dimensions of the result, in row-major order.
+/// Consecutive dimensions of an operand that are reshaped into consecutive dimensions of the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DimGroup {
-    /// Those of the operand.
+    /// Dimensions of the operand.
     pub operand: Range<usize>,
-    /// Those of the result.
+    /// Dimensions of the result.
     pub result: Range<usize>,
 }
 
-/// What the elements along a dimension of a result depend on.
+/// The relation of a result's dimension to the operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResultDim {
-    /// It is `Parallel` to a dimension of an operand.
+    /// Some operand has a dimension that is `Parallel` to it.
     Mapped,
-    /// The operands' elements are repeated along it: a part is made as the whole is.
+    /// The operands are broadcast along the dimension: any part of it can be computed from the same operands.
     Broadcast,
-    /// Counts partial sums: each of its indices combines a part of the operands' reductions.
+    /// The dimension counts partial sums: each index combines a part of the operands' reduction dimensions.
     Partial,
-    /// An element depends on its index in the whole dimension, and on no operand.
+    /// Each element depends on its index in the whole dimension and on no operand.
     IndexDependent,
-    /// No part of it follows from parts of the operands.
+    /// No part of the dimension can be computed from parts of the operands.
     RequiresWhole,
 }
 
-/// Tells the value of a scalar expression, where it is known.
+/// A function that evaluates a scalar expression; `None` if its value is not known.
 pub type ScalarEvaluator<'v> = &'v dyn Fn(ExprId) -> Option<i64>;
 
-/// What the operand at `position` among `OpStmt::tensor_operands` is for the result; `None` where the operator moves elements
-/// in a way that is not told by dimensions.
+/// Returns the map of the operand at `position` in `OpStmt::tensor_operands` to the result, or `None` if the
+/// operator moves elements in a way that a map of dimensions cannot describe.
 pub fn operand_map(
     program: &Program,
     stmt: &OpStmt,
@@ -117,7 +119,7 @@ pub fn operand_map(
     (dims.len() == count).then_some(OperandMap::Dims(dims))
 }
 
-/// For each dimension of the result what it depends on, where the operands' dimensions are what `maps` says.
+/// Returns for each dimension of the result its relation to the operands, given the operands' maps.
 pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Vec<ResultDim> {
     let Some(out) = stmt.out_tensor() else { return Vec::new() };
     let uncovered = |axis: AxisId| match stmt.op.def().type_rule {
@@ -146,7 +148,7 @@ pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Ve
     dims.map(|(at, axis)| if is_mapped(at) { ResultDim::Mapped } else { uncovered(axis) }).collect()
 }
 
-/// Whether a slice takes every index of a dimension of its operand.
+/// Returns whether a slice selects every index of a dimension of its operand.
 pub fn slice_takes_all(
     program: &Program,
     stmt: &OpStmt,
@@ -161,8 +163,10 @@ pub fn slice_takes_all(
         && extent.is_some_and(|it| are_equal(value, it, *stop))
 }
 
-/// For each dimension of `wide`, whether a broadcast adds it or a squeeze drops it: `flags =`. Older dialects leave that
-/// out, and the broadcast axes tell.
+/// Returns for each dimension of `wide` whether a broadcast adds it or a squeeze removes it.
+///
+/// This is the attribute `flags =`. Older dialects omit the attribute; then the broadcast axes of `wide` are
+/// used.
 pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
     match stmt.get(attr::FLAGS) {
         Some(flags) => flags.to_vec(),
@@ -170,30 +174,31 @@ pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<boo
     }
 }
 
-/// For each dimension of a permutation's result that of the operand: the result's axes are numbered in the operand's order and
-/// stand in their own.
+/// Returns for each dimension of a permutation's result the corresponding dimension of the operand.
+///
+/// The axes of the result are numbered in the order of the operand and listed in the order of the result.
 pub fn permutation(program: &Program, out: TensorId) -> Vec<usize> {
     let numbers: Vec<u32> = program.dimensions(out).map(|axis| program.axes[axis].number).collect();
     let rank = |number: &u32| numbers.iter().filter(|it| *it < number).count();
     numbers.iter().map(rank).collect()
 }
 
-/// The dimension of the operand that `axis =` of a select names; `None`: a reduction axis.
+/// Returns the dimension of the operand that `axis =` of a select names, or `None` for a reduction axis.
 pub fn selected_dim(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
     let axis = stmt.get(attr::AXIS)?;
     program.dimensions(arg).position(|it| it == axis)
 }
 
-/// An operand of a statement.
+/// A statement and one of its operands.
 struct OperandContext<'c> {
     program: &'c Program,
     stmt: &'c OpStmt,
     value: ScalarEvaluator<'c>,
     position: usize,
     out: TensorId,
-    /// Extents of the operand.
+    /// Extents of the operand's dimensions.
     operand_extents: Vec<ExprId>,
-    /// Extents of the result.
+    /// Extents of the result's dimensions.
     result_extents: Vec<ExprId>,
 }
 
@@ -211,13 +216,14 @@ impl OperandContext<'_> {
         extents.is_some_and(|(a, b)| are_equal(self.value, *a, *b))
     }
 
-    /// The result's own dimensions: those that count partial sums have no counterpart.
+    /// Returns the result's dimensions except those that count partial sums, which have no counterpart in the
+    /// operands.
     fn own_dims(&self) -> Vec<usize> {
         let dims = self.program.dimensions(self.out).enumerate();
         dims.filter(|(_, axis)| !self.program.is_partial(self.out, *axis)).map(|(at, _)| at).collect()
     }
 
-    /// `x[…, k] · w[n, k]ᵀ + b[n]`.
+    /// Maps an operand of `x[…, k] · w[n, k]ᵀ + b[n]`.
     fn linear(&self) -> Vec<DimMap> {
         let (own, count) = (self.own_dims(), self.operand_extents.len());
         let columns = parallel_or_whole(own.last().copied());
@@ -231,13 +237,14 @@ impl OperandContext<'_> {
         }
     }
 
-    /// `a[…, m, k] · b[…, k, n]`; `other` is the number of dimensions of the other operand.
+    /// Maps an operand of `a[…, m, k] · b[…, k, n]`; `other` is the number of dimensions of the other
+    /// operand.
     fn matmul(&self, other: usize) -> Vec<DimMap> {
         let (own, count, is_left) = (self.own_dims(), self.operand_extents.len(), self.position == 0);
-        // A vector has no dimension of its own in the result.
+        // A vector operand contributes no dimension to the result.
         let (left, right) = if is_left { (count, other) } else { (other, count) };
         let (rows, columns) = (usize::from(left > 1), usize::from(right > 1));
-        // Counted from the last dimension, as batches are.
+        // Dimensions are counted from the last one, because batch dimensions are aligned at the end.
         let from_end =
             |back: usize| parallel_or_whole(own.len().checked_sub(back).and_then(|at| own.get(at).copied()));
         let dim = |at: usize| match (count - at, is_left) {
@@ -250,15 +257,15 @@ impl OperandContext<'_> {
         (0..count).map(dim).collect()
     }
 
-    /// The result has the operand's axes, some of them reductions.
+    /// Maps the operand of a reduction: the result has the operand's axes, some of them as reduction axes.
     fn reduce(&self) -> Vec<DimMap> {
         let logical = &self.program.tensors[self.out].domains.logical;
         let is_reduction = |axis: &AxisId| self.program.axes[*axis].kind == AxisKind::Reduction;
         number_unmapped(logical.iter().map(|axis| is_reduction(axis).then_some(DimMap::Reduction)))
     }
 
-    /// The smallest groups of dimensions that hold as many elements on both sides; `None` where extents are not known or do
-    /// not fit.
+    /// Returns the smallest groups of dimensions that have equal numbers of elements on both sides, or `None`
+    /// if extents are not known or the groups do not match.
     fn groups(&self) -> Option<Vec<DimGroup>> {
         let values =
             |extents: &[ExprId]| extents.iter().map(|it| (self.value)(*it)).collect::<Option<Vec<_>>>();
@@ -283,17 +290,21 @@ impl OperandContext<'_> {
         Some(groups)
     }
 
-    /// Operators of `Rule::Free` that work along one axis: cat, pad, scan, sorting and indexing. For each dimension of the
-    /// operand the one of the result that it is; `None` inside where the operator needs all of it.
+    /// Maps an operand of an operator with `TypeRule::Unchecked` that works along one axis: cat, pad, scan,
+    /// sorting and indexing.
+    ///
+    /// Returns for each dimension of the operand the corresponding dimension of the result; `None` inside the
+    /// vector if the operator needs the whole dimension.
     fn along_one_axis(&self) -> Option<Vec<Option<usize>>> {
-        // All dimensions but one, where both sides have the same extent.
+        // Maps all dimensions except `dim` whose extents are equal on both sides.
         let others = |dim: usize| -> Vec<Option<usize>> {
             (0..self.operand_extents.len())
                 .map(|at| (at != dim && self.is_same(at, at)).then_some(at))
                 .collect()
         };
         let all = self.operand_extents.len();
-        // As `others`, of operators that begin at index 0 of a longer operand: then no dimension is the same as another one.
+        // As `others`, for operators that may use only a prefix of a longer operand, from index 0. Returns
+        // `None` if an extent other than that of `dim` differs and is not 1.
         let all_others = |dim: usize| {
             (0..all)
                 .all(|at| at == dim || self.is_same(at, at) || self.is_one(&self.operand_extents, at))
@@ -331,7 +342,7 @@ impl OperandContext<'_> {
             Op::Embedding if self.stmt.args.len() > 2 => None,
             Op::Embedding if self.position == 0 => Some(others(all)),
             Op::Embedding => {
-                // A maximal norm is one of whole rows.
+                // With a maximum norm, each element depends on its whole row.
                 let last = self.result_extents.len().checked_sub(1)?;
                 let is_plain = self.stmt.get(attr::MAX_NORM).is_none() && self.is_same(1, last);
                 Some(
@@ -347,7 +358,7 @@ fn parallel_or_whole(to: Option<usize>) -> DimMap {
     to.map_or(DimMap::RequiresWhole, DimMap::Parallel)
 }
 
-/// The result's dimensions in order for those that have no map yet.
+/// Assigns the result's dimensions in order to the dimensions that have no map yet.
 fn number_unmapped(maps: impl Iterator<Item = Option<DimMap>>) -> Vec<DimMap> {
     let mut next = 0..;
     maps.map(|it| it.unwrap_or_else(|| parallel_or_whole(next.next()))).collect()

@@ -1,21 +1,25 @@
-//! What a dump tells about logical and allocation domains, although it prints loop domains only.
+//! Infers logical and allocation domains from a dump, which prints only loop domains.
 //!
-//! nvFuser numbers iteration domains in order of creation: a tensor's logical axes first and next to each other, then,
-//! for every split, the outer and the inner result. A split for devices or streams is an outer split whose outer result
-//! is moved to the front, and the inner results stay in logical order. The evidence, strongest first:
+//! nvFuser numbers iteration domains in order of creation: first the logical axes of a tensor, consecutively,
+//! then the outer and the inner result of each split. A split for devices or streams is an outer split: its
+//! outer result moves to the front, and the inner results keep the logical order. The evidence, strongest
+//! first:
 //!
-//! 1. an extent `ceilDiv(x, d)` numbered right after a parallel axis of extent `d`: a split of an axis of extent `x`;
-//! 2. in a tensor that has such a split, every later number is a split result too;
-//! 3. serial axes out of numeric order, or a gap in the numbers: those after it are split results;
-//! 4. operators whose operands and results have equally many logical axes;
-//! 5. a stream axis numbered right after a serial one, in what a CollectivePermute writes: the split's outer result was
-//!    swizzled.
+//! 1. An axis of extent `ceilDiv(x, d)` is numbered directly after a parallel axis of extent `d`: both are
+//!    the results of a split of an axis of extent `x`.
+//! 2. In a tensor with such a split, all axes with later numbers are also results of splits.
+//! 3. Serial axes are out of numeric order, or the numbers have a gap: the axes after that are results of
+//!    splits.
+//! 4. Operators whose operands and results have the same number of logical axes.
+//! 5. A stream axis is numbered directly after a serial one, in a tensor that a CollectivePermute writes: the
+//!    outer result of the split was swizzled.
 //!
-//! A stream axis is whole in memory unless the tensor is one stream's chunk: what ShardByStream returns, what an
-//! ALLOCATE's `size=` says is smaller, what is defined inside a loop and never taken apart.
+//! A stream axis is not split in the allocation domain unless the tensor holds one stream's chunk: a result
+//! of ShardByStream, a tensor whose ALLOCATE has a `size=` that is the product of its loop extents, or a
+//! tensor that is first defined inside a loop and never partitioned.
 //!
-//! Invariant: `infer` is a function of the printed program alone, so that `differ_from_text` can say whether the text needs
-//! a `Domains:` section to be read back as it is.
+//! Invariant: the result of `infer` depends only on the printed program, so that `needs_domains_section` can
+//! determine whether the text needs a `Domains:` section to read back as the same program.
 
 mod ambiguous;
 
@@ -35,86 +39,91 @@ use crate::{
     tensor_uses::tensors_in_text_order,
 };
 
-/// What the text says about one tensor.
+/// The domains of one tensor that the text implies.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct InferredDomains {
-    /// Loop positions of outer and inner results of splits, and whether the outer one is swizzled.
+    /// The splits: positions of the outer and the inner result in the loop domain, and whether the outer
+    /// result is swizzled.
     splits: Vec<(usize, usize, bool)>,
-    /// Whether a rank holds one stream's slice at a time.
+    /// Whether a rank holds the slice of only one stream at a time.
     is_stream_split: bool,
 }
 
-/// Sets every tensor's domains to what the text tells, and returns the tensors of which it leaves something open.
+/// Sets the domains of all tensors to the inferred ones, and returns the tensors whose domains are ambiguous.
 pub fn infer(program: &mut Program) -> Vec<AmbiguousTensor> {
-    let evidence = DomainFacts::collect(program);
+    let facts = DomainFacts::collect(program);
     let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
-    let guesses = evidence.inferred_domains(program);
-    let ambiguous = ambiguous::ambiguous_tensors(program, &evidence, &guesses);
-    for (tensor, guess) in guesses {
-        let domains = build_domains(program, tensor, &guess, &evidence, &mut next);
+    let all_inferred = facts.inferred_domains(program);
+    let ambiguous = ambiguous::ambiguous_tensors(program, &facts, &all_inferred);
+    for (tensor, inferred) in all_inferred {
+        let domains = build_domains(program, tensor, &inferred, &facts, &mut next);
         program.tensors[tensor].domains = domains;
     }
     ambiguous
 }
 
-/// Whether the printed text alone would give some tensor other domains than it has.
+/// Returns whether the text needs a `Domains:` section even for tensors with plain domains: without it, the
+/// reader would infer other domains for such a tensor or report an ambiguity.
 pub fn needs_domains_section(program: &Program) -> bool {
-    let evidence = DomainFacts::collect(program);
-    let mut guesses = evidence.inferred_domains(program);
+    let facts = DomainFacts::collect(program);
+    let mut all_inferred = facts.inferred_domains(program);
     let mentioned: HashSet<TensorId> = tensors_in_text_order(program).into_iter().collect();
-    guesses.retain(|(tensor, _)| mentioned.contains(tensor));
-    let is_ambiguous = !ambiguous::ambiguous_tensors(program, &evidence, &guesses).is_empty();
+    all_inferred.retain(|(tensor, _)| mentioned.contains(tensor));
+    let is_ambiguous = !ambiguous::ambiguous_tensors(program, &facts, &all_inferred).is_empty();
     is_ambiguous
-        || guesses.into_iter().any(|(tensor, guess)| {
+        || all_inferred.into_iter().any(|(tensor, inferred)| {
             let it = &program.tensors[tensor];
             let plain = program.has_plain_domains(tensor);
-            // A tensor that is not plain gets its line; a plain one must not be guessed to be something else.
+            // A tensor with other domains gets a line in the section; for a plain tensor, the inferred
+            // domains must be plain too.
             plain
-                && (guess != InferredDomains::default()
-                    || evidence.logical_order(program, tensor, &guess) != it.loop_domain)
+                && (inferred != InferredDomains::default()
+                    || facts.logical_order(program, tensor, &inferred) != it.loop_domain)
         })
 }
 
-/// Which axes of an operator's result correspond to its operand's dimensions.
+/// The axes that count toward a tensor's rank in an equation between ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RankCount {
-    /// Those in memory.
+    /// All axes but reductions.
     WithoutReductions,
-    /// Reductions too.
+    /// All axes, including reductions.
     WithReductions,
 }
 
-/// What the statements say about tensors.
+/// Facts about tensors that the statements of a program imply.
 #[derive(Default)]
 struct DomainFacts {
-    /// Header inputs and outputs: whole.
+    /// Inputs and outputs of the header; these are not split by stream in memory.
     container_io: HashSet<TensorId>,
-    /// Pairs with equally many dimensions, the second having `i32` more, reductions counted as `Count` says.
+    /// Equations between ranks: the second tensor has `i32` more logical axes than the first; `RankCount`
+    /// states whether reductions of the second count.
     rank_equations: Vec<(TensorId, TensorId, i32, RankCount)>,
     /// Tensors of known logical rank.
     known_ranks: Vec<(TensorId, usize)>,
     /// Results of ShardByStream, with its operand.
     shard_sources: HashMap<TensorId, TensorId>,
-    /// Tensors that are taken apart by ShardByStream, HirAliasSelect or select.
+    /// Operands of ShardByStream, HirAliasSelect and select.
     partitioned: HashSet<TensorId>,
-    /// What CollectivePermute writes, and what that is a chunk of.
+    /// Tensors that a CollectivePermute writes, and the tensors that these are chunks of.
     permuted: HashSet<TensorId>,
-    /// Tensors whose first definition stands in a loop.
+    /// Tensors whose first definition is inside a loop.
     first_defined_in_loop: HashSet<TensorId>,
     defined: HashSet<TensorId>,
-    /// `size=` of long ALLOCATEs.
+    /// The `size=` of long-form ALLOCATEs.
     allocated_sizes: HashMap<TensorId, ExprId>,
     /// Logical axes that statements name with `axis =`.
     named_axes: HashMap<TensorId, Vec<AxisId>>,
-    /// What HostUnits write by a permutation: the order of numbers is the operand's, and says nothing about devices.
+    /// Tensors that a HostUnit writes with a permutation. Their axes are numbered in the order of the
+    /// operand, which says nothing about device axes.
     permuted_by_unit: HashSet<TensorId>,
 }
 
 impl DomainFacts {
     fn collect(program: &Program) -> Self {
         let mut this = Self::default();
-        let ports = program.inputs.iter().chain(&program.outputs);
-        this.container_io.extend(ports.filter_map(|port| port.tensor()));
+        let operands = program.inputs.iter().chain(&program.outputs);
+        this.container_io.extend(operands.filter_map(|operand| operand.tensor()));
         if let Some(body) = program.body {
             this.block(program, body, false);
         }
@@ -218,58 +227,60 @@ impl DomainFacts {
         }
     }
 
-    /// One guess for every tensor of the container.
+    /// Returns the inferred domains of each tensor of the container.
     fn inferred_domains(&self, program: &Program) -> Vec<(TensorId, InferredDomains)> {
-        let mut guesses: Vec<InferredDomains> = program
+        let mut all_inferred: Vec<InferredDomains> = program
             .tensors
             .ids()
             .map(|id| InferredDomains { splits: self.proven_splits(program, id), is_stream_split: false })
             .collect();
-        let rank = |guesses: &[InferredDomains], id: TensorId, count: RankCount| {
+        let rank = |all_inferred: &[InferredDomains], id: TensorId, count: RankCount| {
             let loops = &program.tensors[id].loop_domain;
             let counts = |at: usize| {
                 count == RankCount::WithReductions || program.axes[loops[at]].kind != AxisKind::Reduction
             };
-            let splits = guesses[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
+            let splits =
+                all_inferred[id.index()].splits.iter().filter(|(_, inner, _)| counts(*inner)).count();
             (0..loops.len()).filter(|at| counts(*at)).count() as i32 - splits as i32
         };
-        // Every round settles a tensor or is the last one; without anything spread there is nothing to settle.
+        // Each round resolves at least one tensor, or is the last. If no axis is distributed, there is
+        // nothing to infer.
         let mut changed = program.axes.iter().any(|(_, axis)| is_spread(axis));
         while changed {
             changed = false;
             let mut want =
-                |guesses: &mut Vec<InferredDomains>, id: TensorId, wanted: i32, count: RankCount| {
-                    let surplus = rank(guesses, id, count) - wanted;
-                    let candidates = split_candidates(program, id, &guesses[id.index()].splits);
+                |all_inferred: &mut Vec<InferredDomains>, id: TensorId, wanted: i32, count: RankCount| {
+                    let surplus = rank(all_inferred, id, count) - wanted;
+                    let candidates = split_candidates(program, id, &all_inferred[id.index()].splits);
                     if surplus > 0 && candidates.len() as i32 == surplus {
-                        guesses[id.index()].splits.extend(candidates);
+                        all_inferred[id.index()].splits.extend(candidates);
                         changed = true;
                     }
                 };
             for (id, wanted) in &self.known_ranks {
-                want(&mut guesses, *id, *wanted as i32, RankCount::WithoutReductions);
+                want(&mut all_inferred, *id, *wanted as i32, RankCount::WithoutReductions);
             }
             for (a, b, more, count) in &self.rank_equations {
                 let (at_a, at_b) =
-                    (rank(&guesses, *a, RankCount::WithoutReductions), rank(&guesses, *b, *count));
-                want(&mut guesses, *a, at_b - more, RankCount::WithoutReductions);
-                want(&mut guesses, *b, at_a + more, *count);
+                    (rank(&all_inferred, *a, RankCount::WithoutReductions), rank(&all_inferred, *b, *count));
+                want(&mut all_inferred, *a, at_b - more, RankCount::WithoutReductions);
+                want(&mut all_inferred, *b, at_a + more, *count);
             }
         }
         let container = program.tensors.iter().filter(|(_, it)| it.unit.is_none()).map(|(id, _)| id);
         container
             .map(|id| {
-                let mut guess = std::mem::take(&mut guesses[id.index()]);
-                guess.splits.sort();
-                guess.is_stream_split = self.is_stream_split(program, id, &guess);
-                (id, guess)
+                let mut inferred = std::mem::take(&mut all_inferred[id.index()]);
+                inferred.splits.sort();
+                inferred.is_stream_split = self.is_stream_split(program, id, &inferred);
+                (id, inferred)
             })
             .collect()
     }
 
-    /// Splits that the tensor's own text proves.
+    /// Returns the splits that the tensor's own text proves.
     fn proven_splits(&self, program: &Program, tensor: TensorId) -> Vec<(usize, usize, bool)> {
-        // Only what is spread over devices or streams was split for it.
+        // Only a tensor with a device or stream axis was split for one.
         if !program.tensors[tensor].loop_domain.iter().any(|id| is_spread(&program.axes[*id])) {
             return Vec::new();
         }
@@ -301,18 +312,19 @@ impl DomainFacts {
         splits
     }
 
-    /// The logical axes in order, a split axis standing for its inner result's loop axis.
-    fn logical_order(&self, program: &Program, tensor: TensorId, guess: &InferredDomains) -> Vec<AxisId> {
+    /// Returns the logical axes in order. The loop axis of its inner result represents a split axis.
+    fn logical_order(&self, program: &Program, tensor: TensorId, inferred: &InferredDomains) -> Vec<AxisId> {
         let loops = &program.tensors[tensor].loop_domain;
-        let outer = |at: usize| guess.splits.iter().any(|split| split.0 == at);
-        let split_inner = |at: usize| guess.splits.iter().any(|split| split.1 == at);
+        let outer = |at: usize| inferred.splits.iter().any(|split| split.0 == at);
+        let split_inner = |at: usize| inferred.splits.iter().any(|split| split.1 == at);
         let spread = |at: usize| {
             matches!(program.axes[loops[at]].parallel, ParallelType::Device(_) | ParallelType::Stream)
         };
         if self.permuted_by_unit.contains(&tensor) {
             return (0..loops.len()).filter(|at| !outer(*at)).map(|at| loops[at]).collect();
         }
-        // Serial axes keep their order; a parallel axis that is not a split result goes where its number belongs.
+        // Serial axes keep their order. A parallel axis that is not a result of a split is inserted by its
+        // number.
         let mut order: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && !spread(*at)).collect();
         let mut moved: Vec<usize> = (0..loops.len()).filter(|at| !outer(*at) && spread(*at)).collect();
         moved.sort_by_key(|at| program.axes[loops[*at]].number);
@@ -325,7 +337,7 @@ impl DomainFacts {
         order.into_iter().map(|at| loops[at]).collect()
     }
 
-    fn is_stream_split(&self, program: &Program, tensor: TensorId, guess: &InferredDomains) -> bool {
+    fn is_stream_split(&self, program: &Program, tensor: TensorId, inferred: &InferredDomains) -> bool {
         let loops = &program.tensors[tensor].loop_domain;
         let stream = loops.iter().position(|id| program.axes[*id].parallel == ParallelType::Stream);
         let Some(stream) = stream else { return false };
@@ -336,12 +348,13 @@ impl DomainFacts {
             return true;
         }
         if let Some(size) = self.allocated_sizes.get(&tensor) {
-            let split = guess.splits.iter().find(|(outer, ..)| *outer == stream);
+            let split = inferred.splits.iter().find(|(outer, ..)| *outer == stream);
             let kept = |id: &&AxisId| program.axes[**id].kind != AxisKind::Reduction;
             let chunked =
                 sorted_product(program, loops.iter().filter(kept).map(|id| program.axes[*id].extent));
             let size = sorted_product(program, std::iter::once(*size));
-            // With constant extents both readings have the same size; then the place of the definition decides.
+            // If the extents are constant, both interpretations give the same size; then the location of the
+            // definition decides.
             if split.is_some() && chunked.1 != vec![] {
                 return size == chunked;
             }
@@ -350,12 +363,13 @@ impl DomainFacts {
     }
 }
 
-/// Whether an axis is spread over devices or streams.
+/// Returns whether an axis is distributed over devices or streams.
 fn is_spread(axis: &Axis) -> bool {
     matches!(axis.parallel, ParallelType::Device(_) | ParallelType::Stream)
 }
 
-/// Parallel axes followed, in number, by a serial one: what an outer split leaves. Those taken already are left out.
+/// Returns the pairs of a parallel axis and the serial axis with the next number, as an outer split leaves
+/// them. Skips axes that are in `taken`.
 fn split_candidates(
     program: &Program,
     tensor: TensorId,
@@ -369,7 +383,7 @@ fn split_candidates(
         }
         let inner =
             axes.iter().position(|it| it.number == axis.number + 1 && it.parallel == ParallelType::Serial);
-        // Where numbers are used twice, the first of two outer axes has the inner one.
+        // If numbers are used twice, the first of two outer axes gets the inner axis.
         let free = |at: &usize| pairs.iter().chain(taken).all(|it| it.1 != *at);
         let inner = inner.filter(|at| free(at) && !axes[*at].suffix.contains("rf"));
         pairs.extend(inner.map(|inner| (outer, inner, false)));
@@ -377,7 +391,8 @@ fn split_candidates(
     pairs
 }
 
-/// The stream axis that a swizzle of a split's outer result left: its number follows the inner result's.
+/// Returns the stream axis that a swizzle of a split's outer result produced: its number follows that of the
+/// inner result.
 fn swizzled_split(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
     let stream = axes.iter().position(|it| it.parallel == ParallelType::Stream)?;
     let inner = axes
@@ -386,7 +401,7 @@ fn swizzled_split(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
     Some((stream, inner, true))
 }
 
-/// `x` and `d` of `ceilDiv(x, d)`.
+/// Returns `x` and `d` of `ceilDiv(x, d)`.
 fn ceil_div_operands(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
     match &program.exprs[expr] {
         Expr::Call(name, args) if name == "ceilDiv" && args.len() == 2 => Some((args[0], args[1])),
@@ -400,7 +415,7 @@ fn ceil_div_operands(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)
     }
 }
 
-/// A product's constant and its other factors, sorted.
+/// Returns the constant factor of a product, and its other factors, sorted.
 fn sorted_product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (i64, Vec<ExprId>) {
     let mut stack: Vec<ExprId> = factors.collect();
     let (mut constant, mut others) = (1i64, Vec::new());
@@ -420,18 +435,19 @@ fn sorted_product(program: &Program, factors: impl Iterator<Item = ExprId>) -> (
     (constant, others)
 }
 
-/// The domains that a guess means; makes the axes that were split, which the text does not show.
+/// Builds the domains that `inferred` describes. Creates the axes that were split, because the text does not
+/// contain them.
 fn build_domains(
     program: &mut Program,
     tensor: TensorId,
-    guess: &InferredDomains,
-    evidence: &DomainFacts,
+    inferred: &InferredDomains,
+    facts: &DomainFacts,
     next: &mut u32,
 ) -> Domains {
     let loops = program.tensors[tensor].loop_domain.clone();
-    let mut logical = evidence.logical_order(program, tensor, guess);
+    let mut logical = facts.logical_order(program, tensor, inferred);
     let mut transforms = Vec::new();
-    for (outer, inner, swizzled) in &guess.splits {
+    for (outer, inner, swizzled) in &inferred.splits {
         let (outer, inner) = (loops[*outer], loops[*inner]);
         let factor = program.axes[outer].extent;
         let extent = match ceil_div_operands(program, program.axes[inner].extent) {
@@ -444,7 +460,7 @@ fn build_domains(
                 }
             }
         };
-        let mut named = evidence.named_axes.get(&tensor).into_iter().flatten().copied();
+        let mut named = facts.named_axes.get(&tensor).into_iter().flatten().copied();
         let known = named.find(|id| program.axes[*id].extent == extent && !loops.contains(id));
         let fresh = |program: &mut Program, next: &mut u32, like: AxisId, parallel, extent| {
             let kind = program.axes[like].kind;
@@ -472,6 +488,6 @@ fn build_domains(
         }
         logical.iter_mut().filter(|it| **it == inner).for_each(|it| *it = input);
     }
-    let allocation = guess.is_stream_split.then_some(loops);
+    let allocation = inferred.is_stream_split.then_some(loops);
     Domains { logical, transforms, allocation }
 }

@@ -1,4 +1,4 @@
-//! Element types, by the names that the text uses.
+//! Element types and the names that the text uses for them.
 
 mod composite;
 
@@ -9,29 +9,29 @@ pub use composite::Composite;
 /// Declares the element types: variant, printed name, bytes per element (0: not whole bytes).
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $size:literal, $class:ident;)*) => {
-        /// An element type. Displays as nvFuser prints it after the memory letter.
+        /// An element type. Its `Display` output is what nvFuser prints after the memory letter.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum DType {
             $($(#[$doc])* $name,)*
-            /// Made of others: read and printed, not computed with.
+            /// A composite type. It can be read and printed, but not computed with.
             Composite(Composite),
         }
 
         impl DType {
-            /// Every element type of the table, in its order.
+            /// All element types of the table, in its order.
             pub const ALL: &'static [DType] = &[$(DType::$name),*];
 
-            /// The printed name.
+            /// Returns the printed name.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$name => $text,)* DType::Composite(it) => it.name() }
             }
 
-            /// Bytes per element; 0 for types that do not fill whole bytes.
+            /// Returns the bytes per element; 0 for types that do not fill whole bytes.
             pub const fn size(self) -> usize {
                 match self { $(DType::$name => $size,)* DType::Composite(_) => 0 }
             }
 
-            /// Whether it is computed with as an integer: truth values are 0 and 1.
+            /// Returns whether arithmetic treats the type as an integer; Booleans are 0 and 1.
             pub const fn is_integral(self) -> bool {
                 match self.class() {
                     Class::Int | Class::Bool => true,
@@ -39,7 +39,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// What kind of number it is.
+            /// Returns the class of the type.
             pub const fn class(self) -> Class {
                 match self { $(DType::$name => Class::$class,)* DType::Composite(_) => Class::Composite }
             }
@@ -47,10 +47,10 @@ macro_rules! dtypes {
     };
 }
 
-/// Families of element types that share arithmetic.
+/// Classes of element types that share arithmetic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
-    /// True or false.
+    /// Booleans.
     Bool,
     /// Signed or unsigned integers.
     Int,
@@ -60,7 +60,7 @@ pub enum Class {
     SmallFloat,
     /// Complex floating point.
     Complex,
-    /// Made of others.
+    /// Types composed of other types.
     Composite,
 }
 
@@ -110,13 +110,14 @@ dtypes! {
 }
 
 impl DType {
-    /// The type printed as `name`; `None` for a name that is not in the table nor made of those that are.
+    /// Returns the type whose printed name is `name`; `None` if it is neither in the table nor composed of
+    /// types in it.
     pub fn from_name(name: &str) -> Option<Self> {
         let plain = Self::ALL.iter().copied().find(|it| it.name() == name);
         plain.or_else(|| Composite::from_name(name).map(Self::Composite))
     }
 
-    /// The name that people use outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
+    /// Returns the short name that is common outside dumps (`bf16`, `f32`, `i64`), for flags and reports.
     pub fn short_name(self) -> &'static str {
         match self {
             Self::Bool => "bool",
@@ -144,8 +145,8 @@ impl DType {
         }
     }
 
-    /// Bits of significand, the hidden one included: every integer up to 2 to this power is representable.
-    /// `None` for types that are not plain floating point.
+    /// Returns the bits of the significand, including the hidden bit: every integer up to 2 to this power is
+    /// representable. Returns `None` for types that are not 16-, 32- or 64-bit floating point.
     pub const fn significand_bits(self) -> Option<u32> {
         match self {
             Self::Double => Some(53),

@@ -1,9 +1,11 @@
-//! How people paste dumps: behind comment prefixes and mpirun tags, between log lines, wrapped by terminals.
+//! Cleans up pasted dumps: removes comment prefixes, mpirun tags and log lines, and joins lines that a
+//! terminal wrapped.
 //!
-//! `clean` takes that away before the first token is read. A text with nothing to take away is not copied; of another
-//! one, a map leads every place back to where it stood.
+//! `clean` runs before the first token is scanned. A text that needs no cleanup is not copied; for any other
+//! text, a map translates each offset back to its offset in the source.
 //!
-//! Invariant: the cleaned text holds lines of the source, in order but for tags, and nothing else; the work is linear.
+//! Invariant: apart from normalized characters, the cleaned text consists only of source lines. Their order
+//! changes only if lines of several ranks are separated by their tags. Cleanup takes linear time.
 
 mod normalize_chars;
 mod strip_log_prefix;
@@ -13,37 +15,38 @@ use std::borrow::Cow;
 
 use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 
-/// So many times log lines are dropped and broken words joined, each of which can show more of the other.
+/// Maximum number of rounds of dropping log lines and joining split words. Each step can expose more work for
+/// the other.
 const MAX_ROUNDS: usize = 8;
 
-/// A text without the traces of pasting.
+/// A text after cleanup.
 #[derive(Debug)]
 pub struct CleanedText<'s> {
-    /// The text to read.
+    /// The text to parse.
     pub text: Cow<'s, str>,
     source: &'s str,
-    /// Where its lines stood in the text without odd characters. Empty: the same places.
+    /// Maps offsets of `text` to offsets in the text after character normalization. Empty: identity.
     line_offsets: Vec<OffsetPair>,
-    /// Where the pieces of that text stood in the source. Empty: the same places.
+    /// Maps offsets in the text after character normalization to offsets in the source. Empty: identity.
     char_offsets: Vec<OffsetPair>,
-    /// What was guessed, by places in the source.
+    /// Warnings about the cleanup, with spans in the source.
     pub diagnostics: Vec<Diagnostic>,
 }
 
-/// A place in the text made of another one, and the place in that one.
+/// An offset in a derived text, and the corresponding offset in the text it was derived from.
 type OffsetPair = (u32, u32);
 
-/// A line of the source, or what is left of it, without its line end.
+/// A line of the source, or the rest of it after cleanup, without its line ending.
 #[derive(Clone, Copy, Debug)]
 struct Line<'s> {
     text: &'s str,
-    /// Its first byte in the source.
+    /// Byte offset of `text` in the source.
     at: usize,
-    /// Whether the next line goes on in the middle of its last word.
+    /// Whether the next line continues this one without a line break.
     joined: bool,
 }
 
-/// Takes the traces of pasting away.
+/// Removes the traces of pasting from `source`.
 pub fn clean(source: &str) -> CleanedText<'_> {
     let mut clean = CleanedText {
         text: Cow::Borrowed(source),
@@ -61,7 +64,7 @@ pub fn clean(source: &str) -> CleanedText<'_> {
     let mut lines = strip_log_prefix::strip_prefixes(split_lines(&clean.text));
     let mut dropped = Vec::new();
     let mut diagnostics = Vec::new();
-    // A log line can stand inside of a broken word: the lines around it are joined once it is gone.
+    // A log line can interrupt a split word: the lines around it can be joined once it is dropped.
     for _ in 0..MAX_ROUNDS {
         lines.iter_mut().for_each(|it| it.joined = false);
         diagnostics.clear();
@@ -74,7 +77,7 @@ pub fn clean(source: &str) -> CleanedText<'_> {
     }
     diagnostics.extend(log_lines_warning(&dropped));
     let (text, pieces) = join_lines(clean.text.len(), &lines);
-    // What was guessed stands in the text that the lines were cut from.
+    // The diagnostics refer to the text after character normalization.
     for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
         *span = clean.source_span(*span);
     }
@@ -83,12 +86,13 @@ pub fn clean(source: &str) -> CleanedText<'_> {
 }
 
 impl CleanedText<'_> {
-    /// Brings places of the cleaned text back to the source.
+    /// Translates all spans from the cleaned text to the source.
     pub fn restore_spans(&self, programs: &mut [Program], diagnostics: &mut [Diagnostic]) {
         if self.line_offsets.is_empty() && self.char_offsets.is_empty() {
             return;
         }
-        // Edits are made to the cleaned text: behind a prefix, a new line would not be one of the program.
+        // Fixes apply to the cleaned text only: in the source, a new line would lack the prefix and would not
+        // be part of the program.
         diagnostics.iter_mut().for_each(|it| it.fixes.clear());
         for (span, _) in diagnostics.iter_mut().flat_map(|it| &mut it.labels) {
             *span = self.source_span(*span);
@@ -103,7 +107,7 @@ impl CleanedText<'_> {
     fn source_span(&self, span: Span) -> Span {
         let start = self.source_offset(span.start);
         let end = if span.end > span.start { self.source_offset(span.end - 1) + 1 } else { start };
-        // A sign may have been made of one that takes more bytes.
+        // A character may replace one with more bytes: extend the span to the next character boundary.
         let whole = (end as usize..self.source.len()).find(|it| self.source.is_char_boundary(*it));
         Span { start, end: whole.map_or(end, |it| it as u32).max(start) }
     }
@@ -118,17 +122,17 @@ fn map_offset(pieces: &[OffsetPair], at: u32) -> u32 {
     pieces.get(piece).map_or(at, |(made, from)| from + (at - made))
 }
 
-/// Where a container begins; the last two where its first line was lost, as in dumps of 2024.
+/// Texts that begin a container. The last two are for dumps of 2024 that lost their first line.
 const MARKERS: [&str; 3] = ["%HostIrContainer", "HOST IRS:", "HOST FUSION ("];
 
-/// Where in a line a container begins.
+/// Returns the offset in `line` at which a container begins.
 fn container_start(line: &str) -> Option<usize> {
     let at = MARKERS.iter().filter_map(|it| line.find(it)).min()?;
-    // The closer names the container too.
+    // The comment after the closing brace also contains the name of the container.
     (!line.get(..at)?.trim_end().ends_with("} //")).then_some(at)
 }
 
-/// Whether nothing has to be taken away: looks at the first bytes of every line.
+/// Returns whether the text needs no cleanup. Inspects the beginning and the end of each line.
 fn is_clean(source: &str) -> bool {
     let (mut begun, mut last) = (false, None);
     for line in source.split('\n') {
@@ -155,7 +159,8 @@ fn is_clean(source: &str) -> bool {
     true
 }
 
-/// Whether a container's first line is not broken off: it ends in a colon, or, in 2024, in its brace.
+/// Returns whether the first line of a container is complete: it ends with a colon, or, in 2024, with its
+/// brace.
 fn is_whole_header(line: &str) -> bool {
     let line = line.trim_end();
     line.ends_with([':', '{']) || line.len() > 2 && line.contains(") :")
@@ -171,10 +176,11 @@ fn split_lines(source: &str) -> Vec<Line<'_>> {
     lines
 }
 
-/// Whether a line, without the blanks before it, belongs to a log and to no program.
+/// Returns whether a line, given without leading blanks, belongs to a log and not to a program.
 fn is_log_line(line: &str) -> bool {
     match line.as_bytes().first() {
-        // `[ RUN      ]`, `[----------]`, `[W1203 …]`, `[rank0]:`; the axes of a tensor begin with small letters.
+        // `[ RUN      ]`, `[----------]`, `[W1203 …]`, `[rank0]:`. The axes of a tensor begin with lower-case
+        // letters.
         Some(b'[') => {
             let inner = line.bytes().skip(1).find(|it| *it != b' ');
             line.starts_with("[rank")
@@ -189,7 +195,7 @@ fn is_log_line(line: &str) -> bool {
     }
 }
 
-/// Drops log lines; `dropped` gets those inside of a container.
+/// Drops log lines. Appends the spans of those inside containers to `dropped`.
 fn drop_log_lines(lines: &mut Vec<Line<'_>>, dropped: &mut Vec<Span>) {
     let (mut inside, mut joined) = (false, false);
     lines.retain(|line| {
@@ -206,18 +212,18 @@ fn drop_log_lines(lines: &mut Vec<Line<'_>>, dropped: &mut Vec<Span>) {
     });
 }
 
-/// What is said of log lines inside of containers.
+/// Returns the warning about log lines inside containers.
 fn log_lines_warning(dropped: &[Span]) -> Option<Diagnostic> {
     let first = dropped.iter().min()?;
     let message = match dropped.len() {
-        1 => "a line of a log stands between the statements".to_owned(),
-        count => format!("{count} lines of a log stand between the statements"),
+        1 => "a log line is between the statements".to_owned(),
+        count => format!("{count} log lines are between the statements"),
     };
     let it = Diagnostic::new(Code::LossyText, *first, message, "dropped");
-    Some(it.help("they are not part of the program; take them out of the text"))
+    Some(it.help("remove them from the text; they are not part of the program"))
 }
 
-/// The lines in one text of about `length` bytes.
+/// Concatenates the lines into a text of about `length` bytes, and returns it with its offset map.
 fn join_lines(length: usize, lines: &[Line<'_>]) -> (String, Vec<OffsetPair>) {
     let mut text = String::with_capacity(length);
     let mut pieces = Vec::with_capacity(lines.len());

@@ -1,6 +1,7 @@
-//! Writes down what reading guessed, and corrects what has one correction: applies the edits that diagnostics carry.
+//! Applies the edits of diagnostics: corrects errors that have a unique correction, and states inferred facts
+//! explicitly.
 //!
-//! Invariant: a text that nothing was guessed about stays as it is, to the byte.
+//! Invariant: a text without inferred facts is returned unchanged, byte by byte.
 
 use std::borrow::Cow;
 
@@ -11,16 +12,19 @@ use crate::{
     read::read_clean,
 };
 
-/// The text with the edits of all its diagnostics. The traces of pasting (prefixes, logs, broken lines) are gone from a
-/// text that is edited or was wrapped; everything else, layout included, stays.
+/// Returns the text with the edits of all its diagnostics applied.
+///
+/// If the text is edited or has broken lines, artifacts of pasting (log prefixes, other log output, broken
+/// lines) are also removed. Everything else, including the indentation, is unchanged.
 pub fn fix(source: &str) -> Cow<'_, str> {
     fix_rounds(source, MAX_ROUNDS)
 }
 
-/// An error can hide others: so many times a text is read again, without those that have an edit.
+/// Maximum number of rounds of reading and editing: one error can hide others, so an edited text is read
+/// again.
 const MAX_ROUNDS: usize = 16;
 
-/// Whether a text is rejected for errors that all have an edit, or not at all.
+/// Returns whether each error among the diagnostics has an edit.
 pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
     diagnostics.iter().all(|it| it.severity() != Severity::Error || !it.fixes.is_empty())
 }
@@ -29,7 +33,7 @@ fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
     let clean = dump_cleanup::clean(source);
     let (_, mut diagnostics) = read_clean(&clean.text);
     if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
-        // What is guessed about a text with errors need not be what is guessed about the right one.
+        // Facts inferred from a text with errors may differ from those inferred from the corrected text.
         diagnostics.retain(|it| it.severity() == Severity::Error);
         return Cow::Owned(fix_rounds(&apply(&clean.text, &diagnostics), rounds - 1).into_owned());
     }
@@ -49,7 +53,7 @@ fn apply(text: &str, diagnostics: &[Diagnostic]) -> String {
     let mut before: Option<&Fix> = None;
     for fix in fixes {
         let start = fix.span.start as usize;
-        // Several guesses can have one answer.
+        // Several diagnostics may carry the same edit.
         if start < done || before == Some(fix) {
             continue;
         }

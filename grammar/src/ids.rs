@@ -1,4 +1,4 @@
-//! The ids of the parts of a program.
+//! The ids of a program's elements.
 
 use crate::arena::ids;
 

@@ -1,11 +1,13 @@
-//! Finds statements and blocks in the tokens of one container, so that the grammar needs no whitespace.
+//! Finds the statements and blocks of one container in its tokens, so that the grammar does not depend on
+//! whitespace.
 //!
-//! Newlines mean nothing inside brackets. Outside, a token that can begin a statement and does not continue the one
-//! before begins a new one, on whichever line it stands; the column of a line's first token decides how deep it is.
-//! Layout also supplies what dumps leave out: commas between ranges and in the lists of May 2024, ShareMemHandles'
-//! parenthesis, lost indentation where the nesting is certain.
+//! Newlines have no meaning inside brackets. Outside brackets, a token begins a new statement if it can begin
+//! one and cannot continue the statement before it; the line it is on does not matter. The column of the
+//! first token of a line determines the nesting depth. This module also inserts what dumps omit: commas
+//! between ranges and in the lists of May 2024, the closing parenthesis of ShareMemHandles, and lost
+//! indentation where the nesting is certain.
 //!
-//! Invariant: the tokens it returns have balanced brackets and nest no deeper than `DEEPEST`.
+//! Invariant: the returned tokens have balanced brackets and nest at most `MAX_NESTING` deep.
 
 mod brackets;
 mod commas;
@@ -23,52 +25,52 @@ use crate::{
     token::{Lexeme, ScanLimit, Source, Token, TokenKind, scan},
 };
 
-/// The deepest nesting of brackets and operators, or of blocks, that is read.
+/// Maximum nesting depth of brackets and operators, and of blocks.
 pub const MAX_NESTING: usize = 200;
 
-/// So many tokens are forgotten at once.
+/// Number of consumed tokens after which `TokenStream::into_tokens` releases their memory.
 const SHRINK_INTERVAL: u32 = 1 << 16;
 
 /// The call whose closing parenthesis nvFuser never prints.
 const UNCLOSED_CALL: &str = "ShareMemHandles";
 
-/// The call whose members stand on lines of their own, without commas.
+/// The call whose elements are printed on separate lines, without commas.
 const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
-/// The statement that ends with a word and a number, on whichever line those stand.
+/// The statement whose operand, a word and a number, can be on the next line.
 const WAIT_KEYWORD: &str = "Wait";
 
-/// A text ready for the grammar.
+/// The tokens of a text, as the grammar consumes them.
 #[derive(Debug)]
 pub struct TokenStream<'s> {
     source: Source<'s>,
     tokens: Vec<Lexeme>,
-    /// Block tokens, each with the index of the token that it stands before.
+    /// The virtual block tokens. Each has the index of the token that it precedes.
     blocks: Vec<(u32, TokenKind)>,
-    /// Where reading goes on, relative to the text.
+    /// Byte offset, relative to the text, at which scanning for the next container resumes.
     pub end: usize,
-    /// Where the text ended inside of something that was to be closed.
+    /// Byte offset in the source at which the text ends inside an unclosed construct, if it does.
     pub truncated_at: Option<u32>,
 }
 
 impl<'s> TokenStream<'s> {
-    /// The text that was laid out.
+    /// Returns the source text of the tokens.
     pub fn source(&self) -> Source<'s> {
         self.source
     }
 
-    /// The tokens of the text, without virtual ones between blocks.
+    /// Returns the tokens of the text, without the virtual block tokens.
     pub fn lexemes(&self) -> &[Lexeme] {
         &self.tokens
     }
 
-    /// Where reading goes on, in the whole source.
+    /// Returns `end` as a byte offset in the whole source.
     pub fn end_offset(&self) -> u32 {
         self.source.base + self.end as u32
     }
 
-    /// The tokens with their places, virtual ones included. Those that were taken are forgotten: what is made of them
-    /// takes their room.
+    /// Returns all tokens with their spans, including virtual block tokens. Releases the memory of consumed
+    /// tokens periodically, so that the program that is built from them can reuse it.
     pub fn into_tokens(self) -> impl Iterator<Item = (u32, Token<'s>, u32)> {
         let Self { source, mut tokens, blocks, end, .. } = self;
         let mut blocks = blocks.into_iter().peekable();
@@ -90,66 +92,67 @@ impl<'s> TokenStream<'s> {
     }
 }
 
-/// Lays out the container that begins at the start of `source`, with its trailing sections.
+/// Returns the tokens of the container that begins at the start of `source`, with its trailing sections.
 pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
     let (raw, mut end) = scan(source, ScanLimit::ContainerEnd, diagnostics);
-    let mut layout = TokenStreamBuilder::new(source, raw, diagnostics);
-    layout.container();
+    let mut builder = TokenStreamBuilder::new(source, raw, diagnostics);
+    builder.container();
     while let Some(section) = sections::find_section(source.text, end) {
-        layout.section(section.kind, section.heading, section.start, section.end);
+        builder.section(section.kind, section.heading, section.start, section.end);
         end = section.end;
     }
-    layout.finish(end)
+    builder.finish(end)
 }
 
-/// Lays out one scalar expression.
+/// Returns the tokens of one scalar expression.
 pub fn expression_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
     let (raw, end) = scan(source, ScanLimit::TextEnd, diagnostics);
-    let mut layout = TokenStreamBuilder::new(source, raw, diagnostics);
-    while layout.peek().is_some() {
-        layout.emit_next();
+    let mut builder = TokenStreamBuilder::new(source, raw, diagnostics);
+    while builder.peek().is_some() {
+        builder.emit_next();
     }
-    layout.close_missing(source.base + end as u32);
-    layout.finish_statement();
-    layout.finish(end)
+    builder.close_missing(source.base + end as u32);
+    builder.finish_statement();
+    builder.finish(end)
 }
 
-/// A bracket that is open.
+/// An open bracket.
 struct OpenBracket {
     kind: TokenKind,
     span: Span,
-    /// Operators so far at this level, since the last comma.
+    /// Number of operators at this level since the last comma.
     operators: usize,
-    /// Whether nvFuser leaves out its closer.
+    /// Whether nvFuser omits its closing bracket.
     closer_omitted: bool,
-    /// Where its commas stand.
+    /// The placement of commas between its elements.
     comma_style: CommaStyle,
-    /// Whether it holds the arguments of a call.
+    /// Whether it encloses the arguments of a call.
     is_call: bool,
 }
 
-/// Where nvFuser prints the commas of a list.
+/// The placement of commas in a list, as nvFuser prints it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CommaStyle {
-    /// Between elements.
+    /// Commas between elements.
     Separated,
-    /// Between elements, and behind the last one in some dialects.
+    /// Commas between elements, and after the last element in some dialects.
     TrailingAllowed,
-    /// One element a line, with commas or without; a line can have been joined to the one before.
+    /// One element per line, with or without commas. A reflowed text can have several elements on one line.
     OptionalBetweenLines,
-    /// Between elements of one line; between lines, and behind the last element, in some dialects.
+    /// Commas between elements on the same line; in some dialects also between lines and after the last
+    /// element.
     OptionalAtLineEnd,
 }
 
-/// One statement, or the header line of a loop or branch.
+/// The tokens of one statement, or of the header line of a loop or branch.
 #[derive(Clone, Copy)]
 struct StmtTokens {
-    /// Its tokens.
+    /// Range of its tokens in the output.
     start: u32,
     end: u32,
-    /// `End` for a simple statement, else the header's keyword.
+    /// `End` for a simple statement; otherwise the keyword of the header.
     kind: TokenKind,
-    /// Its column, when it begins a line of the text.
+    /// The column of its first token if that token begins a line of the text.
     column: Option<u16>,
 }
 
@@ -160,12 +163,12 @@ struct TokenStreamBuilder<'s, 'd> {
     output: Vec<Lexeme>,
     blocks: Vec<(u32, TokenKind)>,
     open_brackets: Vec<OpenBracket>,
-    /// Operators outside of brackets in this statement.
+    /// Number of operators outside brackets in this statement.
     operators: usize,
-    /// All operators that count for the depth.
+    /// Number of operators that count toward the nesting depth.
     nesting_depth: usize,
     too_deep: bool,
-    /// Where the statement begins in `out`.
+    /// Index in the output at which the current statement begins.
     stmt_start: usize,
     truncated_at: Option<u32>,
     diagnostics: &'d mut Vec<Diagnostic>,
@@ -191,12 +194,12 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
     }
 
     fn finish(self, end: usize) -> TokenStream<'s> {
-        let Self { source, output: tokens, blocks, truncated_at: truncated, .. } = self;
-        TokenStream { source, tokens, blocks, end, truncated_at: truncated }
+        let Self { source, output: tokens, blocks, truncated_at, .. } = self;
+        TokenStream { source, tokens, blocks, end, truncated_at }
     }
 
-    /// Statements up to a closing brace or a section, between block tokens.
-    fn block(&mut self, home: Option<u16>) {
+    /// Appends the statements up to a closing brace or a section, between block tokens.
+    fn block(&mut self, container_column: Option<u16>) {
         let mut lines = Vec::new();
         let start = self.output.len();
         let inside = self.blocks.len();
@@ -213,10 +216,11 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         }
         let nested = self.blocks.len() > inside;
         self.blocks.push((start as u32, TokenKind::Open));
-        nesting::insert_block_tokens(self, &lines, home);
+        nesting::insert_block_tokens(self, &lines, container_column);
         self.blocks.push((self.output.len() as u32, TokenKind::Close));
         if nested {
-            // Kernels inside of statements: their blocks came first, and close first where two close.
+            // Statements can contain kernels, whose block tokens were pushed first. The stable sort keeps
+            // inner closing tokens before outer ones.
             self.blocks[inside..].sort_by_key(|(at, _)| *at);
         }
     }
@@ -276,14 +280,14 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         }
     }
 
-    /// Whether `next` shows that a header's colon is missing.
+    /// Returns whether `next` begins a statement although the current header has no colon yet.
     fn begins_after_header(&self, next: Lexeme) -> bool {
         let written = self.output.len() - self.stmt_start;
         let begins = matches!(next.kind, TokenKind::Tensor | TokenKind::Word | TokenKind::Stream);
         next.first && begins && written > 2 && self.last_ends_value()
     }
 
-    /// Whether `next`, outside of brackets, cannot continue the statement before it.
+    /// Returns whether `next`, which is outside brackets, cannot continue the current statement.
     fn begins_statement(&self, next: Lexeme) -> bool {
         let Some(previous) = self.output.last().map(|it| it.kind) else { return true };
         let word = previous == TokenKind::Word;
@@ -310,7 +314,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             {
                 false
             }
-            // A call's parenthesis may be one that never closes: only a new line begins a tuple there.
+            // A call's parenthesis may have no closing one, so only a new line begins a tuple here.
             TokenKind::ParenOpen if matches!(previous, TokenKind::Word | TokenKind::Int) && !next.first => {
                 false
             }
@@ -319,20 +323,20 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         }
     }
 
-    /// Whether the last token can end a value.
+    /// Returns whether a value can end with the last token.
     fn last_ends_value(&self) -> bool {
         use TokenKind::{Axis, Float, Int, Tensor, Word};
         let last = self.output.last().map(|it| it.kind);
         last.is_some_and(|it| it.is_closer() || matches!(it, Tensor | Axis | Word | Int | Float))
     }
 
-    /// Whether the statement so far is a word that is none on its own.
+    /// Returns whether the current statement consists only of the word `Wait`, which needs an operand.
     fn is_lone_wait(&self) -> bool {
         let last = self.output.last().filter(|_| self.output.len() == self.stmt_start + 1);
         last.is_some_and(|it| self.text(*it) == WAIT_KEYWORD)
     }
 
-    /// `Stream x =`.
+    /// Returns whether `Stream x =` begins here.
     fn is_stream_result(&self) -> bool {
         match self.kind(1) {
             Some(TokenKind::ParenOpen) => self.is_result_tuple(self.position + 1),
@@ -340,12 +344,12 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         }
     }
 
-    /// Whether the parenthesis at `at` closes right before `=`.
+    /// Returns whether `=` directly follows the parenthesized group at token `at`.
     fn is_result_tuple(&self, at: usize) -> bool {
         self.kind_after_group(at) == Some(TokenKind::Assign)
     }
 
-    /// What follows the bracket that opens at `at`.
+    /// Returns the kind of the token after the bracketed group that opens at token `at`.
     fn kind_after_group(&self, at: usize) -> Option<TokenKind> {
         let mut depth = 0usize;
         for (offset, lexeme) in self.input.get(at..)?.iter().enumerate() {
@@ -366,7 +370,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         None
     }
 
-    /// Whether `next` is no element of the list that nvFuser does not close.
+    /// Returns whether `next` is not an element of the list whose closing parenthesis nvFuser omits.
     fn ends_unclosed_list(&self, next: Lexeme, listed: &mut FxHashSet<&'s str>) -> bool {
         let [OpenBracket { closer_omitted: true, .. }] = self.open_brackets.as_slice() else { return false };
         let Some(previous) = self.output.last().map(|it| it.kind) else { return false };
@@ -391,12 +395,12 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         }
     }
 
-    /// Whether `next` shows that a bracket before it was not closed; closes it then.
+    /// Closes all open brackets if `next` shows that a closing bracket is missing; returns whether it did.
     fn recover_missing_closer(&mut self, next: Lexeme) -> bool {
         let result = self.begins_result(self.position);
         let outside = next.kind == TokenKind::BraceClose
             && !self.open_brackets.iter().any(|it| it.kind == TokenKind::BraceOpen);
-        // The members of a GroupedReductionOp stand so.
+        // The elements of a GroupedReductionOp have this form.
         let result = result
             && self.open_brackets.last().is_none_or(|it| it.comma_style != CommaStyle::OptionalBetweenLines);
         let fatal = matches!(
@@ -411,13 +415,14 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         true
     }
 
-    /// A line that begins `T3 =`: it never continues an open bracket.
+    /// Returns whether a line beginning with `T3 =` starts at token `at`. Such a line never continues an open
+    /// bracket.
     fn begins_result(&self, at: usize) -> bool {
         let tensor = self.input.get(at).is_some_and(|it| it.kind == TokenKind::Tensor && it.first);
         tensor && self.input.get(at + 1).is_some_and(|it| it.kind == TokenKind::Assign)
     }
 
-    /// Whether a HostUnit section begins here.
+    /// Returns whether a HostUnit section begins here.
     fn at_section(&self) -> bool {
         self.kind(0) == Some(TokenKind::Word) && self.kind(1) == Some(TokenKind::Colon)
     }
@@ -434,7 +439,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         self.source.slice(lexeme.start, lexeme.end)
     }
 
-    /// Whether it was said already that the text breaks off in this container.
+    /// Returns whether a diagnostic already reports that this container is truncated.
     fn is_truncation_reported(&self) -> bool {
         let mut own = self.diagnostics.iter().rev().take_while(|it| it.span().start >= self.source.base);
         own.any(|it| it.code == Code::Truncated)

@@ -1,8 +1,8 @@
-//! The arena IR: one container, its values and its statements, by id.
+//! The arena IR: one container with its values and statements, all indexed by id.
 //!
-//! A statement is an operator of the table in `ops`, a scalar definition, a loop or a branch. Nothing here holds
-//! a position in the text: those stand in `Spans`, beside the arenas, so that two programs compare equal whatever
-//! their layout.
+//! A statement is an operator of the table in `ops`, a scalar definition, a loop or a branch. Positions in
+//! the text are stored in `Spans`, separate from the arenas, so that programs compare equal regardless of
+//! their formatting.
 //!
 //! Invariant: tensors are unique by printed text; scalar expressions are unique by structure.
 
@@ -28,44 +28,44 @@ pub use crate::{
 /// One `%HostIrContainer`.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
-    /// Tensors, the HostUnits' own ones included.
+    /// Tensors, including those of HostUnits.
     pub tensors: Arena<TensorId, Tensor>,
     /// Iteration domains of tensors, loops and `axis =` attributes.
     pub axes: Arena<AxisId, Axis>,
-    /// Scalar expressions, hash-consed by `expr`.
+    /// Scalar expressions, hash-consed by `intern_expr`.
     pub exprs: Arena<ExprId, Expr>,
     /// Named scalars.
     pub symbols: Arena<SymbolId, String>,
     /// Streams.
     pub streams: Arena<StreamId, Stream>,
-    /// Statements, those listed inside ShareMemHandles included.
+    /// Statements, including those listed inside ShareMemHandles.
     pub stmts: Arena<StmtId, Stmt>,
     /// Blocks.
     pub blocks: Arena<BlockId, Vec<StmtId>>,
     /// HostUnits in order of appearance.
     pub units: Arena<UnitId, HostUnit>,
-    /// Values of the header's first list.
+    /// Inputs: the first list of the header.
     pub inputs: Vec<Operand>,
-    /// Values of the header's second list.
+    /// Outputs: the second list of the header.
     pub outputs: Vec<Operand>,
     /// The container's statements.
     pub body: Option<BlockId>,
-    /// Pure scalar definitions (`Index definitions:`), in topological order once resolved.
+    /// Pure scalar definitions (`Index definitions:`), in topological order after name resolution.
     pub definitions: IndexMap<SymbolId, ExprId>,
-    /// `%options`: facts about the whole program, such as `numberOfStreams`.
+    /// The `%options`: properties of the whole program, such as `numberOfStreams`.
     pub options: IndexMap<String, ExprId>,
-    /// Where everything stood in the text.
+    /// Positions in the source text.
     pub spans: Spans,
     expr_ids: FxHashMap<Expr, ExprId>,
     symbol_ids: HashMap<(Option<UnitId>, String), SymbolId>,
 }
 
-/// Positions in the source text, by id.
+/// Positions in the source text, indexed by id.
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
     /// The header line.
     pub header: Span,
-    /// Statements; a loop's or branch's is its header line.
+    /// Statements; for a loop or branch, its header line.
     pub stmts: Vec<Span>,
     /// First mention of each tensor.
     pub tensors: Vec<Span>,
@@ -73,92 +73,95 @@ pub struct Spans {
     pub symbols: Vec<Span>,
 }
 
-/// A tensor. Its printed text names it: the number alone is unique within one namespace.
+/// A tensor, identified by its printed text; the number alone is unique only within one namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tensor {
     /// The number in `T3`.
     pub number: u32,
-    /// Where it lives.
+    /// Memory space.
     pub memory: Memory,
-    /// Element type; `None` in dialects that do not print it.
+    /// Element type; `None` if the dialect does not print it.
     pub dtype: Option<DType>,
-    /// The loop domain, the only one that dumps print.
+    /// The loop domain, the only domain that dumps print.
     pub loop_domain: Vec<AxisId>,
-    /// ` ca_pos( 1 )` and its like, verbatim.
+    /// Compute positions such as ` ca_pos( 1 )`, verbatim.
     pub positions: String,
-    /// The devices that hold it; empty: every rank. Shared: a program has few meshes.
+    /// The devices that hold the tensor; empty: all ranks. Shared, because a program has few distinct meshes.
     pub mesh: Arc<Mesh>,
-    /// The unit whose namespace it belongs to; `None`: the container's.
+    /// The HostUnit whose namespace contains the tensor; `None`: the container.
     pub unit: Option<UnitId>,
     /// Logical and allocation domain.
     pub domains: Domains,
 }
 
-/// What dumps leave out about a tensor's domains.
+/// The domains of a tensor that dumps do not print.
 ///
-/// The default is `logical == loops`, no transforms, allocated as the logical domain.
+/// The default is a logical domain equal to the loop domain, no transforms, and allocation of the logical
+/// domain.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Domains {
-    /// The axes of the tensor as its users see it, reductions included.
+    /// The logical domain, including reduction axes.
     pub logical: Vec<AxisId>,
-    /// How the logical axes became the loop axes, in order.
+    /// The transforms from the logical to the loop domain, in order.
     pub transforms: Vec<Transform>,
-    /// The allocated axes, slowest first; `None`: the logical ones. A stream axis is whole in memory unless it is
-    /// named here: then a rank holds one stream's slice at a time.
+    /// The allocation domain, slowest axis first; `None`: the logical domain. A stream axis is fully
+    /// allocated unless it is in the allocation domain; then a rank holds one stream's slice at a time.
     pub allocation: Option<Vec<AxisId>>,
 }
 
-/// One step from logical to loop domain.
+/// One transform between the logical and the loop domain.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transform {
-    /// `input` becomes `outer` × `inner`; `factor` is the extent of `outer` when `outer_split`, else of `inner`.
+    /// Splits `input` into `outer` × `inner`; `factor` is the extent of `outer` if `outer_split`, else of
+    /// `inner`.
     Split {
         /// The axis that is split.
         input: AxisId,
-        /// The given extent.
+        /// The extent of one of the results.
         factor: ExprId,
-        /// Which side `factor` is the extent of.
+        /// Whether `factor` is the extent of `outer`.
         outer_split: bool,
-        /// Slow result.
+        /// The slower result.
         outer: AxisId,
-        /// Fast result.
+        /// The faster result.
         inner: AxisId,
     },
-    /// `outer` × `inner` become one axis.
+    /// Merges `outer` × `inner` into one axis.
     Merge {
-        /// Slow operand.
+        /// The slower operand.
         outer: AxisId,
-        /// Fast operand.
+        /// The faster operand.
         inner: AxisId,
         /// The result.
         output: AxisId,
     },
-    /// `output` counts `input` cyclically from the rank's own coordinate: index `i` of it is `(i + me) % extent`.
+    /// Rotates `input` by the rank's coordinate: index `i` of `output` is index `(i + coordinate) % extent`
+    /// of `input`.
     Swizzle1D {
-        /// The axis in natural order.
+        /// The axis in its original order.
         input: AxisId,
         /// The rotated axis.
         output: AxisId,
     },
 }
 
-/// Memory letter of a tensor.
+/// The memory space of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
     /// `g`.
     Global,
-    /// `l`: nvFuser's default for intermediates; says nothing about where it lives.
+    /// `l`: nvFuser's default for intermediate tensors; does not determine the memory space.
     Local,
     /// `s`.
     Shared,
     /// `t`.
     Tensor,
-    /// `sym`: symmetric memory, addressable by peers.
+    /// `sym`: symmetric memory, which peers can address.
     Symmetric,
 }
 
 impl Memory {
-    /// The letter in a tensor's name.
+    /// Returns the letter in a tensor's name.
     pub const fn letter(self) -> &'static str {
         match self {
             Self::Global => "g",
@@ -170,19 +173,19 @@ impl Memory {
     }
 }
 
-/// Devices in up to three dimensions (x fastest).
+/// A mesh of devices with up to three dimensions (x fastest).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Mesh {
-    /// Extents, slowest first (`[y, x]`); empty for no mesh.
+    /// Extents, slowest first (`[y, x]`); empty if there is no mesh.
     pub shape: Vec<usize>,
     /// World ranks in row-major order.
     pub devices: Vec<usize>,
-    /// Positions in `devices`, by ascending rank; empty where the devices are consecutive ranks in order.
+    /// Positions in `devices` sorted by rank; empty if the devices are consecutive ranks in order.
     by_rank: Vec<usize>,
 }
 
 impl Mesh {
-    /// A mesh of these extents, slowest first, and of these ranks in row-major order.
+    /// Creates a mesh with these extents, slowest first, and these ranks in row-major order.
     pub fn new(shape: Vec<usize>, devices: Vec<usize>) -> Self {
         let mut by_rank = Vec::new();
         if devices.windows(2).any(|pair| pair[0].checked_add(1) != Some(pair[1])) {
@@ -192,7 +195,7 @@ impl Mesh {
         Self { shape, devices, by_rank }
     }
 
-    /// The position of `rank` among the devices, without a search through all of them.
+    /// Returns the position of `rank` in `devices`, in logarithmic time.
     pub fn position(&self, rank: usize) -> Option<usize> {
         if self.by_rank.is_empty() {
             let at = rank.checked_sub(*self.devices.first()?)?;
@@ -202,22 +205,22 @@ impl Mesh {
         (self.devices[at] == rank).then_some(at)
     }
 
-    /// Whether no mesh was given: the tensor is on every rank.
+    /// Returns whether there is no mesh: the tensor is on all ranks.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// Whether `rank` holds a shard.
+    /// Returns whether `rank` holds a shard of the tensor.
     pub fn contains(&self, rank: usize) -> bool {
         self.is_empty() || self.position(rank).is_some()
     }
 
-    /// Extent along a device dimension; 1 where the mesh has fewer dimensions.
+    /// Returns the extent of a device dimension; 1 if the mesh has fewer dimensions.
     pub fn extent(&self, dim: DeviceDim) -> usize {
         self.shape.len().checked_sub(1 + dim as usize).map_or(1, |at| self.shape[at])
     }
 
-    /// The coordinate of `rank` along a device dimension; `None` when it is not a member.
+    /// Returns the coordinate of `rank` along a device dimension, or `None` if the mesh does not contain it.
     pub fn coordinate(&self, rank: usize, dim: DeviceDim) -> Option<usize> {
         let position = self.position(rank)?;
         let inner: usize = self.shape.iter().rev().take(dim as usize).product();
@@ -225,7 +228,7 @@ impl Mesh {
     }
 }
 
-/// `deviceIdx.x`, `.y`, `.z`.
+/// A device dimension: `deviceIdx.x`, `.y` or `.z`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeviceDim {
     /// Fastest.
@@ -236,30 +239,30 @@ pub enum DeviceDim {
     Z = 2,
 }
 
-/// An iteration domain.
+/// An iteration domain (nvFuser's IterDomain).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Axis {
-    /// Iteration, reduction, broadcast …
+    /// Iteration, reduction, broadcast or another kind.
     pub kind: AxisKind,
-    /// What its iterations are spread over.
+    /// The resource that its iterations are distributed over.
     pub parallel: ParallelType,
-    /// The number, unique within a namespace.
+    /// The number; unique within a namespace.
     pub number: u32,
-    /// First index, when it is not 0.
+    /// First index, if it is not 0.
     pub start: Option<ExprId>,
-    /// Last index plus one, when it differs from the extent.
+    /// One past the last index, if it differs from the extent.
     pub stop: Option<ExprId>,
     /// Number of iterations.
     pub extent: ExprId,
     /// Extent of an expanded broadcast.
     pub expanded: Option<ExprId>,
-    /// Extents of a ragged axis (`iS7Ragged{extents=…}`); `extent` is then the same expression.
+    /// Whether the axis is ragged (`iS7Ragged{extents=…}`); `extent` then refers to the extents.
     pub is_ragged: bool,
-    /// `rf`, `_p`, `_c`, verbatim.
+    /// The suffix (`rf`, `_p`, `_c`), verbatim.
     pub suffix: &'static str,
 }
 
-/// The letter that begins an iteration domain.
+/// The kind of an iteration domain, printed as its first letter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AxisKind {
     /// `i`.
@@ -274,12 +277,12 @@ pub enum AxisKind {
     Gather,
     /// `v`.
     Vector,
-    /// `?`: not known before run time.
+    /// `?`: the kind is not known before run time.
     Symbolic,
 }
 
 impl AxisKind {
-    /// Every kind with its letter; the first spelling of a kind is canonical.
+    /// All kinds with their letters; the first letter of a kind is the canonical one.
     pub const LETTERS: &'static [(&'static str, AxisKind)] = &[
         ("i", Self::Iteration),
         ("r", Self::Reduction),
@@ -292,25 +295,25 @@ impl AxisKind {
     ];
 }
 
-/// What may stand behind an iteration domain: product of a root-to-logical transform, padded to a warp's multiple,
-/// dimension of a cluster.
+/// The suffixes of an iteration domain: `rf` for the result of a root-to-logical transform, `_p` for padding
+/// to a multiple of the warp size, `_c` for a dimension of a cluster.
 pub const AXIS_SUFFIXES: &[&str] = &["", "rf", "_p", "_c", "rf_p", "rf_c", "_p_c", "rf_p_c"];
 
-/// What the iterations of an axis are spread over.
+/// The parallel type of an axis: the resource that its iterations are distributed over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ParallelType {
-    /// Nothing.
+    /// Not distributed.
     Serial,
     /// Devices of the mesh.
     Device(DeviceDim),
     /// Streams.
     Stream,
-    /// A kernel's own parallelism (`threadIdx.x`, `UR` …), by its canonical word: host programs ignore it.
+    /// Parallelism inside a kernel (`threadIdx.x`, `UR` …), by its canonical name; host programs ignore it.
     Kernel(&'static str),
 }
 
 impl ParallelType {
-    /// Every word with its meaning; the first spelling of a meaning is canonical.
+    /// All spellings with their parallel types; the first spelling of a type is the canonical one.
     pub const WORDS: &'static [(&'static str, ParallelType)] = &[
         ("S", Self::Serial),
         ("deviceIdx.x", Self::Device(DeviceDim::X)),
@@ -342,7 +345,7 @@ pub enum Expr {
     Int(i64),
     /// `true` or `false`.
     Bool(bool),
-    /// `float(0)`: a type and the literal as written.
+    /// `float(0)`: the type and the literal as it is written.
     Float(DType, String),
     /// A named scalar.
     Symbol(SymbolId),
@@ -357,22 +360,22 @@ pub enum Expr {
 /// A stream.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Stream {
-    /// Captured by GetCurrentStream, canonically `s0`, `s1` … in order of appearance.
+    /// A stream captured by GetCurrentStream, printed as `s0`, `s1` … in order of appearance.
     Named(u32),
     /// The stream with this index.
     Index(ExprId),
 }
 
-/// A HostUnit: a fusion with a namespace of its own.
+/// A HostUnit: a fusion with its own namespace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostUnit {
     /// The number in `HostUnit5`.
     pub number: u32,
-    /// Its inputs, in its namespace.
+    /// Inputs, in the unit's namespace.
     pub inputs: Vec<Operand>,
-    /// Its outputs, in its namespace.
+    /// Outputs, in the unit's namespace.
     pub outputs: Vec<Operand>,
-    /// Its statements; `None` when the source elided them.
+    /// Statements; `None` if the text elides them.
     pub body: Option<BlockId>,
 }
 
@@ -381,7 +384,7 @@ pub struct HostUnit {
 pub enum Stmt {
     /// An operator of the table.
     Op(OpStmt),
-    /// `i84 = i82 % 8`, executed where it stands.
+    /// A scalar definition such as `i84 = i82 % 8`, executed in program order.
     Let(SymbolId, ExprId),
     /// A loop.
     For(For),
@@ -396,24 +399,24 @@ pub struct OpStmt {
     pub op: Op,
     /// The expression number (`Communication 35`).
     pub number: Option<u32>,
-    /// What stands left of `=`.
+    /// Results, left of `=`.
     pub outs: Vec<Operand>,
     /// Positional operands.
     pub args: Vec<Operand>,
-    /// Keyed operands and attributes, in the order of the operator's row.
+    /// Keyed operands and attributes, in the order of the operator's definition.
     pub attrs: Vec<(AttrName, Attr)>,
 }
 
-/// A loop. `index` counts from `start` up to, not including, `stop`.
+/// A loop; `index` runs from `start` up to, but not including, `stop`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct For {
-    /// The bound name.
+    /// The loop index.
     pub index: SymbolId,
-    /// The axis of the `in` form; it carries the extent.
+    /// The axis of the `in` form, which determines the extent.
     pub axis: Option<AxisId>,
-    /// First index.
+    /// First index, inclusive.
     pub start: ExprId,
-    /// One past the last.
+    /// Last index, exclusive.
     pub stop: ExprId,
     /// The body.
     pub body: BlockId,
@@ -422,21 +425,21 @@ pub struct For {
 /// A branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct If {
-    /// The predicate kind; `Manual` in host programs.
+    /// The kind of predicate; `Manual` in host programs.
     pub kind: String,
     /// The predicate.
     pub cond: ExprId,
-    /// Statements where it holds, possibly none.
+    /// Statements executed if the predicate is true; may be empty.
     pub then_block: BlockId,
-    /// Statements where it does not; `None` without `ELSE:`.
+    /// Statements executed if the predicate is false; `None` without `ELSE:`.
     pub else_block: Option<BlockId>,
 }
 
-/// The option that says how CUDA transfers copy.
+/// The option that selects the protocol of CUDA transfers.
 pub const P2P_PROTOCOL: &str = "p2p_protocol";
 
 impl Program {
-    /// What `%options p2p_protocol=` says.
+    /// Returns the protocol that `%options p2p_protocol=` selects, if the option is set.
     pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
         match &self.exprs[*self.options.get(P2P_PROTOCOL)?] {
             Expr::Symbol(word) => P2pProtocol::from_text(&self.symbols[*word]),
@@ -449,19 +452,19 @@ impl Program {
         }
     }
 
-    /// Adds a tensor first mentioned at `span`.
+    /// Adds a tensor that is first mentioned at `span`.
     pub fn add_tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
         self.spans.tensors.push(span);
         self.tensors.push(tensor)
     }
 
-    /// Adds a statement that stands at `span`; the caller puts it into a block.
+    /// Adds a statement at `span`; the caller appends it to a block.
     pub fn add_stmt(&mut self, stmt: Stmt, span: Span) -> StmtId {
         self.spans.stmts.push(span);
         self.stmts.push(stmt)
     }
 
-    /// The id of an expression, the same one for the same structure.
+    /// Returns the id of an expression; equal expressions have the same id.
     pub fn intern_expr(&mut self, expr: Expr) -> ExprId {
         if let Some(id) = self.expr_ids.get(&expr) {
             return *id;
@@ -471,12 +474,13 @@ impl Program {
         id
     }
 
-    /// The id of an integer constant.
+    /// Returns the id of an integer constant.
     pub fn intern_int(&mut self, value: i64) -> ExprId {
         self.intern_expr(Expr::Int(value))
     }
 
-    /// The id of a named scalar of a namespace (`None`: the container's), first mentioned at `span` when it is new.
+    /// Returns the id of the named scalar `name` in the namespace of `unit` (`None`: the container). A new
+    /// scalar is recorded as first mentioned at `span`.
     pub fn intern_symbol(&mut self, unit: Option<UnitId>, name: &str, span: Span) -> SymbolId {
         let key = (unit, name.to_owned());
         if let Some(id) = self.symbol_ids.get(&key) {
@@ -488,7 +492,8 @@ impl Program {
         id
     }
 
-    /// Gives named scalars other names. No two scalars of a namespace that the program mentions may share one.
+    /// Renames named scalars. No two scalars of a namespace that the program mentions may have the same name
+    /// afterwards.
     pub fn rename_symbols(&mut self, names: &FxHashMap<SymbolId, String>) {
         let (mut renamed, mut named) = (Vec::new(), HashMap::new());
         for ((unit, name), id) in std::mem::take(&mut self.symbol_ids) {
@@ -497,7 +502,7 @@ impl Program {
                 None => _ = named.insert((unit, name), id),
             }
         }
-        // A scalar that is mentioned nowhere any more gives its name up.
+        // A renamed scalar replaces an unmentioned scalar of the same name.
         named.extend(renamed);
         self.symbol_ids = named;
         for (id, name) in names {
@@ -505,47 +510,47 @@ impl Program {
         }
     }
 
-    /// The named scalar of the container, if the program mentions it.
+    /// Returns the container's scalar with this name, if the program mentions it.
     pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
         self.symbol_ids.get(&(None, name.to_owned())).copied()
     }
 
-    /// Whether the scalar belongs to the container rather than to a HostUnit.
+    /// Returns whether the scalar belongs to the container rather than to a HostUnit.
     pub fn is_container_symbol(&self, symbol: SymbolId) -> bool {
         self.find_symbol(&self.symbols[symbol]) == Some(symbol)
     }
 
-    /// Where a statement stands.
+    /// Returns the position of a statement.
     pub fn stmt_span(&self, stmt: StmtId) -> Span {
         self.spans.stmts.get(stmt.index()).copied().unwrap_or_default()
     }
 
-    /// Where a tensor was first mentioned.
+    /// Returns the position where a tensor is first mentioned.
     pub fn tensor_span(&self, tensor: TensorId) -> Span {
         self.spans.tensors.get(tensor.index()).copied().unwrap_or_default()
     }
 
-    /// Where a symbol was first mentioned.
+    /// Returns the position where a symbol is first mentioned.
     pub fn symbol_span(&self, symbol: SymbolId) -> Span {
         self.spans.symbols.get(symbol.index()).copied().unwrap_or_default()
     }
 
-    /// The statements of a block.
+    /// Returns the statements of a block.
     pub fn block(&self, block: BlockId) -> &[StmtId] {
         &self.blocks[block]
     }
 
-    /// The container's own statements.
+    /// Returns the statements of the container's top-level block.
     pub fn body(&self) -> &[StmtId] {
         self.body.map_or(&[], |body| self.block(body))
     }
 
-    /// `T3`: the name that reports use.
+    /// Returns the short name of a tensor, such as `T3`, which reports use.
     pub fn tensor_name(&self, tensor: TensorId) -> String {
         format!("T{}", self.tensors[tensor].number)
     }
 
-    /// The integer that an expression is, without looking at any symbol.
+    /// Returns the value of an integer literal, or `None` for any other expression.
     pub fn constant(&self, expr: ExprId) -> Option<i64> {
         match &self.exprs[expr] {
             Expr::Int(value) => Some(*value),
@@ -558,7 +563,7 @@ impl Program {
         }
     }
 
-    /// Appends the symbols that an expression names, in order.
+    /// Appends the symbols in an expression, in order of appearance.
     pub fn collect_symbols(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
         match &self.exprs[expr] {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
@@ -572,19 +577,20 @@ impl Program {
         }
     }
 
-    /// Whether the tensor's domains are the default: logical as printed, no transforms, allocated as logical.
+    /// Returns whether the tensor has default domains: a logical domain equal to the loop domain, no
+    /// transforms, and no explicit allocation domain.
     pub fn has_plain_domains(&self, tensor: TensorId) -> bool {
         let Tensor { loop_domain: loops, domains: Domains { logical, transforms, allocation }, .. } =
             &self.tensors[tensor];
         logical == loops && transforms.is_empty() && allocation.is_none()
     }
 
-    /// The operands of a list that are tensors.
+    /// Returns the tensors in a list of operands.
     pub fn tensors_of(operands: &[Operand]) -> impl Iterator<Item = TensorId> {
         operands.iter().filter_map(|it| it.tensor())
     }
 
-    /// Whether a statement posts work that a Wait can name.
+    /// Returns the number of the work that a statement posts, by which a Wait can refer to it.
     pub fn posted_work(&self, stmt: StmtId) -> Option<u32> {
         match &self.stmts[stmt] {
             Stmt::Op(it) if it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing => {
@@ -594,13 +600,14 @@ impl Program {
         }
     }
 
-    /// The tensor's logical axes that are dimensions in memory: all but reductions.
+    /// Returns the dimensions of the tensor in memory: its logical axes without reduction axes.
     pub fn dimensions(&self, tensor: TensorId) -> impl Iterator<Item = AxisId> {
         let logical = &self.tensors[tensor].domains.logical;
         logical.iter().copied().filter(|axis| self.axes[*axis].kind != AxisKind::Reduction)
     }
 
-    /// The loop axes that a logical axis of the tensor became, slowest first.
+    /// Returns the loop axes that splits and swizzles derive from a logical axis of the tensor, slowest
+    /// first.
     pub fn loop_axes_of(&self, tensor: TensorId, axis: AxisId) -> Vec<AxisId> {
         let mut leaves = vec![axis];
         for transform in &self.tensors[tensor].domains.transforms {
@@ -616,20 +623,20 @@ impl Program {
         leaves
     }
 
-    /// Whether a dimension counts partial sums over devices (`ideviceIdx.x22{2}rf`).
+    /// Returns whether a dimension counts partial sums over devices (`ideviceIdx.x22{2}rf`).
     pub fn is_partial(&self, tensor: TensorId, axis: AxisId) -> bool {
         let leaves = self.loop_axes_of(tensor, axis);
         let is_device = |leaf: &AxisId| matches!(self.axes[*leaf].parallel, ParallelType::Device(_));
         leaves.iter().all(is_device) && leaves.iter().any(|leaf| self.axes[*leaf].suffix.contains("rf"))
     }
 
-    /// Whether a rank holds one stream's slice of the tensor at a time.
+    /// Returns whether a rank holds one stream's slice of the tensor at a time.
     pub fn is_split_by_stream(&self, tensor: TensorId) -> bool {
         let allocation = self.tensors[tensor].domains.allocation.iter().flatten();
         allocation.into_iter().any(|axis| self.axes[*axis].parallel == ParallelType::Stream)
     }
 
-    /// Visits the statements of a block and of the blocks inside, in program order.
+    /// Visits the statements of a block and of its nested blocks, in program order.
     pub fn walk(&self, block: BlockId, visit: &mut dyn FnMut(StmtId)) {
         for stmt in self.block(block) {
             visit(*stmt);
@@ -646,7 +653,7 @@ impl Program {
 }
 
 impl OpStmt {
-    /// The first tensor left of `=`.
+    /// Returns the first tensor among the results.
     pub fn out_tensor(&self) -> Option<TensorId> {
         self.outs.iter().find_map(|out| out.tensor())
     }

@@ -1,9 +1,9 @@
-//! The Host IR language: text to arena IR and back.
+//! The Host IR language: conversion between text and arena IR.
 //!
-//! A text goes through `parse` (tokens, layout, grammar: what was written) and `resolve` (names, operators, domains: what
-//! it means) into one `ir::Program` a container; `verify` judges a program, `print` writes it down.
+//! `parse` tokenizes and parses a text; `resolve` resolves names, operators and domains and creates one
+//! `ir::Program` for each container. `verify` checks a program, and `print` writes its canonical text.
 //!
-//! Invariant: this crate knows no pass, no plan and no device.
+//! Invariant: this crate does not depend on passes, plans or devices.
 #![doc = include_str!("../REFERENCE.md")]
 
 pub mod attr;
@@ -48,7 +48,7 @@ pub mod diagnostic;
 pub mod render;
 pub mod sarif;
 
-pub use canonical::{print, write};
+pub use canonical::{print, write, write_short};
 pub use dialect::print_as;
 pub use dim_map::{
     DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, flagged_dims, operand_map, permutation,

@@ -1,11 +1,12 @@
-//! What gets its meaning from a scalar.
+//! Dependence of expressions and tensors on scalars such as loop indices.
 
 use rustc_hash::FxHashSet;
 
 use crate::ir::{Attr, ExprId, For, Program, Stmt, SymbolId, TensorId};
 
 impl Program {
-    /// Whether an expression names, itself or through definitions, a symbol that `wanted` holds for.
+    /// Returns whether an expression depends, directly or through definitions, on a symbol for which `wanted`
+    /// returns true.
     pub fn depends_on(&self, expr: ExprId, wanted: &dyn Fn(SymbolId) -> bool) -> bool {
         let mut seen = FxHashSet::default();
         let mut pending = vec![expr];
@@ -25,8 +26,8 @@ impl Program {
     }
 }
 
-/// The names that a loop over an axis forgets in every iteration: those whose view or storage an attribute gives with
-/// the index, and what is made of these, in the order of the text.
+/// Returns the tensors that are rebound in each iteration of a loop, in the order of the text: those whose
+/// view or storage an attribute selects by the loop index, and those computed from them.
 pub fn loop_variant_tensors(program: &Program, it: &For) -> Vec<TensorId> {
     let mut found: Vec<TensorId> = Vec::new();
     let mut seen: FxHashSet<TensorId> = FxHashSet::default();

@@ -1,10 +1,12 @@
-//! Numbers for tensors, axes and work that a text does not number.
+//! Allocation of numbers for tensors, axes and work.
 
-/// Tensors, axes and work are numbered below this.
+/// Exclusive upper bound of the numbers of tensors, axes and work.
 pub(crate) const NUMBER_LIMIT: u32 = 1 << 31;
 
-/// A number below 2^31 from which on many are free: the one behind the largest, or, where that is too close to 2^31, the
-/// begin of the longest range that nobody uses.
+/// Returns a number below 2^31 that begins a long range of unused numbers.
+///
+/// This is the largest used number plus one or, if the largest used number is 2^30 or more, the beginning of
+/// the longest unused range.
 pub fn free_number(used: impl Iterator<Item = u32>) -> u32 {
     let mut used: Vec<u32> = used.filter(|it| *it < NUMBER_LIMIT).collect();
     match used.iter().max() {

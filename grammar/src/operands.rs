@@ -1,4 +1,4 @@
-//! What statements hold, visited in one place: attributes, scalar expressions and tensors.
+//! Accessors and visitors for the attributes, scalar expressions and tensors of statements.
 
 use crate::{
     attr::{self, AttrName, AttrValue, Key},
@@ -7,18 +7,18 @@ use crate::{
 };
 
 impl OpStmt {
-    /// The tensors that the operator reads, positional ones first.
+    /// Returns the tensor operands, positional ones before keyed ones.
     pub fn tensor_operands(&self) -> Vec<TensorId> {
         let keyed = self.attrs.iter().filter_map(|(_, attr)| attr.tensor());
         Program::tensors_of(&self.args).chain(keyed).collect()
     }
 
-    /// The value of an attribute; `None` where the statement does not have it.
+    /// Returns the value of an attribute, or `None` if the statement does not have it.
     pub fn get<T: AttrValue>(&self, key: Key<T>) -> Option<T::Read<'_>> {
         self.attr(key.name()).and_then(T::read)
     }
 
-    /// Gives an attribute a value, at the key's place in the operator's row.
+    /// Sets an attribute. A new attribute is inserted at its position in the operator's definition.
     pub fn set<T: AttrValue>(&mut self, key: Key<T>, value: T) {
         let value = value.into_attr();
         if let Some((_, old)) = self.attrs.iter_mut().find(|(name, _)| *name == key) {
@@ -33,12 +33,12 @@ impl OpStmt {
         self.attrs.insert(at, (key.name(), value));
     }
 
-    /// The attribute with this name, whatever its type.
+    /// Returns the attribute with this name, regardless of its type.
     pub(crate) fn attr(&self, name: AttrName) -> Option<&Attr> {
         self.attrs.iter().find(|(it, _)| *it == name).map(|(_, attr)| attr)
     }
 
-    /// The logical shape of the result of full, iota and eye; `None` for other operators.
+    /// Returns the logical shape of the result of full, iota or eye, or `None` for other operators.
     pub fn generated_shape(&self) -> Option<Vec<ExprId>> {
         let length = || match self.args.first() {
             Some(Operand::Scalar(length)) => Some(*length),
@@ -52,19 +52,21 @@ impl OpStmt {
         }
     }
 
-    /// Visits the scalar operands and attributes; not the indices of streams, and not what ShareMemHandles lists.
+    /// Visits the scalar operands and attributes, except stream indices and the statements listed in
+    /// ShareMemHandles.
     pub fn scalars(&self, visit: &mut dyn FnMut(ExprId)) {
         self.outs.iter().chain(&self.args).for_each(|it| it.scalar(visit));
         self.attrs.iter().for_each(|(_, attr)| attr.scalars(visit));
     }
 
-    /// As `scalars`, to change them.
+    /// As `scalars`, with mutable access.
     pub fn scalars_mut(&mut self, visit: &mut dyn FnMut(&mut ExprId)) {
         self.outs.iter_mut().chain(&mut self.args).for_each(|it| it.scalar_mut(visit));
         self.attrs.iter_mut().for_each(|(_, attr)| attr.scalars_mut(visit));
     }
 
-    /// Visits the tensors of results, operands and attributes, to change them; not those of what ShareMemHandles lists.
+    /// Visits the tensors of results, operands and attributes with mutable access, except those of the
+    /// statements listed in ShareMemHandles.
     pub fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut TensorId)) {
         self.outs.iter_mut().chain(&mut self.args).for_each(|it| it.tensor_mut(visit));
         self.attrs.iter_mut().for_each(|(_, attr)| attr.tensors_mut(visit));
@@ -115,7 +117,7 @@ impl Attr {
         }
     }
 
-    /// Visits the scalar expressions of an attribute, to change them.
+    /// Visits the scalar expressions of an attribute with mutable access.
     pub fn scalars_mut(&mut self, visit: &mut dyn FnMut(&mut ExprId)) {
         match self {
             Self::Scalar(expr) => visit(expr),

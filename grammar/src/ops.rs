@@ -1,9 +1,10 @@
-//! The op table: every operator that a host program or a HostUnit may hold, one row each.
+//! The op table: one definition for each operator of host programs and HostUnits.
 //!
-//! A row gives the spelling, the operands, the attributes, the type rule, the effect and a line of documentation.
-//! Reader, printer, verifier, planner and passes ask the row; none of them lists operators. To add an operator, add
-//! its row, an arm in the planner when no existing effect and rule covers it, and one test file. Attributes are declared
-//! in `attr`, each key with the type of its value, and the words that some of them take in `words`.
+//! A definition gives the spelling, the operands, the attributes, the type rule, the class and a line of
+//! documentation. The parser, the printer, the verifier, the planner and the passes read the definitions
+//! instead of listing operators. To add an operator, add its definition, a case in the planner if no existing
+//! class and type rule covers it, and one test file. `attr` declares the attribute keys with the types of
+//! their values, and `words` declares the keywords that some of them take.
 
 use std::sync::OnceLock;
 
@@ -14,18 +15,18 @@ use crate::{
     ids::TensorId,
 };
 
-/// One row of the table.
+/// The definition of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct OpDef {
     /// The operator.
     pub op: Op,
-    /// Its spelling.
+    /// Its name in the text.
     pub mnemonic: &'static str,
-    /// Spellings of other generations that mean the same.
+    /// Names in other versions of nvFuser with the same meaning.
     pub aliases: &'static [&'static str],
-    /// How the statement is laid out.
+    /// The textual format of the statement.
     pub format: AsmFormat,
-    /// What stands left of `=`.
+    /// Results, left of `=`.
     pub outs: &'static [OperandDef],
     /// Positional operands.
     pub args: &'static [OperandDef],
@@ -33,52 +34,52 @@ pub struct OpDef {
     pub attrs: &'static [OperandDef],
     /// The type rule that the verifier applies.
     pub type_rule: TypeRule,
-    /// What happens at run time.
+    /// The class, which determines the behaviour at run time.
     pub class: OpClass,
-    /// One line for `--list-ops`.
+    /// One line of documentation, printed by `--list-ops`.
     pub doc: &'static str,
 }
 
-/// An operand or attribute of an operator.
+/// The definition of an operand or attribute.
 #[derive(Clone, Copy, Debug)]
 pub struct OperandDef {
-    /// Its key in the text; for positional operands a name for messages.
+    /// Its key in the text; for a positional operand, a name that diagnostics use.
     pub name: &'static str,
-    /// What it may be.
+    /// The kind of value.
     pub kind: OperandKind,
-    /// How the operator uses it.
+    /// How the operator accesses it.
     pub access: AccessMode,
-    /// How often it occurs.
+    /// How many times it occurs.
     pub arity: Arity,
 }
 
-/// How an operator uses an operand.
+/// How an operator accesses the elements of an operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AccessMode {
     /// Reads its elements.
     Read,
     /// Writes its elements.
     Write,
-    /// Reads or writes, as the `type=` of the same statement says (send reads, recv writes).
+    /// Reads or writes, depending on `type=` of the same statement (send reads, recv writes).
     Transfer,
-    /// Gives the name a storage or a view; moves no data.
+    /// Binds the name to storage or to a view; accesses no elements.
     Bind,
-    /// Looks at the name, shape or value only.
+    /// Accesses no elements: only the name, the shape or the scalar value is used.
     NoAccess,
 }
 
-/// How often a parameter occurs.
+/// How many times an operand or attribute occurs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arity {
     /// Exactly once.
     One,
     /// At most once.
     Optional,
-    /// Any number of times, the last parameter only.
+    /// Any number of times; for the last operand only.
     Many,
 }
 
-/// How a statement is laid out in canonical text.
+/// The format of a statement in canonical text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AsmFormat {
     /// `out = name(a, key=value)`, one line.
@@ -107,69 +108,70 @@ pub enum AsmFormat {
     Launch,
 }
 
-/// Type rules, shared between rows. `verify::types` holds one function for each.
+/// Type rules, which operators share. `verify::types` implements each rule in one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypeRule {
-    /// Nothing to check.
+    /// No check.
     Unchecked,
     /// Same shape and element type.
     Same,
     /// Same shape; element types may differ.
     Cast,
-    /// Operands broadcast to the result's shape, all of one element type but for conditions and comparisons.
+    /// Operands broadcast to the shape of the result; all have one element type, except conditions and
+    /// comparisons.
     Pointwise,
     /// `x[…, k] · w[n, k]ᵀ + b[n]`.
     Linear,
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul,
-    /// The result has the operand's axes, some of them reductions.
+    /// The result has the axes of the operand, some of them as reduction axes.
     Reduce,
-    /// The result has one axis a flag; the flagged ones are new.
+    /// The result has one axis for each flag; flagged axes are new.
     Broadcast,
-    /// The operand has one axis a flag; the flagged ones, of extent 1, go.
+    /// The operand has one axis for each flag; flagged axes have extent 1 and are removed.
     Squeeze,
     /// The same axes in another order.
     Permute,
     /// The same number of elements.
     Reshape,
-    /// One axis less.
+    /// The result has one axis less than the operand.
     Select,
-    /// The same number of axes, none longer than the operand's.
+    /// The same number of axes; no extent exceeds that of the operand.
     Slice,
     /// A chunk of the operand along its stream axis.
     Shard,
-    /// The sizes and element types that the communication type asks for.
+    /// The sizes and element types that the type of communication requires.
     Communicate,
-    /// Without tensor operands: every element follows from its index in the whole tensor.
+    /// No tensor operands; each element depends only on its index in the whole tensor.
     Generate,
 }
 
-/// What an operator does at run time.
+/// The class of an operator: what it does at run time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpClass {
     /// Computes its results from its operands, on the current stream.
     Compute,
-    /// As `Compute`, element by element: the operator names the function.
+    /// As `Compute`, element by element; the operator determines the function.
     Elementwise,
     /// Binds its result to a view of its operand.
     View,
     /// Binds its result to storage.
     Allocate,
-    /// Drops a name.
+    /// Releases a name.
     Deallocate,
-    /// Posts data movement between ranks; its number names the work.
+    /// Posts a transfer between ranks; the statement's number identifies the work.
     Communicate,
     /// Makes the current stream wait for posted work.
     Wait,
-    /// Chooses, captures or joins streams.
+    /// Sets, captures or synchronises streams.
     Stream,
-    /// Brackets communications that are one posting.
+    /// Begins or ends a group of communications that are posted together.
     Coalescing,
-    /// Lets peers see buffers; blocks the host.
+    /// Shares memory handles of buffers with peers; blocks the host.
     ShareHandles,
     /// Runs a HostUnit on the current stream.
     HostUnit,
-    /// Runs a kernel that the text does not hold.
+    /// Runs a kernel whose code is not in the text.
     Opaque,
 }
 
@@ -177,7 +179,7 @@ const fn operand(name: &'static str, kind: OperandKind, mode: AccessMode, count:
     OperandDef { name, kind, access: mode, arity: count }
 }
 
-/// A positional operand that the operator only looks at.
+/// Defines a positional operand whose elements are not accessed.
 const fn no_access(name: &'static str, kind: OperandKind) -> OperandDef {
     operand(name, kind, AccessMode::NoAccess, Arity::One)
 }
@@ -218,7 +220,7 @@ const fn write(name: &'static str) -> OperandDef {
     operand(name, OperandKind::Tensor, AccessMode::Write, Arity::One)
 }
 
-/// Where random numbers begin; a tensor or a scalar.
+/// The seed of random numbers: a tensor or a scalar.
 const SEED: OperandDef = operand("seed", OperandKind::Value, AccessMode::Read, Arity::Optional);
 
 const RESULT: &[OperandDef] = &[write("out")];
@@ -227,7 +229,7 @@ const OPERAND: &[OperandDef] = &[read("in")];
 const TWO: &[OperandDef] = &[value("lhs"), value("rhs")];
 const THREE: &[OperandDef] = &[value("a"), value("b"), value("c")];
 
-/// A row with nothing in it, to be filled in.
+/// The default values of a definition.
 const DEFAULT_DEF: OpDef = OpDef {
     op: Op::Set,
     mnemonic: "",
@@ -272,35 +274,35 @@ const fn ternary(mnemonic: &'static str) -> OpDef {
     OpDef { args: THREE, ..unary(mnemonic) }
 }
 
-/// Writes the operator enum and the table from one list.
+/// Declares the operator enum and the table from one list.
 macro_rules! table {
     ($($(#[doc = $doc:literal])+ $op:ident = $row:expr;)*) => {
-        /// An operator; `row` tells everything about it.
+        /// An operator; `def` returns its definition.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Op { $($(#[doc = $doc])+ $op,)* }
 
-        /// The table, in the order of `Op`.
+        /// The op table, in the order of `Op`.
         pub static OPS: &[OpDef] = &[$(OpDef { op: Op::$op, doc: concat!($($doc),+), ..$row }),*];
     };
 }
 
 table! {
     // ---- streams and synchronisation
-    /// Makes a stream current: what follows is issued on it.
+    /// Makes a stream current: the statements that follow are issued on it.
     SetCurrentStream = OpDef { mnemonic: "SetCurrentStream", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };
-    /// Names the stream that is current.
+    /// Captures the current stream.
     GetCurrentStream = OpDef { mnemonic: "GetCurrentStream", format: AsmFormat::Call,
         outs: &[operand("stream", OperandKind::Stream, AccessMode::Bind, Arity::One)], args: &[], class: OpClass::Stream,
         ..DEFAULT_DEF };
-    /// Makes the current stream wait for what was issued on another one so far.
+    /// Makes the current stream wait for the work issued so far on another stream.
     Synchronize = OpDef { mnemonic: "Synchronize", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };
     /// Makes the current stream wait for a posted communication.
     Wait = OpDef { mnemonic: "Wait", args: &[attr(WORK)], class: OpClass::Wait, ..STATEMENT_DEF };
 
     // ---- communication
-    /// A collective of a team; `root` counts within the team.
+    /// A collective of a team; `root` is an index into the team.
     Communication = OpDef { mnemonic: "Communication", format: AsmFormat::Numbered,
         attrs: &[attr(TYPE), attr(TEAM), opt(ROOT), opt(RED_OP), reads(INPUT), writes(OUTPUT), opt(BACKEND),
             opt(ALGO), opt(MULTICAST_PROTOCOL)], type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
@@ -308,35 +310,35 @@ table! {
     P2PCommunication = OpDef { mnemonic: "P2PCommunication", format: AsmFormat::Numbered,
         attrs: &[attr(P2P_TYPE), keyed(BUFFER, AccessMode::Transfer, Arity::One), attr(PEER), opt(BACKEND),
             opt(PROTOCOL)], class: OpClass::Communicate, ..STATEMENT_DEF };
-    /// Every member sends to one member and receives from one; peers count within the team.
+    /// Each rank of a team sends to one rank and receives from one; peers are indices into the team.
     CollectivePermute = OpDef { mnemonic: "CollectivePermute", format: AsmFormat::Numbered,
         attrs: &[attr(TEAM), attr(SEND_PEER), attr(RECV_PEER), reads(INPUT), writes(OUTPUT), opt(BACKEND)],
         type_rule: TypeRule::Communicate, class: OpClass::Communicate, ..STATEMENT_DEF };
-    /// Opens a bracket of P2PCommunications that are posted as one.
+    /// Begins a group of P2PCommunications that are posted together.
     StartCoalescing = OpDef { mnemonic: "StartCoalescing", format: AsmFormat::Bare, class: OpClass::Coalescing, ..STATEMENT_DEF };
-    /// Closes the bracket and posts it; its number names the whole.
+    /// Ends the group and posts it; its number identifies the group.
     EndCoalescing = OpDef { mnemonic: "EndCoalescing", format: AsmFormat::Bare, class: OpClass::Coalescing, ..STATEMENT_DEF };
-    /// Exchanges handles of the listed transfers' buffers with their peers; blocks the host.
+    /// Exchanges memory handles of the buffers of the listed transfers with the peers; blocks the host.
     ShareMemHandles = OpDef { mnemonic: "ShareMemHandles", args: &[attr(TRANSFERS)], class: OpClass::ShareHandles,
         ..STATEMENT_DEF };
-    /// Sends every token to the ranks of its experts.
+    /// Sends each token to the ranks of its experts.
     Dispatch = OpDef { mnemonic: "Dispatch", format: AsmFormat::Numbered,
         attrs: &[attr(NUM_EXPERTS), opt(BACKEND), reads(IN), reads(TOPK_IDX), reads(TOPK_WEIGHTS),
             writes(OUT)], class: OpClass::Communicate, ..STATEMENT_DEF };
-    /// Brings every token back from its experts.
+    /// Returns each token from its experts.
     Combine = OpDef { mnemonic: "Combine", format: AsmFormat::Numbered,
         attrs: &[opt(BACKEND), reads(IN), reads(TOPK_WEIGHTS), reads(SRC_IDX), writes(OUT)],
         class: OpClass::Communicate, ..STATEMENT_DEF };
 
     // ---- memory, views, launches
-    /// Binds storage to a name, unless the name is bound already.
+    /// Allocates storage for a tensor, unless its name is already bound.
     AllocateOnce = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
         attrs: &[attr(BUFFER), attr(MEM_TYPE), attr(SIZE), attr(ZERO_INIT), opt(RESETS_TO_ZERO), opt(ALIAS)],
         class: OpClass::Allocate, ..DEFAULT_DEF };
-    /// Binds fresh storage to a name, every time.
+    /// Allocates new storage for a tensor at each execution.
     Allocate = OpDef { mnemonic: "ALLOCATE", format: AsmFormat::Call, outs: BIND, args: &[],
         attrs: &[attr(MEM_TYPE), attr(ZERO_INIT)], class: OpClass::Allocate, ..DEFAULT_DEF };
-    /// Drops a name; the storage lives on while a view or posted work holds it.
+    /// Releases a name; the storage is freed when no view and no posted work uses it.
     Deallocate = OpDef { mnemonic: "Deallocate", format: AsmFormat::Block,
         args: &[no_access("tensor", OperandKind::Tensor)], class: OpClass::Deallocate, ..STATEMENT_DEF };
     /// Binds a name to one index of an axis of another tensor.
@@ -346,10 +348,10 @@ table! {
     ShardByStream = OpDef { mnemonic: "ShardByStream", format: AsmFormat::Call, outs: BIND,
         args: &[no_access("in", OperandKind::Tensor)], attrs: &[attr(STREAM_INDEX)], type_rule: TypeRule::Shard,
         class: OpClass::View, ..DEFAULT_DEF };
-    /// Binds a name to all ranks' shards of a symmetric tensor, as one.
+    /// Binds a name to all ranks' shards of a symmetric tensor, as one tensor.
     SymmetricContiguousView = OpDef { mnemonic: "SymmetricContiguousView", format: AsmFormat::Call, outs: BIND,
         args: &[no_access("in", OperandKind::Tensor)], class: OpClass::View, ..DEFAULT_DEF };
-    /// Runs a kernel that the text does not hold; `kernel=` may name one.
+    /// Runs a kernel whose code is not in the text; `kernel=` may name one.
     LaunchKernel = OpDef { mnemonic: "LaunchKernel", format: AsmFormat::Launch,
         attrs: &[opt(GROUP_ID), reads(INPUTS), writes(OUTPUTS), opt(KERNEL)], class: OpClass::Opaque,
         ..STATEMENT_DEF };
@@ -358,11 +360,11 @@ table! {
         attrs: &[reads(INPUTS), writes(OUTPUTS)], class: OpClass::HostUnit, ..STATEMENT_DEF };
 
     // ---- copies and shapes
-    /// Copies; becomes a resharding when the shardings differ.
+    /// Copies a tensor; becomes a resharding if the shardings differ.
     Set = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("Set") };
-    /// Copies with the axes in another order.
+    /// Copies a tensor with its axes in another order.
     Permute = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Permute, ..call("Set.Permute") };
-    /// Copies at the border of a segment.
+    /// Copies a tensor at the boundary of a segment.
     SegmenterSet = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("SegmenterSet") };
     /// Copies to shared memory, in a scheduled kernel.
     CpAsync = OpDef { type_rule: TypeRule::Same, ..call("CpAsync") };
@@ -374,23 +376,23 @@ table! {
     LdMatrix = OpDef { type_rule: TypeRule::Same, ..call("LdMatrix") };
     /// Adds axes of extent 1.
     Broadcast = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Broadcast, ..call("broadcast") };
-    /// Drops axes of extent 1.
+    /// Removes axes of extent 1.
     Squeeze = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Squeeze, ..call("squeeze") };
-    /// Repeats axes of extent 1 without storing the copies.
+    /// Broadcasts axes of extent 1 without storing the copies.
     Expand = OpDef { format: AsmFormat::Call, args: &[read("in"), opt(EXTENTS)], type_rule: TypeRule::Pointwise,
         ..call("expand") };
-    /// The same elements in row-major order, in another shape.
+    /// Changes the shape; the elements keep their row-major order.
     Reshape = OpDef { format: AsmFormat::Call, aliases: &["view"], type_rule: TypeRule::Reshape, ..call("reshape") };
-    /// Repeats axes.
+    /// Repeats the elements along axes.
     Repeat = OpDef { format: AsmFormat::Call, ..call("repeat") };
-    /// One index of an axis.
+    /// Selects one index of an axis.
     Select = OpDef { attrs: &[attr(AXIS), attr(INDEX)], type_rule: TypeRule::Select, outs: BIND, class: OpClass::View,
         ..call("select") };
-    /// A range of every axis.
+    /// Selects a range of each axis.
     Slice = OpDef { args: &[read("in"), attr(RANGES)], type_rule: TypeRule::Slice, ..call("slice") };
     /// Adds elements at the ends of axes.
     Pad = OpDef { args: &[read("in"), attr(WIDTHS)], ..call("pad") };
-    /// Joins tensors along an axis.
+    /// Concatenates tensors along an axis.
     Cat = OpDef { args: &[operand("parts", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("cat") };
 
     // ---- products and reductions
@@ -400,16 +402,17 @@ table! {
         type_rule: TypeRule::Linear, ..call("linear") };
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], type_rule: TypeRule::Matmul, ..call("matmul") };
-    /// A product on tensor cores, in a scheduled kernel.
+    /// A matrix product on tensor cores, in a scheduled kernel.
     Mma = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
-    /// Combines the elements along the axes that are reductions in the result; those with one `group` in a row are printed as a GroupedReductionOp.
+    /// Reduces the axes that are reduction axes of the result; consecutive reductions of one `group` are
+    /// printed as one GroupedReductionOp.
     Reduction = OpDef { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], type_rule: TypeRule::Reduce,
         ..call("reduction") };
     /// Mean, sum of squares and count in one pass.
     Welford = OpDef { outs: &[write("avg"), write("var"), write("count")],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], attrs: &[opt(ALLREDUCE)],
         ..call("Welford") };
-    /// Running combination along an axis.
+    /// Prefix scan along an axis.
     Scan = OpDef { format: AsmFormat::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
         ..call("scan") };
 
@@ -440,27 +443,27 @@ table! {
     Gt = infix(">");
     /// Greater or equal.
     Ge = infix(">=");
-    /// Both.
+    /// Logical and.
     LogicalAnd = infix("&&");
-    /// Either.
+    /// Logical or.
     LogicalOr = infix("||");
-    /// Bits of both.
+    /// Bitwise and.
     BitAnd = infix("&");
-    /// Bits of either.
+    /// Bitwise or.
     BitOr = infix("|");
-    /// Bits of one.
+    /// Bitwise exclusive or.
     BitXor = infix("^");
-    /// Maximum; a NaN wins.
+    /// Maximum; propagates NaNs.
     Max = binary("max");
-    /// Minimum; a NaN wins.
+    /// Minimum; propagates NaNs.
     Min = binary("min");
-    /// Maximum; a number wins over a NaN.
+    /// Maximum; ignores NaNs.
     FMax = binary("fmax");
-    /// Minimum; a number wins over a NaN.
+    /// Minimum; ignores NaNs.
     FMin = binary("fmin");
     /// Power.
     Pow = binary("pow");
-    /// Angle of a point.
+    /// Two-argument arc tangent.
     Atan2 = OpDef { aliases: &["atan2f"], ..binary("atan2") };
     /// Floating-point remainder with the sign of the left operand.
     Fmod = OpDef { aliases: &["fmodf"], ..binary("fmod") };
@@ -472,7 +475,7 @@ table! {
     Gcd = binary("gcd");
     /// Quotient rounded up.
     CeilDiv = binary("ceilDiv");
-    /// A complex number of two real ones.
+    /// A complex number from a real and an imaginary part.
     Complex = binary("std::complex");
     /// Negation.
     Neg = OpDef { aliases: &["neg"], ..prefix("-") };
@@ -482,7 +485,7 @@ table! {
     BitNot = prefix("~");
     /// Conversion to the result's element type.
     Cast = OpDef { type_rule: TypeRule::Cast, ..unary("cast") };
-    /// The same bits as another element type.
+    /// Reinterprets the bits as another element type.
     BitCast = OpDef { type_rule: TypeRule::Cast, ..unary("bit_cast") };
     /// Absolute value.
     Abs = OpDef { aliases: &["fabs"], ..unary("abs") };
@@ -534,7 +537,7 @@ table! {
     Log2 = OpDef { aliases: &["log2f"], ..unary("log2") };
     /// Reciprocal.
     Reciprocal = unary("reciprocal");
-    /// Zero where negative.
+    /// Rectified linear unit: negative elements become zero.
     Relu = unary("relu");
     /// Reciprocal of the square root.
     Rsqrt = OpDef { aliases: &["rsqrtf"], ..unary("rsqrt") };
@@ -542,7 +545,7 @@ table! {
     Round = OpDef { aliases: &["nearbyint", "nearbyintf", "roundf"], ..unary("round") };
     /// Logistic function.
     Sigmoid = unary("sigmoid");
-    /// Whether the sign bit is set.
+    /// True if the sign bit is set.
     SignBit = unary("signbit");
     /// `x · sigmoid(x)`.
     Silu = unary("silu");
@@ -558,86 +561,86 @@ table! {
     Tanh = OpDef { aliases: &["tanhf"], ..unary("tanh") };
     /// Rounds toward zero.
     Trunc = OpDef { aliases: &["truncf"], ..unary("trunc") };
-    /// Smallest power of two that is not less.
+    /// Smallest power of two that is not less than the operand.
     BitCeil = unary("bit_ceil");
-    /// Whether it is neither infinite nor NaN.
+    /// True if the operand is neither infinite nor NaN.
     IsFinite = unary("isfinite");
-    /// Whether it is infinite.
+    /// True if the operand is infinite.
     IsInf = unary("isinf");
-    /// Whether it is NaN.
+    /// True if the operand is NaN.
     IsNan = unary("isnan");
-    /// Whether it is minus infinity.
+    /// True if the operand is minus infinity.
     IsNegInf = unary("isneginf");
-    /// Whether it is plus infinity.
+    /// True if the operand is plus infinity.
     IsPosInf = unary("isposinf");
-    /// Whether its imaginary part is zero.
+    /// True if the imaginary part is zero.
     IsReal = unary("isreal");
     /// Real part.
     Real = unary("std::real");
     /// Imaginary part.
     Imag = unary("std::imag");
-    /// `b` where `a` holds, else `c`.
+    /// `b` where `a` is true, else `c`.
     Where = ternary("where");
-    /// `a` bounded by `b` and `c`.
+    /// `a` clamped to the range from `b` to `c`.
     Clamp = ternary("clamp");
-    /// `a + c · (b − a)`; from `b` where `c ≥ ½`, as nvFuser computes it.
+    /// `a + c · (b − a)`; computed from `b` where `c ≥ ½`, as in nvFuser.
     Lerp = ternary("lerp");
     /// `c` where `a ≤ b`, else `a`.
     Threshold = ternary("threshold");
 
     // ---- generators
-    /// One value everywhere.
+    /// A tensor filled with one value.
     Full = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), no_access("value", OperandKind::Scalar)],
         type_rule: TypeRule::Generate, ..call("full") };
     /// An arithmetic progression.
     Iota = OpDef { format: AsmFormat::Function,
         args: &[no_access("length", OperandKind::Scalar), no_access("start", OperandKind::Scalar),
             no_access("step", OperandKind::Scalar), attr(DTYPE)], type_rule: TypeRule::Generate, ..call("iota") };
-    /// Ones on the diagonal.
+    /// An identity matrix.
     Eye = OpDef { format: AsmFormat::Function, args: &[no_access("length", OperandKind::Scalar), attr(DTYPE)],
         type_rule: TypeRule::Generate, ..call("eye") };
-    /// Random numbers from [0, 1).
+    /// Uniform random numbers in [0, 1).
     RngUniform = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_uniform") };
-    /// Random numbers from [low, high).
+    /// Uniform random numbers in [low, high).
     RngUniformRange = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("low", OperandKind::Scalar), no_access("high", OperandKind::Scalar), attr(DTYPE), SEED],
         ..call("rng_uniform_range") };
-    /// Random numbers of the standard normal distribution.
+    /// Random numbers from the standard normal distribution.
     RngNormal = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
         ..call("rng_normal_standard") };
-    /// Normally distributed random numbers.
+    /// Random numbers from a normal distribution with the given mean and deviation.
     RngNormalGeneral = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("mean", OperandKind::Scalar), no_access("deviation", OperandKind::Scalar), attr(DTYPE),
             SEED], ..call("rng_normal_general") };
 
-    /// The elements of a scalar or of an array of scalars.
+    /// A tensor of a scalar or of an array of scalars.
     TensorConstruct = OpDef { format: AsmFormat::Call, args: &[operand("in", OperandKind::Scalar, AccessMode::Read, Arity::One)],
         ..call("TensorConstruct") };
 
     // ---- indexing and sorting
-    /// Picks indices of an axis.
+    /// Selects indices of an axis.
     IndexSelect = OpDef { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],
         ..call("indexSelect") };
-    /// Picks elements along an axis, broadcasting the others.
+    /// Selects elements along an axis and broadcasts the other axes.
     TakeAlongAxis = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis") };
-    /// Picks elements along an axis.
+    /// Selects elements along an axis.
     TorchGather = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather") };
     /// Writes elements along an axis.
     Scatter = OpDef { format: AsmFormat::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
         ..call("scatter") };
-    /// Adds rows at indices.
+    /// Adds rows at the given indices.
     IndexPutAccumulate = OpDef { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate") };
-    /// Rows of a table.
+    /// Selects rows of a table.
     Embedding = OpDef { format: AsmFormat::Call,
         args: &[read("in"), read("weight"), operand("options", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt(PADDING_IDX), opt(MAX_NORM), opt(NORM_TYPE), opt(SCALE_GRAD_BY_FREQ), opt(SPARSE)],
         ..call("embedding") };
-    /// Largest or smallest elements and their places.
+    /// The largest or smallest elements and their indices.
     TopK = OpDef { format: AsmFormat::Call, outs: &[write("values"), write("indices")],
         args: &[read("in"), no_access("k", OperandKind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
         ..call("topk") };
-    /// The order that sorts an axis.
+    /// The indices that sort an axis.
     ArgSort = OpDef { format: AsmFormat::Call, attrs: &[attr(DIM), attr(DESCENDING), attr(STABLE)],
         ..call("argsort") };
 
@@ -652,7 +655,7 @@ table! {
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
             opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd") };
-    /// One matrix product a group.
+    /// One matrix product per group.
     GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(OFFSETS), opt_read(SCALE1), opt_read(SCALE2),
@@ -662,45 +665,46 @@ table! {
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), opt_read(ALPHA), opt_read(BIAS),
             opt_read(BETA)], ..call("ScaledMmaOp") };
-    /// One product of block-scaled fp4 matrices a group.
+    /// One product of block-scaled fp4 matrices per group.
     CutlassGroupedMma = OpDef { format: AsmFormat::Call, args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), reads(ALPHA), reads(PROBLEM_SIZES),
             reads(EXPERT_OFFSETS), reads(SF_OFFSETS)], ..call("CutlassNvfp4GroupedMmaOp") };
-    /// Quantises blocks and their scales.
+    /// Quantises blocks and computes their scales.
     BlockQuantize = OpDef { format: AsmFormat::Call, outs: &[write("scales"), write("quantized")],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("block_quantize") };
-    /// Lays the scales of each group out as a grouped matrix product wants them.
+    /// Arranges the scales of each group in the layout that a grouped matrix product requires.
     PreprocessGroupedScales = OpDef { format: AsmFormat::Wrapped, args: &[],
         attrs: &[reads(INPUT), reads(INPUT_OFFSETS), reads(OUTPUT_OFFSETS), attr(LAYOUT)],
         ..call("preprocessGroupedMatmulInputSf") };
 }
 
 impl OperandDef {
-    /// The key, of an attribute.
+    /// Returns the key of an attribute.
     pub(crate) const fn key(&self) -> AttrName {
         AttrName(self.name)
     }
 }
 
 impl OpDef {
-    /// What the row says of an attribute.
+    /// Returns the definition of an attribute.
     pub(crate) fn attr_def<T>(&self, key: Key<T>) -> Option<&'static OperandDef> {
         self.attrs.iter().find(|it| it.key() == key)
     }
 }
 
 impl Op {
-    /// The operator's row.
+    /// Returns the operator's definition.
     pub fn def(self) -> &'static OpDef {
         &OPS[self as usize]
     }
 
-    /// The operator's spelling.
+    /// Returns the operator's name in the text.
     pub fn name(self) -> &'static str {
         self.def().mnemonic
     }
 
-    /// Operators with this spelling (two ALLOCATEs differ in their keys, `-` in its operands); none: unknown.
+    /// Returns the operators with this name; empty if there are none. Several operators can share a name: the
+    /// two ALLOCATEs differ in their keys, and the two `-` in their number of operands.
     pub fn lookup(mnemonic: &str) -> &'static [Op] {
         static NAMES: OnceLock<FxHashMap<&'static str, Vec<Op>>> = OnceLock::new();
         let names = NAMES.get_or_init(|| {

@@ -1,7 +1,7 @@
-//! Text to syntax tree.
+//! Parses text into a syntax tree.
 //!
-//! Invariant: reading never fails as a whole. What could be read is returned beside everything that was wrong, in
-//! the order of the text.
+//! Invariant: parsing never fails as a whole. The parser returns everything that it could parse, with
+//! diagnostics in text order for the rest.
 
 use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
 
@@ -35,24 +35,30 @@ pub(crate) mod tests;
 
 type GrammarError<'s> = ParseError<u32, Token<'s>, ()>;
 
-/// Takes the parts of a container as they are read, in the order of the text.
+/// Receives the parts of a container in text order, as the parser completes them.
 pub trait ParseEvents<'s> {
-    /// `%options`.
+    /// Receives the entries of `%options`.
     fn options(&mut self, options: Vec<Arg<'s>>);
-    /// The header line.
+    /// Receives the tensor of a `%tensor` line.
+    fn declaration(&mut self, tensor: Expr<'s>);
+    /// Receives the header line.
     fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>);
-    /// One statement of the body, with those inside of it.
+    /// Receives one statement of the body, including nested statements.
     fn stmt(&mut self, stmt: Stmt<'s>);
-    /// A HostUnit section.
+    /// Receives a HostUnit section.
     fn unit(&mut self, unit: Unit<'s>);
-    /// A section after the closer.
+    /// Receives a section after the closing brace.
     fn trailer(&mut self, trailer: Trailer<'s>);
 }
 
-/// Collects the parts.
+/// Builds a tree of the whole container.
 impl<'s> ParseEvents<'s> for Container<'s> {
     fn options(&mut self, options: Vec<Arg<'s>>) {
         self.options.extend(options);
+    }
+
+    fn declaration(&mut self, tensor: Expr<'s>) {
+        self.declarations.push(tensor);
     }
 
     fn header(&mut self, span: Span, inputs: Vec<Expr<'s>>, outputs: Vec<Expr<'s>>) {
@@ -72,20 +78,20 @@ impl<'s> ParseEvents<'s> for Container<'s> {
     }
 }
 
-/// Reads every container of `source` into a tree; text around them is skipped.
+/// Parses every container of `source`; skips the text around them.
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut file = File::default();
     let mut diagnostics = Vec::new();
-    for_each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
+    for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
         let mut container = Container::default();
-        if parse_container(laid, &mut container, diagnostics) {
+        if parse_container(token_stream, &mut container, diagnostics) {
             file.containers.push(container);
         }
     });
     (file, diagnostics)
 }
 
-/// Finds the containers of `source` and hands each over, laid out.
+/// Finds the containers of `source` and calls `visit` with the tokens of each.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
@@ -98,9 +104,9 @@ pub(crate) fn for_each_container<'s>(
         let start = line_start_if_blank(source, start);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
-        let laid = indentation::container_tokens(text, diagnostics);
-        at = start + laid.end.max(1);
-        visit(laid, diagnostics);
+        let token_stream = indentation::container_tokens(text, diagnostics);
+        at = start + token_stream.end.max(1);
+        visit(token_stream, diagnostics);
     }
     diagnostics.extend(stray_closer(source, at, source.len()));
     if !seen {
@@ -118,33 +124,33 @@ pub(crate) fn for_each_container<'s>(
     diagnostics.sort_by_key(|it| it.span().start);
 }
 
-/// Reads a container into `sink`; false where it does not read to its end.
+/// Parses a container and passes its parts to `events`. Returns false if the parser does not reach its end.
 pub(crate) fn parse_container<'s>(
-    laid: TokenStream<'s>,
-    sink: &mut dyn ParseEvents<'s>,
+    token_stream: TokenStream<'s>,
+    events: &mut dyn ParseEvents<'s>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> bool {
     let mut errors = Vec::new();
-    let (source, truncated) = (laid.source(), laid.truncated_at);
-    let res = syntax::FileParser::new().parse(source, &mut errors, sink, laid.into_tokens());
+    let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
+    let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     report_grammar_errors(errors, source.base, truncated, diagnostics);
     diagnostics.extend(res.as_ref().err().cloned().and_then(expected::diagnose));
     res.is_ok()
 }
 
-/// Reads one scalar expression, such as `(rank+streamIdx)%8`.
+/// Parses one scalar expression, such as `(rank+streamIdx)%8`.
 pub fn parse_scalar(source: &str) -> Result<Expr<'_>, Vec<Diagnostic>> {
     parse_scalar_at(source, 0)
 }
 
-/// Reads one scalar expression that stands at `base` in a longer text.
+/// Parses one scalar expression that begins at offset `base` of a longer text.
 pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnostic>> {
     let text = Source { text: source, base };
     let mut diagnostics = Vec::new();
-    let laid = indentation::expression_tokens(text, &mut diagnostics);
+    let token_stream = indentation::expression_tokens(text, &mut diagnostics);
     let mut errors = Vec::new();
-    let truncated = laid.truncated_at;
-    let tokens = laid.into_tokens();
+    let truncated = token_stream.truncated_at;
+    let tokens = token_stream.into_tokens();
     let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
     report_grammar_errors(errors, base, truncated, &mut diagnostics);
     match res {
@@ -165,17 +171,19 @@ fn report_grammar_errors(
     truncated: Option<u32>,
     diagnostics: &mut Vec<Diagnostic>,
 ) {
-    // Where indentation is lost, and that was said, no ELSE stands behind the branch that it belongs to.
+    // If lost indentation is already reported, an `ELSE` may be separated from its branch; that is not a
+    // second error.
     let mut own = diagnostics.iter().rev().take_while(|it| it.span().start >= base);
     let lost = own.any(|it| it.code == Code::LostIndentation);
     let stray = |it: &GrammarError<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == TokenKind::Else);
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);
-    // What is wrong where the text breaks off is known already.
+    // Errors at the point of truncation follow from the truncation, which is already reported.
     diagnostics.extend(faults.filter(|it| truncated.is_none_or(|end| it.span().end < end)));
 }
 
-/// A closer between containers: the one before it ended too early, and what stands between was skipped.
+/// Reports a closing brace between containers: the container before it ended too early, and the text between
+/// them was skipped.
 fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     const CLOSER: &str = "} // %HostIrContainer";
     let text = source.get(from..to).filter(|_| from > 0)?;
@@ -185,20 +193,25 @@ fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
     };
     let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;
     let span = Span::new(from + found, from + found + 1);
-    let message = "`}` closes a container that has ended already";
+    let message = "`}` closes a container that has already ended";
     let last = source.get(..from)?.chars().next_back().map_or(0, char::len_utf8);
     let early = Span::new(from - last, from);
-    Some(Diagnostic::new(Code::Syntax, span, message, "expected once").label(early, "it ended here"))
+    Some(
+        Diagnostic::new(Code::Syntax, span, message, "expected no second `}`")
+            .label(early, "the container ended here"),
+    )
 }
 
-/// Where the line of `start` begins, when only blanks stand before it: its column counts.
+/// Returns the start of the line that contains `start` if only blanks precede `start` on it, because its
+/// column matters; otherwise returns `start`.
 fn line_start_if_blank(source: &str, start: usize) -> usize {
     let before = source.get(..start).unwrap_or("");
     let line = before.trim_end_matches([' ', '\t']);
     if line.is_empty() || line.ends_with('\n') { line.len() } else { start }
 }
 
-/// Where the next container begins, if only with its second line, as some were published in 2024.
+/// Returns the offset of the next container. Some dumps published in 2024 lack the first line; those begin
+/// with the second line.
 fn next_container(source: &str, from: usize) -> Option<usize> {
     let marked = next_container_marker(source, from);
     let before = source.get(from..marked.unwrap_or(source.len()))?;
@@ -213,7 +226,7 @@ fn next_container(source: &str, from: usize) -> Option<usize> {
     headless.min().map(|at| from + at).or(marked)
 }
 
-/// Where the next `%HostIrContainer`, or its `%options`, begins.
+/// Returns the offset of the next `%HostIrContainer`, or of the first `%options` or `%tensor` line before it.
 fn next_container_marker(source: &str, from: usize) -> Option<usize> {
     let rest = source.get(from..)?;
     let (mut seen, mut comment, mut blank) = (0, false, true);
@@ -228,11 +241,11 @@ fn next_container_marker(source: &str, from: usize) -> Option<usize> {
         seen = at;
         let text = rest.get(at..).unwrap_or("");
         let header = text.strip_prefix("%HostIrContainer").is_some_and(|it| it.trim_start().starts_with('{'));
-        if !comment && (header || blank && text.starts_with("%options")) {
+        if !comment && (header || blank && (text.starts_with("%options") || text.starts_with("%tensor"))) {
             return Some(from + at);
         }
-        // The `%` itself begins the next gap. What stands behind a closer's name, where a dump was folded into one
-        // line, is no comment.
+        // The `%` itself begins the next gap. In a dump folded into one line, the text after the name that
+        // follows a closing brace is not a comment.
         blank = false;
         let closer = gap.trim_matches(' ') == "//" && source.get(..from).is_some_and(|it| it.ends_with('}'));
         comment &= !(closer && text.starts_with("%HostIrContainer"));

@@ -1,9 +1,10 @@
-//! IR to text, in the newest spelling or in that of 2025.
+//! Converts IR to text, in the newest spelling or in that of 2025.
 //!
-//! Invariant: the printer writes what it is given and infers nothing: what a reader would take for something else is in
-//! `Options`.
+//! Invariant: the printer infers nothing. `Options` lists the facts that the text has to state because a
+//! reader would infer something else.
 
 mod group;
+mod short;
 mod y2025;
 
 use std::{borrow::Cow, fmt::Write, io, str::FromStr};
@@ -24,13 +25,15 @@ use crate::{
     },
 };
 
-/// A way to spell programs.
+/// A dialect of the textual format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Dialect {
-    /// The newest spelling, with everything that dumps leave out.
+    /// The newest spelling, including the information that dumps omit.
     #[default]
     Canonical,
-    /// What nvFuser printed from September 2025 to January 2026.
+    /// The canonical text with a `%tensor` line for each tensor and short names after it.
+    Short,
+    /// The format that nvFuser printed from September 2025 to January 2026.
     Y2025,
 }
 
@@ -40,24 +43,27 @@ impl FromStr for Dialect {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "canonical" => Ok(Self::Canonical),
+            "short" => Ok(Self::Short),
             "2025" => Ok(Self::Y2025),
-            _ => Err("expected `canonical` or `2025`".to_owned()),
+            _ => Err("expected `canonical`, `short` or `2025`".to_owned()),
         }
     }
 }
 
-/// What the text has to say because a reader would take it for something else.
+/// Facts that the text has to state because a reader would otherwise infer something else.
 pub(crate) struct Options {
-    /// Whether `%options roots=team` says that roots count within teams.
+    /// Whether to print `%options roots=team`: roots are indices into the team.
     pub(crate) roots_in_team: bool,
-    /// The tensors with a line in the `Domains:` section; `None`: no section.
+    /// The tensors that get a line in the `Domains:` section; `None`: the section is omitted.
     pub(crate) domains: Option<Vec<TensorId>>,
 }
 
-/// Writes the text of a container in the newest spelling, a piece at a time.
+pub(crate) use short::write_short;
+
+/// Writes the text of a container in the newest spelling, in pieces.
 ///
 /// # Errors
-/// What `out` fails with.
+/// Returns the first error of `out`.
 pub(crate) fn write(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
     let mut printer = Printer::new(program, Dialect::Canonical);
     let mut result = Ok(());
@@ -73,17 +79,19 @@ pub(crate) fn write(program: &Program, options: &Options, out: &mut dyn io::Writ
     out.write_all(printer.out.as_bytes())
 }
 
-/// The `Domains:` section of a container, with the blank line in front of it; empty where it has none.
+/// Returns the `Domains:` section of a container with the blank line before it, or an empty string if it has
+/// none.
 pub(crate) fn domains_section(program: &Program, options: &Options) -> String {
     let mut printer = Printer::new(program, Dialect::Canonical);
     printer.domains(options);
     printer.out
 }
 
-/// So much text is collected before it goes out.
+/// Bytes of text that are collected before they are written.
 const FLUSH_SIZE: usize = 1 << 16;
 
-/// The text of a container in the spelling of 2025, without what that has no words for.
+/// Returns the text of a container in the 2025 dialect, without the information that this dialect cannot
+/// express.
 pub(crate) fn print_2025(program: &Program) -> String {
     let mut printer = Printer::new(program, Dialect::Y2025);
     let mut text = String::from("\n");
@@ -92,12 +100,12 @@ pub(crate) fn print_2025(program: &Program) -> String {
     text + &printer.out + "\n"
 }
 
-/// The value of an attribute, tensors by short name only.
+/// Returns the text of an attribute's value, with tensors by their short names.
 pub(crate) fn attr_text(program: &Program, attr: &Attr) -> String {
     Printer::with_short_names(program).attr(attr)
 }
 
-/// The text of one statement's first line, for reports: tensors by short name only.
+/// Returns the first line of a statement for reports, with tensors by their short names.
 pub fn summary(program: &Program, stmt: StmtId) -> String {
     let mut printer = Printer::with_short_names(program);
     match &program.stmts[stmt] {
@@ -117,22 +125,22 @@ struct Printer<'p> {
     program: &'p Program,
     out: String,
     dialect: Dialect,
-    /// Texts of tensors, made on first use.
+    /// Texts of tensors, created on first use.
     tensors: FxHashMap<TensorId, String>,
-    /// Numbers that name captured streams, in dialects where numbers do.
+    /// Numbers of captured streams, in dialects that print numbers for them.
     captured: Vec<i64>,
 }
 
 impl<'p> Printer<'p> {
     fn new(program: &'p Program, dialect: Dialect) -> Self {
         let captured = match dialect {
-            Dialect::Canonical => Vec::new(),
+            Dialect::Canonical | Dialect::Short => Vec::new(),
             Dialect::Y2025 => y2025::captured_stream_numbers(program),
         };
         Self { program, out: String::new(), dialect, tensors: FxHashMap::default(), captured }
     }
 
-    /// A printer that calls tensors by their short names.
+    /// Creates a printer that prints tensors by their short names.
     fn with_short_names(program: &'p Program) -> Self {
         let tensors = program.tensors.ids().map(|id| (id, program.tensor_name(id))).collect();
         Self { tensors, ..Self::new(program, Dialect::Canonical) }
@@ -152,7 +160,7 @@ impl Printer<'_> {
         }
     }
 
-    /// Hands full pieces of the text to `piece`; the last one stays in `out`.
+    /// Passes complete pieces of the text to `piece`; the last piece remains in `out`.
     fn container(&mut self, piece: &mut dyn FnMut(&str)) {
         let program = self.program;
         self.out.push_str("%HostIrContainer { (");
@@ -166,8 +174,10 @@ impl Printer<'_> {
             if self.out.len() > FLUSH_SIZE {
                 piece(&self.out);
                 self.out.clear();
-                // Most tensors are used close together: the texts of those that come again are made again.
-                self.tensors.clear();
+                // Most uses of a tensor are close together, so its text is rarely created again.
+                if self.dialect == Dialect::Canonical {
+                    self.tensors.clear();
+                }
             }
         }
         for unit in program.units.ids() {
@@ -195,7 +205,7 @@ impl Printer<'_> {
         let Some(tensors) = &options.domains else { return };
         self.out.push_str("\nDomains:\n");
         if tensors.is_empty() {
-            // Without the section a reader would infer domains from sizes.
+            // Without the section, a reader would infer domains from sizes.
             self.out.push_str("  // every tensor has the axes of its text\n");
         }
         for tensor in tensors {
@@ -212,7 +222,7 @@ impl Printer<'_> {
             return;
         };
         match self.dialect {
-            Dialect::Canonical => {
+            Dialect::Canonical | Dialect::Short => {
                 self.out.push_str("Inputs={");
                 self.operands(&it.inputs);
                 self.out.push_str("} -> Outputs={");
@@ -233,7 +243,8 @@ impl Printer<'_> {
         }
     }
 
-    /// Writes the first of some statements, or the group that they begin with, and returns those behind it.
+    /// Prints the first statement, or the group of reductions that begins there, and returns the remaining
+    /// statements.
     fn print_next<'b>(&mut self, stmts: &'b [StmtId], depth: usize) -> &'b [StmtId] {
         let grouped = group::group_len(self.program, stmts);
         self.indent(depth);
@@ -296,10 +307,11 @@ impl Printer<'_> {
         };
     }
 
-    /// One operator statement, without its final newline.
+    /// Prints one operator statement without its final newline.
     fn op(&mut self, stmt: &OpStmt, depth: usize) {
         match self.dialect {
             Dialect::Canonical => self.canonical_op(stmt, depth),
+            Dialect::Short => self.short_op(stmt),
             Dialect::Y2025 => self.op_2025(stmt, depth),
         }
     }
@@ -331,7 +343,7 @@ impl Printer<'_> {
             _ => Cow::Borrowed(row.mnemonic),
         };
         let pad = 2 * depth;
-        // Before, between and behind the arguments.
+        // Text before, between and after the arguments.
         let (before, between, behind): (String, Cow<'_, str>, &str) = match row.format {
             AsmFormat::Call | AsmFormat::Statement => (format!("{name}("), ", ".into(), ")"),
             AsmFormat::Padded => (format!("{name}( "), ", ".into(), " )"),
@@ -369,7 +381,8 @@ impl Printer<'_> {
         };
     }
 
-    /// Arguments in the order of the row, keys with `sign` behind them, `between` them.
+    /// Prints the arguments in the order of the definition, with `sign` after keys and `between` as the
+    /// separator.
     fn write_arguments(&mut self, stmt: &OpStmt, sign: &str, between: &str) {
         let row = stmt.op.def();
         let mut operands = stmt.args.iter();
@@ -399,13 +412,13 @@ impl Printer<'_> {
             }
             next(self);
             self.out.push_str(name.0);
-            // nvFuser prints this one without blanks, whatever stands around it.
+            // nvFuser always prints this attribute without blanks.
             self.out.push_str(if *name == attr::CACHE_OP { "=" } else { sign });
             self.write_attr(attr);
         }
     }
 
-    /// The arguments one by one.
+    /// Returns the texts of the arguments.
     fn arguments(&mut self, stmt: &OpStmt, sign: &str) -> Vec<String> {
         const BETWEEN: &str = "\0";
         let outer = std::mem::take(&mut self.out);
@@ -494,11 +507,11 @@ impl Printer<'_> {
 
     fn write_operand(&mut self, operand: Operand) {
         match operand {
-            Operand::Tensor(tensor) => {
+            Operand::Tensor(tensor) if self.dialect != Dialect::Short => {
                 let program = self.program;
                 self.out.push_str(self.tensors.entry(tensor).or_insert_with(|| tensor_text(program, tensor)));
             }
-            Operand::Scalar(_) | Operand::Stream(_) => {
+            Operand::Tensor(_) | Operand::Scalar(_) | Operand::Stream(_) => {
                 let text = self.operand(operand);
                 self.out.push_str(&text);
             }
@@ -507,6 +520,7 @@ impl Printer<'_> {
 
     fn operand(&mut self, operand: Operand) -> String {
         match operand {
+            Operand::Tensor(tensor) if self.dialect == Dialect::Short => self.short_tensor(tensor),
             Operand::Tensor(tensor) => {
                 self.tensors.entry(tensor).or_insert_with(|| tensor_text(self.program, tensor)).clone()
             }
@@ -523,7 +537,8 @@ impl Printer<'_> {
         number.map_or_else(|| stream_text(self.program, stream), |it| format!("Stream {it}"))
     }
 
-    /// `__bfloat2float` between the types that nvFuser has such names for, else `__to_int64_t`.
+    /// Returns the name of a cast: `__bfloat2float` between the floating-point types for which nvFuser has
+    /// such names, otherwise `__to_int64_t` and the like.
     fn cast_name(&self, stmt: &OpStmt) -> String {
         let dtype = |it: Option<TensorId>| it.and_then(|id| self.program.tensors[id].dtype);
         let from = dtype(stmt.args.first().and_then(|it| it.tensor()));
@@ -541,7 +556,7 @@ impl Printer<'_> {
     }
 }
 
-/// What stands between a key and its value.
+/// Returns the separator between a key and its value.
 fn key_separator(syntax: AsmFormat) -> &'static str {
     match syntax {
         AsmFormat::Padded | AsmFormat::Function | AsmFormat::Wrapped => " = ",

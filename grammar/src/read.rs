@@ -1,4 +1,4 @@
-//! Text to programs: cleaning, parsing and resolving one after the other.
+//! Reads programs from text: cleans the text, parses it and resolves names.
 
 use crate::{
     diagnostic::Diagnostic,
@@ -7,7 +7,8 @@ use crate::{
     parse, resolve,
 };
 
-/// Reads every container of a text. Programs come back even where there are errors, for what can still be told.
+/// Reads every container of a text. Returns programs even if there are errors, so that further analyses can
+/// still run on them.
 pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let mut clean = dump_cleanup::clean(source);
     let (mut programs, mut diagnostics) = read_clean(&clean.text);
@@ -17,16 +18,17 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     (programs, diagnostics)
 }
 
-/// As `read`, of a text without traces of pasting.
+/// Reads a text that needs no cleanup.
 pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
-    parse::for_each_container(source, &mut diagnostics, &mut |laid, diagnostics| {
-        programs.extend(resolve::resolve(laid, source, diagnostics));
+    parse::for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
+        programs.extend(resolve::resolve(token_stream, source, diagnostics));
     });
     (programs, diagnostics)
 }
 
-/// Reads a scalar expression in the names of a program's container; `None` where it is none.
+/// Reads a scalar expression and resolves its names in the container of `program`. Returns `None` if `source`
+/// is not a valid scalar expression.
 pub fn read_scalar(program: &mut Program, source: &str) -> Option<ExprId> {
     let expr = parse::parse_scalar(source).ok()?;
     resolve::resolve_scalar(program, &expr, source)

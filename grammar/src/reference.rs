@@ -1,4 +1,4 @@
-//! Test: everything that the language reference shows is true.
+//! Tests that the programs, statements and codes of the language reference are correct.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ use crate::{
 
 const REFERENCE: &str = include_str!("../REFERENCE.md");
 
-/// The cells of every table row with this many of them, headings left out.
+/// Returns the cells of all table rows with `width` cells, without the headings.
 fn rows(width: usize) -> Vec<Vec<String>> {
     let cells = |line: &str| -> Vec<String> {
         let line = line.replace("\\|", "\0");
@@ -23,12 +23,12 @@ fn rows(width: usize) -> Vec<Vec<String>> {
     lines.map(cells).filter(|cells| cells.len() == width).collect()
 }
 
-/// The texts between backticks.
+/// Returns the texts between backticks.
 fn quoted(cell: &str) -> Vec<&str> {
     cell.split('`').skip(1).step_by(2).collect()
 }
 
-/// Writes `T3` in full; `T9` is of another element type.
+/// Replaces short names such as `T3` by full tensors; `T9` has another element type.
 fn in_full(text: &str) -> String {
     let mut res = String::new();
     let mut rest = text;
@@ -47,7 +47,7 @@ fn in_full(text: &str) -> String {
     res + rest
 }
 
-/// The one statement of a text.
+/// Reads a text with one statement; returns its operator and its canonical text.
 #[track_caller]
 fn statement(text: &str) -> (Op, String) {
     let unit = if text.contains("HostUnit0") { "\nHostUnit0: [...]\n" } else { "" };
@@ -61,7 +61,7 @@ fn statement(text: &str) -> (Op, String) {
         Stmt::Op(it) => Some(it.op),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
-    assert!(op.is_some(), "{text} is no operator");
+    assert!(op.is_some(), "`{text}` is not an operator");
     (op.unwrap_or(Op::Set), summary(program, body[0]))
 }
 
@@ -78,8 +78,8 @@ fn statements_are_spelled_as_shown() {
             assert_eq!(statement(older), (op, text.clone()), "{older}");
         }
         let doc = op.def().doc.trim().replace(" \n", "\n").replace('\n', " ");
-        assert!(row[2].starts_with(&doc), "`{canonical}` means: {doc}");
-        assert!(shown.insert(op), "{canonical} stands there twice");
+        assert!(row[2].starts_with(&doc), "the row of `{canonical}` must begin with: {doc}");
+        assert!(shown.insert(op), "`{canonical}` has two rows");
     }
     let missing: Vec<&str> = OPS.iter().filter(|it| !shown.contains(&it.op)).map(|it| it.mnemonic).collect();
     assert!(missing.is_empty(), "REFERENCE.md has no row for {missing:?}");
@@ -105,5 +105,8 @@ fn codes_are_complete() {
     let shown: HashSet<&str> = rows.iter().flat_map(|row| quoted(&row[0])).collect();
     let known: HashSet<&str> = Code::ALL.iter().map(|it| it.text()).collect();
     let differing: Vec<_> = shown.symmetric_difference(&known).collect();
-    assert!(differing.is_empty(), "in REFERENCE.md or in the table, not in both: {differing:?}");
+    assert!(
+        differing.is_empty(),
+        "in either REFERENCE.md or the table of codes, but not in both: {differing:?}"
+    );
 }

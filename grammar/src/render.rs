@@ -1,4 +1,4 @@
-//! Draws diagnostics: for people (ariadne), one line each, as JSON lines, or as a SARIF log.
+//! Renders diagnostics: with source excerpts (ariadne), one line each, as JSON lines, or as a SARIF log.
 
 use std::{io, ops::Range, str::FromStr};
 
@@ -6,15 +6,15 @@ use ariadne::{Color, Config, IndexType, Label, Report, ReportKind, Source};
 
 use crate::{codes::Severity, diagnostic::Diagnostic, sarif::Log, span::LineIndex};
 
-/// How diagnostics are drawn.
+/// The output format of diagnostics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Format {
-    /// With the source text around.
+    /// With excerpts of the source text.
     #[default]
     Human,
     /// `file:line:column: error[E0102]: message`.
     Short,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// A SARIF log.
     Sarif,
@@ -29,15 +29,18 @@ impl FromStr for Format {
             "short" => Ok(Self::Short),
             "json" => Ok(Self::Json),
             "sarif" => Ok(Self::Sarif),
-            _ => Err(format!("`{text}` is no error format: expected human, short, json or sarif")),
+            _ => Err(format!("`{text}` is not an error format: expected human, short, json or sarif")),
         }
     }
 }
 
-/// Writes all diagnostics about `source`, which was read from `file`. A SARIF log is whole: `sarif::Log` makes one of several texts.
+/// Writes all diagnostics about `source`, which was read from `file`.
+///
+/// A SARIF log is written as a complete document; use `sarif::Log` to combine the diagnostics of several
+/// texts.
 ///
 /// # Errors
-/// What `out` fails with.
+/// Returns the first error of `out`.
 pub fn render(
     diagnostics: &[Diagnostic],
     file: &str,
@@ -75,9 +78,9 @@ pub fn render(
     }
 }
 
-/// Most diagnostics that are drawn with the text around: nobody reads on.
+/// Maximum number of diagnostics that are printed with source excerpts.
 const MAX_DRAWN: usize = 100;
-/// Longest line that is drawn, in bytes.
+/// Maximum length in bytes of a source line that is printed.
 const MAX_LINE_WIDTH: u32 = 16 << 10;
 
 fn severity_name(severity: Severity) -> &'static str {
@@ -106,7 +109,7 @@ fn render_human(
         .with_config(config)
         .with_code(it.code.text())
         .with_message(&it.message);
-    // Labels that are out of line order make ariadne draw the header of the file again.
+    // ariadne repeats the header of the file for labels that are not in line order.
     let mut labels: Vec<_> =
         it.labels.iter().zip(std::iter::once(paint).chain(std::iter::repeat(Color::Blue))).collect();
     labels.sort_by_key(|((span, _), _)| lines.line(span.start));
@@ -123,13 +126,13 @@ fn render_human(
     if color {
         return report.write((file.to_owned(), source), out);
     }
-    // The kind of a remark has its colour whatever the configuration says.
+    // ariadne colours a custom report kind even if colours are disabled.
     let mut text = Vec::new();
     report.write((file.to_owned(), source), &mut text)?;
     out.write_all(&without_colors(&text))
 }
 
-/// Text without the escape sequences of colours.
+/// Removes the escape sequences of colours.
 fn without_colors(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -147,11 +150,12 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// The part of a span that is underlined: its first line, and of that so much that the label stays in sight; statements
-/// spell tensors in full and run to hundreds of columns.
+/// Returns the part of a span to underline: its first line, truncated so that the label stays visible.
+///
+/// Statements spell tensors in full and can be hundreds of columns wide.
 fn underlined_range(source: &str, span: crate::span::Span) -> Range<usize> {
     const WIDEST: usize = 60;
-    // Only whole signs can be drawn.
+    // The range must begin and end at character boundaries.
     let whole =
         |at: u32| (0..=(at as usize).min(source.len())).rfind(|it| source.is_char_boundary(*it)).unwrap_or(0);
     let (start, end) = (whole(span.start.min(span.end)), whole(span.end));

@@ -1,22 +1,23 @@
-//! What the root of a collective can mean: a device of the world, or a member of the team.
+//! Interprets the root of a collective: a device number, or an index in the team.
 
 use crate::{
     attr,
     ir::{ExprId, Program, Stmt},
 };
 
-/// What `root=` can mean.
+/// The possible interpretations of `root=`.
 pub(crate) enum RootInterpretation {
-    /// The same member either way.
+    /// Both interpretations give the same member, or only the index is possible.
     Unambiguous,
-    /// A device only: this member of the team.
+    /// Only a device number is possible; it is this index in the team.
     DeviceOnly(i64),
-    /// A member of the team, or a device, which would be this member where that can be told.
+    /// An index in the team, or a device number; the value is the device's index in the team if the root is
+    /// constant.
     MemberOrDevice(Option<i64>),
 }
 
 impl RootInterpretation {
-    /// What a root of a team can mean.
+    /// Returns the interpretations of `root` for `team`.
     pub(crate) fn of(program: &Program, root: ExprId, team: &[usize]) -> Self {
         if team.iter().enumerate().all(|(at, device)| at == *device) {
             return Self::Unambiguous;
@@ -34,7 +35,8 @@ impl RootInterpretation {
     }
 }
 
-/// Whether a reader could take some root for a device: then the text has to say that roots count within teams.
+/// Returns whether a reader could interpret the root of some collective as a device number. The text must
+/// then state that roots are indices in the team.
 pub(crate) fn has_ambiguous_roots(program: &Program) -> bool {
     let mut res = false;
     if let Some(body) = program.body {

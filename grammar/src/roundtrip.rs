@@ -1,7 +1,7 @@
-//! Property: for any program, canonical text is a fixed point, and reads back without a word of warning.
+//! Property tests: for each program, canonical text is a fixed point and reads back without diagnostics.
 //!
-//! Programs are drawn from the op table, so a new row is covered from the day it is written. A list of numbers decides
-//! everything; a list that runs out means zeros, so failing programs shrink to short ones.
+//! Programs are generated from the op table, so that new operators are covered. A list of numbers determines
+//! all choices, and zero is used after its end, so that failing programs shrink to short ones.
 
 use std::fmt::Write;
 
@@ -19,9 +19,9 @@ use crate::{
 struct ProgramGenerator {
     choices: Vec<u32>,
     at: usize,
-    /// Statement numbers handed out.
+    /// The last statement number that was used.
     number: u32,
-    /// Numbers that a Wait may name.
+    /// Numbers that a Wait can refer to.
     posted: Vec<u32>,
     tensors: Vec<String>,
     axes: Vec<String>,
@@ -39,7 +39,7 @@ impl ProgramGenerator {
         dice
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     fn below(&mut self, bound: usize) -> usize {
         let choice = self.choices.get(self.at).copied().unwrap_or(0);
         self.at += 1;
@@ -79,7 +79,7 @@ impl ProgramGenerator {
         format!("T{number}_{memory}_{dtype}[{}]{mesh}", axes.join(", "))
     }
 
-    /// A scalar expression in the fully parenthesised form.
+    /// Generates a fully parenthesised scalar expression.
     fn inline(&mut self, depth: usize) -> String {
         match self.below(if depth == 0 { 4 } else { 8 }) {
             0 => self.below(100).to_string(),
@@ -162,7 +162,7 @@ impl ProgramGenerator {
         texts
     }
 
-    /// One statement of a row, in a spelling that need not be the canonical one.
+    /// Generates one statement of an operator, not necessarily in canonical form.
     fn statement(&mut self, row: &OpDef, indent: usize) -> String {
         let pad = " ".repeat(indent);
         let mut text = String::new();
@@ -301,13 +301,18 @@ proptest! {
         let (again, diagnostics) = read(&first.concat());
         prop_assert!(diagnostics.is_empty(), "{}\n{diagnostics:#?}", first.concat());
         let second: Vec<String> = again.iter().map(print).collect();
-        prop_assert_eq!(first, second);
+        prop_assert_eq!(&first, &second);
+        let short: String = programs.iter().map(|it| print_as(it, Dialect::Short).0).collect();
+        let (again, diagnostics) = read(&short);
+        prop_assert!(diagnostics.is_empty(), "{short}\n{diagnostics:#?}");
+        let second: Vec<String> = again.iter().map(print).collect();
+        prop_assert_eq!(first, second, "{}", short);
     }
 
     #[test]
     fn what_2025_cannot_say_is_named(choices in proptest::collection::vec(any::<u32>(), 100..300)) {
         for mut program in read(&ProgramGenerator::new(choices).program()).0 {
-            // They are lost one by one, and would hide what else is.
+            // Each option that is lost is reported; these reports would hide others.
             program.options.clear();
             let (text, losses) = print_as(&program, Dialect::Y2025);
             let (again, diagnostics) = read(&text);

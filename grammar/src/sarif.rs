@@ -1,6 +1,8 @@
-//! Diagnostics as a SARIF 2.1.0 log (OASIS, "Static Analysis Results Interchange Format"), which code hosts and editors read.
+//! Writes diagnostics as a SARIF 2.1.0 log (OASIS, "Static Analysis Results Interchange Format"), which code
+//! hosts and editors read.
 //!
-//! A log has one run: `add` collects results, `text` is the log. Its rules are the codes of its results.
+//! A log contains one run: `add` collects results, and `text` returns the log. Its rules are the codes of its
+//! results.
 
 use serde_json::{Value, json};
 
@@ -13,31 +15,31 @@ use crate::{
 const SCHEMA: &str =
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-/// A run of a tool, as far as it has come.
+/// The log of one run of a tool.
 #[derive(Debug, Default)]
 pub struct Log {
-    /// Codes of the results so far: a result names its rule by the index.
+    /// Codes of the results; a result refers to its rule by index.
     rules: Vec<Code>,
     results: Vec<Value>,
     notifications: Vec<Value>,
 }
 
-/// How a tool ended.
+/// How a run of a tool ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Invocation {
-    /// Its exit code.
+    /// The exit code.
     pub code: u8,
-    /// Whether it did what it was asked for, whatever it found.
+    /// Whether the tool completed its work, regardless of its findings.
     pub is_success: bool,
 }
 
 impl Log {
-    /// An empty log.
+    /// Creates an empty log.
     pub const fn new() -> Self {
         Self { rules: Vec::new(), results: Vec::new(), notifications: Vec::new() }
     }
 
-    /// Whether nothing was added.
+    /// Returns whether the log contains neither results nor notifications.
     pub fn is_empty(&self) -> bool {
         self.results.is_empty() && self.notifications.is_empty()
     }
@@ -55,13 +57,13 @@ impl Log {
         }
     }
 
-    /// Adds a line that no place in a text belongs to.
+    /// Adds a message that does not refer to a position in a text.
     pub fn add_notification(&mut self, message: &str, is_error: bool) {
         let level = if is_error { "error" } else { "note" };
         self.notifications.push(json!({ "level": level, "message": { "text": message } }));
     }
 
-    /// The log as JSON; `ending` is how the tool ended, where it has.
+    /// Returns the log as JSON; `ending` describes how the tool ended, if it has ended.
     pub fn text(&self, tool: &str, version: &str, ending: Option<Invocation>) -> String {
         let rules: Vec<Value> = self.rules.iter().map(|it| rule(*it)).collect();
         let mut run = json!({
@@ -81,7 +83,7 @@ impl Log {
     }
 }
 
-/// The level of a severity.
+/// Returns the SARIF level of a severity.
 fn level(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "error",
@@ -90,7 +92,7 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-/// A code with what `--explain` prints.
+/// Returns the SARIF rule of a code, with the text that `--explain` prints.
 fn rule(code: Code) -> Value {
     let lines: Vec<&str> = code.explanation().lines().map(str::trim).collect();
     let whole = lines.join(" ").trim().to_owned();
@@ -104,7 +106,7 @@ fn rule(code: Code) -> Value {
     })
 }
 
-/// A text that results are about.
+/// A text that results refer to.
 struct Artifact<'a> {
     uri: String,
     source: &'a str,
@@ -158,7 +160,7 @@ impl Artifact<'_> {
         json!({ "deletedRegion": self.region(fix.span), "insertedContent": { "text": fix.text } })
     }
 
-    /// Lines and columns from 1; the end is one past the last character.
+    /// Returns a region: lines and columns count from 1, and the end is one past the last character.
     fn region(&self, span: Span) -> Value {
         json!({
             "startLine": self.lines.line(span.start),
@@ -168,7 +170,7 @@ impl Artifact<'_> {
         })
     }
 
-    /// The column of a byte offset in UTF-16 code units, from 1.
+    /// Returns the column of a byte offset in UTF-16 code units, from 1.
     fn column(&self, offset: u32) -> usize {
         let start = (offset + 1).saturating_sub(self.lines.column(offset)) as usize;
         let before = self.source.get(start..offset as usize).unwrap_or_default();
@@ -176,7 +178,8 @@ impl Artifact<'_> {
     }
 }
 
-/// A file's name as a URI reference: what RFC 3986 does not allow in a path is percent-encoded.
+/// Returns a file's name as a URI reference; characters that RFC 3986 does not allow in a path are
+/// percent-encoded.
 fn uri(file: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=@/".contains(&byte);
     let mut uri = String::with_capacity(file.len());

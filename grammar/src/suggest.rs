@@ -1,9 +1,10 @@
-//! What a misspelt word may mean.
+//! Suggests corrections of misspelled words.
 
-/// A longer word is nobody's misspelling: so many letters of it are looked at.
+/// Number of characters of a word that are compared; limits the cost for long words.
 const MAX_WORD_LENGTH: usize = 40;
 
-/// The candidate with the smallest edit distance, capitals or not, if it is near enough to be meant.
+/// Returns the candidate with the smallest case-insensitive edit distance to `name`, if it is close enough to
+/// be a plausible correction.
 pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let name: String = name.chars().take(MAX_WORD_LENGTH).collect::<String>().to_ascii_lowercase();
     let distance = |other: &str| strsim::levenshtein(&name, &other.to_ascii_lowercase());

@@ -1,6 +1,6 @@
-//! The inside of a tensor token and of an axis token.
+//! Parses the text of tensor tokens and axis tokens.
 //!
-//! Invariant: nothing here looks a name up; the tables of `ir` and `dtype` say which words there are.
+//! Invariant: nothing here resolves names; the tables of `ir` and `dtype` define the valid words.
 
 use crate::{
     ast::{Expr, ExprKind},
@@ -13,58 +13,58 @@ use crate::{
     span::Span,
 };
 
-/// What a tensor token says.
+/// The parsed text of a tensor token.
 #[derive(Debug)]
 pub struct TensorText<'s> {
     /// The number in `T3`.
     pub number: u32,
-    /// Where it lives.
+    /// The memory that contains the tensor.
     pub memory: Memory,
-    /// Element type, in dialects that print it.
+    /// Element type; `None` in dialects that do not print it.
     pub dtype: Option<DType>,
-    /// The axes, each for `parse_axis_text`.
+    /// The texts of the axes, for `parse_axis_text`.
     pub axes: Vec<SpannedText<'s>>,
-    /// Errors in the commas between them.
+    /// Errors in the commas between the axes.
     pub comma_errors: Vec<Diagnostic>,
-    /// `ca_pos( 1 ) produce_pos( 2 )`, verbatim; empty when there is none.
+    /// `ca_pos( 1 ) produce_pos( 2 )`, verbatim; empty if the text has none.
     pub positions: &'s str,
-    /// The devices; empty when none are printed.
+    /// The device mesh; empty if the text has none.
     pub mesh: Mesh,
 }
 
-/// A part of a token.
+/// A part of a token's text, with its span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpannedText<'s> {
-    /// Its text, without blanks around it.
+    /// The text.
     pub text: &'s str,
-    /// Its place in the whole source.
+    /// Span in the whole source.
     pub span: Span,
 }
 
-/// What an axis token says.
+/// The parsed text of an axis token.
 #[derive(Debug)]
 pub struct AxisText<'s> {
     /// Iteration, reduction, broadcast …
     pub kind: AxisKind,
-    /// What its iterations are spread over.
+    /// The parallel type: the hardware dimension or the streams over which the iterations are distributed.
     pub parallel: ParallelType,
-    /// Its number.
+    /// The number of the axis.
     pub number: u32,
-    /// First index, when it is printed.
+    /// First index, if printed.
     pub start: Option<Expr<'s>>,
-    /// Last index plus one, when it is printed.
+    /// Last index plus one, if printed.
     pub stop: Option<Expr<'s>>,
-    /// Number of iterations; of a ragged axis its extents.
+    /// Number of iterations; for a ragged axis, its extents.
     pub extent: Expr<'s>,
-    /// Extent of an expanded broadcast.
+    /// Expanded extent of an expanded broadcast.
     pub expanded: Option<Expr<'s>>,
-    /// Whether it was `Ragged{extents=…}`.
+    /// Whether the axis is printed as `Ragged{extents=…}`.
     pub ragged: bool,
-    /// One of `SUFFIXES`.
+    /// One of `AXIS_SUFFIXES`.
     pub suffix: &'static str,
 }
 
-/// Takes a tensor token apart; `at` is where it begins in the whole source.
+/// Parses the text of a tensor token that begins at offset `at` of the whole source.
 pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnostic> {
     let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
     let open = text.find('[').ok_or_else(|| unreadable(whole, "expected `[` and the tensor's axes"))?;
@@ -77,7 +77,7 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
     let digits = head.slice(1, 1 + number.len());
     let (memory, dtype) = memory_and_type(head.slice(2 + number.len(), 2 + number.len() + name.len()))?;
     let close =
-        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `]` behind the axes"))?;
+        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `]` after the axes"))?;
     let tail = whole.slice(close + 1, text.len());
     let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
     let mesh = tail.slice(mesh_at, tail.text.len()).trimmed();
@@ -94,12 +94,12 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
     })
 }
 
-/// Takes an axis token apart; `at` is where it begins in the whole source.
+/// Parses the text of an axis token that begins at offset `at` of the whole source.
 pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> {
     let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
     let open = text.find('{').ok_or_else(|| unreadable(whole, "expected `{` and an extent"))?;
     let close =
-        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `}` behind the extent"))?;
+        matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `}` after the extent"))?;
     let head = whole.slice(0, open);
     let ragged = head.text.ends_with("Ragged");
     let head = head.slice(0, head.text.len() - if ragged { "Ragged".len() } else { 0 });
@@ -112,7 +112,7 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
         Some((parallel, "")) => parallel,
         Some(_) | None => {
             let place = head.slice(word.len() - rest.len(), word.len());
-            let message = format!("`{rest}` is no parallel type");
+            let message = format!("`{rest}` is not a parallel type");
             return Err(Diagnostic::new(
                 Code::BadTensor,
                 place.span,
@@ -153,7 +153,7 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
     })
 }
 
-/// The axes of a tensor. A comma that is missing, doubled or trailing is reported, and reading goes on without it.
+/// Splits the axes of a tensor. Reports each missing, doubled or trailing comma and continues.
 fn split_axes<'s>(list: SpannedText<'s>, commas: &mut Vec<Diagnostic>) -> Vec<SpannedText<'s>> {
     let mut res = Vec::new();
     let mut rest = Some(list).filter(|it| !it.trimmed().text.is_empty());
@@ -164,13 +164,13 @@ fn split_axes<'s>(list: SpannedText<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Sp
         };
         let mut element = element.trimmed();
         if element.text.is_empty() {
-            // The comma that has no axis before it, or that the list ends with.
+            // This comma has no axis before it, or it is the last text of the list.
             let last = list.slice(0, (it.span.start - list.span.start) as usize);
             let place = match behind {
                 Some(behind) => Span { start: behind.span.start - 1, end: behind.span.start },
                 None => Span { start: last.span.end.saturating_sub(1), end: last.span.end },
             };
-            let message = "a comma without an axis";
+            let message = "this comma has no axis on one side";
             commas.push(
                 Diagnostic::new(Code::Syntax, place, message, "expected an axis on both sides")
                     .fix(place, ""),
@@ -192,7 +192,7 @@ fn split_axes<'s>(list: SpannedText<'s>, commas: &mut Vec<Diagnostic>) -> Vec<Sp
     res
 }
 
-/// Where a second axis begins in what stands between two commas.
+/// Returns the offset at which a second axis begins in the text between two commas, if there is one.
 fn second_axis(element: SpannedText<'_>) -> Option<usize> {
     let close = matching_bracket(element.text, element.text.find('{')?)?;
     let behind = element.text.get(close + 1..)?;
@@ -202,17 +202,17 @@ fn second_axis(element: SpannedText<'_>) -> Option<usize> {
     (kind.is_some() && begins.contains('{')).then_some(element.text.len() - begins.len())
 }
 
-/// The longest suffix of an axis that `text` begins with, and what follows it.
+/// Returns the longest axis suffix that `text` begins with, and the rest of `text`.
 fn known_suffix(text: &str) -> (&'static str, &str) {
     let fitting = AXIS_SUFFIXES.iter().filter_map(|it| Some((*it, text.strip_prefix(it)?)));
     fitting.min_by_key(|(_, rest)| rest.len()).unwrap_or(("", text))
 }
 
-/// What stands behind an axis, which has to be one of the suffixes.
+/// Parses the text after an axis, which must be one of the suffixes.
 fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
     match known_suffix(behind.text) {
         (suffix, rest) if rest.trim().is_empty() => Ok(suffix),
-        _ => Err(unreadable(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` behind an axis")),
+        _ => Err(unreadable(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` after an axis")),
     }
 }
 
@@ -228,13 +228,13 @@ impl<'s> SpannedText<'s> {
         self.slice(from, from + self.text.trim().len())
     }
 
-    /// The two sides of the first `mark` outside of brackets.
+    /// Splits the text at the first `mark` outside brackets.
     fn split_once(self, mark: &str) -> Option<(Self, Self)> {
         let at = find_outside_brackets(self.text, mark)?;
         Some((self.slice(0, at), self.slice(at + mark.len(), self.text.len())))
     }
 
-    /// The parts between `mark`s outside of brackets, without blanks around them; none of an empty text.
+    /// Splits the text at each `mark` outside brackets and trims the parts. An empty last part is dropped.
     fn split(self, mark: &str) -> Vec<Self> {
         let mut res = Vec::new();
         let mut rest = self;
@@ -250,7 +250,7 @@ impl<'s> SpannedText<'s> {
 
 fn unreadable(piece: SpannedText<'_>, label: &str) -> Diagnostic {
     let message = match piece.text.is_empty() {
-        true => "nothing stands here".to_owned(),
+        true => "the text is empty here".to_owned(),
         false => format!("cannot read `{}`", shortened(piece.text)),
     };
     Diagnostic::new(Code::BadTensor, piece.span, message, label)
@@ -275,7 +275,7 @@ fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     if piece.text.is_empty() {
         return Err(unreadable(piece, "expected an extent"));
     }
-    // Nearly all extents are one number or one name: no grammar is needed for those.
+    // Most extents are a single number or name and need no grammar.
     let bytes = piece.text.as_bytes();
     if let (true, Ok(value)) = (bytes.iter().all(u8::is_ascii_digit), piece.text.parse()) {
         return Ok(Expr { span: piece.span, kind: ExprKind::Int(value) });
@@ -288,7 +288,7 @@ fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     })
 }
 
-/// The memory letter and the type behind it.
+/// Parses the memory letter and the element type after it.
 fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
     const MEMORIES: [Memory; 5] =
         [Memory::Global, Memory::Local, Memory::Shared, Memory::Tensor, Memory::Symmetric];
@@ -313,13 +313,13 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
     Ok((memory, dtype))
 }
 
-/// The entry of a table whose word is the longest prefix of `text`, and the rest of `text`.
+/// Returns the table entry whose word is the longest prefix of `text`, and the rest of `text`.
 fn longest_match<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
     let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
     fitting.min_by_key(|(_, rest)| rest.len())
 }
 
-/// The closer of the bracket at `open`.
+/// Returns the offset of the closing bracket of the bracket at `open`.
 fn matching_bracket(text: &str, open: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate().skip(open) {
@@ -337,7 +337,7 @@ fn matching_bracket(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-/// Where `mark` stands outside of brackets; the `::` of a type is no `:`.
+/// Returns the offset of the first `mark` outside brackets. The `::` of a type does not match `:`.
 fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     let mut depth = 0usize;
@@ -354,19 +354,21 @@ fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
     None
 }
 
-/// `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })`, `(DeviceMesh{{0 1}{2 3}})`: nvFuser prints a comma behind every device,
-/// or none.
+/// Parses `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })` or `(DeviceMesh{{0 1}{2 3}})`. nvFuser prints a comma
+/// after every device or after none.
 fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
     let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
     let irregular = || unreadable(piece, "expected rows of the same length, in up to three dimensions");
     let mut devices = Vec::new();
-    // Per level of braces: members of the open one, and how many each closed one had.
+    // `open`: the number of members so far of each open brace. `shape`: the number of members of the closed
+    // braces, by level.
     let mut open: Vec<usize> = Vec::new();
     let mut shape: Vec<Option<usize>> = Vec::new();
     let mut leaf = None;
     let mut bytes = inner.bytes().enumerate().peekable();
-    // Commas since the last device or brace, whether devices have one between them, and where the last one ended.
+    // `commas`: commas since the last device or brace. `separated`: whether devices have a comma between
+    // them. `last`: where the last device or brace ended.
     let (mut commas, mut separated, mut last) = (0, None, 0);
     let base = piece.span.start + (piece.text.find(inner).unwrap_or(0)) as u32;
     let misplaced = |from: usize, to: usize, message: &str, text: &str| {
@@ -380,17 +382,17 @@ fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
         match byte {
             b'{' | b'}' | b'0'..=b'9' if commas > 1 || commas == 1 && members == 0 => {
                 let extra = last + between.rfind(',').unwrap_or(0);
-                return Err(misplaced(extra, extra + 1, "a comma too many between the devices", ""));
+                return Err(misplaced(extra, extra + 1, "an extra comma between the devices", ""));
             }
             b'0'..=b'9' if members > 0 && *separated.get_or_insert(commas == 1) != (commas == 1) => {
                 return Err(match commas {
                     0 => misplaced(last, last, "a comma is missing between the devices", ","),
-                    _ => misplaced(last, last + 1, "a comma too many between the devices", ""),
+                    _ => misplaced(last, last + 1, "an extra comma between the devices", ""),
                 });
             }
             b'}' if commas == 1 && separated == Some(false) => {
                 let extra = last + between.rfind(',').unwrap_or(0);
-                return Err(misplaced(extra, extra + 1, "a comma behind the last device", ""));
+                return Err(misplaced(extra, extra + 1, "a comma after the last device", ""));
             }
             _ => (),
         }

@@ -1,4 +1,4 @@
-//! Which tensors statements mention, and how they use them.
+//! The tensors that statements use, with the access mode of each use.
 
 use crate::{
     arena::Id,
@@ -8,7 +8,7 @@ use crate::{
     words::P2pType,
 };
 
-/// How a statement uses tensors: `visit` gets every mention with its mode, operands first.
+/// Calls `visit` for each use of a tensor in a statement with its access mode, operands first.
 pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnMut(TensorId, AccessMode)) {
     let row = stmt.op.def();
     let mut params = row.args.iter().filter(|param| param.kind.is_operand()).peekable();
@@ -64,7 +64,8 @@ pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnM
     }
 }
 
-/// The container's tensors in the order in which its text mentions them; a program may hold others.
+/// Returns the container's tensors in the order in which its text mentions them. The program may contain
+/// other tensors.
 pub fn tensors_in_text_order(program: &Program) -> Vec<TensorId> {
     let mut seen = vec![false; program.tensors.len()];
     let mut order = Vec::new();

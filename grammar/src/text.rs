@@ -1,4 +1,4 @@
-//! The text forms of scalar expressions, iteration domains, tensors and streams.
+//! The text of scalar expressions, iteration domains, tensors and streams.
 
 use std::fmt::{Display, Write};
 
@@ -10,17 +10,17 @@ use crate::{
     },
 };
 
-/// A scalar expression as it stands inside others.
+/// Returns a scalar expression in the form that it has inside other text.
 pub fn expr_text(program: &Program, expr: ExprId) -> String {
     Inline(program, expr).to_string()
 }
 
-/// An iteration domain, `istreamIdx10{8}`.
+/// Returns the text of an iteration domain, such as `istreamIdx10{8}`.
 pub fn axis_text(program: &Program, axis: AxisId) -> String {
     AxisText(program, &program.axes[axis]).to_string()
 }
 
-/// A tensor in full, `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
+/// Returns the full text of a tensor, such as `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
 pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
     let it = &program.tensors[tensor];
     let mut out = format!("T{}_{}", it.number, it.memory.letter());
@@ -41,11 +41,12 @@ pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
     out
 }
 
-/// `Stream s0`, `Stream i535`, `Stream ( streamIdx % numberOfStreams )`.
+/// Returns the text of a stream, such as `Stream s0`, `Stream i535` or
+/// `Stream ( streamIdx % numberOfStreams )`.
 pub fn stream_text(program: &Program, stream: StreamId) -> String {
     match &program.streams[stream] {
         Stream::Named(number) => format!("Stream s{number}"),
-        // A sign behind `Stream` would not read as part of it.
+        // A sign after `Stream` would not be read as part of it.
         Stream::Index(index) if program.constant(*index).is_some_and(|it| it < 0) => {
             format!("Stream ( {} )", Inline(program, *index))
         }
@@ -53,7 +54,7 @@ pub fn stream_text(program: &Program, stream: StreamId) -> String {
     }
 }
 
-/// The clauses of a tensor's line in `Domains:`.
+/// Returns the clauses of a tensor's line in `Domains:`.
 pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
     let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
     let list = |axes: &[AxisId]| {
@@ -96,14 +97,14 @@ fn mesh(out: &mut String, shape: &[usize], devices: &[usize]) {
     out.push('}');
 }
 
-/// The items with `, ` between them.
+/// Writes the items separated by `, `.
 pub(crate) fn write_separated(out: &mut String, items: impl Iterator<Item = impl Display>) {
     for (at, item) in items.enumerate() {
         let _ = write!(out, "{}{item}", if at == 0 { "" } else { ", " });
     }
 }
 
-/// An expression with every definition in parentheses, as nvFuser prints it inline.
+/// An expression in which every operation is in parentheses, as nvFuser prints it inline.
 pub(crate) struct Inline<'p>(pub(crate) &'p Program, pub(crate) ExprId);
 
 impl Display for Inline<'_> {
@@ -128,7 +129,7 @@ impl Display for Unparenthesized<'_> {
         match &self.0.exprs[self.1] {
             Expr::Int(value) => write!(f, "{value}"),
             Expr::Bool(value) => write!(f, "{value}"),
-            // A bare literal is a double: a type in front would change it into a conversion on its way back.
+            // A bare literal is a double; with a type before it, it would be read back as a conversion.
             Expr::Float(DType::Double, text) if text.parse::<f64>().is_ok_and(f64::is_finite) => {
                 write!(f, "double({text})")
             }

@@ -1,9 +1,9 @@
-//! The words of the language: a source text cut into tokens that remember where they stand.
+//! Tokens of the language and their positions in the source.
 //!
-//! A tensor with all its axes, positions and mesh is one token, and so is an iteration domain: dumps spell the same
-//! tensor in full at every use, and only its first spelling is worth taking apart (`tensor` does).
+//! A tensor with all its axes, positions and mesh is one token, and so is an iteration domain: dumps repeat
+//! the complete text of a tensor at each use, and `tensor` parses only its first occurrence.
 //!
-//! Invariant: tokens hold no text of their own, and scanning is linear in the text, also where brackets do not close.
+//! Invariant: tokens own no text, and scanning takes linear time even if brackets are unbalanced.
 
 mod scan;
 
@@ -13,7 +13,7 @@ pub use self::scan::scan;
 use self::scan::{axis, tensor};
 use crate::span::Span;
 
-/// What a token is. Virtual ones stand in no text: `layout` adds them.
+/// The kind of a token. Virtual tokens have no text; `indentation` inserts them.
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
 #[logos(error = ScanError)]
 #[logos(skip r"[ \t\r\n\f]+")]
@@ -23,17 +23,19 @@ pub enum TokenKind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.
     #[regex(r"T[0-9]+_[A-Za-z0-9_:]*(<[A-Za-z0-9_:, \t\r\n*]*(<[A-Za-z0-9_:, \t\r\n*]*>[A-Za-z0-9_:, \t\r\n*]*)?>)?[ \t\r\n*]*\[", tensor)]
     #[regex(r"T[0-9]+_[a-z]+_struct[ \t\r\n]*\{[A-Za-z0-9_:,;<> \t\r\n*]*\}[ \t\r\n*]*\[", tensor)]
+    /// `T0`: the tensor with this number that is declared before.
+    #[regex(r"T[0-9]+", priority = 20)]
     Tensor,
     /// `istreamIdx10{8}`, `iS7Ragged{extents=i3}`, `rS6{4}rf`.
     #[regex(r"[irbsngv?][A-Za-z][A-Za-z.]*[0-9]+(Ragged)?\{", axis)]
     Axis,
-    /// An integer without sign.
+    /// An integer without a sign.
     #[regex(r"[0-9]+")]
     Int,
     /// `1.5`, `1e-05`.
     #[regex(r"[0-9]+\.[0-9]*([eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+")]
     Float,
-    /// A name, dots included, or an address.
+    /// A name, which may contain dots, or an address.
     #[regex(r"[A-Za-z_][A-Za-z0-9_]*((\.|::)[A-Za-z_][A-Za-z0-9_]*)*")]
     #[regex(r"std::complex<(float|double)>")]
     #[regex(r"0x[0-9a-fA-F]+")]
@@ -41,10 +43,10 @@ pub enum TokenKind {
     /// `.logical_size`.
     #[regex(r"\.[A-Za-z_][A-Za-z0-9_]*")]
     Field,
-    /// The continuation line of a long ALLOCATE.
+    /// The key on the continuation line of a long ALLOCATE.
     #[token(".alias")]
     Alias,
-    /// `[...]`: a HostUnit's body that the source left out.
+    /// `[...]`: the body of a HostUnit that the source omits.
     #[regex(r"\[[ ]*\.\.\.[ ]*\]")]
     Elided,
     /// `%HostIrContainer`.
@@ -56,21 +58,24 @@ pub enum TokenKind {
     /// `%options`.
     #[token("%options")]
     OptionsStart,
-    /// `END.`: what closed a container in 2024.
+    /// `%tensor`.
+    #[token("%tensor")]
+    DeclarationStart,
+    /// `END.`, which closed a container in 2024.
     #[token("END.")]
     EndDot,
-    /// Before the inputs of a posted operation, in the words of May 2024.
+    /// The phrase before the inputs of a posted operation, in the syntax of May 2024.
     #[regex(r"Execute[ \t\r\n]+the[ \t\r\n]+following[ \t\r\n]+Fusion,[ \t\r\n]+taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
     #[regex(r"\},[ \t\r\n]*taking[ \t\r\n]+inputs[ \t\r\n]*:[ \t\r\n]*\{")]
     PostInputsPhrase,
-    /// Before its outputs.
+    /// The phrase before the outputs of a posted operation.
     #[regex(r"\}[ \t\r\n]*and[ \t\r\n]+outputs[ \t\r\n]*:[ \t\r\n]*\{")]
     PostOutputsPhrase,
-    /// Before the operation itself.
+    /// The phrase before a posted operation.
     #[regex(r"\}\.[ \t\r\n]*Fusion[ \t\r\n]+to[ \t\r\n]+execute[ \t\r\n]*:[ \t\r\n]*\{")]
     #[regex(r"PostOnStream[ \t\r\n]+the[ \t\r\n]+operation[ \t\r\n]*:[ \t\r\n]*\{")]
     PostPhrase,
-    /// Before the communication that is waited for.
+    /// The phrase before a communication that a statement waits for.
     #[regex(r"Wait[ \t\r\n]+the[ \t\r\n]+communication[ \t\r\n]*:[ \t\r\n]*\{")]
     WaitPhrase,
     /// `FOR`.
@@ -190,22 +195,22 @@ pub enum TokenKind {
     /// `]`.
     #[token("]")]
     BracketClose,
-    /// Virtual: `(double)` before a parenthesis.
+    /// A type in parentheses before another parenthesis, `(double)`. `indentation` combines its three tokens.
     Cast,
-    /// Virtual: a block begins.
+    /// Virtual: the beginning of a block.
     Open,
-    /// Virtual: a block ends.
+    /// Virtual: the end of a block.
     Close,
-    /// Virtual: a statement ends.
+    /// Virtual: the end of a statement.
     End,
-    /// Virtual: the heading `Index definitions:`.
+    /// The heading `Index definitions:`, which `indentation` recognizes.
     Definitions,
-    /// Virtual: the heading `Domains:`.
+    /// The heading `Domains:`, which `indentation` recognizes.
     Domains,
 }
 
 impl TokenKind {
-    /// The closer of an opening bracket.
+    /// Returns the closing bracket of an opening bracket.
     pub const fn closer(self) -> Option<TokenKind> {
         match self {
             Self::ParenOpen => Some(Self::ParenClose),
@@ -215,108 +220,108 @@ impl TokenKind {
         }
     }
 
-    /// Whether it closes a bracket.
+    /// Returns whether the token is a closing bracket.
     pub const fn is_closer(self) -> bool {
         matches!(self, Self::ParenClose | Self::BraceClose | Self::BracketClose)
     }
 
-    /// Whether it is an operator of scalar expressions, infix or prefix.
+    /// Returns whether the token is an infix or prefix operator of scalar expressions.
     pub const fn is_operator(self) -> bool {
         (self as u8) >= (Self::Plus as u8) && (self as u8) <= (Self::Tilde as u8)
     }
 
-    /// Whether it begins a statement in the words of May 2024.
+    /// Returns whether the token is a phrase of a statement in the syntax of May 2024.
     pub const fn is_post_or_wait_phrase(self) -> bool {
         matches!(self, Self::PostInputsPhrase | Self::PostOutputsPhrase | Self::PostPhrase | Self::WaitPhrase)
     }
 
-    /// Whether it ends the statements before it.
+    /// Returns whether the token ends the block before it.
     pub const fn ends_block(self) -> bool {
         matches!(self, Self::BraceClose | Self::EndDot)
     }
 
-    /// Whether it begins a loop or a branch.
+    /// Returns whether the token begins the header of a loop or a branch.
     pub const fn is_header(self) -> bool {
         matches!(self, Self::For | Self::If | Self::Else)
     }
 }
 
-/// Why a stretch of text is no token.
+/// The reason why scanning a token fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ScanError {
-    /// No token begins so.
+    /// No token begins with this text.
     #[default]
     Unknown,
-    /// A tensor or an axis whose bracket does not close.
+    /// A tensor or an axis without its closing bracket.
     Unclosed(UnclosedToken),
 }
 
-/// A token that should have been one.
+/// A token without its closing bracket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UnclosedToken {
-    /// What it would have been.
+    /// The kind of the token.
     pub kind: TokenKind,
-    /// Whether the text ended inside it.
+    /// Whether the end of the text was reached inside the token.
     pub at_end: bool,
 }
 
-/// A text that stands at `base` in the whole source.
+/// A text that begins at offset `base` of the whole source.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'s> {
     /// The text.
     pub text: &'s str,
-    /// Its first byte in the whole source.
+    /// Byte offset of the text in the whole source.
     pub base: u32,
 }
 
 impl<'s> Source<'s> {
-    /// The text between two places of the whole source; empty when they are none of this text.
+    /// Returns the text between two offsets in the whole source; empty if they are outside this text.
     pub fn slice(self, start: u32, end: u32) -> &'s str {
         let range = start.wrapping_sub(self.base) as usize..end.wrapping_sub(self.base) as usize;
         self.text.get(range).unwrap_or("")
     }
 }
 
-/// A token by place.
+/// A token without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lexeme {
-    /// What it is.
+    /// The kind of the token.
     pub kind: TokenKind,
-    /// Whether it is the first one on its line.
+    /// Whether the token is the first one on its line.
     pub first: bool,
-    /// Its column, counted from 0; known for the first token of a line only.
+    /// Zero-based column; set only for the first token of a line.
     pub column: u16,
-    /// First byte.
+    /// Offset of the first byte.
     pub start: u32,
-    /// One past the last byte.
+    /// Offset one past the last byte.
     pub end: u32,
 }
 
 impl Lexeme {
-    /// A virtual token.
+    /// Returns a virtual token at offset `place`.
     pub const fn virtual_at(kind: TokenKind, place: u32) -> Self {
         Self { kind, first: false, column: 0, start: place, end: place }
     }
 
-    /// Its place.
+    /// Returns the span of the token.
     pub const fn span(self) -> Span {
         Span { start: self.start, end: self.end }
     }
 }
 
-/// A token with its text, as the grammar takes it.
+/// A token with its text, as the grammar consumes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token<'s> {
-    /// What it is.
+    /// The kind of the token.
     pub kind: TokenKind,
-    /// What was written; empty for virtual tokens.
+    /// The text; empty for virtual tokens.
     pub text: &'s str,
 }
 
-/// Where scanning stops.
+/// The point at which scanning stops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ScanLimit {
-    /// After the brace that closes the first one, or before the next container.
+    /// After the closing brace of the container, or before the next container.
     ContainerEnd,
     /// At the end of the text.
     TextEnd,

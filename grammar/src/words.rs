@@ -1,20 +1,20 @@
-//! The words that attributes of the op table may have, one enum for each list.
+//! The keywords that attributes of the op table take, with one enum for each list.
 
 use std::fmt;
 
-/// An enum of words.
+/// An enum of keywords.
 pub trait WordList: Copy + 'static {
-    /// All of them, in the order in which messages list them.
+    /// All keywords, in the order in which messages list them.
     const WORDS: &'static [Word];
 
-    /// The word, whatever its list.
+    /// Converts the keyword into a `Word`.
     fn word(self) -> Word;
 
-    /// The word, where it is of this list.
+    /// Returns the keyword if it belongs to this list.
     fn of(word: Word) -> Option<Self>;
 }
 
-/// Writes the enums, and `Word`, which holds a word of any of them.
+/// Declares the enums, and `Word`, which holds a keyword of any list.
 macro_rules! words {
     ($($(#[doc = $doc:literal])+ $list:ident { $($(#[doc = $of:literal])+ $word:ident = $text:literal,)+ })+) => {
         $(
@@ -23,15 +23,15 @@ macro_rules! words {
             pub enum $list { $($(#[doc = $of])+ $word,)+ }
 
             impl $list {
-                /// All of them, in the order in which messages list them.
+                /// All keywords, in the order in which messages list them.
                 pub const ALL: &'static [Self] = &[$(Self::$word),+];
 
-                /// The spelling.
+                /// Returns the spelling.
                 pub const fn text(self) -> &'static str {
                     match self { $(Self::$word => $text),+ }
                 }
 
-                /// The word with this spelling, in capitals or not.
+                /// Parses a keyword, ignoring case.
                 pub fn from_text(text: &str) -> Option<Self> {
                     Self::ALL.iter().copied().find(|it| it.text().eq_ignore_ascii_case(text))
                 }
@@ -56,12 +56,12 @@ macro_rules! words {
             }
         )+
 
-        /// A word of one of the lists.
+        /// A keyword of any list.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         pub enum Word { $($(#[doc = $doc])+ $list($list),)+ }
 
         impl Word {
-            /// The spelling.
+            /// Returns the spelling.
             pub const fn text(self) -> &'static str {
                 match self { $(Self::$list(it) => it.text()),+ }
             }
@@ -72,25 +72,26 @@ macro_rules! words {
 words! {
     /// The `type=` of a `Communication`.
     CommunicationType {
-        /// Every rank's part, at the root.
+        /// Concatenates the inputs of all ranks at the root.
         Gather = "Gather",
-        /// Every rank's part, everywhere.
+        /// Concatenates the inputs of all ranks on all ranks.
         Allgather = "Allgather",
-        /// One part of the root's tensor at each rank.
+        /// Distributes the parts of the root's tensor over the ranks.
         Scatter = "Scatter",
-        /// The combination, at the root.
+        /// Reduces the inputs of all ranks to the root.
         Reduce = "Reduce",
-        /// The combination, everywhere.
+        /// Reduces the inputs of all ranks to all ranks.
         Allreduce = "Allreduce",
-        /// One part of the combination at each rank.
+        /// Reduces the inputs of all ranks and distributes the parts of the result.
         ReduceScatter = "ReduceScatter",
-        /// The root's tensor, everywhere.
+        /// Copies the root's tensor to all ranks.
         Broadcast = "Broadcast",
-        /// The root's tensor, at the other of two ranks.
+        /// Copies the root's tensor to the other rank of a team of two.
         SendRecv = "SendRecv",
-        /// Part `i` of rank `j` as part `j` of rank `i`.
+        /// Sends part `i` of rank `j` to rank `i`, as its part `j`.
         AllToAll = "AllToAll",
-        /// A word of nvFuser's enum that it prints for no `Communication`: the operator of this name has its own syntax.
+        /// Part of nvFuser's enum, but not printed for a `Communication`: the operator of this name has its
+        /// own syntax.
         CollectivePermute = "CollectivePermute",
     }
 
@@ -104,29 +105,29 @@ words! {
 
     /// The library that moves the data.
     Backend {
-        /// NCCL, by a process group of the team.
+        /// NCCL, with a process group for the team.
         Nccl = "NCCL",
-        /// UCC, by a process group of the team.
+        /// UCC, with a process group for the team.
         Ucc = "UCC",
         /// Copies and kernels over peer memory.
         Cuda = "CUDA",
-        /// Gloo; nvFuser had it until April 2025.
+        /// Gloo; supported by nvFuser until April 2025.
         Gloo = "GLOO",
     }
 
-    /// How a collective moves the data.
+    /// The algorithm of a collective.
     Algorithm {
-        /// NCCL's own choice.
+        /// The algorithm that NCCL selects.
         Nccl = "nccl",
-        /// One kernel, in which every rank reads all of every peer's input.
+        /// One kernel in which each rank reads the complete inputs of all peers.
         OneShot = "one-shot",
-        /// One kernel, a ReduceScatter and an Allgather over peer memory.
+        /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",
-        /// Step by step around a ring.
+        /// Steps around a ring.
         Ring = "ring",
     }
 
-    /// Which side of a CUDA transfer copies.
+    /// The side of a CUDA transfer that copies the data.
     P2pProtocol {
         /// The receiver reads the sender's memory; nvFuser's default.
         Get = "get",
@@ -134,17 +135,17 @@ words! {
         Put = "put",
     }
 
-    /// How a CUDA collective brings one buffer to all peers, by the names of nvFuser's `multicast_protocol`.
+    /// How a CUDA collective copies one buffer to all peers (nvFuser's `multicast_protocol`).
     MulticastProtocol {
         /// One copy for each peer; nvFuser's default.
         BatchMemcpy = "batch_memcpy",
         /// One copy to a multicast address.
         Memcpy = "memcpy",
-        /// A kernel's stores to a multicast address.
+        /// Stores of a kernel to a multicast address.
         Multimem = "multimem",
     }
 
-    /// How a collective combines the ranks' elements.
+    /// The reduction operation of a collective.
     RedOp {
         /// Sum.
         Sum = "SUM",
@@ -158,33 +159,33 @@ words! {
         Avg = "AVG",
     }
 
-    /// How a `reduction` combines the elements of one tensor.
+    /// The reduction operation of a `reduction` of one tensor.
     ReductionOp {
         /// Sum.
         Add = "add",
         /// Product.
         Mul = "mul",
-        /// Maximum; a NaN wins.
+        /// Maximum; propagates NaNs.
         Max = "max",
-        /// Minimum; a NaN wins.
+        /// Minimum; propagates NaNs.
         Min = "min",
-        /// Maximum; a number wins over a NaN.
+        /// Maximum; ignores NaNs.
         FMax = "fmax",
-        /// Minimum; a number wins over a NaN.
+        /// Minimum; ignores NaNs.
         FMin = "fmin",
-        /// Bits of all.
+        /// Bitwise and.
         BitAnd = "bitwise_and",
-        /// Bits of any.
+        /// Bitwise or.
         BitOr = "bitwise_or",
-        /// Bits of an odd number.
+        /// Bitwise exclusive or.
         BitXor = "bitwise_xor",
-        /// All.
+        /// Logical and.
         LogicalAnd = "logical_and",
-        /// Any.
+        /// Logical or.
         LogicalOr = "logical_or",
     }
 
-    /// Where a tensor is allocated.
+    /// The memory in which a tensor is allocated.
     MemoryType {
         /// Global memory.
         Global = "global",
@@ -194,17 +195,17 @@ words! {
         Shared = "shared",
         /// Tensor memory, in a scheduled kernel.
         Tensor = "tensor",
-        /// Symmetric memory, addressable by peers.
+        /// Symmetric memory, which peers can address.
         Symmetric = "symmetric",
     }
 
-    /// The caches that a copy uses.
+    /// The cache policy of a copy.
     CacheOp {
-        /// All.
+        /// Caches at all levels.
         AllLevels = "AllLevels",
-        /// All, to be evicted first.
+        /// Caches at all levels, evicted first.
         Streaming = "Streaming",
-        /// The L2 cache.
+        /// Caches in L2 only.
         Global = "Global",
     }
 
@@ -218,7 +219,7 @@ words! {
 }
 
 impl CommunicationType {
-    /// Whether one member is the root.
+    /// Returns whether the communication has a root.
     pub const fn is_rooted(self) -> bool {
         match self {
             Self::Gather | Self::Scatter | Self::Reduce | Self::Broadcast | Self::SendRecv => true,
@@ -230,7 +231,7 @@ impl CommunicationType {
         }
     }
 
-    /// Whether it combines the ranks' elements.
+    /// Returns whether the communication reduces the inputs of the ranks.
     pub const fn is_reduction(self) -> bool {
         match self {
             Self::Reduce | Self::Allreduce | Self::ReduceScatter => true,
@@ -244,7 +245,7 @@ impl CommunicationType {
         }
     }
 
-    /// Whether every member of the team gets a result.
+    /// Returns whether every rank of the team gets a result.
     pub const fn writes_on_every_rank(self) -> bool {
         match self {
             Self::Reduce | Self::Gather | Self::SendRecv => false,
@@ -258,7 +259,7 @@ impl CommunicationType {
         }
     }
 
-    /// Whether the CUDA backend has it.
+    /// Returns whether the CUDA backend supports the communication.
     pub const fn is_supported_by_cuda(self) -> bool {
         match self {
             Self::Broadcast | Self::Allgather | Self::Allreduce | Self::Reduce => true,

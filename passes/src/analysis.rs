@@ -1,6 +1,6 @@
-//! Facts about programs: what statements name, bind, read and write, how tensors are spread, which loops may overlap.
+//! Analyses of programs: name uses, bindings, memory effects, shardings and loop-carried dependences.
 //!
-//! Invariant: an analysis changes no program, and uses nothing that does.
+//! Invariant: an analysis does not change the program and does not call code that does.
 
 pub(crate) mod alias_analysis;
 pub(crate) mod bindings;

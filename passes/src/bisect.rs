@@ -1,8 +1,8 @@
-//! Finds the first pass of a pipeline that goes wrong, with few runs of the programs.
+//! Finds the first pass of a pipeline that miscompiles a program, with few runs of the program.
 //!
-//! Every pass runs once, and its program is kept. Passes that fail by themselves end the pipeline there; what is left is
-//! searched by halves for the first program that does not mean what the first one meant. A fault that a later pass
-//! mends is not found: the last program decides whether there is anything to look for.
+//! Each pass runs once, and its result is saved. A pass that fails ends the pipeline. A binary search over
+//! the saved programs then finds the first one that is not equivalent to the original. If a later pass undoes
+//! a miscompilation, the search does not find it, because it only starts if the last program is wrong.
 
 use grammar::ir::Program;
 
@@ -13,23 +13,23 @@ use crate::{
     pipeline::PassCall,
 };
 
-/// The first pass that goes wrong.
+/// The first pass that fails or miscompiles the program.
 #[derive(Clone, Debug)]
 pub struct Culprit {
-    /// Its place in the pipeline, from 0.
+    /// Index in the pipeline, from 0.
     pub position: usize,
-    /// What it was given.
+    /// The program before the pass.
     pub before: Program,
-    /// What it left; after a panic, nothing that can be relied on.
+    /// The program after the pass. It may be inconsistent after a panic.
     pub after: Program,
     /// What is wrong.
     pub error: PipelineError,
 }
 
-/// Looks for the first pass that goes wrong; `None`: no pass does.
+/// Returns the first pass that fails or miscompiles the program, or `None` if no pass does.
 ///
 /// # Errors
-/// The program itself means nothing that passes could keep.
+/// The original program cannot serve as a reference.
 pub fn bisect(
     program: &Program,
     calls: &[PassCall],
@@ -37,7 +37,7 @@ pub fn bisect(
 ) -> Result<Option<Culprit>, Box<PipelineError>> {
     let Some(first) = calls.first() else { return Ok(None) };
     let fail = |call: &PassCall, fault| PipelineError { pass: Some(call.pass.name), error: fault };
-    let meaning = oracle
+    let reference = oracle
         .reference(program)
         .map_err(|faults| Box::new(fail(first, PassError::InvalidReference(faults))))?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
@@ -51,9 +51,9 @@ pub fn bisect(
         }
         stages.push(after);
     }
-    // The program `good` means what it should, and `bad` does not.
+    // The program `good` is equivalent to the original, and `bad` is not.
     let (mut good, mut bad) = (0, stages.len() - 1);
-    let Err(mut fault) = meaning.check_equivalent(&stages[bad]) else {
+    let Err(mut fault) = reference.check_equivalent(&stages[bad]) else {
         return Ok(stopped.map(|(after, failure)| {
             let before = stages.swap_remove(bad);
             Culprit { position: bad, before, after, error: failure }
@@ -61,7 +61,7 @@ pub fn bisect(
     };
     while bad - good > 1 {
         let middle = usize::midpoint(good, bad);
-        match meaning.check_equivalent(&stages[middle]) {
+        match reference.check_equivalent(&stages[middle]) {
             Ok(()) => good = middle,
             Err(it) => (bad, fault) = (middle, it),
         }

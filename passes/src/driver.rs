@@ -1,7 +1,7 @@
-//! Runs a pipeline over a program, and checks what every pass left behind.
+//! Runs a pipeline on a program and checks the result of every pass.
 //!
-//! Invariant: a fault names the pass that caused it, and a fault of a pass (`Fault::is_bug`) is told from a program
-//! that a pass cannot rewrite.
+//! Invariant: an error names the pass that caused it. `PassError::is_bug` distinguishes a bug in a pass from
+//! a program that the pass cannot rewrite.
 
 use std::{
     any::Any,
@@ -22,67 +22,68 @@ use crate::{
     pipeline::PassCall,
 };
 
-/// What is checked after every pass.
+/// Checks that run after every pass.
 #[derive(Clone, Copy, Default)]
 pub enum Verify<'o> {
-    /// Nothing.
+    /// No checks.
     Off,
-    /// The verifier accepts the program, and the pass told the truth about changing it.
+    /// The verifier accepts the program, and the pass reported correctly whether it changed it.
     #[default]
     Structural,
-    /// That, and the program means what it meant before the first pass.
+    /// The structural checks, and a check that the program is equivalent to the one before the first pass.
     Semantic(&'o dyn SemanticOracle),
 }
 
-/// How a pipeline is run.
+/// Settings for running a pipeline.
 #[derive(Clone, Copy, Default)]
 pub struct Settings<'o> {
-    /// What is checked after every pass.
+    /// Checks that run after every pass.
     pub verify: Verify<'o>,
-    /// Whether the printed program must read back as itself, before the first pass and after each.
+    /// True to check that the printed program reads back as itself, before the first pass and after each
+    /// pass.
     pub roundtrip: bool,
 }
 
-/// What happens while a pipeline runs.
+/// An event during a pipeline.
 #[derive(Clone, Copy)]
 pub enum PassEvent<'e> {
     /// A pass is about to run.
     Before {
         /// The pass.
         call: &'e PassCall,
-        /// What it will get.
+        /// The program before the pass.
         program: &'e Program,
     },
-    /// A pass has run, and passed the checks.
+    /// A pass has run and its result has passed the checks.
     After {
         /// The pass.
         call: &'e PassCall,
-        /// What it left.
+        /// The program after the pass.
         program: &'e Program,
-        /// Whether the text differs, or what the pass says where nothing is checked.
+        /// Whether the text changed, or what the pass reported if checks are off.
         change: Change,
-        /// Time in the pass.
+        /// Duration of the pass.
         time: Duration,
-        /// Time in the checks.
+        /// Duration of the checks.
         checks: Duration,
-        /// What the pass reports about statements.
+        /// Remarks of the pass on statements.
         remarks: &'e [Diagnostic],
     },
     /// A pass has failed.
     Failed {
         /// The pass.
         call: &'e PassCall,
-        /// What it left.
+        /// The program after the pass.
         program: &'e Program,
-        /// What is wrong; after a panic, the program cannot be relied on.
+        /// What is wrong. After a panic, the program may be inconsistent.
         error: &'e PassError,
     },
 }
 
-/// Runs the passes one after the other; `observe` sees the program before and after each.
+/// Runs the passes in order and calls `observe` before and after each one.
 ///
 /// # Errors
-/// The first pass that fails, or that leaves what a check rejects.
+/// Returns the error of the first pass that fails or whose result fails a check.
 pub fn run(
     program: &mut Program,
     calls: &[PassCall],
@@ -93,21 +94,21 @@ pub fn run(
         let text = print(program);
         check_round_trip(&text).map_err(|fault| Box::new(PipelineError { pass: None, error: fault }))?;
     }
-    let meaning = match (settings.verify, calls.first()) {
+    let reference = match (settings.verify, calls.first()) {
         (Verify::Semantic(oracle), Some(first)) => {
             let pass = Some(first.pass.name);
-            let unjudged =
+            let invalid =
                 |faults| Box::new(PipelineError { pass, error: PassError::InvalidReference(faults) });
-            Some(oracle.reference(program).map_err(unjudged)?)
+            Some(oracle.reference(program).map_err(invalid)?)
         }
         (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
     };
-    // The text behind one pass is that before the next.
+    // The text after one pass is the text before the next.
     let mut text: Option<String> = None;
     for call in calls {
         observe(PassEvent::Before { call, program });
         let mut remarks = Remarks::default();
-        match run_pass(program, call, settings, meaning.as_deref(), &mut text, &mut remarks) {
+        match run_pass(program, call, settings, reference.as_deref(), &mut text, &mut remarks) {
             Ok((change, time, checks)) => {
                 let remarks = remarks.all();
                 observe(PassEvent::After { call, program, change, time, checks, remarks });
@@ -121,12 +122,13 @@ pub fn run(
     Ok(())
 }
 
-/// Runs and checks one pass. Says whether the program changed, and how long pass and checks took.
+/// Runs and checks one pass. Returns whether the program changed, and the durations of the pass and of the
+/// checks.
 fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
-    meaning: Option<&dyn Reference>,
+    reference: Option<&dyn Reference>,
     text: &mut Option<String>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
@@ -138,7 +140,7 @@ fn run_pass(
         catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(PassError::Rejected)?;
     let time = started.elapsed();
     let mut change = declared;
-    // What a pass left may be such that printing or verifying it panics.
+    // Printing or verifying a broken program may panic.
     catch_panic(|| {
         if let Some(before) = before {
             let after = print(program);
@@ -152,8 +154,8 @@ fn run_pass(
             }
             *text = Some(after);
         }
-        if let Some(meaning) = meaning.filter(|_| change == Change::Changed) {
-            meaning.check_equivalent(program).map_err(PassError::Miscompiled)?;
+        if let Some(reference) = reference.filter(|_| change == Change::Changed) {
+            reference.check_equivalent(program).map_err(PassError::Miscompiled)?;
         }
         match (settings.roundtrip, &text) {
             (true, Some(text)) => check_round_trip(text),
@@ -164,7 +166,7 @@ fn run_pass(
     Ok((change, time, prepared.elapsed().saturating_sub(time)))
 }
 
-/// Makes a panic a fault.
+/// Converts a panic into an error.
 fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, PassError> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|payload: Box<dyn Any + Send>| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
@@ -173,7 +175,7 @@ fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, PassError> {
     })
 }
 
-/// Reads canonical text and prints it again.
+/// Checks that canonical text reads back and prints as itself.
 fn check_round_trip(text: &str) -> Result<(), PassError> {
     let (programs, diagnostics) = grammar::read(text);
     if let Some(it) = diagnostics.first() {

@@ -1,39 +1,40 @@
-//! What a pipeline stops at, and who is to blame.
+//! Errors of pipelines, and whether a pass or the program causes them.
 
 use std::fmt::{self, Display};
 
 use grammar::diagnostic::Diagnostic;
 
-/// A pipeline that did not come to its end.
+/// An error that stopped a pipeline.
 #[derive(Clone, Debug)]
 pub struct PipelineError {
-    /// The pass; `None`: the program that the pipeline was given.
+    /// The pass; `None` if the program given to the pipeline is at fault.
     pub pass: Option<&'static str>,
     /// What is wrong.
     pub error: PassError,
 }
 
-/// What a pipeline stops at.
+/// The kind of an error that stops a pipeline.
 #[derive(Clone, Debug)]
 pub enum PassError {
     /// The pass cannot rewrite this program.
     Rejected(Diagnostic),
-    /// The pass, or a check of what it left, panicked with this message.
+    /// The pass, or a check of its result, panicked with this message.
     Panicked(String),
-    /// The verifier rejects what the pass left.
+    /// The verifier rejects the result of the pass.
     VerificationFailed(Vec<Diagnostic>),
-    /// The pass said that it changed nothing, and the text differs.
+    /// The pass reported no change, but the text changed.
     UnreportedChange,
-    /// The printed program does not read back as itself: the first line that differs, as printed and as read back.
+    /// The printed program does not read back as itself. Holds the first line that differs, as printed and as
+    /// read back.
     RoundTripMismatch(String, String),
-    /// The program before the first pass means nothing that passes could keep.
+    /// The program before the first pass cannot serve as a reference.
     InvalidReference(Vec<Diagnostic>),
-    /// The program does not mean what it meant.
+    /// The program is not equivalent to the one before the first pass.
     Miscompiled(Diagnostic),
 }
 
 impl PassError {
-    /// Whether the pass or the printer is to blame, and not the program.
+    /// Returns true if the pass or the printer is wrong, and false if the program is.
     pub fn is_bug(&self) -> bool {
         match self {
             Self::Rejected(_) | Self::InvalidReference(_) => false,
@@ -45,7 +46,7 @@ impl PassError {
         }
     }
 
-    /// What is wrong where, in the text that the program was read from.
+    /// Returns what is wrong, with locations in the text that the program was read from.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         match self {
             Self::Rejected(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
@@ -61,7 +62,7 @@ impl Display for PipelineError {
             (Some(pass), PassError::InvalidReference(_)) => {
                 return write!(
                     f,
-                    "the program before pass `{pass}` cannot run or goes wrong already: no pass can be judged by it"
+                    "the program before pass `{pass}` cannot run or already fails, so no pass can be checked against it"
                 );
             }
             (Some(pass), _) => write!(f, "pass `{pass}` ")?,
@@ -70,12 +71,12 @@ impl Display for PipelineError {
         match &self.error {
             PassError::Rejected(_) => f.write_str("cannot rewrite this program"),
             PassError::Panicked(message) => write!(f, "panicked: {message}"),
-            PassError::VerificationFailed(_) => f.write_str("left a program that the verifier rejects"),
-            PassError::UnreportedChange => f.write_str("changed the program and said that it did not"),
+            PassError::VerificationFailed(_) => f.write_str("produced a program that the verifier rejects"),
+            PassError::UnreportedChange => f.write_str("changed the program but reported no change"),
             PassError::RoundTripMismatch(printed, read) => {
-                write!(f, "does not read back as it is printed: `{printed}` became `{read}`")
+                write!(f, "yields text that does not read back as printed: `{printed}` became `{read}`")
             }
-            PassError::InvalidReference(_) => f.write_str("cannot run or goes wrong already"),
+            PassError::InvalidReference(_) => f.write_str("cannot run or already fails"),
             PassError::Miscompiled(_) => f.write_str("changed what the program means"),
         }
     }

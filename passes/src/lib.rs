@@ -1,15 +1,18 @@
-//! Passes over Host IR, the list of them, and the driver that runs and checks them.
+//! Passes over Host IR, the registry of passes and pipelines, and the driver that runs and checks them.
 //!
-//! A pass is plain data and a function from program to program (`pass`). The passes stand in `transform`, the facts about
-//! programs that they use in `analysis`, the editing that they share in `rewrite`. `list` holds all passes and the named
-//! pipelines, `pipeline` reads `a,b{option=value},@name`, and `driver` runs the result, verifying after every pass;
-//! `bisect` finds the pass that is to blame. The rules that every pass keeps:
+//! A pass (`pass`) is a static description and a function that rewrites a program. `transform` contains the
+//! passes, `analysis` the analyses that they use, and `rewrite` shared editing code. `list` lists all passes
+//! and the named pipelines, `pipeline` parses `a,b{option=value},@name`, and `driver` runs the pipeline and
+//! verifies the program after every pass. `bisect` finds the pass that miscompiles a program. Every pass
+//! obeys these rules:
 //!
-//! * the program means the same afterwards, on every rank and under every schedule that its synchronisation allows;
-//! * a pass has no state but its arguments, so running it twice on equal programs gives equal programs;
+//! * the program is equivalent afterwards, on every rank and under every schedule that its synchronization
+//!   allows;
+//! * a pass has no state other than its arguments, so it is deterministic;
 //! * analyses are functions that return a value and change nothing.
 //!
-//! Invariant: this crate knows no plan and no device, and prints nothing: reports go to the caller.
+//! Invariant: this crate does not depend on plans or devices and does not print. It returns all reports to
+//! the caller.
 
 pub mod pass;
 

@@ -1,8 +1,8 @@
-//! Every pass and every pipeline, by name.
+//! Lists every pass and every pipeline by name.
 
 use crate::pass::{Pass, Pipeline};
 
-/// All passes, in the order of `--list-passes`: lowering, optimisation, text.
+/// All passes in the order of `--list-passes`: lowering, optimization, text.
 pub static PASSES: &[Pass] = &[
     crate::transform::decompose_resharding::PASS,
     crate::transform::chunk::PASS,
@@ -33,25 +33,27 @@ pub static PASSES: &[Pass] = &[
 
 /// All pipelines.
 ///
-/// Their order matters: operators are made local before loops are made of them, since a loop needs to know what is
-/// exchanged; what is left of resharding becomes communication inside the loops. Streams come next, while it is plain that
-/// iterations do not share storage; then the own shard is read in place and handles are exchanged once, before the loop.
-/// Storage comes late, so that names are dropped where they are used last. What is redundant shows last.
+/// The order of passes matters. `decompose-resharding` makes operators local first, because `overlap` must
+/// know what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
+/// inside the loops into communications. Streams are assigned next, while it is evident that iterations do
+/// not share storage. Then the rank's own shard is read in place, and handles are exchanged once before the
+/// loop. Allocation comes late, so that names are deallocated after their last use. Redundant synchronization
+/// can only be removed at the end.
 pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@default",
-        description: "what every program can do with",
-        // Folded predicates and dropped branches leave results that nobody reads any more, hence the order.
+        description: "cleanup that is safe for any program",
+        // Folded predicates and removed branches leave dead results, so dead code is removed afterwards.
         passes: "canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@lower",
-        description: "communications in place of resharding operators, without overlap",
+        description: "lower resharding operators to communications, without overlap",
         passes: "decompose-resharding,lower-to-communication,allocate-and-deallocate,canonicalize",
     },
     Pipeline {
         name: "@overlap",
-        description: "all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
+        description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "decompose-resharding,overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
@@ -59,7 +61,7 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-allgather-linear",
-        description: "all-gather + linear or matmul: a ring of CUDA gets, the own shard read in place",
+        description: "all-gather + linear or matmul: a ring of CUDA gets; the rank's own shard is read in place",
         passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
@@ -67,7 +69,7 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-allgather-linear-put",
-        description: "the same, as a ring of CUDA puts",
+        description: "all-gather + linear or matmul: a ring of CUDA puts",
         passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
@@ -75,14 +77,14 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
-        description: "the same, a broadcast a shard",
+        description: "all-gather + linear or matmul: one broadcast per shard",
         passes: "decompose-resharding,overlap{allgather=broadcast},lower-to-communication,\
                  assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-permute",
-        description: "the same, as collective permutes of rotated chunks",
+        description: "all-gather + linear or matmul: collective permutes of rotated chunks",
         passes: "decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
                  lower-to-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -96,7 +98,7 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",
-        description: "matmul + reduce-scatter: partial sums go around a ring, and are added behind it",
+        description: "matmul + reduce-scatter: partial sums are sent around a ring and added after the loop",
         passes: "decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  hoist-share-mem-handles,allocate-and-deallocate,\
@@ -104,7 +106,7 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-pipeline-stages",
-        description: "micro-batches through stages on several meshes: a stage computes one while it sends the last",
+        description: "micro-batches through stages on several meshes: a stage computes one while it sends the previous one",
         passes: "decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,\
                  assign-streams{dependent=keep},allocate-and-deallocate,sink-waits,\
                  remove-redundant-sync,canonicalize,remove-dead-code",

@@ -1,22 +1,23 @@
-//! What a program means, as a question to whoever can run it: this crate knows nothing of plans and runs.
+//! The interface through which passes check semantic equivalence. The implementation runs programs, which
+//! this crate cannot do.
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
-/// Finds out what programs mean.
+/// Decides whether programs are equivalent.
 pub trait SemanticOracle {
-    /// What a program means: all that passes make of it has to mean the same. Whoever answers may run the program, and
-    /// does so once for a whole pipeline.
+    /// Returns a reference for `program`. Every program that passes produce from it must be equivalent to the
+    /// reference. The implementation may run the program, and does so once per pipeline.
     ///
     /// # Errors
-    /// A program that cannot be run, or that goes wrong by itself.
+    /// The program cannot run, or fails on its own.
     fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>>;
 }
 
-/// What a program means.
+/// The reference behavior of a program.
 pub trait Reference {
-    /// Whether another program means the same, under every schedule.
+    /// Checks that another program is equivalent under every schedule.
     ///
     /// # Errors
-    /// Where it does not, at a place in that program.
+    /// Returns the first difference, with a location in `program`.
     fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic>;
 }

@@ -1,56 +1,56 @@
-//! What a pass is: a name, a line about it, its options and a function.
+//! Defines a pass: a name, a description, options and a function.
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 
 /// A pass over programs.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub description: &'static str,
-    /// What may stand in braces behind its name.
+    /// Options that may follow the name in braces.
     pub options: &'static [OptionSpec],
-    /// Rewrites a verified program; the diagnostic says why this program cannot be rewritten.
+    /// Rewrites a verified program. The diagnostic says why this program cannot be rewritten.
     pub run: fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>,
 }
 
-/// A name for passes that are run one after the other.
+/// A named sequence of passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipeline {
-    /// Its name on the command line, `@` included.
+    /// Name on the command line, with the leading `@`.
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub description: &'static str,
-    /// What it stands for, in the syntax of pipelines; it names passes only.
+    /// The passes, in pipeline syntax. A pipeline cannot contain other pipelines.
     pub passes: &'static str,
 }
 
-/// What a pass did.
+/// The result of a pass: whether it changed the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The program may be another one.
+    /// The program may have changed.
     Changed,
-    /// The program prints as it did.
+    /// The program prints as before.
     Unchanged,
 }
 
 impl Change {
-    /// `Changed` if `changed`.
+    /// Returns `Changed` if `changed` is true.
     pub const fn from_flag(changed: bool) -> Self {
         if changed { Self::Changed } else { Self::Unchanged }
     }
 }
 
-/// What a pass reports about statements that it transformed or left as they were.
+/// Remarks of a pass on statements that it transformed or left unchanged.
 #[derive(Debug, Default)]
 pub struct Remarks {
     found: Vec<Diagnostic>,
 }
 
 impl Remarks {
-    /// Reports a statement that the pass left as it was. `message` names the statement and the reason; `label` says what
-    /// happens to it instead.
+    /// Reports a statement that the pass left unchanged. `message` names the statement and the reason, and
+    /// `label` says what happens to it instead.
     pub(crate) fn missed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.found.push(Diagnostic::new(Code::MissedOverlap, span, message, label));
     }
@@ -60,7 +60,7 @@ impl Remarks {
         self.found.push(Diagnostic::new(Code::Overlapped, span, message, label));
     }
 
-    /// All remarks, in the order in which the pass made them.
+    /// Returns all remarks in the order in which the pass made them.
     pub fn all(&self) -> &[Diagnostic] {
         &self.found
     }
@@ -69,33 +69,33 @@ impl Remarks {
 /// An option of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct OptionSpec {
-    /// Its name in the braces.
+    /// Name inside the braces.
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub description: &'static str,
-    /// What its values are.
+    /// The kind of its values.
     pub kind: OptionKind,
-    /// Its value where none is given; `None`: the pass decides.
+    /// The value if none is given. With `None`, the pass decides.
     pub default: Option<&'static str>,
 }
 
-/// What the values of an option are.
+/// The kind of values that an option takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OptionKind {
     /// `true` or `false`; the name alone means `true`.
     Flag,
     /// An integer that is not negative.
     Count,
-    /// Integers above 0, separated by commas: `2048,2048,1024`.
+    /// Positive integers separated by commas: `2048,2048,1024`.
     Counts,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// Anything.
+    /// Any text that is not empty.
     Text,
 }
 
 impl OptionKind {
-    /// Whether `value` is one of its values.
+    /// Returns true if `value` is a valid value.
     pub fn accepts(self, value: &str) -> bool {
         match self {
             Self::Flag => matches!(value, "true" | "false"),
@@ -106,32 +106,32 @@ impl OptionKind {
         }
     }
 
-    /// The values in words, for messages.
+    /// Describes the valid values, for messages.
     pub fn describe(self) -> String {
         match self {
             Self::Flag => "true or false".to_owned(),
-            Self::Count => "a number".to_owned(),
-            Self::Counts => "numbers above 0, separated by commas".to_owned(),
+            Self::Count => "a non-negative integer".to_owned(),
+            Self::Counts => "positive integers, separated by commas".to_owned(),
             Self::Word(words) => format!("one of {}", words.join(", ")),
-            Self::Text => "a text".to_owned(),
+            Self::Text => "non-empty text".to_owned(),
         }
     }
 }
 
-/// The options of one call of a pass, checked against its `OptionSpec`s; defaults are filled in.
+/// Options of one call of a pass, checked against its `OptionSpec`s and with defaults filled in.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, String)>,
 }
 
 impl Arguments {
-    /// The defaults of a pass.
+    /// Returns the default options of a pass.
     pub fn defaults(pass: &Pass) -> Self {
         let given = pass.options.iter().filter_map(|it| Some((it.name, it.default?.to_owned())));
         Self { values: given.collect() }
     }
 
-    /// Gives an option a value that its kind takes.
+    /// Sets an option to a value that its kind accepts.
     pub(crate) fn set(&mut self, name: &'static str, value: &str) {
         match self.values.iter_mut().find(|(it, _)| *it == name) {
             Some((_, old)) => value.clone_into(old),
@@ -139,27 +139,27 @@ impl Arguments {
         }
     }
 
-    /// The text of an option's value.
+    /// Returns the text of an option's value.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.values.iter().find(|(it, _)| *it == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether a flag is set.
+    /// Returns true if a flag is set.
     pub fn flag(&self, name: &str) -> bool {
         self.text(name) == Some("true")
     }
 
-    /// The value of a count.
+    /// Returns the value of a count.
     pub fn count(&self, name: &str) -> Option<u64> {
         self.text(name)?.parse().ok()
     }
 
-    /// The values of a list of counts.
+    /// Returns the values of a list of counts.
     pub fn counts(&self, name: &str) -> Option<Vec<u64>> {
         self.text(name)?.split(',').map(|it| it.trim().parse().ok()).collect()
     }
 
-    /// Names and values, in the order of the pass's options.
+    /// Returns names and values in the order in which they were set, defaults first.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.values.iter().map(|(name, value)| (*name, value.as_str()))
     }

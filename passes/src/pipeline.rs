@@ -1,9 +1,9 @@
-//! Reads pass pipelines: `canonicalize, remove-dead-code{option=value, other={a,b}}, @default`.
+//! Parses pass pipelines: `canonicalize, remove-dead-code{option=value, other={a,b}}, @default`.
 //!
-//! An option whose value is a list takes the items behind it that are no `name=value` and no option's name:
-//! `chunk{sizes=2048,2048,1024,axis=T3.0}`.
+//! An option whose value is a list also takes the following items, up to one that is `name=value` or the name
+//! of an option: `chunk{sizes=2048,2048,1024,axis=T3.0}`.
 //!
-//! Invariant: every diagnostic's span is one of the pipeline's text, so that a caret can point into it.
+//! Invariant: the span of every diagnostic lies in the pipeline's text, so that a caret can point into it.
 
 use std::fmt::{self, Display};
 
@@ -19,9 +19,9 @@ use crate::{
 pub struct PassCall {
     /// The pass.
     pub pass: &'static Pass,
-    /// Its options, defaults included.
+    /// Its options, including defaults.
     pub arguments: Arguments,
-    /// Where the pipeline's text names it, or the pipeline that it comes from.
+    /// Span of the pass, or of the pipeline that contains it, in the pipeline's text.
     pub span: Span,
 }
 
@@ -35,15 +35,15 @@ impl Display for PassCall {
     }
 }
 
-/// The passes that a pipeline's text names, pipelines in it written out.
+/// Parses a pipeline. Named pipelines in it are expanded.
 ///
 /// # Errors
-/// An unknown pass, pipeline, option or value, or braces that do not pair up; the span is one of `text`.
+/// An unknown pass, pipeline, option or value, or unbalanced braces. The span lies in `text`.
 pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
     parse_with(text, list::PASSES, list::PIPELINES)
 }
 
-/// As `parse`, with lists of one's own.
+/// Like `parse`, with the given passes and pipelines.
 pub(crate) fn parse_with(
     text: &str,
     passes: &'static [Pass],
@@ -56,7 +56,7 @@ pub(crate) fn parse_with(
     for item in split(TextSlice { text, start: 0 })? {
         let (name, options) = item.name_and_options();
         if name.text.is_empty() {
-            let message = "a pass is missing";
+            let message = "missing pass name";
             return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, "expected a pass"));
         }
         match (name.text.starts_with('@'), options) {
@@ -89,7 +89,7 @@ pub(crate) fn parse_with(
     Ok(calls)
 }
 
-/// A part of the pipeline's text.
+/// A slice of the pipeline's text and its offset.
 #[derive(Clone, Copy)]
 struct TextSlice<'t> {
     text: &'t str,
@@ -98,7 +98,7 @@ struct TextSlice<'t> {
 
 impl<'t> TextSlice<'t> {
     fn span(self) -> Span {
-        // A caret needs something to point at, even where there is nothing.
+        // A caret needs at least one column, even for empty text.
         Span::new(self.start, self.start + self.text.len().max(1))
     }
 
@@ -115,7 +115,7 @@ impl<'t> TextSlice<'t> {
         }
     }
 
-    /// What stands in front of the first brace, and what stands in the braces.
+    /// Returns the text before the first brace and the text inside the braces.
     fn name_and_options(self) -> (Self, Option<Self>) {
         match self.text.find('{') {
             Some(open) => {
@@ -127,12 +127,12 @@ impl<'t> TextSlice<'t> {
     }
 }
 
-/// The items of a comma-separated list, blanks around them dropped; commas in braces are no separators.
+/// Splits a comma-separated list into trimmed items. Commas in braces do not separate items.
 fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
     let mut items = Vec::new();
     let mut open: Vec<usize> = Vec::new();
     let mut start = 0;
-    // Whether the braces of this item are closed: only a comma may follow.
+    // True after the closing brace of this item, when only a comma may follow.
     let mut closed = false;
     let fault = |at: usize, message: &str, label: &str| {
         let span = Span::new(list.start + at, list.start + at + 1);
@@ -144,7 +144,7 @@ fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
             '{' => open.push(at),
             '}' => {
                 if open.pop().is_none() {
-                    return Err(fault(at, "a brace closes nothing", "no `{` stands before it"));
+                    return Err(fault(at, "unmatched `}`", "no `{` precedes it"));
                 }
                 closed = open.is_empty();
             }
@@ -153,13 +153,13 @@ fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
                 (start, closed) = (at + 1, false);
             }
             _ if closed && !letter.is_whitespace() => {
-                return Err(fault(at, "text behind a closing brace", "expected `,`"));
+                return Err(fault(at, "text after a closing brace", "expected `,`"));
             }
             _ => (),
         }
     }
     if let Some(at) = open.first() {
-        return Err(fault(*at, "a brace is not closed", "no `}` follows"));
+        return Err(fault(*at, "unclosed `{`", "no `}` follows"));
     }
     items.push(list.part(start, list.text.len()).trim());
     Ok(items)
@@ -174,7 +174,7 @@ fn read_options(
         return Ok(());
     }
     let mut given: Vec<&str> = Vec::new();
-    // The last option, if its value is a list: where it begins, and what kind it is.
+    // The last option if its value is a list, with the offset of the value.
     let mut list: Option<(&'static OptionSpec, usize)> = None;
     for item in split(options)? {
         let (name, value) = match item.text.find('=') {
@@ -193,7 +193,7 @@ fn read_options(
         };
         if given.contains(&spec.name) {
             let message = format!("the option `{}` is given twice", spec.name);
-            return Err(Diagnostic::new(Code::BadOption, name.span(), message, "given before"));
+            return Err(Diagnostic::new(Code::BadOption, name.span(), message, "already given"));
         }
         given.push(spec.name);
         let text = value.map_or("true", |it| it.text);
@@ -203,7 +203,7 @@ fn read_options(
     Ok(())
 }
 
-/// Gives an option a value, if its kind takes it.
+/// Sets an option if its kind accepts the value.
 fn set_option(
     pass: &Pass,
     spec: &'static OptionSpec,
@@ -222,7 +222,7 @@ fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
     let message = format!("the pass `{}` has no option `{}`", pass.name, name.text);
     let known: Vec<&str> = pass.options.iter().map(|it| it.name).collect();
     let label = match known.as_slice() {
-        [] => "it has no options".to_owned(),
+        [] => "the pass has no options".to_owned(),
         known => format!("expected one of {}", known.join(", ")),
     };
     let it = Diagnostic::new(Code::BadOption, name.span(), message, label);
@@ -230,13 +230,13 @@ fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
 }
 
 fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -> Diagnostic {
-    let message = format!("`{text}` is no value of the option `{}` of `{}`", spec.name, pass.name);
+    let message = format!("`{text}` is not a value of the option `{}` of `{}`", spec.name, pass.name);
     Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
 }
 
 fn unknown_name(what: &str, name: TextSlice<'_>, known: impl Iterator<Item = &'static str>) -> Diagnostic {
     let message = format!("unknown {what} `{}`", name.text);
-    let label = format!("expected a {what} of `hir-opt --list-passes`");
+    let label = format!("expected a {what} that `hir-opt --list-passes` lists");
     suggest(Diagnostic::new(Code::UnknownPass, name.span(), message, label), name.text, known)
 }
 

@@ -1,4 +1,4 @@
-//! What passes share for building and editing programs: new names and statements, edits of blocks and of scalars.
+//! Shared code that builds and edits programs: new names and statements, edits of blocks and scalars.
 //!
 //! Invariant: nothing here uses a pass.
 

@@ -1,4 +1,5 @@
-//! The passes: a file each, with its own helpers in a folder of its name. Passes that build on others call them.
+//! The passes, one file each. Helpers of a pass are in a directory of the same name. A pass may call passes
+//! that it builds on.
 
 pub(crate) mod allocate_and_deallocate;
 pub(crate) mod assign_streams;

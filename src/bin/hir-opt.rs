@@ -1,4 +1,4 @@
-//! Reads Host IR, runs passes over it, prints canonical text.
+//! Reads Host IR, runs passes on it and prints canonical text.
 
 use std::{
     io::Write,
@@ -46,17 +46,17 @@ use hir::{
 };
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
-/// Reads Host IR, checks it, runs passes over it, and prints canonical text.
+/// Reads Host IR, checks it, runs passes on it and prints canonical text.
 ///
-/// Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 program rejected, 2 command
-/// line, 6 environment, 7 a fault found by `--check`, 101 our bug.
+/// The result goes to standard output, everything else to standard error. Exit codes: 0 success, 1 program
+/// rejected, 2 command line, 6 environment, 7 fault found by `--check`, 101 internal error.
 #[derive(Parser)]
 #[command(name = "hir-opt", version)]
 struct Options {
-    /// The program; `-` for standard input.
+    /// The program file; `-` for standard input.
     #[arg(default_value = "-")]
     file: String,
-    /// Where the result goes.
+    /// Write the result to FILE.
     #[arg(short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Passes to run: `a,b{opt=val,opt2=val},@pipeline`.
@@ -68,122 +68,130 @@ struct Options {
         hide_default_value = true
     )]
     passes: String,
-    /// Print all passes and pipelines.
+    /// List all passes and pipelines.
     #[arg(long)]
     list_passes: bool,
-    /// Print all operators.
+    /// List all operators.
     #[arg(long)]
     list_ops: bool,
-    /// Explain a diagnostic's code.
+    /// Explain a diagnostic code.
     #[arg(long, value_name = "CODE")]
     explain: Option<String>,
-    /// Print the passes that will run, pipelines written out.
+    /// Print the passes that will run, with pipelines expanded.
     #[arg(long)]
     dump_pass_pipeline: bool,
-    /// What is checked after every pass.
+    /// The check that runs after every pass.
     #[arg(long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
         default_missing_value = "structural")]
     verify_each: VerifyEach,
-    /// Find the first pass that goes wrong or changes what the program means, and show what it changed.
+    /// Find the first pass that fails or changes the outputs of the program, and show its changes.
     #[arg(long)]
     bisect: bool,
-    /// Where the program before a failing pass goes, with the command line that shows the failure again.
+    /// If a pass fails, write the program before that pass to FILE, with the command line that reproduces the
+    /// failure.
     #[arg(long, value_name = "FILE")]
     crash_reproducer: Option<PathBuf>,
-    /// Run a file of `--crash-reproducer` as its comments say.
+    /// Run a reproducer written by `--crash-reproducer`.
     #[arg(long, value_name = "FILE", conflicts_with = "file")]
     run_reproducer: Option<PathBuf>,
-    /// Check that the program reads back as it is printed, before and after every pass.
+    /// Check that the printed program parses to the same program, before and after every pass.
     #[arg(long)]
     verify_roundtrip: bool,
-    /// Treat the parts of the file between `// -----` lines as files of their own.
+    /// Treat the parts of the file between `// -----` lines as separate files.
     #[arg(long)]
     split_input_file: bool,
-    /// Print the text itself, with everything that reading guessed written down, instead of the canonical text. `check` also makes the
-    /// edits that fix races, where exactly one edit fixes the race, and checks the result.
+    /// Print the source text with all inferred information made explicit, instead of the canonical text.
+    /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
+    /// result.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print_dialect", "split_input_file"])]
     fix: Option<FixMode>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
     verify_diagnostics: bool,
-    /// Say how long reading and every pass took.
+    /// Print the time of parsing and of every pass.
     #[arg(long)]
     timing: bool,
-    /// Say what every pass did, in numbers.
+    /// Print the statistics of every pass.
     #[arg(long)]
     statistics: bool,
     #[command(flatten)]
     remarks: RemarkFlags,
     #[command(flatten)]
     dumps: DumpFlags,
-    /// How the result is spelled; what an older dialect cannot say is warned about.
+    /// The dialect of the result. A warning reports what an older dialect cannot express.
     #[arg(long, value_name = "canonical|2025", default_value = "canonical")]
     print_dialect: Dialect,
     /// Print the plan of every rank instead of the program.
     #[arg(long)]
     print_plan: bool,
-    /// Prove that the result is free of races, deadlocks and lifetime errors, or show where it is not; the exit code is 7 then. What to
-    /// look for: `race`, `comm`, `memory`, and `excess`, what the program could do without: remarks, which do not change the exit code
-    /// (`excess` alone: 7 where the program has races);
-    /// `repeat`: races of two runs, one behind the other. Default: all but `repeat`.
+    /// Prove that the result is free of races, deadlocks and reads of unwritten memory, or report where it is
+    /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
+    /// reports statements that the program does not need, as remarks that do not change the exit code
+    /// (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
+    /// consecutive runs. Default: all but `repeat`.
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
-    /// Write to FILE an order of steps that shows the first race that `--check` finds; `hir-run --check=warn --schedule=@FILE` runs it.
+    /// Write to FILE an order of steps that exhibits the first race found by `--check`.
+    /// `hir-run --check=warn --schedule=@FILE` runs it.
     #[arg(long, value_name = "FILE", requires = "check")]
     witness: Option<PathBuf>,
-    /// Print what happens before what on all ranks, as a graph in Graphviz's DOT language, instead of the program.
+    /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
     #[arg(long, conflicts_with = "print_plan")]
     print_hb: bool,
-    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document (the default); `hir`, what hir-run's own executors give
-    /// besides. For `--check`, `--fix=check` and `--verify-each=check`.
+    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
+    /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
+    /// `--verify-each=check`.
     #[arg(long, value_enum)]
     check_model: Option<OrderingModel>,
-    /// Number of ranks; default: the smallest world that holds every mesh.
+    /// Number of ranks. Default: the smallest world that contains all meshes.
     #[arg(long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
-    /// Most ranks of a world.
+    /// The maximum number of ranks.
     #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
-    /// Most memory that the plans of all ranks may take, in GiB.
+    /// Memory limit for the plans of all ranks, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
-    /// The rank whose plan is printed.
+    /// Print only the plan of this rank.
     #[arg(long)]
     rank: Option<usize>,
-    /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
-    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
+    /// reported.
     #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     error_format: Format,
-    /// When to colour them.
+    /// When to color diagnostics.
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
 }
 
-/// Which edits `--fix` makes.
+/// The edits that `--fix` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum FixMode {
-    /// Those of diagnostics about reading.
+    /// The fixes of parser diagnostics.
     Reading,
-    /// Those, and then those of the checker's findings.
+    /// Also the fixes of the checker's findings.
     Check,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum VerifyEach {
-    /// Nothing.
+    /// No check.
     Off,
     /// The verifier accepts the program.
     Structural,
-    /// That, and the program gives what it gave before the first pass, on simulated ranks, under several schedules.
+    /// Also, on simulated ranks and under several schedules, the outputs are those of the program before the
+    /// first pass.
     Semantic,
-    /// The verifier accepts the program, and it has no race, no deadlock and no unwritten output on any rank, as `--check` proves.
+    /// The verifier accepts the program, and `--check` finds no race, no deadlock and no unwritten output on
+    /// any rank.
     Check,
 }
 
-/// Most remarks of `--check` that are printed: each draws lines of the text.
+/// The maximum number of remarks of `--check` that are printed. Each shows source lines.
 const MAX_REMARKS: usize = 256;
 
 #[global_allocator]
@@ -204,7 +212,8 @@ fn main() -> ExitCode {
     })
 }
 
-/// The command line; that of a reproducer comes first, so that what is given overrides it.
+/// Parses the command line. With `--run-reproducer`, the flags of the reproducer come first, so that explicit
+/// flags override them.
 fn options() -> Result<Options, Exit> {
     let usage = |error| tool::report_usage_error("hir-opt", &error);
     let given = Options::try_parse().map_err(usage)?;
@@ -243,7 +252,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     ];
     if let (Format::Sarif, Some((_, flag))) = (options.error_format, prints.iter().find(|it| it.0)) {
         let message = format!(
-            "`{flag}` prints text to standard error, which `--error-format=sarif` keeps for one log: leave out one of the two"
+            "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of the two options"
         );
         return Err(screen.fail(Exit::Usage, &message));
     }
@@ -254,7 +263,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         return Err(screen.fail(Exit::Usage, "`--witness` would overwrite the program"));
     }
     if options.check.is_some_and(|it| it.repeat) && options.check_model == Some(OrderingModel::Hir) {
-        let message = "`--check=repeat` is for `--check-model=nccl`: hir-run puts a barrier between runs";
+        let message = "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier";
         return Err(screen.fail(Exit::Usage, message));
     }
     if options.dump_pass_pipeline {
@@ -292,7 +301,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     };
     let exit = tool.process_file(source);
     if options.run_reproducer.is_some() && exit == Exit::Success {
-        screen.message("the reproducer shows no failure any more");
+        screen.message("the reproducer no longer fails");
     }
     if options.statistics {
         let _ = write!(std::io::stderr(), "{}", tool.statistics.table());
@@ -307,7 +316,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
 }
 
 impl Options {
-    /// Whether a check is asked for that `--check-model` counts for.
+    /// Returns true if an option is set to which `--check-model` applies.
     fn uses_ordering_model(&self) -> bool {
         self.check.is_some() || self.fix == Some(FixMode::Check) || self.verify_each == VerifyEach::Check
     }
@@ -317,19 +326,19 @@ impl Options {
     }
 }
 
-/// The word of `--verify-each`.
+/// Returns the name of a `--verify-each` value.
 fn verify_each_name(verify: VerifyEach) -> String {
     verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
 }
 
-/// How many diagnostics have a severity, in words; `None` where none has.
+/// Formats the number of diagnostics of a severity, or returns `None` if there are none.
 fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
     let count = found.iter().filter(|it| it.severity() == severity).count();
     let s = if count == 1 { "" } else { "s" };
     (count > 0).then(|| format!("{count} {word}{s}"))
 }
 
-/// What is asked for about the tool itself.
+/// Returns the text of `--explain`, `--list-passes` or `--list-ops`, if one of them is set.
 fn listing(options: &Options) -> Result<Option<String>, String> {
     Ok(match &options.explain {
         Some(code) => Some(listing::explanation(code)?),
@@ -339,18 +348,18 @@ fn listing(options: &Options) -> Result<Option<String>, String> {
     })
 }
 
-/// What became of one part of the input.
+/// The result of processing one part of the input.
 #[derive(Default)]
 struct PartOutcome {
-    /// What goes to standard output.
+    /// The text for standard output.
     text: String,
-    /// What there is to say about the part's text.
+    /// Diagnostics about the part.
     diagnostics: Vec<Diagnostic>,
-    /// What is wrong with a text of the command line.
+    /// A diagnostic about a text on the command line, such as a `--set` value.
     other_source_diagnostic: Option<Box<(Source, Diagnostic)>>,
-    /// What the check says of each program that it found no fault in: comes after the diagnostics.
+    /// A summary for each program without faults. Printed after the diagnostics.
     summaries: Vec<String>,
-    /// Why there is no result, beyond the diagnostics.
+    /// The exit code and message of a failure, in addition to the diagnostics.
     failure: Option<(Exit, String)>,
 }
 
@@ -360,11 +369,11 @@ struct Tool<'o> {
     screen: Reporter,
     calls: Vec<PassCall>,
     dumper: Dumper<'o>,
-    /// What passes have reported about the program at hand.
+    /// Remarks of the passes about the current program.
     remarks: Vec<Diagnostic>,
     statistics: Statistics,
     reading: Duration,
-    /// Which container of a text with several is looked at, from 0.
+    /// Index of the current container, in a text with several.
     container: Option<usize>,
 }
 
@@ -382,7 +391,7 @@ impl Tool<'_> {
         };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
-        // Every part keeps its lines' numbers: the lines before it are there, and empty.
+        // Every part keeps its line numbers: it is preceded by as many empty lines.
         let mut lines_before = 0;
         for text in parts {
             let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
@@ -392,7 +401,8 @@ impl Tool<'_> {
                 && grammar::is_fixable(&part.programs().1)
             {
                 let text = grammar::fix(&part.text).into_owned();
-                // Errors that are left stand in a text that the user has not seen, or that is written to a file.
+                // Remaining diagnostics refer to the edited text, which the user has not seen or which goes
+                // to a file.
                 let mut name = format!("{} (fixed)", part.name);
                 let text = match fixes {
                     FixMode::Reading => text,
@@ -421,7 +431,7 @@ impl Tool<'_> {
         }
     }
 
-    /// Shows what there is to say about a part, or compares it with what the part expects.
+    /// Prints the results of a part, or compares them with the expected diagnostics.
     fn report(&self, part: &Source, outcome: &PartOutcome) -> Exit {
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
@@ -445,7 +455,7 @@ impl Tool<'_> {
         }
     }
 
-    /// What becomes of a part; `is_edited`: `--fix` has made its text.
+    /// Processes a part. `is_edited` is set if `--fix` has changed its text.
     fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
         crash_reproducer::record_command(self.reproducer_flags());
         crash_reproducer::record_program(&part.text);
@@ -458,11 +468,11 @@ impl Tool<'_> {
         }
         if let Some(fixes) = self.options.fix {
             if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
-                // Edits that are made are not lost where others are missing.
+                // Edits that were made are kept even if other faults remain.
                 if let Some((Exit::Check, message)) = &mut outcome.failure {
                     *message += match is_edited {
-                        true => "; the text with the edits so far is written",
-                        false => "; no edit is made, and no text is written",
+                        true => "; the text is written with the edits made so far",
+                        false => "; no edit was made, and no text is written",
                     };
                     outcome.text = if is_edited { part.text.clone() } else { String::new() };
                 }
@@ -486,17 +496,18 @@ impl Tool<'_> {
                 }
             }
         }
-        // The process ends soon: taking a large program apart piece by piece would only take time.
+        // The process ends soon, and dropping a large program takes long.
         std::mem::forget(programs);
         PartOutcome { text, ..outcome }
     }
 
-    /// What is checked, by whose rules.
+    /// Returns the requested checks with the ordering model.
     fn checks(&self) -> Checks {
         Checks { model: self.options.model(), ..self.options.check.unwrap_or(Checks::ALL) }
     }
 
-    /// The text after the edits that fix the races of its programs; says which edits were made. `name` is that of the edited text.
+    /// Applies the edits that fix races in all programs of a text, and prints each edit. `name` is the name
+    /// of the edited text in messages.
     fn fix_findings(&self, mut text: String, name: &str) -> String {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
@@ -514,7 +525,7 @@ impl Tool<'_> {
         text
     }
 
-    /// Checks all programs of a text; false after saying why they are not free of faults.
+    /// Checks all programs of a text. Returns false, with the reasons in `outcome`, if any has a fault.
     fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut PartOutcome) -> bool {
         programs.iter_mut().all(|program| match apply_bindings(program, &self.options.set) {
             Ok(()) => self.check(program, part, self.checks(), outcome).is_some(),
@@ -525,7 +536,8 @@ impl Tool<'_> {
         })
     }
 
-    /// What a program is turned into; `None` after saying why it is not.
+    /// Processes one program and returns its output text. Returns `None` on failure, with the reason in
+    /// `outcome`.
     fn process_program(
         &mut self,
         program: &mut Program,
@@ -536,7 +548,7 @@ impl Tool<'_> {
             outcome.other_source_diagnostic = Some(fault);
             return None;
         }
-        // A plan that is asked for reports these as errors.
+        // The planner and the checker report these as errors.
         if !self.options.print_plan && !self.options.print_hb && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.ranks));
         }
@@ -571,7 +583,7 @@ impl Tool<'_> {
         }
     }
 
-    /// Runs the passes. The program before one that fails goes into a reproducer.
+    /// Runs the passes. If one fails, writes the program before it as a reproducer.
     fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
         let checked = CheckerOracle { planner: oracle, model: self.options.model() };
@@ -608,7 +620,7 @@ impl Tool<'_> {
         result
     }
 
-    /// Finds the pass that is to blame, and leaves the program as the last pass does where none is.
+    /// Finds the first failing pass and returns its failure. If none fails, runs all passes.
     fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
         let count = self.calls.len();
@@ -623,7 +635,7 @@ impl Tool<'_> {
             "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
             culprit.position + 1
         ));
-        // What a panic leaves may not print.
+        // The program after a panic may be impossible to print.
         if !matches!(culprit.error.error, PassError::Panicked(_)) {
             let _ = write!(std::io::stderr(), "{}", diff(&before, &grammar::print(&culprit.after)));
         }
@@ -631,7 +643,7 @@ impl Tool<'_> {
         Err(Box::new(culprit.error))
     }
 
-    /// The flags that show a bug again, on the text itself.
+    /// Returns the flags that reproduce an internal error from the same text.
     fn reproducer_flags(&self) -> Vec<String> {
         let options = self.options;
         let mut flags = vec![format!("--verify-each={}", verify_each_name(options.verify_each))];
@@ -671,11 +683,11 @@ impl Tool<'_> {
         {
             crash_reproducer::disable();
             let path = path.display();
-            self.screen.message(&format!("`hir-opt --run-reproducer {path}` shows this failure again"));
+            self.screen.message(&format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
         }
     }
 
-    /// Checks the program that the passes have made; `None`: it is not free of faults.
+    /// Checks the program after the passes. Returns `None` if it has a fault, with the reason in `outcome`.
     fn check(
         &self,
         program: &Program,
@@ -685,7 +697,7 @@ impl Tool<'_> {
     ) -> Option<()> {
         let start = Instant::now();
         self.activity.set("while checking");
-        // Findings show the text that they are about.
+        // Findings refer to lines of the checked program, so it is printed and parsed again after passes.
         let printed;
         let (source, program) = if self.calls.is_empty() {
             (part, program)
@@ -741,7 +753,7 @@ impl Tool<'_> {
         let unsearched = report.not_searched.iter().find_map(|it| match it {
             ExcessNotSearched::Races => Some("the program has races"),
             ExcessNotSearched::Views => {
-                Some("some views have too many pieces to compare, so races are not known")
+                Some("some views have too many pieces to compare, so races are unknown")
             }
             ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
         });
@@ -771,13 +783,13 @@ impl Tool<'_> {
         Some(shown.map(plan::plan_text).collect())
     }
 
-    /// What the plans of all ranks may take.
+    /// Returns the limits on the plans of all ranks.
     fn limits(&self) -> Limits {
         let memory = (self.options.memory_limit as usize) << 30;
         Limits { ranks: self.options.max_ranks, memory, ..Limits::default() }
     }
 
-    /// What happens before what; `None` after saying why that is not known.
+    /// Returns the happens-before graph. Returns `None` on failure, with the reason in `outcome`.
     fn format_order_graph(
         &self,
         program: &Program,
@@ -801,7 +813,7 @@ impl Tool<'_> {
         }
     }
 
-    /// Writes the steps that show the first race that has such steps.
+    /// Writes the steps that exhibit the first race for which such steps exist.
     fn write_witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
         if report.has_deadlock() {
             return self.screen.message("no witness: the program deadlocks");
@@ -810,7 +822,7 @@ impl Tool<'_> {
             Ok(steps) => steps,
             Err(fault) => return self.screen.message(&format!("no witness: {fault}")),
         };
-        // Each buffer has memory of its own in the simulator.
+        // In the simulator each buffer has its own memory, so storage races do not show.
         let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
         let shown = report.findings.iter().find_map(|it| match it {
             Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
@@ -829,7 +841,7 @@ impl Tool<'_> {
                 | Finding::Excess(_) => None,
             });
             return self.screen.message(match races.next() {
-                Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, and hir-run runs one",
+                Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, but hir-run executes only one",
                 Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
                 None => "no witness: the check found no race",
             });
@@ -845,7 +857,7 @@ impl Tool<'_> {
         let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, it.value));
         let flags: String = flags.into_iter().flatten().chain(set).collect();
         let title = format!(
-            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, and then the \
+            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
              others.\nrank, instruction, step of the instruction",
             found.code.text(),
             found.message,
@@ -854,11 +866,11 @@ impl Tool<'_> {
         if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
             == Exit::Success
         {
-            self.screen.message(&format!("wrote the order that shows: {}", found.message));
+            self.screen.message(&format!("wrote an order that exhibits: {}", found.message));
         }
     }
 
-    /// The plans of all ranks; `None` after saying why there are none.
+    /// Plans all ranks. Returns `None` on failure, with the reason in `outcome`.
     fn plan_all_ranks(
         &self,
         program: &Program,

@@ -1,4 +1,4 @@
-//! Shrinks a Host IR program that fails, while it still fails in the same way.
+//! Reduces a failing Host IR program while it still fails in the same way.
 
 use std::{
     io::Write,
@@ -28,51 +28,54 @@ use hir::{
     },
 };
 
-/// Shrinks a program that fails, while it still fails in the same way.
+/// Reduces a failing program while it still fails in the same way.
 ///
-/// The result is canonical text. Exit codes: 0 done, 1 the program does not fail in this way, 2 command line, 6
-/// environment, 101 our bug.
+/// The result is canonical text. Exit codes: 0 success, 1 the program does not fail in this way, 2 command
+/// line, 6 environment, 101 internal error.
 #[derive(Parser)]
 #[command(name = "hir-reduce", version)]
 struct Options {
-    /// The program; `-` for standard input.
+    /// The program file; `-` for standard input.
     file: String,
-    /// What has to stay true: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or `cmd:COMMAND`, a shell command
-    /// that ends with 0 for a program of interest; `%s` in it, or its last argument, is the file.
+    /// The failure to preserve: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or
+    /// `cmd:COMMAND`, a shell command that exits with 0 for an interesting program. `%s` in the command
+    /// stands for the program file; without it, the file is the last argument.
     #[arg(long, value_name = "ORACLE")]
     oracle: FailureOracle,
-    /// Passes to run first, as `hir-opt --passes`.
+    /// Passes to run first, as in `hir-opt --passes`.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     passes: Option<String>,
-    /// For `wrong-result`: the program whose outputs are expected; default: the program itself before `--passes`.
+    /// For `wrong-result`: the program that computes the expected outputs. Default: the program itself before
+    /// `--passes`.
     #[arg(long, value_name = "SPEC.hir")]
     reference: Option<String>,
-    /// Number of ranks; default: the smallest world that holds every mesh.
+    /// Number of ranks. Default: the smallest world that contains all meshes.
     #[arg(long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
-    /// Most ranks of a world.
+    /// The maximum number of ranks.
     #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
-    /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
+    /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
-    /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
-    /// Schedules to run under, as `hir-run --schedule`; default: `program`, `adversarial` and a few seeds. Without this, a race is what the
-    /// checker finds, and nothing runs.
+    /// Schedules to run, as in `hir-run --schedule`. Default: `program`, `adversarial` and several seeds.
+    /// Without this option, races are found by the checker and nothing runs.
     #[arg(long)]
     schedule: Option<ScheduleSet>,
-    /// Most programs that are tested.
+    /// The maximum number of programs to test.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     max_tests: usize,
-    /// Where the result goes.
+    /// Write the result to FILE.
     #[arg(short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
+    /// reported.
     #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     error_format: Format,
-    /// When to colour them.
+    /// When to color diagnostics.
     #[arg(long, value_enum, default_value = "auto")]
     color: Color,
 }
@@ -118,18 +121,18 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         Some(ScheduleSet::List(them)) => them.clone(),
         Some(it @ (ScheduleSet::Explore(_) | ScheduleSet::File(_))) => {
             let message = format!(
-                "`--schedule={it}`: the steps of a program change as it gets smaller; name schedules, or leave `--schedule` out: \
-                 the checker then says whether a race is left"
+                "`--schedule={it}`: the steps of a program change as it is reduced; use named schedules, or omit `--schedule` to \
+                 find races with the checker"
             );
             return Err(screen.fail(Exit::Usage, &message));
         }
     };
     let folder = tempfile::Builder::new().prefix("hir-reduce-").tempdir();
     let folder = folder.map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot create a temporary folder: {fault}"))
+        screen.fail(Exit::Environment, &format!("cannot create a temporary directory: {fault}"))
     })?;
     let file = folder.path().join("candidate.hir");
-    // Where memory is refused, nothing is dropped.
+    // If an allocation fails, no destructor runs; the allocator then removes these files.
     let _temporary = [file.as_path(), folder.path()].map(out_of_memory::remove_on_out_of_memory);
     let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(CommandRunner::default()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
@@ -147,7 +150,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             if let Some((text, _)) = &best.found {
                 screen.write_result(text, output.as_deref());
             }
-            // The process ends: the lock is kept, and nothing else is written.
+            // The process ends: the lock is kept so that nothing else is written.
             std::mem::forget(best);
             true
         },
@@ -170,13 +173,13 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         running: &running,
     };
     let exit = shrink(options, screen, start, examiner, &best);
-    // Without a free file descriptor only an empty folder can be removed.
+    // Without a free file descriptor, only an empty directory can be removed.
     let _ = std::fs::remove_file(&file);
     let _ = std::fs::remove_dir(folder.path());
     Ok(exit)
 }
 
-/// The program as canonical text, bindings in it.
+/// Reads the program, applies `--set`, and returns it as canonical text.
 fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
     let source = Source::open(&options.file).map_err(|fault| {
         screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
@@ -189,14 +192,14 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
         return Err(Exit::Rejected);
     }
     let [program] = programs.as_mut_slice() else {
-        let message = format!("`{}` holds {} containers: reduce one at a time", source.name, programs.len());
+        let message = format!("`{}` has {} containers: reduce one at a time", source.name, programs.len());
         return Err(screen.fail(Exit::Usage, &message));
     };
     apply_bindings(program, &options.set).map_err(|fault| {
         screen.report_diagnostics(&fault.0, &[fault.1]);
         Exit::Rejected
     })?;
-    // A command may ask for a program that the verifier rejects; nothing else does.
+    // Only an external command may accept a program that the verifier rejects.
     let faults = grammar::verify(program);
     let is_rejected = grammar::diagnostic::has_errors(&faults);
     let is_command = matches!(options.oracle, FailureOracle::Command(_));
@@ -211,7 +214,7 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
         }
         false => screen.fail(
             Exit::InternalError,
-            "the canonical text of the program does not read back: `hir-opt --verify-roundtrip`",
+            "the canonical text of the program does not parse: run `hir-opt --verify-roundtrip`",
         ),
     })
 }
@@ -223,7 +226,7 @@ fn shrink(
     examiner: FailureTest<'_>,
     best: &Mutex<Best>,
 ) -> Exit {
-    // Passes that panic are what is looked for, not what is reported.
+    // Panics of passes are expected here and not reported.
     silence_candidate_panics();
     let symptoms = match examiner.failure_signatures(&start) {
         Ok(symptoms) => symptoms,
@@ -234,7 +237,7 @@ fn shrink(
         }
     };
     let say = |line: String| match options.error_format {
-        // Standard error is one log.
+        // Standard error is one SARIF log.
         Format::Sarif => screen.message(&line),
         Format::Human | Format::Short | Format::Json => drop(writeln!(std::io::stderr(), "# {line}")),
     };
@@ -246,7 +249,7 @@ fn shrink(
         let s = if tests == 1 { "" } else { "s" };
         say(format!("{} statements after {tests} test{s}", candidate.statements()));
     });
-    // Who stops the tool from here on is too late.
+    // A signal from here on is too late to stop the tool.
     lock(best).is_writing = true;
     if let Some(fault) = goal.same.test.running.fault() {
         let exit = screen.write_result(&reduced.candidate.text, options.output.as_deref());
@@ -260,13 +263,13 @@ fn shrink(
     screen.write_result(&reduced.candidate.text, options.output.as_deref())
 }
 
-/// The smallest program so far that fails as the first one does.
+/// The smallest failing program so far, and the progress of the reduction.
 #[derive(Default)]
 struct Best {
-    /// Its text and how many statements it has; `None` until the first one is seen to fail.
+    /// Its text and its number of statements; `None` until the failure of the first program is confirmed.
     found: Option<(String, usize)>,
     tests: usize,
-    /// Whether the result is being written.
+    /// True while the result is being written.
     is_writing: bool,
 }
 
@@ -274,7 +277,7 @@ impl Best {
     fn report(&self, screen: Reporter, when: &str) {
         screen.message(&match &self.found {
             Some((_, count)) => format!("{when}: {count} statements after {} tests", self.tests),
-            None => format!("{when}: the program is not yet seen to fail, nothing is written"),
+            None => format!("{when}: the failure of the program is not confirmed yet, nothing is written"),
         });
     }
 }
@@ -283,7 +286,7 @@ fn lock(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
     best.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// To fail as a program did, with a record of what did.
+/// A goal that records the smallest program that still fails.
 struct RecordingGoal<'a> {
     same: SameFailure<'a>,
     best: &'a Mutex<Best>,

@@ -1,4 +1,5 @@
-//! Applies an edit to the text of a program: whole lines are inserted, moved or changed; comments, layout and all other lines stay.
+//! Applies an edit to the text of a program. Whole lines are inserted, moved or changed; comments, formatting
+//! and all other lines are preserved.
 
 use grammar::{
     attr,
@@ -9,46 +10,47 @@ use grammar::{
 
 use super::edit::{Edit, InsertionPoint, WaitedStream};
 
-/// A line with a number that stays while others are inserted and removed.
+/// A line and its stable id, which does not change when other lines are inserted or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NumberedLine {
     id: u32,
     text: String,
 }
 
-/// A text as numbered lines.
+/// A text as a list of lines with stable ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberedLines {
     lines: Vec<NumberedLine>,
     next: u32,
 }
 
-/// A line that an edit has inserted or changed.
+/// A line that an edit inserted or changed.
 #[derive(Clone, Debug)]
 pub struct Change {
-    /// The number that stays.
+    /// Stable id of the line.
     pub line_id: u32,
-    /// What was done, in the past tense.
+    /// The change as a past-tense phrase: "inserted `Wait(Communication 3)`".
     pub description: String,
-    /// Whether the text is right without the line, but for an order.
+    /// True if the line only adds an ordering constraint, so that the text is still a valid program without
+    /// it.
     pub is_insertion: bool,
 }
 
-/// A text after an edit.
+/// A text after one edit.
 #[derive(Clone, Debug)]
 pub struct EditedText {
-    /// The text.
+    /// The edited text.
     pub lines: NumberedLines,
-    /// The lines that the edit has inserted or changed; a capture comes before the lines that use it.
+    /// The lines that the edit inserted or changed. A stream capture precedes the lines that use it.
     pub changes: Vec<Change>,
-    /// Statements of the program before that the edit has moved or changed.
+    /// Statements of the original program that the edit moved or changed.
     pub replaced: Vec<StmtId>,
-    /// Whether the text captures one more stream, before all others.
+    /// True if the edit inserts a stream capture before all existing ones.
     pub adds_capture: bool,
 }
 
 impl NumberedLines {
-    /// The lines of a text.
+    /// Splits `text` into lines.
     pub fn of(text: &str) -> Self {
         let lines: Vec<NumberedLine> =
             text.split('\n').zip(0..).map(|(text, id)| NumberedLine { id, text: text.to_owned() }).collect();
@@ -56,22 +58,22 @@ impl NumberedLines {
         Self { lines, next }
     }
 
-    /// The text.
+    /// Returns the lines joined by newlines.
     pub fn text(&self) -> String {
         self.lines.iter().map(|it| it.text.as_str()).collect::<Vec<_>>().join("\n")
     }
 
-    /// The number that stays, of a line that is counted from 1; 0: no line.
+    /// Returns the stable id of a 1-based line number. Line 0 has no id.
     pub fn id(&self, line: u32) -> Option<u32> {
         self.lines.get(line.checked_sub(1)? as usize).map(|it| it.id)
     }
 
-    /// Where a line is now, from 1.
+    /// Returns the current 1-based line number of a stable id.
     pub fn line(&self, id: u32) -> Option<u32> {
         self.lines.iter().position(|it| it.id == id).map(|at| at as u32 + 1)
     }
 
-    /// The text without some lines.
+    /// Returns a copy of the text without the lines `ids`.
     pub fn without_lines(&self, ids: &[u32]) -> Self {
         let kept = self.lines.iter().filter(|it| !ids.contains(&it.id)).cloned();
         Self { lines: kept.collect(), next: self.next }
@@ -80,7 +82,7 @@ impl NumberedLines {
     fn insert(&mut self, at: usize, text: String) -> u32 {
         let id = self.next;
         self.next += 1;
-        // Lines of a text with CRLF end with CR.
+        // In a text with CRLF line ends, each line ends with CR.
         let is_crlf = self.lines.first().is_some_and(|it| it.text.ends_with('\r'));
         let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
         self.lines.insert(at, NumberedLine { id, text });
@@ -92,7 +94,8 @@ impl NumberedLines {
         Change { line_id: line, description: format!("inserted `{statement}`"), is_insertion: true }
     }
 
-    /// The text after an edit of the program that it contains; `None`: the edit cannot be applied to this layout.
+    /// Applies `edit` to `program`, the program that this text contains. Returns `None` if the text is
+    /// formatted in a way that the edit does not support.
     pub fn apply(&self, program: &Program, edit: &Edit) -> Option<EditedText> {
         let text = self.text();
         let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
@@ -115,16 +118,16 @@ impl NumberedLines {
     }
 }
 
-/// Whether an edit is inside of a loop, and so is made for every iteration.
+/// Returns true if the edit is inside a loop and therefore affects every iteration.
 pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
-    let place = match edit {
+    let point = match edit {
         Edit::InsertSynchronize { before, .. }
         | Edit::CaptureEntryStream { before }
         | Edit::InsertWait { before, .. }
         | Edit::MoveWait { before, .. } => before,
         Edit::ShortenAllocate { .. } => return true,
     };
-    let stmt = match place {
+    let stmt = match point {
         InsertionPoint::Before { statement, .. } | InsertionPoint::BlockEnd { of: statement } => {
             statement.stmt
         }
@@ -140,7 +143,7 @@ pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
     is_inside
 }
 
-/// A text and the program that it contains.
+/// A text and the program parsed from it.
 struct Editor<'a> {
     lines: &'a NumberedLines,
     text: &'a str,
@@ -149,7 +152,7 @@ struct Editor<'a> {
 }
 
 impl Editor<'_> {
-    /// The line of a statement that begins its line, from 0.
+    /// Returns the 0-based line of a statement, or `None` if another statement precedes it on that line.
     fn line_of(&self, stmt: StmtId) -> Option<usize> {
         let start = self.program.stmt_span(stmt).start;
         let line = (self.index.line(start) as usize).checked_sub(1)?;
@@ -163,12 +166,12 @@ impl Editor<'_> {
         &text[..text.len() - text.trim_start().len()]
     }
 
-    /// The line that an insertion comes before, from 0, and its indentation.
-    fn position(&self, place: &InsertionPoint) -> Option<(usize, String)> {
-        match place {
+    /// Returns the 0-based line before which a statement is inserted, and the indentation of the new line.
+    fn position(&self, point: &InsertionPoint) -> Option<(usize, String)> {
+        match point {
             InsertionPoint::Before { statement, .. } => {
                 let line = self.line_of(self.enclosing_group_start(statement.stmt?))?;
-                // The comments above a statement stay with it.
+                // The comments above a statement stay attached to it.
                 let is_comment = |line: &&NumberedLine| line.text.trim_start().starts_with("//");
                 let comments = self.lines.lines[..line].iter().rev().take_while(is_comment).count();
                 Some((line - comments, self.indentation(line).to_owned()))
@@ -200,12 +203,13 @@ impl Editor<'_> {
         }
     }
 
-    /// The block that contains a statement.
+    /// Returns the block that contains a statement.
     fn block_of(&self, stmt: StmtId) -> Option<BlockId> {
         self.program.blocks.ids().find(|it| self.program.block(*it).contains(&stmt))
     }
 
-    /// The StartCoalescing of the group that a statement is a part of, or the statement itself: nothing is inserted into groups.
+    /// Returns the StartCoalescing of the group that contains `stmt`, or `stmt` itself. Statements must not
+    /// be inserted into a group.
     fn enclosing_group_start(&self, stmt: StmtId) -> StmtId {
         let Some(block) = self.block_of(stmt) else { return stmt };
         let mut start = None;
@@ -224,7 +228,8 @@ impl Editor<'_> {
         start.unwrap_or(stmt)
     }
 
-    /// A statement with one operand, in the style of the text: `Wait(Communication 3)`, before January 2026 `Wait Communication 3`.
+    /// Formats a statement with one operand in the syntax of the text: `Wait(Communication 3)`, or
+    /// `Wait Communication 3` in the syntax before January 2026.
     fn format_statement(&self, name: &str, operand: &str) -> String {
         match self.is_keyword_style() {
             true => format!("{name} {operand}"),
@@ -232,7 +237,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Whether operands stand behind a blank, as before January 2026.
+    /// Returns true if operands follow the operator without parentheses, as in the syntax before January
+    /// 2026.
     fn is_keyword_style(&self) -> bool {
         const OLD: [&str; 4] =
             ["GetCurrentStream into", "SetCurrentStream to", "Synchronize Stream", "Wait Communication"];
@@ -251,7 +257,7 @@ impl Editor<'_> {
         self.format_statement("Synchronize", &format!("Stream {stream}"))
     }
 
-    /// Inserts a Synchronize with the stream that is current at entry.
+    /// Inserts a Synchronize with the entry stream, the stream that is current at program entry.
     fn synchronize_with_entry(&self, before: &InsertionPoint) -> Option<EditedText> {
         let at = self.position(before)?.0;
         let (name, capture) = self.entry_stream_name(at)?;
@@ -259,7 +265,8 @@ impl Editor<'_> {
         self.with_capture(it, capture.as_deref(), at)
     }
 
-    /// The name that the text has for the stream that is current at entry, before a line, or a new one and the statement that gives it.
+    /// Returns the name of the entry stream at line `before`. If the text has no such name, returns a new
+    /// name and the statement that defines it.
     fn entry_stream_name(&self, before: usize) -> Option<(String, Option<String>)> {
         if let Some((_, name)) = self.captured_entry_stream().filter(|it| it.0 < before) {
             return Some((name, None));
@@ -275,7 +282,7 @@ impl Editor<'_> {
         Some((name, Some(capture)))
     }
 
-    /// Inserts a capture before all other statements, and before a line that the edit has inserted.
+    /// Inserts the capture statement before all other statements and before line `inserted`.
     fn with_capture(&self, mut it: EditedText, capture: Option<&str>, inserted: usize) -> Option<EditedText> {
         let Some(capture) = capture else { return Some(it) };
         let first = self.line_of(*self.program.body().first()?)?;
@@ -285,7 +292,8 @@ impl Editor<'_> {
         Some(it)
     }
 
-    /// The first capture while the entry stream is current: its line, from 0, and the name that it gives.
+    /// Returns the 0-based line and the name of the first GetCurrentStream that executes while the entry
+    /// stream is current.
     fn captured_entry_stream(&self) -> Option<(usize, String)> {
         for stmt in self.program.body() {
             let op = operator(self.program, *stmt);
@@ -303,7 +311,8 @@ impl Editor<'_> {
         None
     }
 
-    /// Moves a Wait that has a line of its own. Where another stream waits then, a Synchronize with it takes the place of the Wait.
+    /// Moves a Wait that is alone on its line. If the Wait would then block another stream, a Synchronize
+    /// with that stream replaces it at its old position.
     fn move_wait(
         &self,
         stmt: StmtId,
@@ -341,8 +350,8 @@ impl Editor<'_> {
         self.with_capture(it, capture.as_deref(), at)
     }
 
-    /// Turns a long ALLOCATE into the short one. One that zeroes, or that other names are views of, is left: a later iteration may read what
-    /// an earlier one has written.
+    /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
+    /// if other tensors are views of it: a later iteration may read what an earlier one wrote.
     fn shorten_allocate(&self, stmt: StmtId) -> Option<EditedText> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         let tensor = it.out_tensor()?;
@@ -382,8 +391,8 @@ fn operator(program: &Program, stmt: StmtId) -> Option<Op> {
 }
 
 impl EditedText {
-    /// Whether a program, read from the edited text, is the program before but for the edit: an insertion may change what a reader makes of
-    /// other lines.
+    /// Returns true if `after`, parsed from the edited text, differs from `before` only by the edit. An
+    /// insertion may change how the reader interprets other lines.
     pub fn changes_nothing_else(&self, before: &Program, after: &Program) -> bool {
         let index = LineIndex::new(&self.lines.text());
         let is_touched = |it: StmtId| {
@@ -395,7 +404,8 @@ impl EditedText {
     }
 }
 
-/// The text of a program without some statements, and without its first captured stream where `captures` says so.
+/// Prints a program without the statements that `is_left_out` selects, and without its first captured stream
+/// if `captures` is set.
 fn text_without_statements(
     mut program: Program,
     is_left_out: &dyn Fn(StmtId) -> bool,

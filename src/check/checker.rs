@@ -1,4 +1,4 @@
-//! Runs the checks: one walk over the instructions of all ranks.
+//! Runs all requested checks in one walk over the instructions of all ranks.
 
 use super::{
     conflict::Race,
@@ -17,31 +17,31 @@ use crate::plan::{
     },
 };
 
-/// What the checks find, before it is folded into a report.
+/// The raw results of the checks, before they are merged over ranks and iterations.
 #[derive(Clone, Debug, Default)]
 pub struct CheckResults {
-    /// Ranks wait for what never happens: nothing else is known.
+    /// A deadlock. No other check runs in this case.
     pub deadlock: Option<Box<Deadlock>>,
-    /// Ranks use communicators in orders that contradict each other.
+    /// Ranks post to communicators in contradictory orders.
     pub communicator_order: Option<Box<CommOrderCycle>>,
-    /// Accesses that nothing orders.
+    /// Pairs of accesses that no synchronization orders.
     pub races: Vec<Race>,
-    /// Elements that nothing has written.
+    /// Reads of elements that nothing has written.
     pub unwritten_reads: Vec<UnwrittenRead>,
-    /// What the program could do without.
+    /// Statements that the program does not need.
     pub excess: Vec<Excess>,
-    /// What could not be checked, and why.
+    /// The checks that could not run, and the reasons.
     pub not_checked: Vec<String>,
-    /// Where excess could not be looked for, and why.
+    /// The searches for excess that could not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
 }
 
-/// Checks the plans of all ranks.
+/// Runs `checks` on the plans of all ranks.
 pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     let mut found = CheckResults::default();
     let matched = CommMatching::from_plans(plans);
     if let Some(state) = deadlocked_state(plans, &matched) {
-        // What comes after a deadlock never runs: nothing else can be said.
+        // Instructions after a deadlock never execute, so they are not checked.
         found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
         return found;
     }
@@ -59,7 +59,7 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     let (mut races, mut memory) = (RaceDetector::new(plans, checks.model), WriteTracker::new(plans));
     let mut unread = UnreadWrites::new(plans);
     let walked = happens_before::walk(plans, &matched, &mut |it| {
-        // Excess is judged where there is no race.
+        // Waits and writes are judged only if the program has no race.
         if checks.race || checks.excess {
             races.visit(&it);
         }
@@ -85,7 +85,7 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     if checks.excess {
         let (excess, not_searched) =
             find_excess(plans, &matched, is_clean.then_some(unread), &races.found, checks.model);
-        // Whoever asked for races sees them.
+        // A caller that requested the race check already sees the reason.
         if is_clean || !checks.race {
             found.not_searched = not_searched;
         }
@@ -117,7 +117,7 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
 }
 
 impl CheckResults {
-    /// Adds the races between two runs of plans, one of which has none.
+    /// Adds the races between two consecutive runs. A single run has no race.
     fn check_two_runs(&mut self, plans: &[Plan], model: OrderingModel) {
         match repeat::races_between_runs(plans, model) {
             Ok((races, not_compared)) => {
@@ -134,7 +134,7 @@ impl CheckResults {
         }
     }
 
-    /// Folds what was found over ranks and iterations.
+    /// Merges the results over ranks and iterations into a report.
     pub fn report(self, plans: &[Plan]) -> Report {
         let mut report =
             Report { findings: Vec::new(), not_checked: self.not_checked, not_searched: self.not_searched };

@@ -1,45 +1,48 @@
-//! A race as it is found: two sides that nothing orders.
+//! Races as the checker reports them: two unordered accesses.
 
 use super::overlap::ElementRange;
 use crate::plan::{BufferNo, sync::InstRef};
 
-/// One side of a race.
+/// The code that performs one access of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// An instruction of the program.
     Inst(InstRef),
-    /// One operation of a group of sends and receives: the group, and the statement of the operation, an index into `Plan::origins`.
+    /// One operation of a send/receive group: the group instruction, and the statement of the operation as an
+    /// index into `Plan::origins`.
     Operation(InstRef, u32),
-    /// The caller, before the program begins: it has written the inputs.
+    /// The caller before program entry, which writes the inputs.
     CallerBefore,
-    /// The caller, after `Finish` of a rank: it may read the outputs, and overwrite or free everything that is its own.
+    /// The caller after `ReadOutputs` of a rank. It may read the outputs, and overwrite or free all memory
+    /// that it owns.
     CallerAfter(InstRef),
 }
 
-/// Two accesses that nothing orders.
+/// Two accesses that no synchronization orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Race {
-    /// The rank whose memory it is.
+    /// The rank that owns the memory.
     pub rank: usize,
-    /// The buffer.
+    /// The buffer that both access. If storage is reused, the earlier buffer or the later one.
     pub buffer: BufferNo,
-    /// Elements of the buffer that both access: the first run of them.
+    /// The first contiguous range of elements that both access.
     pub elements: ElementRange,
-    /// Both sides and whether they write, in the order in which `order` visits them.
+    /// Both parties, and whether each writes, in the order in which `plan::sync::happens_before` visits them.
     pub parties: [(Party, bool); 2],
-    /// Where the two access different buffers, one of which gets the storage of the other.
+    /// Set if the accesses are to different buffers that share storage.
     pub reused: Option<ReusedStorage>,
-    /// Whether the second side is one of the next run of the program.
+    /// True if the second access belongs to the next run of the program.
     pub between_runs: bool,
 }
 
-/// Two buffers that get the same storage.
+/// Two buffers that occupy the same storage one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReusedStorage {
-    /// The buffer that has it first.
+    /// The buffer that occupies the storage first.
     pub earlier: BufferNo,
-    /// The buffer that has it later; `None`: the caller, once the program has returned.
+    /// The buffer that occupies the storage later; `None` is the caller, after the program has returned.
     pub later: Option<BufferNo>,
-    /// The statement that frees it, an index into `Plan::origins`; `None`: the end of the program.
+    /// The statement that frees `earlier`, as an index into `Plan::origins`; `None` is the end of the
+    /// program.
     pub freed_by: Option<u32>,
 }

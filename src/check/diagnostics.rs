@@ -1,4 +1,4 @@
-//! Findings as diagnostics: both lines, why nothing orders them, and the edit that does.
+//! Formats findings as diagnostics: both source lines, the missing order, and the edit that adds it.
 
 use std::collections::BTreeSet;
 
@@ -20,18 +20,20 @@ use crate::{
     source::Source,
 };
 
-/// Most bytes of a line that a label underlines: lines are long, and the text of the label stands under the middle.
+/// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is
+/// placed under the middle.
 const MAX_LABEL: u32 = 48;
 
-/// What to do about a read of elements that nothing has written.
+/// Help for a read of unwritten elements.
 pub const UNWRITTEN_HELP: &str = "write these elements first, or wait for the statement that writes them (Synchronize, Wait); \
                                   `zero_init=true` in ALLOCATE writes zeros";
 
-/// Most ranks or lines that a note lists.
+/// The maximum number of ranks or lines that a note lists.
 const MAX_LISTED: usize = 16;
 
 impl Finding {
-    /// The finding as a diagnostic, and the text that it is about. Rank `r` runs the `r`th text, or the last one where there are fewer.
+    /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
+    /// text `r`, or the last text if there are fewer texts than ranks.
     pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
         let texts = DiagnosticBuilder { plans, sources };
         match self {
@@ -44,7 +46,7 @@ impl Finding {
     }
 }
 
-/// The plans of all ranks and the texts that they come from.
+/// Formats diagnostics from the plans of all ranks and their source texts.
 pub(super) struct DiagnosticBuilder<'a> {
     pub(super) plans: &'a [Plan],
     sources: &'a [Source],
@@ -55,7 +57,7 @@ impl DiagnosticBuilder<'_> {
         self.plans[rank].program_id.min(self.sources.len().saturating_sub(1))
     }
 
-    /// A line of a text; of an instruction that has none, the header.
+    /// Returns the span of a line of a text. An instruction without a line has the span of the header.
     pub(super) fn span(&self, text: usize, line: u32) -> Span {
         let Some(source) = self.sources.get(text) else { return Span::default() };
         let it = source.line_or_header(line);
@@ -64,7 +66,8 @@ impl DiagnosticBuilder<'_> {
         Span::new(it.start as usize, end.unwrap_or(most))
     }
 
-    /// How a text spells a tensor where it first mentions it: `T3_g_float[iS3{4}] (DeviceMesh{0 1})`.
+    /// Returns the first mention of a tensor in a text with its domain and mesh:
+    /// `T3_g_float[iS3{4}] (DeviceMesh{0 1})`.
     pub(super) fn tensor_text(&self, text: usize, name: &str) -> Option<&str> {
         let source = self.sources.get(text)?.text.as_str();
         let is_word = |it: char| it.is_alphanumeric() || it == '_';
@@ -102,7 +105,7 @@ impl DiagnosticBuilder<'_> {
                 continue;
             }
             let span = self.span(text, line);
-            // A statement that races with itself in another iteration is one place.
+            // A statement that races with itself in another iteration gets a single label.
             match labels.iter_mut().find(|it| it.0 == span) {
                 Some(it) => it.1 = format!("{}; {label}", it.1),
                 None => labels.push((span, label)),
@@ -111,7 +114,7 @@ impl DiagnosticBuilder<'_> {
         if let Some(it) = race.reused {
             notes.push(self.reuse_note(race.rank, &it, race.between_runs));
         }
-        // The headline is about the access that has not ended: that of the first run.
+        // The message is about the access of the first run, so its label stays first.
         if !race.between_runs {
             labels.sort_by_key(|it| it.0.start);
         }
@@ -127,7 +130,7 @@ impl DiagnosticBuilder<'_> {
         (text, if let Some(help) = help { it.help(help) } else { it })
     }
 
-    /// Who frees storage and who gets it.
+    /// Returns the note that says who frees the storage and who gets it next.
     fn reuse_note(&self, rank: usize, it: &ReusedStorage, between_runs: bool) -> String {
         let plan = &self.plans[rank];
         if let (true, Some(later)) = (between_runs, it.later) {
@@ -223,10 +226,10 @@ impl DiagnosticBuilder<'_> {
         labels.truncate(MAX_LISTED);
         let mut labels = labels.into_iter();
         let (span, label) = labels.next().unwrap_or_else(|| (self.span(text, 0), String::new()));
-        let message = "ranks use NCCL communicators in orders that contradict each other";
+        let message = "ranks use NCCL communicators in contradictory orders";
         let mut it = Diagnostic::new(Code::CommunicatorOrder, span, message, label)
             .note(orders.join("\n"))
-            .note("a GPU may not run the kernels of two communicators at the same time: then each rank waits in one for the other rank")
+            .note("a GPU may be unable to run the kernels of two communicators at the same time: each rank then waits in one kernel for the other rank")
             .help("post these communications in the same order on all ranks, or with one team");
         it.labels.extend(labels);
         (text, it)
@@ -239,7 +242,7 @@ impl DiagnosticBuilder<'_> {
     }
 }
 
-/// `element 3`, `elements 0 to 7`.
+/// Formats a range: `element 3`, `elements 0 to 7`.
 fn format_elements(it: ElementRange) -> String {
     match it.end - it.start {
         1 => format!("element {}", it.start),
@@ -258,14 +261,14 @@ impl Occurrences {
     }
 }
 
-/// How often something occurs, and on which ranks, where that is more than once and on more than one.
+/// Formats the number of occurrences and the ranks, each only if there is more than one.
 pub(super) fn format_occurrences(count: usize, ranks: &BTreeSet<usize>) -> Vec<String> {
     let ranks = (ranks.len() > 1).then(|| format!("on ranks {}", format_list(ranks.iter())));
     let count = (count > 1).then(|| format!("{count} occurrences"));
     count.into_iter().chain(ranks).collect()
 }
 
-/// Numbers, and how many more there are.
+/// Formats at most `MAX_LISTED` items and the number of the remaining ones.
 fn format_list<T: ToString>(all: impl ExactSizeIterator<Item = T>) -> String {
     let more = all.len().saturating_sub(MAX_LISTED);
     let numbers: Vec<String> = all.take(MAX_LISTED).map(|it| it.to_string()).collect();

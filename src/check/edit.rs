@@ -1,4 +1,5 @@
-//! The edits that order two accesses: a closed list. A finding's help is their sentences, and `--fix=check` applies them (`apply`).
+//! The edits that order two accesses. Their `Display` text is the help of a finding, and `--fix=check`
+//! applies them (`apply`).
 
 use std::fmt;
 
@@ -7,101 +8,105 @@ use grammar::ir::StmtId;
 use super::race_side::{RaceSide, is_program_stream, stream_name_of};
 use crate::plan::Plan;
 
-/// An edit of a program.
+/// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// Insert `Synchronize(Stream …)`: the current stream waits for the work that another stream has by then.
+    /// Insert `Synchronize(Stream …)`: the current stream waits for the work issued so far on another stream.
     InsertSynchronize {
-        /// The stream that is waited for.
+        /// The stream to wait for.
         stream: WaitedStream,
-        /// Where it is inserted.
+        /// The insertion point.
         before: InsertionPoint,
     },
-    /// Capture the stream that is current at entry, and insert a `Synchronize` with it.
+    /// Capture the entry stream, the stream that is current at program entry, and insert a `Synchronize` with
+    /// it.
     CaptureEntryStream {
-        /// Where the `Synchronize` is inserted.
+        /// The insertion point of the `Synchronize`.
         before: InsertionPoint,
     },
     /// Insert `Wait(Communication …)`.
     InsertWait {
         /// The statement that posts the communication.
         communication: NamedStmt,
-        /// Where it is inserted.
+        /// The insertion point.
         before: InsertionPoint,
     },
-    /// Move a `Wait` up. A second `Wait` for a communication has no effect, so only one stream can have it.
+    /// Move a `Wait` up. A second `Wait` for the same communication has no effect, so only one stream can
+    /// wait for it.
     MoveWait {
         /// The `Wait`.
         wait: Option<StmtId>,
-        /// Where it is moved to.
+        /// The destination.
         before: InsertionPoint,
-        /// The stream that waits then, where it is not the one that waited before: that one waits for it by a `Synchronize`, which is
-        /// inserted where the `Wait` was, and so keeps the order that the `Wait` gave it.
+        /// The stream that waits at the destination, if it differs from the stream that executes the `Wait`
+        /// now. A `Synchronize` with it is inserted at the old position and preserves the order that the
+        /// `Wait` established there.
         synchronize: Option<WaitedStream>,
     },
-    /// Turn a long ALLOCATE, which skips a name that is bound already, into the short one, which allocates every time.
+    /// Convert a long-form ALLOCATE, which is skipped if its name is already bound, into the short form,
+    /// which allocates in every iteration.
     ShortenAllocate {
         /// The ALLOCATE.
         allocate: Option<StmtId>,
     },
 }
 
-/// A stream that `Synchronize` names.
+/// The operand of a `Synchronize`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitedStream {
-    /// The one that is current at entry: a program names it by a GetCurrentStream.
+    /// The stream that is current at program entry. The program names it with GetCurrentStream.
     Entry,
-    /// The one with this index.
+    /// The stream with this index.
     Index(String),
 }
 
-/// A statement, and what reports call it.
+/// A statement and its name in reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedStmt {
     /// The statement.
     pub stmt: Option<StmtId>,
-    /// `Communication 3 (Allreduce, line 5)`.
+    /// Name in reports: `Communication 3 (Allreduce, line 5)`.
     pub name: String,
 }
 
-/// Where a statement is inserted.
+/// The position at which a statement is inserted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InsertionPoint {
-    /// Before a statement; `current` is the stream that is current there.
+    /// Before a statement.
     Before {
         /// The statement.
         statement: NamedStmt,
-        /// The stream.
+        /// The stream that is current there.
         current: Option<String>,
     },
-    /// At the end of the block of a statement, which nothing behind the block can name.
+    /// At the end of the block of a statement. The communication is not visible outside the block.
     BlockEnd {
         /// The statement.
         of: NamedStmt,
     },
-    /// Behind the last statement; `current` is the stream that is current there, where a report has not said so.
+    /// After the last statement.
     End {
-        /// The stream.
+        /// The stream that is current there; `None` if the message already names it.
         current: Option<String>,
     },
 }
 
 impl WaitedStream {
-    /// A stream of a plan, by its name.
+    /// Returns the stream with this name in a plan.
     pub fn of(stream: &str) -> Self {
         stream.strip_prefix("stream ").map_or(Self::Entry, |index| Self::Index(index.to_owned()))
     }
 }
 
 impl NamedStmt {
-    /// The statement of an origin, as `Plan::describe` calls it.
+    /// Returns the statement of an origin, named as in `Plan::describe_origin`.
     pub fn from_origin(plan: &Plan, origin: u32) -> Self {
         Self { stmt: plan.origins[origin as usize].stmt, name: plan.describe_origin(origin) }
     }
 }
 
 impl InsertionPoint {
-    /// Before a side of a race, or at the end where that is the caller.
+    /// Returns the point before one side of a race, or the end of the program if that side is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
         let current = Some(side.stream_name().to_owned());
         match side.is_in_program() {
@@ -122,8 +127,8 @@ impl InsertionPoint {
 }
 
 impl Edit {
-    /// The Wait for the communication that an origin posts. One that is posted in a loop is waited for in that iteration: `frame` is the
-    /// iteration of the place.
+    /// Returns the edit that inserts a Wait for the communication posted by `origin`. A communication that is
+    /// posted in a loop is awaited in the same iteration. `frame` is the loop iteration of `before`.
     pub fn insert_wait(plan: &Plan, origin: u32, before: InsertionPoint, frame: Option<u32>) -> Self {
         let communication = NamedStmt::from_origin(plan, origin);
         let posted = plan.origins[origin as usize].iteration;
@@ -137,15 +142,15 @@ impl Edit {
         Self::InsertWait { communication, before }
     }
 
-    /// The Wait at an instruction, moved to `before`.
+    /// Returns the edit that moves the Wait at instruction `wait` to `before`.
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
         let has_moved = |it: &&str| is_program_stream(it) && *it != stream_name_of(plan, wait);
         let synchronize = before.current().filter(has_moved).map(WaitedStream::of);
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
 
-    /// The edit that makes the stream that is current at `before` wait for a side. `inst` is the instruction of the place, `None` for the
-    /// end of the program, and `frame` its iteration.
+    /// Returns the edit that makes the stream current at `before` wait for `side`. `inst` is the instruction
+    /// at the insertion point (`None`: the end of the program), and `frame` is its loop iteration.
     pub fn order_after(
         side: &RaceSide<'_>,
         before: InsertionPoint,
@@ -157,7 +162,7 @@ impl Edit {
         }
         match side.first_wait() {
             None => Self::insert_wait(side.plan, side.origin, before, frame),
-            // The stream that has waited for the communication already is the one to wait for.
+            // Another stream already waits for the communication; waiting for that stream is enough.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
                 let stream = WaitedStream::of(stream_name_of(side.plan, wait));
                 Self::InsertSynchronize { stream, before }
@@ -185,7 +190,7 @@ impl fmt::Display for InsertionPoint {
     }
 }
 
-/// The sentence of a help.
+/// Formats the edit as an imperative help text.
 impl fmt::Display for Edit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -198,7 +203,7 @@ impl fmt::Display for Edit {
             ),
             Self::CaptureEntryStream { before } => write!(
                 f,
-                "capture that stream on top, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` {before}"
+                "capture that stream at the start of the program, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` {before}"
             ),
             Self::InsertWait { communication, before } => {
                 write!(f, "put a Wait for {} {before}", communication.name)
@@ -216,7 +221,7 @@ impl fmt::Display for Edit {
                 }
             }
             Self::ShortenAllocate { .. } => f.write_str(
-                "use the short ALLOCATE, which gives every iteration storage of its own, if no iteration reads what an earlier one wrote",
+                "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote",
             ),
         }
     }

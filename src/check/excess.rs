@@ -1,19 +1,21 @@
-//! What a program could do without: waits that order nothing new, writes that nothing reads, storage that is not given back.
+//! Statements that a program does not need: waits that add no order, writes that nothing reads, and storage
+//! that is never freed.
 //!
-//! None of it is a fault. Each finding is about one statement, with all its iterations on all ranks, and about removing this statement
-//! alone: of two waits that imply each other, both are reported, and one has to stay.
+//! None of these is a fault. Each finding is about one statement, in all iterations and on all ranks, and
+//! about removing that statement alone. If two waits imply each other, both are reported, and one of them
+//! must stay.
 //!
-//! | module | question |
-//! |---|---|
-//! | `candidates` | Which statements only make a stream wait, so that the plans without them are known? |
-//! | `work_order` | Which work has ended when other work begins, with all waits and without those of a statement? |
-//! | `waits` | Does the program need a wait? |
-//! | `unread` | Does anything read what a statement writes? |
-//! | `lifetimes` | Which ALLOCATE has no effect, and what does nothing deallocate? |
+//! * `candidates`: Which statements only make a stream wait, so that the plans without them are known?
+//! * `work_order`: Which work has ended when other work begins, with all waits and without those of one
+//!   statement?
+//! * `waits`: Does the program need a wait?
+//! * `unread`: Does anything read what a statement writes?
+//! * `lifetimes`: Which ALLOCATE has no effect, and which buffers are never deallocated?
 //!
-//! `excess_text` puts the findings into words.
+//! `excess_diagnostics` formats the findings.
 //!
-//! Waits and writes are judged only where the program has no race: the order of accesses says nothing of a program with one.
+//! Waits and writes are judged only if the program has no race, because the order of accesses in a racy
+//! program is undefined.
 
 mod candidates;
 mod lifetimes;
@@ -31,78 +33,78 @@ use crate::plan::{
     sync::{CommMatching, InstRef},
 };
 
-/// A statement of a rank: the rank, and an index into its `Plan::origins`.
+/// A statement on one rank: the rank, and an index into its `Plan::origins`.
 pub type StmtOnRank = (usize, u32);
 
-/// What the program could do without.
+/// A statement that the program does not need.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Excess {
-    /// The statement, where it is executed first.
+    /// The first execution of the statement.
     pub stmt: StmtOnRank,
-    /// Why it is not needed.
+    /// Why the statement is not needed.
     pub kind: ExcessKind,
-    /// The ranks that execute it.
+    /// The ranks that execute the statement.
     pub ranks: BTreeSet<usize>,
-    /// Instances on all ranks.
+    /// Number of executions on all ranks.
     pub count: usize,
 }
 
-/// Kinds of excess.
+/// Why a statement is not needed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ExcessKind {
-    /// A wait: other statements give its order.
+    /// A wait whose order follows from other statements.
     ImpliedWait,
-    /// A wait: no two accesses to the same elements depend on its order.
+    /// A wait whose order no pair of accesses to the same elements depends on.
     UnneededWait {
-        /// The first two instructions that it alone orders.
+        /// The first pair of instructions that only this wait orders.
         pair: [InstRef; 2],
     },
-    /// Nothing reads what it writes.
+    /// A write that nothing reads.
     UnreadWrite {
-        /// What it writes: the name of the buffer, and the rank whose memory it is; `None`: the program has no name for it.
+        /// The written buffer: its name and the rank that owns it; `None` if the program has no name for it.
         target: Option<(String, usize)>,
-        /// The statement that overwrites it; `None`: none does.
+        /// The statement that overwrites it, if any.
         overwritten_by: Option<StmtOnRank>,
-        /// Whether it writes only the zeros of an ALLOCATE.
+        /// True if the statement is an ALLOCATE and only writes zeros.
         is_allocation: bool,
-        /// Whether it takes part in a communication.
+        /// True if the statement takes part in a communication.
         communicates: bool,
     },
-    /// A long ALLOCATE of a loop that skips a bound name.
+    /// A long-form ALLOCATE in a loop that is skipped in later iterations because its name is bound.
     AllocatesOnce {
         /// The name of the buffer.
         name: String,
-        /// How many times it has no effect.
+        /// Number of executions that are skipped.
         skipped: usize,
-        /// Whether it writes zeros, once.
+        /// True if the first execution zeroes the buffer.
         is_zeroed: bool,
     },
-    /// Storage that is kept until the end of the program.
+    /// A buffer that is never deallocated although the program deallocates others.
     NotDeallocated {
         /// The name of the buffer.
         name: String,
-        /// The tensors that are bound to it when the program ends.
+        /// The tensors bound to the buffer at the end of the program.
         bound_names: Vec<String>,
-        /// The last statement that uses it.
+        /// The last statement that uses the buffer.
         last_use: Option<StmtOnRank>,
     },
 }
 
-/// Excess that was not looked for, and why.
+/// A search for excess that was not done, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExcessNotSearched {
-    /// Waits and writes: the program has races.
+    /// Waits and writes were not searched: the program has races.
     Races,
-    /// Waits and writes: views have too many pieces to compare, so that races are not known.
+    /// Waits and writes were not searched: some views have too many pieces to compare, so races are unknown.
     Views,
-    /// Waits of a large program.
+    /// Some waits of a large program were not searched.
     Waits {
-        /// How many statements that wait were not judged.
+        /// Number of waiting statements that were not searched.
         left: usize,
-        /// How many there are.
+        /// Number of all waiting statements.
         all: usize,
     },
-    /// Statements that write after the first `unread::MAX_WRITES` writes.
+    /// Statements that write after the first `unread::MAX_WRITES` writes were not searched.
     Writes,
 }
 
@@ -121,8 +123,9 @@ impl fmt::Display for ExcessNotSearched {
     }
 }
 
-/// Everything that is found of excess, in the order of the program, and where it was not looked for. `unread` has seen all
-/// instructions; `None`: the program has races, or may have some. The ALLOCATE of a buffer that is raced for gets no remark: the race says more.
+/// Finds all excess, in program order, and lists the searches that were not done. `unread` has visited all
+/// instructions; `None` means that the program has, or may have, races. An ALLOCATE of a buffer with a race
+/// is not reported, because the race is the more important finding.
 pub(super) fn find_excess(
     plans: &[Plan],
     matched: &CommMatching,

@@ -1,4 +1,4 @@
-//! Excess as diagnostics.
+//! Formats excess findings as diagnostics.
 
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
@@ -9,7 +9,7 @@ use super::{
 use crate::plan::sync::InstRef;
 
 impl DiagnosticBuilder<'_> {
-    /// What the program could do without.
+    /// Returns the index of the source text and the diagnostic for an excess finding.
     pub fn excess(&self, it: &Excess) -> (usize, Diagnostic) {
         let found = match &it.kind {
             ExcessKind::ImpliedWait => self.implied(it.stmt),
@@ -126,7 +126,7 @@ impl DiagnosticBuilder<'_> {
         let label = "allocates in the first iteration";
         let found = Diagnostic::new(Code::AllocatedOnce, self.stmt_span(at), message, label).help(
             "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which gives every iteration \
-             storage of its own, if no iteration reads what an earlier one wrote",
+             its own storage, if no iteration reads what an earlier one wrote",
         );
         match is_zeroed {
             true => found.note("later iterations see the values of earlier ones, not zeros"),
@@ -150,7 +150,8 @@ impl DiagnosticBuilder<'_> {
             format!("`Deallocate {{ {} }}`", self.tensor_text(text, name).unwrap_or(name.as_str()))
         };
         let statements: Vec<String> = bound.iter().map(statement).collect();
-        // A loop around the last use and not around the ALLOCATE uses the tensor in each of its iterations.
+        // If the last use is in a loop that does not contain the ALLOCATE, every iteration of that loop uses
+        // the tensor.
         let loops = |it: StmtOnRank| {
             let plan = &self.plans[it.0];
             plan.enclosing_loops(plan.origins[it.1 as usize].iteration)
@@ -166,7 +167,7 @@ impl DiagnosticBuilder<'_> {
         found.help(format!("insert {} after {after}", statements.join(" and ")))
     }
 
-    /// The line of a statement, from 1; 0 for the end of the program.
+    /// Returns the 1-based line of a statement, or 0 for the end of the program.
     fn stmt_line(&self, it: StmtOnRank) -> u32 {
         self.plans[it.0].origins[it.1 as usize].line
     }
@@ -175,7 +176,7 @@ impl DiagnosticBuilder<'_> {
         self.span(self.text_of(it.0), self.stmt_line(it))
     }
 
-    /// What reports call a statement.
+    /// Returns the name of a statement in reports.
     fn stmt_name(&self, it: StmtOnRank) -> String {
         self.plans[it.0].describe_origin(it.1)
     }

@@ -1,4 +1,4 @@
-//! Why nothing orders the two sides of a race, and the edits that do.
+//! Explains why nothing orders the two sides of a race, and suggests the edits that do.
 
 use super::{
     conflict::{Party, Race, ReusedStorage},
@@ -7,14 +7,14 @@ use super::{
 };
 use crate::plan::{BufferNo, InstKind, Plan};
 
-/// Why there is no order, and how to make one.
+/// Why two accesses are unordered, and how to order them.
 #[derive(Debug, Default, PartialEq)]
 pub struct RaceExplanation {
-    /// What is missing.
+    /// The missing order.
     pub why: Option<String>,
-    /// The edits, each of which makes the order.
+    /// Alternative edits; each one orders the accesses.
     pub edits: Vec<Edit>,
-    /// What to do where no edit of the list does it.
+    /// Advice if no `Edit` applies.
     advice: Option<&'static str>,
 }
 
@@ -23,7 +23,7 @@ impl RaceExplanation {
         Self { why: Some(why.into()), edits: vec![edit], advice: None }
     }
 
-    /// The edits, or the advice, in words.
+    /// Formats the edits, or the advice, as help text.
     pub fn help(&self) -> Option<String> {
         let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
         match edits.is_empty() {
@@ -32,7 +32,7 @@ impl RaceExplanation {
         }
     }
 
-    /// The reason for a race. On one rank `first` is issued before `second`.
+    /// Explains a race. If both sides are on one rank, `first` is issued before `second`.
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self {
@@ -47,9 +47,9 @@ impl RaceExplanation {
         }
         if race.between_runs {
             let (a, b) = (first.plan.rank, second.plan.rank);
-            let place = first.location();
+            let location = first.location();
             return Self {
-                why: Some(format!("rank {b} ends its run without waiting for {place} on rank {a}")),
+                why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
                 edits: Vec::new(),
                 advice: Some(
                     "make that rank wait for it before its program ends (for a send over peer memory: a Wait), or put a barrier of \
@@ -105,27 +105,27 @@ impl RaceExplanation {
         let why = match first.first_wait() {
             None => format!("nothing waits for {name}"),
             Some(at) => {
-                let (place, stream) =
+                let (location, stream) =
                     (first.plan.location(&first.plan.code[at]), stream_name_of(first.plan, at));
                 match second.inst_index().is_none_or(|it| at < it) {
                     true => format!(
-                        "the Wait for {name} is at {place}, on {stream}, and {waiting} does not wait for {stream} after it"
+                        "the Wait for {name} is at {location}, on {stream}, and {waiting} does not wait for {stream} after it"
                     ),
-                    false => format!("the Wait for {name} is at {place}, after this access"),
+                    false => format!("the Wait for {name} is at {location}, after this access"),
                 }
             }
         };
         Self::new(why, edit)
     }
 
-    /// Storage that the allocator hands out again while the first side uses it.
+    /// Explains a reuse of storage by the allocator while `first` still uses it.
     fn reused(reused: &ReusedStorage, first: &RaceSide<'_>) -> Self {
         let plan = first.plan;
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
         let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
         let next = plan.code.iter().position(|it| is_next(&it.kind));
-        let (place, frame) = match next {
+        let (insertion, frame) = match next {
             Some(at) => {
                 let origin = plan.origins[plan.code[at].origin as usize];
                 let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
@@ -135,19 +135,19 @@ impl RaceExplanation {
         };
         Self::new(
             format!(
-                "the allocator hands the storage out again on {stream}, which does not wait for {}",
+                "the allocator reuses the storage on {stream}, which does not wait for {}",
                 first.actor_name()
             ),
-            Edit::order_after(first, place, next, frame),
+            Edit::order_after(first, insertion, next, frame),
         )
     }
 
-    /// Storage that the stream of its ALLOCATE may still use.
+    /// Explains a use of storage that the stream of its ALLOCATE may still use.
     fn allocated(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         let (stream, other) = (first.stream_name(), second.stream_name());
         Self::new(
             format!(
-                "{other} does not wait for what {stream} has to do before the ALLOCATE on line {}",
+                "{other} does not wait for the work on {stream} before the ALLOCATE on line {}",
                 first.line()
             ),
             Edit::InsertSynchronize {
@@ -157,7 +157,7 @@ impl RaceExplanation {
         )
     }
 
-    /// An access to an input that does not follow the caller's.
+    /// Explains an access to an input that does not follow the caller's write.
     fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
         if let Some(raised) = ready_signal_inst(mine, second).filter(|_| second.plan.rank != second.owner) {
             let (name, posts) =
@@ -178,7 +178,8 @@ impl RaceExplanation {
         Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
     }
 
-    /// An ALLOCATE of a loop that gives no new storage, since its name is bound already.
+    /// Explains a race on a buffer that all iterations share because the ALLOCATE in the loop is skipped: its
+    /// name is already bound.
     fn same_buffer_in_all_iterations(
         buffer: BufferNo,
         first: &RaceSide<'_>,
@@ -192,7 +193,8 @@ impl RaceExplanation {
         let origin = plan.origins[alloc.origin as usize];
         let frame = origin.iteration?;
         let (name, value) = plan.enclosing_loops(Some(frame)).pop()?;
-        // A statement of the same loop: it is executed in the iteration of the ALLOCATE, too.
+        // The statement must be in the same loop as the ALLOCATE, and execute in the iteration of the
+        // ALLOCATE.
         let value_at = |side: &RaceSide<'_>| {
             let it = plan.origins[side.origin as usize];
             let is_there =
@@ -205,7 +207,7 @@ impl RaceExplanation {
         if one == other || first.allocates() || second.allocates() {
             return None;
         }
-        // Storage that every iteration zeroes would not hold what earlier iterations added.
+        // If every iteration zeroed the storage, it would lose what earlier iterations accumulated.
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
         let short = (!is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
         let order =
@@ -218,10 +220,11 @@ impl RaceExplanation {
         Some(Self { why: Some(why), edits, advice: None })
     }
 
-    /// A transfer over peer memory: `far` is the peer's copy, which runs between two flags that `near`'s rank has to raise and to await.
+    /// Explains a race with a transfer over peer memory. `far` is the peer's copy, which runs between two
+    /// signals: `near`'s rank sends the first and waits for the second.
     fn between_ranks(near: &RaceSide<'_>, far: &RaceSide<'_>) -> Option<Self> {
         let (mine, theirs) = (near.plan, far.plan);
-        // The copy is the peer's access to the memory of another rank.
+        // The peer's copy accesses the memory of another rank.
         if theirs.rank == far.owner {
             return None;
         }
@@ -229,17 +232,17 @@ impl RaceExplanation {
         let here = near.inst_index()?;
         let stream = theirs.code[copy].stream;
         let on_stream = |it: &usize| theirs.code[*it].stream == stream;
-        // The peer raises a flag for this rank behind its copy.
+        // After its copy, the peer signals this rank.
         let done =
             (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
-                InstKind::Signal { signal: slot } if slot.to == mine.rank => Some(slot),
+                InstKind::Signal { signal } if signal.to == mine.rank => Some(signal),
                 _ => None,
             });
         let raised = ready_signal_inst(mine, far)?;
         let name = mine.describe_origin(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
-            // What this rank does before it is ready.
+            // This rank accesses the memory before it signals that it is ready.
             let posts = stream_name_of(mine, raised);
             let before = match near.is_posted() {
                 true => mine.describe_origin(near.origin),
@@ -261,10 +264,10 @@ impl RaceExplanation {
                 ),
             ));
         }
-        // What a queue awaits for itself is not what a stream of the program waits for.
+        // A wait on a communicator's queue does not block a stream of the program.
         let awaited = match is_program_stream(stream_name_of(mine, raised)) {
-            true => done.and_then(|slot| {
-                find_inst(mine, |kind| matches!(kind, InstKind::WaitSignal { signal: it } if *it == slot))
+            true => done.and_then(|signal| {
+                find_inst(mine, |kind| matches!(kind, InstKind::WaitSignal { signal: it } if *it == signal))
             }),
             false => first_wait_for(mine, raised),
         };
@@ -302,7 +305,8 @@ impl RaceExplanation {
     }
 }
 
-/// Where a rank raises the flag that a peer awaits before it copies from or to the rank's memory.
+/// Returns the instruction that sends the signal for which the peer waits before it copies from or to this
+/// rank's memory.
 fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
     let (theirs, copy) = (far.plan, far.inst_index()?);
     let stream = theirs.code[copy].stream;

@@ -1,4 +1,4 @@
-//! What the checker finds, folded over ranks and iterations: one finding for each pair of statements.
+//! Findings of the checker, merged over ranks and iterations: one finding for each pair of statements.
 
 use std::collections::BTreeSet;
 
@@ -17,29 +17,29 @@ use crate::plan::{
     sync::{CommOrderCycle, CommOrderEdge, Deadlock},
 };
 
-/// What is checked.
+/// Selects the checks to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Accesses that nothing orders.
+    /// Finds pairs of conflicting accesses that no synchronization orders.
     pub race: bool,
-    /// Ranks that wait for what never happens.
+    /// Finds contradictory orders of communicators. Deadlocks are always reported.
     pub comm: bool,
-    /// Elements that nothing has written.
+    /// Finds reads of elements that nothing has written.
     pub memory: bool,
-    /// What the program could do without: remarks, which are no faults.
+    /// Finds statements that the program does not need. They are reported as remarks, not faults.
     pub excess: bool,
-    /// Accesses of two consecutive runs that nothing orders, where one run has no race.
+    /// Finds races between two consecutive runs, if a single run has none.
     pub repeat: bool,
-    /// Whose rules give an order.
+    /// The rules that define which accesses are ordered.
     pub model: OrderingModel,
 }
 
 impl Checks {
-    /// Everything that is asked of one run, by the documented rules.
+    /// All checks of a single run, by the documented rules.
     pub const ALL: Self = Self { excess: true, ..Self::ALL_FAULTS };
-    /// Everything that a program has to be free of, by the documented rules.
+    /// The checks for faults in a single run, by the documented rules.
     pub const ALL_FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
-    /// Nothing but deadlocks, which are always looked for.
+    /// No checks except the deadlock check, which always runs.
     const NONE: Self = Self {
         race: false,
         comm: false,
@@ -49,12 +49,12 @@ impl Checks {
         model: OrderingModel::Nccl,
     };
 
-    /// Whether excess is all that is asked for.
+    /// Returns true if excess is the only requested check.
     pub fn is_excess_only(self) -> bool {
         self == Self { excess: true, model: self.model, ..Self::NONE }
     }
 
-    /// Whether anything is checked that looks at memory.
+    /// Returns true if any requested check needs the memory accesses.
     pub(super) fn needs_accesses(self) -> bool {
         self.race || self.memory || self.excess || self.repeat
     }
@@ -74,7 +74,7 @@ impl std::fmt::Display for Checks {
     }
 }
 
-/// `race,comm,memory,excess,repeat`; `all` is all but the last.
+/// Parses a list of `race`, `comm`, `memory`, `excess` and `repeat`; `all` is all but `repeat`.
 impl std::str::FromStr for Checks {
     type Err = String;
 
@@ -87,11 +87,11 @@ impl std::str::FromStr for Checks {
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,
                 "excess" => checks.excess = true,
-                // Races of one run are races of two.
+                // The check for two runs includes the race check of a single run.
                 "repeat" => (checks.race, checks.repeat) = (true, true),
                 other => {
                     return Err(format!(
-                        "`{other}` is no check: expected race, comm, memory, excess, repeat or all"
+                        "`{other}` is not a check: expected race, comm, memory, excess, repeat or all"
                     ));
                 }
             }
@@ -100,33 +100,34 @@ impl std::str::FromStr for Checks {
     }
 }
 
-/// What is wrong with a program.
+/// A fault or a remark about a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
-    /// Two accesses that nothing orders.
+    /// A race.
     Race {
-        /// The first of them.
+        /// The first occurrence.
         race: Race,
-        /// Where else the same two statements race.
+        /// All occurrences of the race.
         more: Occurrences,
     },
-    /// Elements that are read, or returned, and that nothing has written.
+    /// A read, or a returned output, of elements that nothing has written.
     Unwritten {
-        /// The first read of them.
+        /// The first occurrence.
         read: UnwrittenRead,
-        /// Where else the same statement reads such elements.
+        /// All occurrences of the read.
         more: Occurrences,
     },
-    /// Ranks wait for what never happens.
+    /// A deadlock.
     Deadlock(Box<Deadlock>),
-    /// Ranks use communicators in orders that contradict each other.
+    /// Ranks post to communicators in contradictory orders.
     CommunicatorOrder(Box<CommOrderCycle>),
-    /// What the program could do without.
+    /// A statement that the program does not need.
     Excess(Box<Excess>),
 }
 
 impl Finding {
-    /// The statements that it is about, each with a rank that runs it and what it does; none of the caller.
+    /// Returns the statements of the finding: a rank that executes the statement, the statement, and a label.
+    /// Accesses by the caller have no statement and are skipped.
     pub fn labeled_statements(&self, plans: &[Plan]) -> Vec<(usize, StmtId, String)> {
         let place = |rank: usize, origin: u32, label: String| {
             Some((rank, plans[rank].origins[origin as usize].stmt?, label))
@@ -156,60 +157,64 @@ impl Finding {
             }
             Self::Excess(it) => {
                 let (rank, origin) = it.stmt;
-                place(rank, origin, "the program could do without this".to_owned()).into_iter().collect()
+                place(rank, origin, "the program does not need this".to_owned()).into_iter().collect()
             }
         }
     }
 }
 
-/// Other ranks and iterations with the same finding.
+/// All ranks and iterations with the same finding.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Occurrences {
-    /// All ranks with the finding, the first included.
+    /// The ranks, including that of the first occurrence.
     pub ranks: BTreeSet<usize>,
-    /// How often it occurs.
+    /// Number of occurrences.
     pub count: usize,
-    /// The lines of all pairs of statements that race on the tensor in the same two streams or queues.
+    /// The lines of all statements that race on the same tensor between the same two streams or queues.
     pub lines: BTreeSet<u32>,
 }
 
-/// The result of a check.
+/// The result of all requested checks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// What is wrong, in the order of the program.
+    /// The findings, in program order.
     pub findings: Vec<Finding>,
-    /// What could not be checked, and why.
+    /// The checks that could not run, and the reasons.
     pub not_checked: Vec<String>,
-    /// Where excess was not looked for, and why.
+    /// The searches for excess that did not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
 }
 
 impl Report {
-    /// Whether the program deadlocks.
+    /// Returns true if the program deadlocks.
     pub fn has_deadlock(&self) -> bool {
         self.findings.iter().any(|it| matches!(it, Finding::Deadlock(_)))
     }
 
-    /// Adds what was found.
+    /// Merges races and unwritten reads into the findings.
     pub(super) fn add(&mut self, plans: &[Plan], races: Vec<Race>, mut reads: Vec<UnwrittenRead>) {
-        // What a race lets be read too early is not missing; an output that nothing writes is.
+        // If a buffer has a race, an unwritten read of it is a consequence of the race. An output that
+        // nothing writes is still reported.
         let racing: FxHashSet<(usize, BufferNo)> = races.iter().map(|it| (it.rank, it.buffer)).collect();
         reads.retain(|it| it.output.is_some() || !racing.contains(&(it.rank, it.buffer)));
         self.add_races(plans, races);
         self.add_unwritten(plans, reads);
     }
 
-    /// Adds races: one for each pair of lines, and one for each pair of streams and queues, that race on a tensor.
+    /// Merges races: one finding for each pair of lines, and one for each pair of streams or queues that race
+    /// on a tensor.
     fn add_races(&mut self, plans: &[Plan], mut races: Vec<Race>) {
         let mut by_lines = FxHashMap::default();
         let mut by_actors = FxHashMap::default();
-        // A statement may race both with what it reads and with what it writes: the write says more.
+        // A statement may race with both its reads and its writes. The write is more informative, so it comes
+        // first.
         races.sort_by_key(|race| {
             let sides = RaceSide::both(plans, race);
             let writes = sides.iter().any(|it| it.is_in_program() && it.writes && !it.allocates());
             (!writes, sides.iter().any(RaceSide::allocates))
         });
-        // Statements that race for a buffer are not ordered with its ALLOCATE either, mostly: one edit ends both.
+        // Statements that race on a buffer are usually also unordered with its ALLOCATE. One edit fixes both,
+        // so only the first race is reported.
         let code = |race: &Race| RaceSide::code(race, &RaceSide::both(plans, race));
         let plain: FxHashSet<(usize, BufferNo)> =
             races.iter().filter(|it| code(it) == Code::Race).map(|it| (it.rank, it.buffer)).collect();
@@ -227,7 +232,7 @@ impl Report {
                 .map(|it| (it.is_in_program(), it.plan.rank == race.rank, it.actor_name(), it.allocates()));
             lines.sort_unstable();
             actors.sort_unstable();
-            // What is missing at entry is not what is missing at exit.
+            // A missing wait at entry and a missing wait at exit are separate findings.
             let is_entry = sides.iter().any(|it| it.party == Party::CallerBefore);
             let kind = (RaceSide::code(&race, &sides), is_entry);
             let actors = (name, sides[0].plan.program_id, actors, kind);
@@ -246,7 +251,7 @@ impl Report {
         }
     }
 
-    /// Adds unwritten reads: one for each line and buffer name.
+    /// Merges unwritten reads: one finding for each line and buffer name.
     fn add_unwritten(&mut self, plans: &[Plan], reads: Vec<UnwrittenRead>) {
         let mut known = FxHashMap::default();
         for read in reads {

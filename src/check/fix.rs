@@ -1,11 +1,13 @@
-//! `--fix=check`: applies the edits of findings until nothing is left to find.
+//! `--fix=check`: applies the suggested edits of findings until no edit helps.
 //!
-//! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on all ranks and in all
-//! iterations, and no new finding appears. If several streams race, an edit outside a loop may also remove the race with one of them, so
-//! that they are joined one at a time. If two edits qualify, none is made.
+//! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on
+//! all ranks and in all iterations, and no new finding appears. If several streams race, an edit outside a
+//! loop may also remove the race with one of them, so that they are joined one at a time. If two edits
+//! qualify, neither is made.
 //!
-//! Insertions and moves of Synchronize and Wait only add orders that the order of the statements has already: a stream that loses its Wait
-//! waits for the stream that gets it. So a program that is right in that order gives the same results.
+//! Inserted or moved Synchronize and Wait statements only add orders that already hold in statement order: a
+//! stream that loses its Wait waits for the stream that gets it. A program that is correct when its
+//! statements execute in order therefore gives the same results.
 
 use std::{
     cell::Cell,
@@ -25,42 +27,43 @@ use super::{
 };
 use crate::{plan::Plan, source::Source};
 
-/// Most edits of one program.
+/// The maximum number of edits of one program.
 const MAX_EDITS: usize = 64;
 
-/// A line that an edit has inserted, moved or changed.
+/// A line that an edit inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppliedEdit {
-    /// The line in the edited text, from 1.
+    /// 1-based line in the edited text.
     pub line: u32,
-    /// What was done: "inserted `Wait(Communication 3)`".
+    /// The change as a past-tense phrase: "inserted `Wait(Communication 3)`".
     pub description: String,
 }
 
-/// A text after the edits.
+/// An edited text and its edits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixResult {
-    /// The text.
+    /// The edited text.
     pub text: String,
-    /// The edits, in the order of the text.
+    /// The edits, in text order.
     pub edits: Vec<AppliedEdit>,
 }
 
-/// Plans a program of a text, for all ranks; `None` where that is not possible.
+/// Plans a program of a text for all ranks. Returns `None` if that fails.
 pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<Vec<Plan>>;
 
-/// Applies edits to a text until its `number`th program, counted from 0, has no race, or no edit helps. What is left is for a check of the
-/// result to report.
+/// Applies edits to a text until its `number`th program, counted from 0, has no race or no edit helps. The
+/// caller checks the result again to report the remaining findings.
 ///
-/// The text is returned as it is, without edits, if it has no `number`th program, if that program is rejected, cannot be planned or
-/// deadlocks, or if `checks` does not ask for races. Of `checks` only `race` and `model` count besides: whether an edit does harm is
-/// always judged by all faults of one run.
+/// The text is returned unchanged if it has no `number`th program, if that program is rejected, cannot be
+/// planned or deadlocks, or if `checks.race` is not set. Only `race` and `model` of `checks` are used: an
+/// edit is always judged by all faults of a single run.
 pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixResult {
     let unchanged = || FixResult { text: text.to_owned(), edits: Vec::new() };
     if !checks.race {
         return unchanged();
     }
-    // All faults: an edit that leaves a read without its write does harm, whatever the caller asks for.
+    // All faults are checked, whatever the caller requested: an edit that leaves a read without its write is
+    // harmful.
     let checks = Checks { model: checks.model, ..Checks::ALL_FAULTS };
     let session = FixSession { number, checks, plan, instructions: Cell::new(0) };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
@@ -71,7 +74,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let fixed = races.iter().find_map(|it| session.fix_one(&state, it, &mut attempts));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
-        // A Wait that was inserted and then moved was inserted.
+        // A Wait that was inserted and then moved is reported as inserted.
         for gone in changes.extract_if(.., |it| state.lines.line(it.line_id).is_none()) {
             if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion) {
                 (moved.description, moved.is_insertion) = (gone.description, gone.is_insertion);
@@ -89,16 +92,16 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     FixResult { text: state.lines.text(), edits }
 }
 
-/// What stays the same while a text is edited.
+/// Parameters that are constant while a text is edited, and the work budget.
 struct FixSession<'a> {
     number: usize,
     checks: Checks,
     plan: Planner<'a>,
-    /// Instructions of all texts that have been tried.
+    /// Total number of instructions of all texts that were tried.
     instructions: Cell<usize>,
 }
 
-/// A text, and what the checks find in it.
+/// A text and its check results.
 struct CheckedText {
     lines: NumberedLines,
     program: Program,
@@ -107,19 +110,20 @@ struct CheckedText {
     keys: BTreeSet<FindingKey>,
 }
 
-/// A finding that an edit may remove, without rank and iteration.
+/// Identifies a finding without its rank and iteration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct FindingKey {
     code: &'static str,
     is_entry: bool,
     is_reuse: bool,
     buffer: String,
-    /// The lines of both sides and the streams or queues that execute them, in ascending order; `None`: the caller.
+    /// For each side, the line id and the stream or queue that executes it, in ascending order; `None` is the
+    /// caller.
     sides: [Option<(u32, String)>; 2],
 }
 
 impl FindingKey {
-    /// Whether two are the same but for streams and queues.
+    /// Returns true if the two findings differ at most in streams and queues.
     fn has_same_lines(&self, other: &Self) -> bool {
         let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
         let rest = |it: &Self| (it.code, it.is_entry, it.is_reuse);
@@ -127,33 +131,33 @@ impl FindingKey {
     }
 }
 
-/// How far an edit helps.
+/// How much of a finding an edit removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FixExtent {
     /// The finding is gone.
     Complete,
-    /// The race of the two streams is gone, and the finding is left between others.
+    /// The race between these two streams is gone, but other streams still race on the same lines.
     Partial,
 }
 
-/// Edited texts of a state: several races have the same edit.
+/// Results by edited text. Several races may suggest the same edit.
 type Attempts = BTreeMap<String, Option<Attempt>>;
 
-/// What is found in an edited text that reads as the same program but for the edit.
+/// The findings in an edited text that parses to the same program plus the edit.
 struct Attempt {
     keys: BTreeSet<FindingKey>,
-    /// Whether every read was compared with the writes before it, and all elements that are read are written.
+    /// True if every read was compared with the preceding writes and reads only written elements.
     is_every_read_written: bool,
     not_checked: Vec<String>,
 }
 
-/// Most texts that are tried before an edit is taken.
+/// The maximum number of texts that are tried before one edit is made.
 const MAX_ATTEMPTS: usize = 256;
-/// Most instructions of all texts that are tried.
+/// The maximum total number of instructions of all texts that are tried.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
 
 impl CheckedText {
-    /// The races, those that reports show first.
+    /// Returns all races. Those that reports show come first.
     fn races(&self) -> Vec<Race> {
         let shown = self.found.clone().report(&self.plans).findings.into_iter();
         let shown = shown.filter_map(|it| match it {
@@ -188,7 +192,7 @@ fn race_key(lines: &NumberedLines, plans: &[Plan], race: &Race) -> FindingKey {
 }
 
 impl FixSession<'_> {
-    /// Reads, plans and checks a text; `None`: it is rejected, or its ranks get stuck.
+    /// Parses, plans and checks a text. Returns `None` if it is rejected or deadlocks.
     fn check_text(&self, lines: NumberedLines) -> Option<CheckedText> {
         let source = Source::new(String::new(), lines.text());
         let (programs, diagnostics) = source.programs();
@@ -216,7 +220,7 @@ impl FixSession<'_> {
         Some(CheckedText { lines, program, plans, found, keys })
     }
 
-    /// The only edit of a race that helps, and the text after it.
+    /// Returns the edited text of the only edit that helps against `race`, and its check results.
     fn fix_one(
         &self,
         state: &CheckedText,
@@ -258,7 +262,8 @@ impl FixSession<'_> {
         is_same.then_some(Attempt { keys: next.keys, is_every_read_written: is_written, not_checked })
     }
 
-    /// Removes inserted lines that later edits have made redundant. The last line that uses a captured stream goes before the capture.
+    /// Removes inserted lines that later edits have made redundant. A line that uses a captured stream is
+    /// removed before the capture.
     fn remove_redundant_lines(&self, state: &mut CheckedText, changes: &mut Vec<Change>) {
         if changes.len() < 2 {
             return;
@@ -273,13 +278,13 @@ impl FixSession<'_> {
     }
 }
 
-/// How far an edit helps against a race; `None`: not at all, or it does harm.
+/// Returns how much of the race an edit removes. Returns `None` if it removes nothing or adds a finding.
 fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
     let is_checked = next.not_checked.iter().all(|it| state.found.not_checked.contains(it));
     if next.keys.contains(key) || !next.keys.is_subset(&state.keys) || !is_checked {
         return None;
     }
-    // What an iteration reads and has not written came from an earlier one.
+    // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {
         Edit::ShortenAllocate { .. } => next.is_every_read_written,
         Edit::InsertSynchronize { .. }

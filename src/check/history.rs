@@ -1,15 +1,15 @@
-//! Accesses to a buffer, found by the elements that they touch: a loop that gives every iteration a row or a column of its own is compared
-//! with few.
+//! Stores the accesses to a buffer and finds those that may overlap a given footprint. If every iteration of
+//! a loop accesses its own row or column, an access is compared with only a few others.
 
 use std::collections::BTreeMap;
 
 use super::overlap::Footprint;
 
-/// Accesses by where they lie.
+/// Accesses indexed by the elements that they touch.
 #[derive(Debug)]
 pub struct AccessHistory<A> {
-    /// Accesses to columns by the width of the matrix, each by the columns that it touches; with width 0 all others, by their first and
-    /// last element.
+    /// Accesses to columns, by the width of the matrix, each with its range of columns. Width 0 holds all
+    /// other accesses, each with its first and last element.
     groups: BTreeMap<usize, Spans<A>>,
 }
 
@@ -29,7 +29,7 @@ impl<A> AccessHistory<A> {
         self.groups.entry(width).or_default().push(first, last, access);
     }
 
-    /// Shows all accesses that may overlap with this place; those stay for which the answer is true.
+    /// Calls `is_kept` for all accesses that may overlap `at`, and removes those for which it returns false.
     pub fn retain(&mut self, at: &Footprint, mut is_kept: impl FnMut(&A) -> bool) {
         for (width, spans) in &mut self.groups {
             let (first, last) = match width {
@@ -41,11 +41,12 @@ impl<A> AccessHistory<A> {
     }
 }
 
-/// Accesses with the first and the last number of each.
+/// Accesses indexed by inclusive intervals.
 #[derive(Debug)]
 struct Spans<A> {
-    /// By size class: accesses that span less than 2^class numbers, by the first. Most buffers have few, and loops mostly add them in order,
-    /// so that a list is smaller and not slower than a tree.
+    /// Entries by size class, sorted by `first`. Intervals of class `c` satisfy `last - first < 2^c`. Most
+    /// buffers have few accesses and loops usually add them in order, so a sorted list is smaller than a tree
+    /// and not slower.
     classes: BTreeMap<u32, Vec<Entry<A>>>,
 }
 
@@ -70,7 +71,8 @@ impl<A> Spans<A> {
         entries.insert(at, Entry { first, last, access });
     }
 
-    /// Shows all that overlap with these numbers; those stay for which the answer is true.
+    /// Calls `is_kept` for all accesses whose interval overlaps `first..=last`, and removes those for which
+    /// it returns false.
     fn retain(&mut self, first: usize, last: usize, is_kept: &mut impl FnMut(&A) -> bool) {
         for (class, entries) in &mut self.classes {
             let reach = 1_usize.checked_shl(*class).unwrap_or(usize::MAX);
@@ -114,7 +116,7 @@ mod tests {
         let mut overlapping = 0;
         for _ in 0..300 {
             let mut history = AccessHistory::default();
-            // By number; `None`: it is gone, or was never there.
+            // Footprints by number; `None` if removed or empty.
             let mut known: Vec<Option<Footprint>> = Vec::new();
             for number in 0..60 {
                 let dims = below(3);
@@ -131,7 +133,7 @@ mod tests {
                     found.push(*it);
                     !it.is_multiple_of(3)
                 });
-                // What is not shown does not overlap.
+                // Accesses that `retain` does not visit must not overlap.
                 for (other, it) in
                     known.iter().enumerate().filter_map(|(other, it)| Some((other, it.as_ref()?)))
                 {

@@ -1,4 +1,4 @@
-//! Lifetimes: elements that are read, or returned as an output, and that nothing has written.
+//! Finds elements that are read, or returned as an output, before anything has written them.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -8,39 +8,39 @@ use super::{
 };
 use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::happens_before::Occurrence};
 
-/// Elements that nothing has written when they are read.
+/// A read of elements that nothing has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnwrittenRead {
-    /// The instruction that reads them; `Finish`: the caller reads an output.
+    /// The reading instruction; `ReadOutputs` stands for the caller, which reads an output.
     pub inst_ref: InstRef,
-    /// The rank whose memory it is.
+    /// The rank that owns the memory.
     pub rank: usize,
     /// The buffer.
     pub buffer: BufferNo,
-    /// The output that it is, an index into `Plan::outputs`; `None`: an operand.
+    /// The output that is read, as an index into `Plan::outputs`; `None` for an operand.
     pub output: Option<usize>,
-    /// The first unwritten elements of the buffer that it reads.
+    /// The first contiguous range of unwritten elements that are read.
     pub elements: ElementRange,
-    /// How many it reads that are unwritten, and how many it reads.
+    /// Number of unwritten elements that are read, and number of all elements that are read.
     pub missing: (usize, usize),
 }
 
-/// Follows what has been written while `order::walk` visits the instructions.
+/// Tracks the written elements of all buffers while `happens_before::walk` visits the instructions.
 pub struct WriteTracker<'p> {
     plans: &'p [Plan],
     written: FxHashMap<(usize, BufferNo), WrittenElements>,
-    /// Statements that have been reported, by rank and buffer.
+    /// Statements already reported, by rank and buffer.
     reported: FxHashSet<(usize, u32, usize, BufferNo)>,
-    /// The ends of the ranks.
+    /// The `ReadOutputs` instructions of the ranks.
     ends: Vec<InstRef>,
-    /// What was found.
+    /// The unwritten reads found so far.
     pub found: Vec<UnwrittenRead>,
-    /// Reads and writes of too many pieces to follow.
+    /// Number of reads and writes with too many pieces to track.
     pub not_checked: usize,
 }
 
 impl<'p> WriteTracker<'p> {
-    /// What is written before the first instruction: the inputs.
+    /// Creates the state at program entry: the inputs are written.
     pub fn new(plans: &'p [Plan]) -> Self {
         let mut it = Self {
             plans,
@@ -58,12 +58,13 @@ impl<'p> WriteTracker<'p> {
         it
     }
 
-    /// An instruction, after all that happen before it.
+    /// Visits an instruction after all instructions that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         match &plan.code[it.inst].kind {
-            // Elements of an output that a write comes too late for are a race; those are looked at that nothing writes.
+            // A write that comes too late for `ReadOutputs` is a race. Outputs are checked after the walk and
+            // reported only if nothing writes them.
             InstKind::ReadOutputs => self.ends.push(at),
             InstKind::Alloc { buffer, zero: true } => {
                 let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
@@ -84,7 +85,7 @@ impl<'p> WriteTracker<'p> {
         }
     }
 
-    /// Everything has been visited: looks at the outputs.
+    /// Checks the outputs after all instructions have been visited.
     pub fn finish(&mut self) {
         for at in std::mem::take(&mut self.ends) {
             for (output, port) in self.plans[at.rank].outputs.iter().enumerate() {

@@ -1,30 +1,31 @@
-//! Which rules give an order.
+//! The rules that define which accesses are ordered.
 
 use clap::ValueEnum;
 
-/// Whose rules a program is checked against.
+/// The rules by which a program is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OrderingModel {
-    /// What CUDA, NCCL and PyTorch document: whatever executes the program.
+    /// Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program.
     #[default]
     Nccl,
-    /// That, and what hir's own executors give beyond it: what hir-run executes.
+    /// Also the orders that hir's own executors provide; valid for programs that hir-run executes.
     Hir,
 }
 
 impl OrderingModel {
-    /// Whether all streams begin after the caller's writes to the inputs, on all ranks.
+    /// Returns true if all streams on all ranks begin after the caller has written the inputs.
     pub(super) fn starts_together(self) -> bool {
         self == Self::Hir
     }
 
-    /// Whether inputs, outputs and storage stay the program's until all streams of all ranks have ended: at exit the caller only reads the
-    /// outputs.
+    /// Returns true if inputs, outputs and storage belong to the program until all streams of all ranks have
+    /// finished. The caller then only reads the outputs at exit.
     pub(super) fn ends_together(self) -> bool {
         self == Self::Hir
     }
 
-    /// Whether storage is handed out again only where every use by its earlier owner happens before every use by the later one.
+    /// Returns true if storage is reused only if every use by its earlier owner happens before every use by
+    /// the later one.
     pub(super) fn reuses_in_order(self) -> bool {
         self == Self::Hir
     }

@@ -1,9 +1,11 @@
-//! The orders in which a program's steps may happen, one for each result that they may give.
+//! Enumerates the possible orders of a program's steps, one for each equivalence class of orders that give
+//! the same result.
 //!
-//! Two orders give the same result where all pairs of conflicting steps (they touch the same elements, and one writes) happen in the same
-//! order: they are one trace in the sense of Mazurkiewicz (1977). From the order of the program on, the next traces are those in which
-//! one conflicting pair is exchanged, with what has to go along. All traces are reached that way: between any two linear extensions of a
-//! partial order there is a path that exchanges neighbours. The traces with few exchanges come first.
+//! Two orders give the same result if all pairs of conflicting steps (they touch the same elements, and one
+//! writes) happen in the same order: they are one trace in the sense of Mazurkiewicz (1977). The enumeration
+//! starts with program order. The successors of a trace are those in which one conflicting pair is exchanged,
+//! together with the steps that must move with it. This reaches all traces, because any two linear extensions
+//! of a partial order are connected by exchanges of neighbours. Traces with few exchanges come first.
 
 use std::collections::VecDeque;
 
@@ -21,30 +23,32 @@ use crate::plan::{
     },
 };
 
-/// Most things that happen in a program whose orders are listed: the order of all pairs is kept, a bit each.
+/// The maximum number of nodes of the order graph. The order of all pairs of nodes is stored with one bit
+/// each.
 const MAX_NODES: usize = 30_000;
-/// Most pairs that conflict.
+/// The maximum number of unordered conflicting pairs.
 const MAX_CONFLICTS: usize = 1 << 22;
-/// Most numbers that are kept of orders whose neighbours have not been looked at, and of traces that have been seen.
+/// The maximum number of stored words, for orders whose successors are not yet generated and for visited
+/// traces.
 const MAX_STORED_WORDS: usize = 1 << 27;
 
-/// Why the orders of a program are not listed.
+/// Why the orders of a program are not enumerated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TooLarge {
-    /// It has so many instructions, or steps and synchronizations.
+    /// The program has too many instructions, or steps and synchronizations.
     #[error("the program is too large: its {0} steps and synchronizations are more than {MAX_NODES}")]
     Nodes(usize),
-    /// Its world has too many streams and communicators.
+    /// The world has too many streams and communicators.
     #[error("the world has too many streams and communicators")]
     Streams,
-    /// It has too many races.
+    /// The program has too many races.
     #[error(
         "the program has too many pairs of conflicting accesses that nothing orders: more than {MAX_CONFLICTS}"
     )]
     Conflicts,
 }
 
-/// A set of steps.
+/// A bit set of steps.
 #[derive(Clone, Default)]
 struct StepSet(Vec<u64>);
 
@@ -66,30 +70,31 @@ impl StepSet {
     }
 }
 
-/// An access of a step.
+/// An access by a step.
 struct StepFootprint {
     step: usize,
     footprint: Footprint,
     written: bool,
 }
 
-/// The steps of all ranks that touch memory, and what orders them.
+/// The steps of all ranks that access memory, and their order.
 pub struct StepOrder {
-    /// In an order that is possible: that of the program, as far as it can be.
+    /// The steps in a possible order: program order as far as possible.
     pub steps: Vec<Step>,
-    /// By step: those that happen before it in every order.
+    /// For each step, the steps that happen before it in every order.
     before: Vec<StepSet>,
-    /// By step: those that conflict with it, in no certain order.
+    /// For each step, the steps that conflict with it and are not ordered with it.
     conflicting: Vec<StepSet>,
-    /// All pairs that conflict and have no certain order: one pair for each pair of source lines first, then the rest.
+    /// All unordered conflicting pairs. The first pair of each pair of source lines comes first, then the
+    /// rest.
     pub conflicts: Vec<(usize, usize)>,
 }
 
 impl StepOrder {
-    /// The steps of plans that do not deadlock.
+    /// Computes the steps of plans that do not deadlock.
     ///
     /// # Errors
-    /// A program that is too large.
+    /// The program is too large.
     pub fn of(plans: &[Plan], matched: &CommMatching) -> Result<Self, TooLarge> {
         let instructions = plans.iter().map(|it| it.code.len()).sum::<usize>();
         if instructions > MAX_NODES {
@@ -125,13 +130,13 @@ impl StepOrder {
         let mut accesses: FxHashMap<(usize, BufferNo), Vec<StepFootprint>> = FxHashMap::default();
         for (at, (_, _, touched)) in all.iter().enumerate() {
             for it in touched {
-                let Some(place) = Footprint::of(&it.view) else { continue };
+                let Some(footprint) = Footprint::of(&it.view) else { continue };
                 let known = accesses.entry((it.rank, it.view.buffer)).or_default();
                 for StepFootprint { step: other, footprint: elsewhere, written } in known.iter() {
                     let is_conflict = *other != at
                         && (*written || it.is_write)
                         && !before[at].contains(*other)
-                        && overlap(elsewhere, &place) != Overlap::None;
+                        && overlap(elsewhere, &footprint) != Overlap::None;
                     if is_conflict && !conflicting[at].contains(*other) {
                         if conflicts.len() == MAX_CONFLICTS {
                             return Err(TooLarge::Conflicts);
@@ -141,7 +146,7 @@ impl StepOrder {
                         conflicts.push((*other, at));
                     }
                 }
-                known.push(StepFootprint { step: at, footprint: place, written: it.is_write });
+                known.push(StepFootprint { step: at, footprint, written: it.is_write });
             }
         }
         let steps: Vec<Step> = all.iter().map(|it| it.1).collect();
@@ -156,13 +161,14 @@ impl StepOrder {
         Ok(Self { steps, before, conflicting, conflicts: first })
     }
 
-    /// Whether `first` has to happen before `second` in every order that has the conflicts of this one.
+    /// Returns true if `first` must happen before `second` in every order with the same trace as program
+    /// order.
     fn precedes(&self, first: usize, second: usize) -> bool {
         self.before[second].contains(first) || self.conflicting[second].contains(first)
     }
 
-    /// The order in which `late` happens before `early`, which it conflicts with, and everything else as before; `None`: something between
-    /// them has to be exchanged first.
+    /// Returns `order` with `late` moved before the conflicting step `early`, and everything else in the same
+    /// relative order. Returns `None` if another pair between them must be exchanged first.
     fn exchange(&self, order: &[u32], position: &[u32], early: usize, late: usize) -> Option<Vec<u32>> {
         let (from, to) = (position[early] as usize, position[late] as usize);
         let mut moved = vec![late];
@@ -175,7 +181,7 @@ impl StepOrder {
                 stays.push(it as u32);
             }
         }
-        // Both were collected from the end; `early` stays first.
+        // Both lists were collected from the end; `early` stays first.
         stays[1..].reverse();
         if moved[1..].iter().any(|it| self.precedes(early, *it)) {
             return None;
@@ -188,14 +194,16 @@ impl StepOrder {
         Some(next)
     }
 
-    /// The steps up to `late`, in an order in which it happens before `early`. Nothing may order the two.
+    /// Returns the steps up to `late` in an order in which `late` happens before `early`. The two steps must
+    /// be unordered.
     pub fn prefix_with_late_first(&self, early: usize, late: usize) -> Vec<Step> {
         let is_needed = |it: usize| it == late || self.before[late].contains(it);
         (0..self.steps.len()).filter(|it| is_needed(*it) && *it != early).map(|it| self.steps[it]).collect()
     }
 
-    /// The steps of an order that shows a race: the side that comes later in the order of the program comes first. `None`: no order of
-    /// the program's own steps shows it, since the caller or the allocator takes part.
+    /// Returns the steps of an order that exhibits a race: the access that is later in program order happens
+    /// first. Returns `None` if no order of the program's own steps exhibits it, because the caller or the
+    /// allocator takes part in the race.
     pub fn witness(&self, race: &Race) -> Option<Vec<Step>> {
         let at = |party: Party| match party {
             Party::Inst(at) | Party::Operation(at, _) | Party::CallerAfter(at) => Some(at),
@@ -211,30 +219,30 @@ impl StepOrder {
     }
 }
 
-/// All orders that may give different results, that of the program first.
+/// An iterator over all orders that may give different results. Program order comes first.
 pub struct Orders {
     steps: StepOrder,
-    /// Orders whose neighbours have not been looked at.
+    /// Orders whose successors are not yet generated.
     next: VecDeque<Vec<u32>>,
-    /// By trace: which of the conflicting pairs are exchanged.
+    /// Visited traces: a bit for each conflicting pair, set if the pair is exchanged.
     seen: FxHashSet<Vec<u64>>,
-    /// Most orders that are listed.
+    /// The maximum number of orders to enumerate.
     max_orders: usize,
-    /// Why there are more that are not listed.
+    /// Why the enumeration is incomplete, if it is.
     cut: Option<Truncation>,
 }
 
-/// Why not all orders are listed.
+/// Why an enumeration of orders is incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truncation {
-    /// As many are listed as were asked for.
+    /// It has reached the requested number of orders.
     OrderLimit,
-    /// The list has reached its memory limit.
+    /// It has reached the memory limit.
     MemoryLimit,
 }
 
 impl Orders {
-    /// At most so many orders, and at least one.
+    /// Enumerates at most `most` orders, and at least one.
     pub fn new(steps: StepOrder, most: usize) -> Self {
         let first: Vec<u32> = (0..steps.steps.len() as u32).collect();
         let mut it = Self {
@@ -248,12 +256,13 @@ impl Orders {
         it
     }
 
-    /// How many pairs of steps conflict in no certain order.
+    /// Returns the number of unordered conflicting pairs.
     pub fn conflicts(&self) -> usize {
         self.steps.conflicts.len()
     }
 
-    /// Why some orders were left out, once all listed ones have been taken; `None`: none was.
+    /// Returns why some orders were left out, or `None` if the enumeration is complete. Valid after the
+    /// iterator is exhausted.
     pub fn truncation(&self) -> Option<Truncation> {
         self.cut
     }

@@ -1,11 +1,12 @@
-//! Which elements two views of one buffer have in common.
+//! Computes which elements two views of a buffer share.
 
 use crate::plan::View;
 
-/// Most runs of a view that are listed, or compared with another view: beyond, nothing is said.
+/// The maximum number of runs of a view that are enumerated or compared with another view. Views with more
+/// runs are not compared.
 const MAX_RUNS: usize = 1 << 20;
 
-/// Elements of a buffer: the first, and one past the last.
+/// A half-open range of elements of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElementRange {
     /// The first element.
@@ -14,18 +15,18 @@ pub struct ElementRange {
     pub end: usize,
 }
 
-/// What two views have in common.
+/// The elements that two views share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// Nothing.
+    /// The views are disjoint.
     None,
-    /// The first run of elements that both contain.
+    /// The first run of elements that both views contain.
     Some(ElementRange),
-    /// Too much to compare.
+    /// The views have too many runs to compare.
     Unknown,
 }
 
-/// The first run of elements that both contain. The two are views of one buffer.
+/// Returns the first run of elements that two views of the same buffer share.
 pub fn overlap(a: &Footprint, b: &Footprint) -> Overlap {
     if a.last < b.first || b.last < a.first || a.is_disjoint_modulo_width(b) {
         return Overlap::None;
@@ -38,29 +39,33 @@ pub fn overlap(a: &Footprint, b: &Footprint) -> Overlap {
     few.find_run(first).map_or(Overlap::None, Overlap::Some)
 }
 
-/// Whether one certainly contains all elements of another: it is the same, or has all elements from its first to its last.
+/// Returns true if `it` certainly contains all elements of `other`: they are equal, or `it` is contiguous and
+/// spans `other`.
 pub fn covers(it: &Footprint, other: &Footprint) -> bool {
     it == other || (it.first <= other.first && other.last <= it.last && it.dims.is_empty())
 }
 
-/// The elements of a view: `first + Σ i·stride` with `i < extent`, and the `run - 1` that follow each. Views of one buffer with the same
-/// elements have the same footprint, unless their dimensions overlap.
+/// The elements of a view: runs of `run` elements that start at `first + Σ i·stride`, with `i < extent` for
+/// each dimension. Views of one buffer with the same elements have the same footprint, unless their
+/// dimensions overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
     /// The first element.
     pub first: usize,
     /// The last element.
     pub last: usize,
-    /// The number that all distances between its runs are multiples of; 0: it is one run, or its runs are longer.
+    /// The greatest common divisor of the strides: the width of the matrix whose columns the view touches. 0
+    /// if the view is a single run or its runs are longer than that.
     pub width: usize,
-    /// Extent and stride of each dimension, strides descending, neighbours merged, without those of one element or stride 0.
+    /// Extent and stride of each dimension, by descending stride. Adjacent dimensions are merged; dimensions
+    /// of extent 1 or stride 0 are dropped.
     dims: Vec<(usize, usize)>,
-    /// Elements of a run: consecutive in memory.
+    /// Number of consecutive elements in a run.
     run: usize,
 }
 
 impl Footprint {
-    /// The elements of a view; `None`: it has none.
+    /// Returns the footprint of a view, or `None` if the view is empty.
     pub fn of(view: &View) -> Option<Self> {
         let (first, last) = view.bounds()?;
         let mut dims: Vec<(usize, usize)> = view
@@ -71,7 +76,7 @@ impl Footprint {
             .filter(|it| it.0 > 1 && it.1 > 0)
             .collect();
         dims.sort_by_key(|it| std::cmp::Reverse(it.1));
-        // A dimension that continues the next one is one with it.
+        // A dimension that continues the next one is merged with it.
         let mut merged: Vec<(usize, usize)> = Vec::new();
         for (extent, stride) in dims {
             match merged.last_mut() {
@@ -84,7 +89,8 @@ impl Footprint {
         Some(Self { first, last, width, dims: merged, run })
     }
 
-    /// The first and the last column of a matrix of this width that it touches, where these are some of them.
+    /// Returns the first and the last column that the footprint touches in a matrix with rows of `width`
+    /// elements. Returns `None` if it is not a set of whole columns.
     pub fn columns(&self, width: usize) -> Option<(usize, usize)> {
         let run = if self.width == 0 { self.last - self.first + 1 } else { self.run };
         let is_narrow = width > 0 && run <= width && self.width.is_multiple_of(width);
@@ -92,7 +98,7 @@ impl Footprint {
         Some((start, start + run - 1))
     }
 
-    /// All runs, ascending unless dimensions overlap; `None`: too many.
+    /// Returns all runs, ascending unless dimensions overlap, or `None` if there are too many.
     pub fn runs(&self) -> Option<Vec<ElementRange>> {
         if self.count() > MAX_RUNS {
             return None;
@@ -105,8 +111,9 @@ impl Footprint {
         Some(starts.into_iter().map(|start| ElementRange { start, end: start + self.run }).collect())
     }
 
-    /// Whether the two are columns of one matrix that have nothing in common: all strides are multiples of one number, and the runs
-    /// are apart modulo that number. Quick, and true of most views that do not overlap.
+    /// Returns true if the two footprints are disjoint sets of columns of one matrix: all strides are
+    /// multiples of one number, and the runs are disjoint modulo that number. This test is cheap and holds
+    /// for most views that do not overlap.
     fn is_disjoint_modulo_width(&self, other: &Self) -> bool {
         let width = gcd(common_stride(&self.dims), common_stride(&other.dims));
         if width == 0 || self.run > width || other.run > width {
@@ -117,12 +124,12 @@ impl Footprint {
         from(mine, theirs) >= self.run && from(theirs, mine) >= other.run
     }
 
-    /// The number of runs.
+    /// Returns the number of runs.
     fn count(&self) -> usize {
         self.dims.iter().fold(1, |count: usize, it| count.saturating_mul(it.0))
     }
 
-    /// The first result for a run, in the order of the dimensions.
+    /// Calls `test` for each run, in the order of the dimensions, and returns the first result.
     fn find_run(&self, test: impl Fn(ElementRange) -> Option<ElementRange>) -> Option<ElementRange> {
         let mut index = vec![0; self.dims.len()];
         loop {
@@ -137,7 +144,7 @@ impl Footprint {
     }
 }
 
-/// The number that all strides are multiples of; 0: there is none.
+/// Returns the greatest common divisor of all strides, or 0 if there are none.
 fn common_stride(dims: &[(usize, usize)]) -> usize {
     dims.iter().fold(0, |width, it| gcd(it.1, width))
 }
@@ -146,7 +153,8 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The first elements of a range among those of `dims` from `offset` on, whose innermost runs have `run` elements.
+/// Returns the first elements of `range` among the elements of `dims` from `offset` on, with innermost runs
+/// of `run` elements.
 fn first_in_range(
     dims: &[(usize, usize)],
     run: usize,
@@ -159,7 +167,7 @@ fn first_in_range(
         return (start < end).then_some(ElementRange { start, end });
     };
     let reach: usize = inner.iter().map(|(extent, stride)| (extent - 1) * stride).sum::<usize>() + run;
-    // Indices whose elements may reach into the range.
+    // The range of indices whose elements may reach into `range`.
     let first = (range.start + 1).saturating_sub(offset + reach).div_ceil(*stride);
     let last = (range.end.checked_sub(offset + 1)? / stride).min(extent - 1);
     (first..=last).find_map(|at| first_in_range(inner, run, offset + at * stride, range))
@@ -170,7 +178,7 @@ pub(super) mod tests {
     use super::*;
     use crate::io::generate::split_mix;
 
-    /// The elements of a view, each once.
+    /// Returns the elements of a view, each once.
     pub fn elements(view: &View) -> Vec<usize> {
         let mut all = vec![view.offset];
         for (extent, stride) in view.shape.iter().zip(&view.strides) {
@@ -181,7 +189,8 @@ pub(super) mod tests {
         all
     }
 
-    /// A view of at most three dimensions, in which `below` chooses all numbers.
+    /// Returns a view of at most three dimensions with offsets below `offsets`; `below` is the random number
+    /// generator.
     pub fn random_view(offsets: u64, below: &mut impl FnMut(u64) -> usize) -> View {
         let dims = below(4);
         View {

@@ -1,11 +1,13 @@
-//! Data races: two accesses to an element, one of them a write, that nothing orders.
+//! Finds data races: two accesses to an element, one of them a write, that nothing orders.
 //!
-//! `plan::sync::order` visits every access after all that happen before it. So of two accesses that overlap, the one that is visited
-//! first has to happen before the other; else nothing orders them. For each buffer, the accesses are kept that no later write covers:
-//! what is not ordered with a covered one is not ordered with that write either, and the write is reported.
+//! `plan::sync::happens_before` visits every access after all accesses that happen before it. Of two overlapping
+//! accesses, either the one that is visited first happens before the other, or they are unordered. For each
+//! buffer, the detector keeps the accesses that no later write covers. An access that is unordered with a
+//! covered access is also unordered with the covering write, and the race with the write is reported.
 //!
-//! The caller takes part. It writes the inputs before stream 0 of the plan begins, and owns inputs and outputs again once `Finish` runs
-//! there: a stream that does not wait for stream 0, and a peer that still reads an input when the program returns, race with it.
+//! The caller takes part. It writes the inputs before stream 0 of the plan begins, and owns the inputs and
+//! outputs again once `ReadOutputs` has run on that stream. A stream that does not wait for stream 0, and a
+//! peer that still reads an input when the program returns, race with the caller.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -27,14 +29,14 @@ use crate::plan::{
 /// An access that a later one may race with.
 struct Access {
     party: Party,
-    /// Which of the actor's instructions it is.
+    /// The actor that executes the access, and the number of its instruction on that actor.
     actor: u32,
     number: u32,
     footprint: Footprint,
     writes: bool,
 }
 
-/// Most races that are collected: programs with more have many of one kind.
+/// The maximum number of races that are collected. Programs with more have many of the same kind.
 const MAX_RACES: usize = 4_096;
 
 /// Where a buffer is allocated.
@@ -42,11 +44,11 @@ const MAX_RACES: usize = 4_096;
 struct AllocateSite {
     inst: usize,
     actor: u32,
-    /// How many instructions its stream has before it.
+    /// Number of instructions on the stream before the ALLOCATE.
     before: u32,
 }
 
-/// Where the buffers of a rank are allocated; `first` is the actor of its stream 0.
+/// Returns the ALLOCATE of each buffer of a rank. `first` is the actor of the rank's stream 0.
 fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     let mut found = vec![None; plan.buffers.len()];
     let mut counts = vec![0; plan.streams.len()];
@@ -60,32 +62,32 @@ fn allocate_sites(plan: &Plan, first: u32) -> Vec<Option<AllocateSite>> {
     found
 }
 
-/// A pair of statements that race: the rank and the buffer, and the rank and the origin of each statement.
+/// Identifies a race: the rank, the buffer, and the rank and origin of each statement.
 type ReportedPair = (usize, BufferNo, [(usize, u32); 2]);
 
-/// Follows all accesses while `order::walk` visits the instructions.
+/// Tracks all accesses while `happens_before::walk` visits the instructions, and collects races.
 pub struct RaceDetector<'p> {
     plans: &'p [Plan],
     model: OrderingModel,
-    /// The actor of each rank's stream 0.
+    /// The actor of stream 0, by rank.
     entry_actors: Vec<u32>,
-    /// By rank: the buffers of its inputs.
+    /// The buffers of the inputs, by rank.
     inputs: Vec<FxHashSet<BufferNo>>,
-    /// By rank and buffer: the accesses that no later write covers.
+    /// The accesses that no later write covers, by rank and buffer.
     accesses: FxHashMap<(usize, BufferNo), AccessHistory<Access>>,
     storage: StorageBlocks<'p>,
-    /// By rank and buffer: the ALLOCATE.
+    /// The ALLOCATE, by rank and buffer.
     allocate_sites: Vec<Vec<Option<AllocateSite>>>,
-    /// Pairs of statements that race, each with the rank and the buffer.
+    /// The races reported so far.
     reported: FxHashSet<ReportedPair>,
     /// The first race of each pair of statements and ranks.
     pub found: Vec<Race>,
-    /// Pairs of views that are too large to compare.
+    /// Number of pairs of views that are too large to compare.
     pub not_compared: usize,
 }
 
 impl<'p> RaceDetector<'p> {
-    /// Before the first instruction.
+    /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan], model: OrderingModel) -> Self {
         let entry = happens_before::first_actors(plans);
         let allocated = plans.iter().zip(&entry).map(|(plan, first)| allocate_sites(plan, *first)).collect();
@@ -105,12 +107,12 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Whether there may be more races than were collected.
+    /// Returns true if the program may have more races than were collected.
     pub fn is_truncated(&self) -> bool {
         self.found.len() >= MAX_RACES
     }
 
-    /// An instruction, after all that happen before it.
+    /// Visits an instruction after all instructions that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
         if self.found.len() >= MAX_RACES {
             return;
@@ -119,7 +121,7 @@ impl<'p> RaceDetector<'p> {
         let at = InstRef { rank: it.rank, inst: it.inst };
         let kind = &plan.code[it.inst].kind;
         if matches!(kind, InstKind::ReadOutputs) {
-            // The caller overwrites inputs and outputs, or only reads the outputs here.
+            // The caller overwrites inputs and outputs, or only reads the outputs, depending on the model.
             let writes = !self.model.ends_together();
             let inputs = plan.inputs.iter().filter(|_| writes);
             for view in inputs.chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref()) {
@@ -138,18 +140,18 @@ impl<'p> RaceDetector<'p> {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
         }
-        // Storage that is not zeroed is not touched.
+        // An ALLOCATE without zeroing does not access the storage.
         if let InstKind::Alloc { buffer, zero: true } = kind {
             let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
             self.access(it, Party::Inst(at), it.rank, &whole, true);
         }
     }
 
-    /// The operations of a group run at the same time.
+    /// Reports races between the operations of a send/receive group, which run concurrently.
     fn check_group(&mut self, at: InstRef, transfer: &Transfer) {
         let sides: Vec<(&P2pOp, Footprint)> =
             transfer.ops.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
-        for (number, (side, place)) in sides.iter().enumerate() {
+        for (number, (side, footprint)) in sides.iter().enumerate() {
             for (earlier, before) in &sides[..number] {
                 if earlier.view.buffer != side.view.buffer {
                     continue;
@@ -159,7 +161,7 @@ impl<'p> RaceDetector<'p> {
                 if !parties.iter().any(|it| it.1) {
                     continue;
                 }
-                match overlap(before, place) {
+                match overlap(before, footprint) {
                     Overlap::None => (),
                     Overlap::Unknown => self.not_compared += 1,
                     Overlap::Some(elements) => {
@@ -177,7 +179,8 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// An access to an input has to come after the caller's work, which ends where stream 0 begins.
+    /// Reports an access to an input that does not follow the caller's work, which ends where stream 0
+    /// begins.
     fn check_after_entry(&mut self, it: &Occurrence, rank: usize, view: &View, writes: bool) {
         let entry = self.entry_actors[rank];
         let is_after = self.model.starts_together() || it.actor == entry || it.clock.ended(entry) > 0;
@@ -197,15 +200,15 @@ impl<'p> RaceDetector<'p> {
         });
     }
 
-    /// A use of storage has to come after the work that the stream of its ALLOCATE had by then: an allocator hands out storage that this work
-    /// still uses.
+    /// Returns whether a use of storage follows the work that the stream of its ALLOCATE had at that point,
+    /// and reports a race if not: an allocator may hand out storage that this work still uses.
     fn is_after_allocation(
         &mut self,
         it: &Occurrence,
         side: (Party, bool),
         rank: usize,
         view: &View,
-        place: &Footprint,
+        footprint: &Footprint,
     ) -> bool {
         let Some(allocated) = self.allocate_sites[rank][view.buffer as usize] else { return true };
         if self.model.reuses_in_order() {
@@ -216,25 +219,25 @@ impl<'p> RaceDetector<'p> {
             return true;
         }
         let at = InstRef { rank, inst: allocated.inst };
-        let elements = ElementRange { start: place.first, end: place.last + 1 };
+        let elements = ElementRange { start: footprint.first, end: footprint.last + 1 };
         let parties = [(Party::Inst(at), true), side];
         self.report(Race { rank, buffer: view.buffer, elements, parties, reused: None, between_runs: false });
         false
     }
 
-    /// Compares an access with those before it, and keeps it.
+    /// Compares an access with the earlier ones and stores it.
     fn access(&mut self, it: &Occurrence, party: Party, rank: usize, view: &View, writes: bool) {
-        let Some(place) = Footprint::of(view) else { return };
-        let is_after = self.is_after_allocation(it, (party, writes), rank, view, &place);
+        let Some(footprint) = Footprint::of(view) else { return };
+        let is_after = self.is_after_allocation(it, (party, writes), rank, view, &footprint);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
         let mut found = Vec::new();
         let mut not_compared = 0;
-        known.retain(&place, |earlier| {
+        known.retain(&footprint, |earlier| {
             // An instruction does not race with itself: it reads before it writes.
             let is_same = (earlier.actor, earlier.number) == (it.actor, it.number);
             let is_ordered = is_same || it.clock.ended(earlier.actor) >= earlier.number;
             if !is_ordered && (writes || earlier.writes) {
-                match overlap(&earlier.footprint, &place) {
+                match overlap(&earlier.footprint, &footprint) {
                     Overlap::None => (),
                     Overlap::Unknown => not_compared += 1,
                     Overlap::Some(elements) => {
@@ -250,23 +253,25 @@ impl<'p> RaceDetector<'p> {
                     }
                 }
             }
-            // What is not ordered with the earlier one is not ordered with this one either, and this one is compared with it.
-            let is_covered = is_ordered && (writes || !earlier.writes) && covers(&place, &earlier.footprint);
+            // An access that is unordered with the earlier access is also unordered with this one, so only
+            // this one is kept.
+            let is_covered =
+                is_ordered && (writes || !earlier.writes) && covers(&footprint, &earlier.footprint);
             !is_covered
         });
         self.not_compared += not_compared;
         found.into_iter().for_each(|it| self.report(it));
-        // A use that does not follow its own ALLOCATE follows no earlier owner either.
+        // A use that does not follow its own ALLOCATE does not follow the uses by an earlier owner either.
         if is_after && !self.model.reuses_in_order() {
             let found = self.storage.access(it, (party, writes), rank, view.buffer);
             self.report_reuse(rank, found);
         }
         let (actor, number) = (it.actor, it.number);
         let known = self.accesses.entry((rank, view.buffer)).or_default();
-        known.push(&place, Access { party, actor, number, footprint: place.clone(), writes });
+        known.push(&footprint, Access { party, actor, number, footprint: footprint.clone(), writes });
     }
 
-    /// Keeps the conflicts over a block of storage.
+    /// Reports conflicts over a block of storage as races.
     fn report_reuse(&mut self, rank: usize, found: Vec<StorageConflict>) {
         for it in found {
             let elements =
@@ -283,7 +288,7 @@ impl<'p> RaceDetector<'p> {
         }
     }
 
-    /// Keeps a race, if it is the first of its two statements and ranks.
+    /// Stores a race if it is the first one between its two statements and ranks.
     fn report(&mut self, race: Race) {
         let statement = |(party, _): (Party, bool)| match party {
             Party::Inst(at) => (at.rank, self.plans[at.rank].code[at.inst].origin),

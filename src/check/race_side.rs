@@ -1,4 +1,4 @@
-//! One side of a race, in words.
+//! One side of a race, and its description in reports.
 
 use grammar::codes::Code;
 
@@ -8,27 +8,27 @@ use crate::plan::{Communication, ExecutionSite, InstKind, Plan, SyncEffect, iter
 /// One side of a race.
 #[derive(Clone)]
 pub struct RaceSide<'a> {
-    /// The plan of the rank that accesses; of the caller, of the rank whose memory it is.
+    /// The plan of the accessing rank. For the caller, the plan of the rank that owns the memory.
     pub plan: &'a Plan,
-    /// The rank whose memory it is.
+    /// The rank that owns the memory.
     pub owner: usize,
-    /// Who accesses.
+    /// The code that performs the access.
     pub party: Party,
-    /// Whether it writes.
+    /// True if it writes.
     pub writes: bool,
-    /// The instruction; `None`: the caller, before the program begins.
+    /// The instruction; `None` for the caller before program entry.
     pub inst_ref: Option<InstRef>,
-    /// The statement, an index into `Plan::origins`.
+    /// The statement, as an index into `Plan::origins`.
     pub origin: u32,
 }
 
 impl<'a> RaceSide<'a> {
-    /// Both sides of a race.
+    /// Returns both sides of a race.
     pub fn both(plans: &'a [Plan], race: &Race) -> [Self; 2] {
         [0, 1].map(|which| Self::of(plans, race, which))
     }
 
-    /// Both sides: on one rank, in the order in which the program issues them; between ranks, the write first.
+    /// Returns both sides: on one rank, in issue order; between ranks, the write first.
     pub fn in_issue_order(plans: &'a [Plan], race: &Race) -> [Self; 2] {
         let mut sides = Self::both(plans, race);
         let [a, b] = &sides;
@@ -55,7 +55,7 @@ impl<'a> RaceSide<'a> {
         Self { plan, owner: race.rank, party, writes, inst_ref: at, origin }
     }
 
-    /// What a race between two sides is called.
+    /// Returns the diagnostic code of a race between two sides.
     pub fn code(race: &Race, sides: &[Self; 2]) -> Code {
         let is_caller = |it: &Self| matches!(it.party, Party::CallerBefore | Party::CallerAfter(_));
         if race.between_runs {
@@ -75,32 +75,33 @@ impl<'a> RaceSide<'a> {
         self.inst_ref.map(|at| &self.plan.code[at.inst].kind)
     }
 
-    /// Its place in the rank's code; what the caller does before has none.
+    /// Returns the index of the instruction in the plan of its rank, or `None` for the caller before program
+    /// entry.
     pub fn inst_index(&self) -> Option<usize> {
         self.inst_ref.map(|at| at.inst)
     }
 
-    /// Whether it is a statement, and not the caller.
+    /// Returns true if it is a statement of the program, and not the caller.
     pub fn is_in_program(&self) -> bool {
         matches!(self.party, Party::Inst(_) | Party::Operation(..))
     }
 
-    /// Whether it only allocates the storage.
+    /// Returns true if it only allocates the storage.
     pub fn allocates(&self) -> bool {
         matches!(self.kind(), Some(InstKind::Alloc { .. }))
     }
 
-    /// The line of the statement.
+    /// Returns the line of the statement.
     pub fn line(&self) -> u32 {
         self.plan.origins[self.origin as usize].line
     }
 
-    /// The innermost loop iteration of the statement.
+    /// Returns the innermost loop iteration of the statement.
     pub fn frame(&self) -> Option<u32> {
         self.plan.origins[self.origin as usize].iteration
     }
 
-    /// The communication that the statement posts.
+    /// Returns the communication that the statement posts.
     pub fn communication(&self) -> Option<Communication<'a>> {
         match self.kind().map(InstKind::effect).map(SyncEffect::execution_site) {
             Some(ExecutionSite::Queue(it)) => Some(it),
@@ -108,17 +109,18 @@ impl<'a> RaceSide<'a> {
         }
     }
 
-    /// Whether the program posts it, and a Wait waits for it: a communication, or a part of one that a queue of its own runs.
+    /// Returns true if the access is asynchronous and a Wait waits for it: a communication, or a part of one
+    /// that runs on a communicator's queue.
     pub fn is_posted(&self) -> bool {
         self.communication().is_some() || !is_program_stream(self.stream_name())
     }
 
-    /// The stream that it is issued on.
+    /// Returns the name of the stream on which it is issued.
     pub fn stream_name(&self) -> &'a str {
         stream_name_of(self.plan, self.inst_ref.map_or(0, |at| at.inst))
     }
 
-    /// `stream 1`, `NCCL`: what executes it.
+    /// Returns the name of the stream or backend that executes it: `stream 1`, `NCCL`.
     pub fn actor_name(&self) -> &'a str {
         match self.communication() {
             Some(it) => self.plan.communicators[it.communicator() as usize].backend.name(),
@@ -126,7 +128,7 @@ impl<'a> RaceSide<'a> {
         }
     }
 
-    /// `writes it (i535=1, stream 1)`.
+    /// Formats the access as a label: `writes it (i535=1, stream 1)`.
     pub fn label(&self) -> String {
         let verb = match (self.allocates(), self.writes) {
             (true, _) => "allocates",
@@ -148,7 +150,7 @@ impl<'a> RaceSide<'a> {
         iteration_text(&self.plan.enclosing_loops(self.plan.origins[self.origin as usize].iteration))
     }
 
-    /// `line 10`, `line 10 (i535=1)`.
+    /// Formats the location: `line 10`, `line 10 (i535=1)`.
     pub fn location(&self) -> String {
         let iteration = self.iteration();
         match iteration.is_empty() {
@@ -157,23 +159,24 @@ impl<'a> RaceSide<'a> {
         }
     }
 
-    /// Where a stream of the program waits for this communication: the first such instruction.
+    /// Returns the first instruction by which a stream of the program waits for this communication.
     pub fn first_wait(&self) -> Option<usize> {
         first_wait_for(self.plan, self.inst_ref?.inst)
     }
 }
 
-/// Whether the program names a stream: queues of communications have others.
+/// Returns true for a stream that the program names. The queues of communicators have other names.
 pub fn is_program_stream(stream: &str) -> bool {
     stream == "main" || stream.starts_with("stream ")
 }
 
-/// The stream of an instruction.
+/// Returns the name of the stream of an instruction.
 pub fn stream_name_of(plan: &Plan, inst: usize) -> &str {
     plan.code.get(inst).and_then(|it| plan.streams.get(it.stream as usize)).map_or("main", String::as_str)
 }
 
-/// Where a stream of the program first waits for a communication, or for the communication that an instruction is a part of.
+/// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
+/// communication or a part of it.
 pub fn first_wait_for(plan: &Plan, inst: usize) -> Option<usize> {
     let is_it = |kind: &InstKind, is_wait: &dyn Fn(&InstKind) -> bool, at: usize| {
         is_wait(kind) && is_program_stream(stream_name_of(plan, at))
@@ -184,7 +187,7 @@ pub fn first_wait_for(plan: &Plan, inst: usize) -> Option<usize> {
     if let Some(it) = plan.code[inst].kind.communication() {
         return first(&|kind| matches!(kind, InstKind::Wait { work } if *work == it.work()));
     }
-    // A queue records an event behind each communication that it runs by itself.
+    // A queue records an event after each communication that it runs itself.
     let queue = plan.code[inst].stream;
     let recorded = plan.code[inst..].iter().filter(|it| it.stream == queue).find_map(|it| match it.kind {
         InstKind::RecordEvent { event } => Some(event),

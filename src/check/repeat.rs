@@ -1,8 +1,9 @@
-//! Two consecutive runs of a program with nothing between them, as a captured graph that is replayed: on each rank the next run begins on
-//! the stream that is current at entry once the stream that is current at exit has done its work. Other ranks may be a run behind.
+//! Finds races between two consecutive runs of a program with nothing between them, as when a captured graph
+//! is replayed. On each rank, the next run begins on the entry stream once the exit stream has finished its
+//! work. Other ranks may be one run behind.
 //!
-//! Buffers, their storage and inputs are those of the first run, flags count the runs. Where nothing races, no barrier of all ranks is
-//! needed between the runs.
+//! Both runs use the same buffers, storage and inputs; signals are counted across runs. If there is no race,
+//! no barrier of all ranks is needed between the runs.
 
 use rustc_hash::FxHashMap;
 
@@ -20,25 +21,28 @@ use crate::plan::{
     },
 };
 
-/// Two runs of a plan as one, and where its instructions come from.
+/// Two consecutive runs of a plan as a single plan, and the origin of each instruction.
 struct TwoRuns {
     plan: Plan,
-    /// By instruction: its index in the plan, and whether it is of the second run. `None`: it stands between the runs.
+    /// For each instruction, its index in the original plan and whether it belongs to the second run; `None`
+    /// for the instructions between the runs.
     from: Vec<Option<(usize, bool)>>,
 }
 
-/// The races between two runs of plans that race neither with themselves nor with the caller, in the numbers of one run; those of the first
-/// run first. Then, how many pairs of views are too large to compare.
+/// Returns the races between two runs, numbered as in a single run, with the access of the first run first,
+/// and the number of pairs of views that are too large to compare. A single run must have no race, neither
+/// internal nor with the caller.
 ///
 /// # Errors
-/// A world of too many streams, or two runs that deadlock.
+/// The world has too many streams, or two consecutive runs deadlock.
 pub(super) fn races_between_runs(
     plans: &[Plan],
     model: OrderingModel,
 ) -> Result<(Vec<Race>, usize), OrderError> {
-    let flags = plans.iter().flat_map(|it| &it.code).filter_map(|it| flag(&it.kind)).map(|it| it.index + 1);
-    let flags = flags.max().unwrap_or(0);
-    let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, flags)).collect();
+    let signal_count =
+        plans.iter().flat_map(|it| &it.code).filter_map(|it| signal_of(&it.kind)).map(|it| it.index + 1);
+    let signal_count = signal_count.max().unwrap_or(0);
+    let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, signal_count)).collect();
     let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
     let matched = CommMatching::from_plans(&both);
     if deadlocked_state(&both, &matched).is_some() {
@@ -71,15 +75,15 @@ pub(super) fn races_between_runs(
     Ok((races.found.into_iter().filter_map(between).collect(), not_compared))
 }
 
-fn flag(kind: &InstKind) -> Option<SignalId> {
-    if let InstKind::Signal { signal: slot } | InstKind::WaitSignal { signal: slot } = kind {
-        Some(*slot)
+fn signal_of(kind: &InstKind) -> Option<SignalId> {
+    if let InstKind::Signal { signal } | InstKind::WaitSignal { signal } = kind {
+        Some(*signal)
     } else {
         None
     }
 }
 
-/// An access to a buffer that shares its block of storage with others.
+/// An access to a buffer that shares a block of storage with others.
 struct BlockAccess {
     buffer: BufferNo,
     at: InstRef,
@@ -88,11 +92,12 @@ struct BlockAccess {
     written: bool,
 }
 
-/// Accesses to blocks of storage that several buffers of a rank get, one behind the other: each run gives them the same blocks.
+/// Accesses to blocks of storage that several buffers of a rank occupy one after the other. Each run assigns
+/// the same blocks.
 struct SharedBlocks {
-    /// By rank and buffer: the block, where other buffers get it, too.
+    /// The block of each buffer that shares one, by rank and buffer.
     block_of: FxHashMap<(usize, BufferNo), u32>,
-    /// By rank and block: accesses that do not happen before later ones.
+    /// The accesses that do not happen before later ones, by rank and block.
     accesses: FxHashMap<(usize, u32), Vec<BlockAccess>>,
     found: Vec<Race>,
 }
@@ -138,7 +143,7 @@ impl SharedBlocks {
 }
 
 impl TwoRuns {
-    fn of(plan: &Plan, flags: u32) -> Self {
+    fn of(plan: &Plan, signal_count: u32) -> Self {
         let mut it = Self {
             plan: Plan { code: Vec::new(), allocations: Vec::new(), ..plan.clone() },
             from: Vec::new(),
@@ -148,7 +153,7 @@ impl TwoRuns {
         let end = plan.code.last().filter(|it| matches!(it.kind, InstKind::ReadOutputs));
         for second in [false, true] {
             for (number, inst) in plan.code.iter().enumerate() {
-                if let Some(kind) = inst_of_run(&inst.kind, plan, flags, second) {
+                if let Some(kind) = inst_of_run(&inst.kind, plan, signal_count, second) {
                     it.push(Inst { kind, ..inst.clone() }, Some((number, second)));
                 }
             }
@@ -168,12 +173,13 @@ impl TwoRuns {
     }
 }
 
-/// An instruction of the first or the second run; `None`: the runs have none in its place. What hosts do orders nothing, storage stays where
-/// it is, and the caller waits for the end of both.
-fn inst_of_run(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option<InstKind> {
+/// Returns the copy of an instruction in the first or the second run, or `None` if the combined plan omits
+/// it: operations of the host order nothing, storage is not reallocated, and the caller waits for the end of
+/// both runs.
+fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) -> Option<InstKind> {
     let shift = |count: usize| if second { count as u32 } else { 0 };
     let (events, works) = (shift(plan.event_count), shift(plan.work_count));
-    let slot = |it: SignalId| SignalId { index: it.index + if second { flags } else { 0 }, ..it };
+    let renumber = |it: SignalId| SignalId { index: it.index + if second { signal_count } else { 0 }, ..it };
     Some(match kind {
         InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
@@ -186,8 +192,8 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, flags: u32, second: bool) -> Option
         InstKind::RecordEvent { event } => InstKind::RecordEvent { event: event + events },
         InstKind::WaitEvent { event } => InstKind::WaitEvent { event: event + events },
         InstKind::Wait { work } => InstKind::Wait { work: work + works },
-        InstKind::Signal { signal: it } => InstKind::Signal { signal: slot(*it) },
-        InstKind::WaitSignal { signal: it } => InstKind::WaitSignal { signal: slot(*it) },
+        InstKind::Signal { signal: it } => InstKind::Signal { signal: renumber(*it) },
+        InstKind::WaitSignal { signal: it } => InstKind::WaitSignal { signal: renumber(*it) },
         InstKind::Collective(it) => {
             let mut it = it.clone();
             it.work += works;

@@ -1,11 +1,13 @@
-//! Storage that is handed out again while something still uses it.
+//! Finds storage that is reused while something still uses it.
 //!
-//! An allocator knows one stream for each block, that of its ALLOCATE. It hands a freed block out again to that stream at once, and to the
-//! caller once the program has returned. So every use of a block has to happen before every use by a later owner. Frameworks keep the
-//! operands of a communication until the program waits for it, on whatever stream: then the block is free, and is used without waiting for
-//! that stream.
+//! An allocator associates one stream with each block, that of its ALLOCATE. It reuses a freed block
+//! immediately on that stream, and gives it to the caller once the program has returned. So every use of a
+//! block must happen before every use by a later owner. Frameworks hold the operands of a communication until
+//! the program waits for it, on any stream. After that the block is free, and is reused without waiting for
+//! the stream that waited.
 //!
-//! Uses that happen before a later one are forgotten: what is not ordered with them is not ordered with that one either.
+//! Uses that happen before a later use are dropped: a use that is unordered with them is also unordered with
+//! the later one.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,40 +17,40 @@ use crate::plan::{
     sync::{InstRef, happens_before::Occurrence},
 };
 
-/// A use of a block.
+/// A use of a block of storage.
 struct BlockUse {
     party: Party,
     writes: bool,
     actor: u32,
     number: u32,
-    /// Which of the block's owners uses it, in the order of the program.
+    /// Index of the owner among the block's owners, in program order.
     owner: u32,
 }
 
-/// A buffer in its block.
+/// The position of a buffer in its block.
 #[derive(Clone, Copy)]
 struct BlockOwner {
     block: u32,
-    /// Which of the block's owners it is.
+    /// Index among the block's owners.
     number: u32,
 }
 
-/// A block of a rank.
+/// A block of storage on one rank.
 #[derive(Default)]
 struct Block {
-    /// Its buffers in the order of the program, each with the statement that frees it.
+    /// The buffers that occupy the block, in program order, each with the statement that frees it.
     owners: Vec<(BufferNo, Option<u32>)>,
     uses: Vec<BlockUse>,
 }
 
-/// The blocks of all ranks.
+/// The blocks of storage of all ranks.
 pub struct StorageBlocks<'p> {
     plans: &'p [Plan],
     owners: FxHashMap<(usize, BufferNo), BlockOwner>,
     blocks: FxHashMap<(usize, u32), Block>,
 }
 
-/// A use of a block that nothing orders with the use by another owner: the first owner's, the later one's.
+/// Two unordered uses of a block by different owners.
 pub struct StorageConflict {
     /// The use by the earlier owner, and whether it writes.
     pub earlier: (Party, bool),
@@ -59,7 +61,7 @@ pub struct StorageConflict {
 }
 
 impl<'p> StorageBlocks<'p> {
-    /// Before the first instruction.
+    /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
         let mut it = Self { plans, owners: FxHashMap::default(), blocks: FxHashMap::default() };
         for plan in plans {
@@ -73,7 +75,7 @@ impl<'p> StorageBlocks<'p> {
         it
     }
 
-    /// An access to a buffer, after all that happen before it.
+    /// Records an access to a buffer after all accesses that happen before it, and returns its conflicts.
     pub fn access(
         &mut self,
         it: &Occurrence,
@@ -91,7 +93,8 @@ impl<'p> StorageBlocks<'p> {
         block.add(it, new)
     }
 
-    /// The end of a rank: the caller goes on with the stream of `Finish`, and gets what was allocated on it.
+    /// Records the end of a rank. The caller continues on the stream of `ReadOutputs` and gets the storage
+    /// that was allocated on it.
     pub fn finish(&mut self, it: &Occurrence) -> Vec<StorageConflict> {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
@@ -122,7 +125,7 @@ impl<'p> StorageBlocks<'p> {
 }
 
 impl Block {
-    /// Compares a use with those before it, and keeps it.
+    /// Compares a use with the earlier ones and stores it.
     fn add(&mut self, it: &Occurrence, new: BlockUse) -> Vec<StorageConflict> {
         let mut found = Vec::new();
         let owners = &self.owners;

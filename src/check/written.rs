@@ -1,22 +1,22 @@
-//! Which elements of a buffer have been written, as runs.
+//! Tracks the written elements of a buffer as a list of runs.
 
 use super::overlap::{ElementRange, Footprint};
 use crate::plan::View;
 
-/// Runs that are added one by one.
+/// The maximum number of runs that are inserted one by one; more are merged at once.
 const MAX_SINGLE_INSERTS: usize = 8;
 
 /// The elements of a buffer that have been written.
 #[derive(Clone, Debug, Default)]
 pub struct WrittenElements {
-    /// Disjoint, ascending, no two adjacent.
+    /// Disjoint runs in ascending order; no two are adjacent.
     runs: Vec<ElementRange>,
-    /// Whether a write had too many pieces to record.
+    /// True if a write had too many pieces to record.
     is_unknown: bool,
 }
 
 impl WrittenElements {
-    /// Records a write. False where the view has too many runs.
+    /// Records a write. Returns false if the view has too many runs.
     pub fn write(&mut self, view: &View) -> bool {
         let Some(written) = Footprint::of(view) else { return true };
         let Some(new) = written.runs() else {
@@ -30,7 +30,7 @@ impl WrittenElements {
         true
     }
 
-    /// Adds a run; runs mostly come in ascending order.
+    /// Inserts a run. Runs usually arrive in ascending order.
     fn insert(&mut self, run: ElementRange) {
         let first = self.runs.partition_point(|it| it.end < run.start);
         let last = self.runs.partition_point(|it| it.start <= run.end);
@@ -40,7 +40,7 @@ impl WrittenElements {
         self.runs.splice(first..last, [ElementRange { start, end }]);
     }
 
-    /// Adds many runs at once.
+    /// Merges many runs at once.
     fn merge(&mut self, new: &[ElementRange]) {
         let mut all = std::mem::take(&mut self.runs);
         all.extend_from_slice(new);
@@ -53,7 +53,7 @@ impl WrittenElements {
         }
     }
 
-    /// What of a view has not been written.
+    /// Returns the elements of a view that have not been written.
     pub fn missing(&self, view: &View) -> UnwrittenPart {
         let Some(read) = Footprint::of(view) else { return UnwrittenPart::Nothing };
         let before = self.runs.partition_point(|it| it.start <= read.first);
@@ -80,21 +80,22 @@ impl WrittenElements {
     }
 }
 
-/// What of a view has not been written.
+/// The unwritten elements of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwrittenPart {
-    /// Nothing.
+    /// All elements are written.
     Nothing,
-    /// Some elements.
+    /// Some elements are unwritten.
     Some {
-        /// The first of them.
+        /// The first contiguous range of them.
         first: ElementRange,
-        /// How many there are, and how many elements the view has; elements that it repeats count as often as its runs name them.
+        /// Number of unwritten elements. Repeated elements count as often as the runs of the view contain
+        /// them.
         count: usize,
-        /// All elements of the view.
+        /// Number of elements of the view, counted in the same way.
         all: usize,
     },
-    /// The view, or one that was written, has too many pieces.
+    /// Unknown: the view, or a recorded write, has too many pieces.
     Unknown,
 }
 

@@ -1,14 +1,16 @@
-//! Where every buffer of every rank lies, told from the plans alone: all processes come to the same layout, and nothing
-//! about it is exchanged.
+//! Assigns an address range to every buffer of every rank from the plans alone. All processes compute the
+//! same assignment, so it is not exchanged.
 //!
-//! A rank has two segments. Buffers that another rank touches lie in the symmetric one, behind the flags that others raise
-//! here; its size is the same on all ranks, and so are the offsets where ranks have the same buffers. The others lie in the
-//! private one.
+//! A rank has two segments. Buffers that another rank accesses are in the symmetric segment, behind the
+//! signals that other ranks write here. The symmetric segment has the same size on all ranks, and ranks with
+//! the same buffers use the same offsets. All other buffers are in the private segment.
 //!
-//! A buffer takes the place of another where every instruction that touches the other, peers' included, happens before
-//! every one that touches it (`plan::sync::order`): names do not matter, `Deallocate` neither, and what nobody waits for keeps
-//! its buffers to the end of the run. Inputs, outputs and flags have places of their own, and so has what is read before
-//! the run writes it. Runs follow each other behind a barrier of all ranks, so the order within one is enough.
+//! A buffer reuses the memory of another buffer if every instruction that accesses the other one, on any
+//! rank, happens before every instruction that accesses it (`plan::sync::happens_before`). Names do not
+//! matter, and neither does `Deallocate`. The buffers of a communication that nobody waits for stay in use
+//! until the end of the run. Inputs, outputs, signals and buffers that are read before the run writes them
+//! have memory of their own. A barrier of all ranks separates two runs, so the order within one run is
+//! sufficient.
 
 use std::collections::BTreeMap;
 
@@ -22,58 +24,58 @@ mod offsets;
 use lifetime::{Lifetime, lifetimes};
 use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
 
-/// Buffers begin at multiples of this many bytes: what cuBLASLt likes best.
+/// Alignment of buffers in bytes, as cuBLASLt prefers it.
 pub const ALIGNMENT: usize = 256;
-/// Segments that other processes map are as long as a multiple of this: the driver then gives them pages of their own.
+/// Granularity of segments that other processes map, in bytes: the driver gives them pages of their own.
 const SEGMENT_GRANULARITY: usize = 2 << 20;
-/// Bytes from flag to flag.
+/// Distance between two signals in bytes.
 const SIGNAL_STRIDE: usize = 32;
 
-/// Where a buffer is.
+/// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferSlice {
-    /// Whether it lies in the symmetric segment.
+    /// Whether it is in the symmetric segment.
     pub is_symmetric: bool,
-    /// Bytes from the segment's start.
+    /// Byte offset from the start of the segment.
     pub offset: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: usize,
 }
 
-/// Where one rank's buffers are.
+/// The memory of one rank's buffers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankAssignment {
-    /// By buffer.
+    /// Indexed by buffer.
     pub buffers: Vec<BufferSlice>,
-    /// Bytes of the private segment.
+    /// Size of the private segment in bytes.
     pub private_bytes: usize,
-    /// Bytes of both segments if no place were used twice.
+    /// Size of both segments in bytes if no memory were reused.
     pub bytes_without_reuse: usize,
 }
 
-/// Where all ranks' buffers and flags are.
+/// The memory of the buffers and signals of all ranks.
 #[derive(Clone, Debug)]
 pub struct BufferAssignment {
-    /// By rank.
+    /// Indexed by rank.
     pub ranks: Vec<RankAssignment>,
-    /// Bytes of every symmetric segment.
+    /// Size of every symmetric segment in bytes.
     pub symmetric_bytes: usize,
-    /// Bytes of a symmetric segment that flags take.
+    /// Number of bytes at the start of a symmetric segment that hold signals.
     pub signal_bytes: usize,
     signal_offsets: FxHashMap<SignalId, usize>,
-    /// Whether any rank touches another's memory or flags.
+    /// Whether any rank accesses memory or signals of another rank.
     pub uses_peer_memory: bool,
 }
 
 impl BufferAssignment {
-    /// Lays out a world.
+    /// Assigns memory to the buffers and signals of all ranks.
     ///
     /// # Errors
-    /// More bytes than a number holds, or an element type without a size: rank and buffer.
+    /// Returns the rank and the buffer if the size overflows or if the element type has no size.
     pub fn of(plans: &[Plan]) -> Result<Self, (usize, BufferNo)> {
         let mut shared: Vec<Vec<bool>> = plans.iter().map(|it| vec![false; it.buffers.len()]).collect();
-        let mut slots: FxHashMap<SignalId, usize> = FxHashMap::default();
-        // The first flags are those of the barrier between runs, one for each rank.
+        let mut signal_offsets: FxHashMap<SignalId, usize> = FxHashMap::default();
+        // The first signals belong to the barrier between runs: one for each rank.
         let mut flags: Vec<usize> = vec![plans.len() * SIGNAL_STRIDE; plans.len()];
         let mut has_peers = false;
         for plan in plans {
@@ -87,13 +89,12 @@ impl BufferAssignment {
                         }
                     }
                 }
-                let (InstKind::Signal { signal: slot } | InstKind::WaitSignal { signal: slot }) = &inst.kind
-                else {
+                let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
                     continue;
                 };
-                has_peers |= slot.from != slot.to;
-                if let (Some(end), false) = (flags.get_mut(slot.to), slots.contains_key(slot)) {
-                    slots.insert(*slot, *end);
+                has_peers |= signal.from != signal.to;
+                if let (Some(end), false) = (flags.get_mut(signal.to), signal_offsets.contains_key(signal)) {
+                    signal_offsets.insert(*signal, *end);
                     *end += SIGNAL_STRIDE;
                 }
             }
@@ -101,63 +102,65 @@ impl BufferAssignment {
         let flags = flags.into_iter().max().unwrap_or(0).next_multiple_of(ALIGNMENT);
         let mut ranks = Vec::with_capacity(plans.len());
         for (plan, shared) in plans.iter().zip(&shared) {
-            let mut spots = Vec::with_capacity(plan.buffers.len());
+            let mut slices = Vec::with_capacity(plan.buffers.len());
             for (number, (buffer, symmetric)) in plan.buffers.iter().zip(shared).enumerate() {
-                let fault = (plan.rank, number as BufferNo);
-                let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(fault)?;
-                let bytes = buffer.len.checked_mul(size).ok_or(fault)?;
-                spots.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes });
+                let error = (plan.rank, number as BufferNo);
+                let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(error)?;
+                let bytes = buffer.len.checked_mul(size).ok_or(error)?;
+                slices.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes });
             }
-            ranks.push(RankAssignment { buffers: spots, private_bytes: 0, bytes_without_reuse: 0 });
+            ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
         let lifetimes = lifetimes(plans);
-        // Where ranks have the same symmetric buffers, each lies at one offset on all of them.
+        // Ranks with the same symmetric buffers use the same offset for each of them.
         let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for (rank, it) in ranks.iter().enumerate() {
             let sizes = it.buffers.iter().filter(|it| it.is_symmetric).map(|it| it.bytes).collect();
             alike.entry(sizes).or_default().push(rank);
         }
-        let (mut symmetric, mut apart) = (flags, flags);
+        let (mut symmetric, mut without_reuse) = (flags, flags);
         for members in alike.values() {
-            let places = assign_segment(&mut ranks, members, true, &lifetimes, flags)?;
-            (symmetric, apart) = (symmetric.max(places.end), apart.max(places.end_without_reuse));
+            let segment = assign_segment(&mut ranks, members, true, &lifetimes, flags)?;
+            (symmetric, without_reuse) =
+                (symmetric.max(segment.end), without_reuse.max(segment.end_without_reuse));
         }
-        let [symmetric, apart] = [symmetric, apart].map(|it| it.next_multiple_of(SEGMENT_GRANULARITY));
+        let [symmetric, without_reuse] =
+            [symmetric, without_reuse].map(|it| it.next_multiple_of(SEGMENT_GRANULARITY));
         for rank in 0..ranks.len() {
-            let places = assign_segment(&mut ranks, &[rank], false, &lifetimes, 0)?;
+            let segment = assign_segment(&mut ranks, &[rank], false, &lifetimes, 0)?;
             (ranks[rank].private_bytes, ranks[rank].bytes_without_reuse) =
-                (places.end, apart.saturating_add(places.end_without_reuse));
+                (segment.end, without_reuse.saturating_add(segment.end_without_reuse));
         }
         Ok(Self {
             ranks,
             symmetric_bytes: symmetric,
             signal_bytes: flags,
-            signal_offsets: slots,
+            signal_offsets,
             uses_peer_memory: has_peers,
         })
     }
 
-    /// Bytes from the start of the symmetric segment of `slot.to`.
-    pub fn signal_offset(&self, slot: &SignalId) -> Option<usize> {
-        self.signal_offsets.get(slot).copied()
+    /// Returns the byte offset of a signal in the symmetric segment of the rank `to`.
+    pub fn signal_offset(&self, signal: &SignalId) -> Option<usize> {
+        self.signal_offsets.get(signal).copied()
     }
 
-    /// The flag that `from` raises on another rank at the barrier between runs: bytes from the start of that rank's
-    /// symmetric segment.
+    /// Returns the byte offset, in the symmetric segment of another rank, of the signal that rank `from`
+    /// writes there at the barrier between runs.
     pub fn barrier_signal_offset(&self, from: usize) -> usize {
         from * SIGNAL_STRIDE
     }
 
-    /// The layout of one rank for people: a line for each buffer, then the sums.
+    /// Formats the assignment of one rank: a line for each buffer, then the totals.
     pub fn describe(&self, plan: &Plan) -> Vec<String> {
         let Some(rank) = self.ranks.get(plan.rank) else { return Vec::new() };
         let mut lines = vec![format!("{:<10} {:<12} {:>14} {:>14}", "buffer", "segment", "offset", "bytes")];
-        for (spot, buffer) in rank.buffers.iter().zip(&plan.buffers) {
-            let segment = if spot.is_symmetric { "symmetric" } else { "private" };
-            lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, spot.offset, spot.bytes));
+        for (slice, buffer) in rank.buffers.iter().zip(&plan.buffers) {
+            let segment = if slice.is_symmetric { "symmetric" } else { "private" };
+            lines.push(format!("{:<10} {segment:<12} {:>14} {:>14}", buffer.name, slice.offset, slice.bytes));
         }
         lines.push(format!(
-            "rank {}: {} bytes symmetric ({} of flags), {} private, peak {}, without reuse {}",
+            "rank {}: {} bytes symmetric ({} of signals), {} private, peak {}, without reuse {}",
             plan.rank,
             self.symmetric_bytes,
             self.signal_bytes,
@@ -169,7 +172,8 @@ impl BufferAssignment {
     }
 }
 
-/// Gives the buffers of one segment their places, the same on all of `members`, which have as many and as long ones.
+/// Assigns offsets to the buffers of one segment. `members` are ranks with the same number of buffers of the
+/// same sizes; all of them get the same offsets.
 fn assign_segment(
     ranks: &mut [RankAssignment],
     members: &[usize],
@@ -178,11 +182,11 @@ fn assign_segment(
     start: usize,
 ) -> Result<SegmentOffsets, (usize, BufferNo)> {
     let numbers = |rank: &usize| -> Vec<usize> {
-        let spots = ranks[*rank].buffers.iter().enumerate();
-        spots.filter(|(_, it)| it.is_symmetric == symmetric).map(|(number, _)| number).collect()
+        let slices = ranks[*rank].buffers.iter().enumerate();
+        slices.filter(|(_, it)| it.is_symmetric == symmetric).map(|(number, _)| number).collect()
     };
     let numbers: Vec<Vec<usize>> = members.iter().map(numbers).collect();
-    let tenant = |at: usize| LiveBuffer {
+    let live_buffer = |at: usize| LiveBuffer {
         bytes: ranks[members[0]].buffers[numbers[0][at]].bytes,
         lifetimes: members
             .iter()
@@ -191,17 +195,18 @@ fn assign_segment(
             .collect(),
     };
     let count = numbers.first().map_or(0, Vec::len);
-    let tenants: Vec<LiveBuffer> = (0..count).map(tenant).collect();
-    let places = assign_offsets(&tenants, start).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
+    let live_buffers: Vec<LiveBuffer> = (0..count).map(live_buffer).collect();
+    let segment =
+        assign_offsets(&live_buffers, start).map_err(|at| (members[0], numbers[0][at] as BufferNo))?;
     for (rank, numbers) in members.iter().zip(&numbers) {
-        for (number, offset) in numbers.iter().zip(&places.offsets) {
+        for (number, offset) in numbers.iter().zip(&segment.offsets) {
             ranks[*rank].buffers[*number].offset = *offset;
         }
     }
-    Ok(places)
+    Ok(segment)
 }
 
-/// Buffers of a rank that some rank writes while the program runs.
+/// Returns, for each buffer of a rank, whether some rank writes to it while the program runs.
 pub(super) fn written_buffers(plans: &[Plan], rank: usize) -> Vec<bool> {
     let mut flags = vec![false; plans.get(rank).map_or(0, |it| it.buffers.len())];
     for plan in plans {

@@ -1,7 +1,7 @@
-//! NCCL: a communicator for each backend and team, made once, and collectives as its calls.
+//! NCCL: creates one communicator for each backend and team, and lowers collectives to NCCL calls.
 //!
-//! Data that only moves is moved as bytes, so every element type travels. A team of one needs no library: its collectives are
-//! copies.
+//! Operations that only move data use bytes as their type, so they support every element type. A team of one
+//! needs no library: its collectives are copies.
 
 use std::ffi::c_void;
 
@@ -21,11 +21,11 @@ mod overlap;
 
 pub(super) use overlap::{check_collective, check_messages};
 
-/// A communicator's handle.
+/// The handle of a communicator.
 #[derive(Clone, Copy)]
 pub(super) struct CommHandle(sys::ncclComm_t);
 
-/// One call of NCCL. Addresses are of dense data.
+/// One NCCL call. Addresses point to contiguous data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum NcclCall {
     Send { from: u64, bytes: usize, peer: usize },
@@ -37,19 +37,20 @@ pub(super) enum NcclCall {
     ReduceScatter { from: u64, to: u64, count: usize, kind: ncclDataType_t, op: ncclRedOp_t },
 }
 
-/// Calls that are issued as one.
+/// Calls that are issued as one NCCL group.
 #[derive(Clone)]
 pub(super) struct NcclGroup {
     pub comm: CommHandle,
     pub calls: Vec<NcclCall>,
 }
 
-/// The communicators that the job has made, with the handle where this process is a member. They stay: members meet once.
+/// The communicators that the job has created, with the handle if this process is a member. They live until
+/// `destroy_all`, so that plans share them.
 #[derive(Default)]
 pub(super) struct CommCache(Vec<(Communicator, Option<CommHandle>)>);
 
 impl CommCache {
-    /// Leaves all of them; all ranks have to call this, when nothing runs.
+    /// Destroys all communicators. All ranks have to call this while nothing runs.
     pub fn destroy_all(&mut self) -> Result<(), CudaError> {
         for (_, comm) in self.0.drain(..) {
             let Some(comm) = comm else { continue };
@@ -64,14 +65,14 @@ impl CommCache {
 /// The communicators of this rank's plan.
 pub(super) struct Communicators {
     known: Vec<(Communicator, CommHandle)>,
-    /// How this rank's communications fit those of the others.
+    /// The order of this rank's communications relative to those of other ranks.
     pub order: CommOrder,
-    /// Which NCCL it is; `None` where it is not needed.
+    /// The version and the path of NCCL; `None` if it is not needed.
     pub library: Option<String>,
 }
 
 impl Communicators {
-    /// Makes all communicators of a world that are not yet `joined`. All ranks have to call this.
+    /// Creates all communicators of the job that are not in `joined`. All ranks have to call this.
     pub fn new(plans: &[Plan], peers: &dyn ProcessGroup, joined: &mut CommCache) -> Result<Self, CudaError> {
         let mut teams: Vec<&Communicator> = Vec::new();
         for it in plans.iter().flat_map(|it| &it.communicators).filter(|it| it.team.len() > 1) {
@@ -108,7 +109,7 @@ impl Communicators {
         }
         let ids = peers.all_gather(&mine)?;
         let mut used = vec![0; plans.len()];
-        // The same order everywhere: no two ranks wait for each other in different communicators.
+        // All ranks use the same order: no two ranks wait for each other in different communicators.
         for it in new {
             let root = it.team[0];
             let at = used[root];
@@ -118,9 +119,9 @@ impl Communicators {
                 continue;
             };
             let Some(bytes) = ids.get(root).and_then(|all| all.get(at..)?.first_chunk::<128>()) else {
-                return Err(CudaError::Internal(format!("rank {root} published too few identifiers")));
+                return Err(CudaError::Internal(format!("rank {root} sent too few NCCL identifiers")));
             };
-            peers.report_phase(&format!("meeting the other ranks of team {:?} in NCCL", it.team));
+            peers.report_phase(&format!("creating the NCCL communicator of team {:?}", it.team));
             let id = sys::ncclUniqueId { internal: bytes.map(|it| it as std::ffi::c_char) };
             let mut comm = std::ptr::null_mut();
             // SAFETY: the pointer is to a live handle; all members make this call with the same identifier.
@@ -133,12 +134,12 @@ impl Communicators {
         Ok(comms)
     }
 
-    /// The handle of a communicator; `None` for a team of one.
+    /// Returns the handle of a communicator; `None` for a team of one.
     pub fn handle(&self, communicator: &Communicator) -> Option<CommHandle> {
         self.known.iter().find(|(it, _)| it == communicator).map(|(_, comm)| *comm)
     }
 
-    /// An error that a communicator has met while its work ran.
+    /// Returns an asynchronous error of a communicator.
     pub fn async_error(&self) -> Option<(&Communicator, CudaError)> {
         let nccl = library::nccl().ok().filter(|_| !self.known.is_empty())?;
         self.known.iter().find_map(|(it, comm)| {
@@ -165,7 +166,7 @@ impl NcclGroup {
         for call in &self.calls {
             self.call(nccl, call, stream)?;
         }
-        // SAFETY: no arguments; a group is open.
+        // SAFETY: no arguments; a group has been started.
         nccl.check("ncclGroupEnd", unsafe { (nccl.ncclGroupEnd)() })
     }
 
@@ -174,8 +175,8 @@ impl NcclGroup {
         let source = |it: u64| it as *const c_void;
         let target = |it: u64| it as *mut c_void;
         let byte = ncclDataType_t::ncclUint8;
-        // SAFETY: the communicator is live; addresses are of views that lie inside their buffers, dense and as long as the
-        // counts say.
+        // SAFETY: the communicator is live. The addresses belong to contiguous views that lie inside their
+        // buffers and are as long as the counts.
         let (name, status) = unsafe {
             match *call {
                 NcclCall::Send { from, bytes, peer } => {
@@ -210,7 +211,7 @@ impl NcclGroup {
     }
 }
 
-/// Dense data that a member gives or gets.
+/// Contiguous data that a member sends or receives.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DenseBuffer {
     pub address: u64,
@@ -224,10 +225,10 @@ impl DenseBuffer {
     }
 }
 
-/// A collective of a team of `members` as calls; `me` is this member.
+/// Lowers a collective on a team of `members` to NCCL calls; `me` is the index of this member.
 ///
 /// # Errors
-/// What NCCL lacks, as a phrase.
+/// Returns what NCCL does not support, as a phrase.
 pub(super) fn nccl_calls(
     kind: CollectiveKind,
     members: usize,
@@ -235,7 +236,7 @@ pub(super) fn nccl_calls(
     input: Option<DenseBuffer>,
     output: Option<DenseBuffer>,
 ) -> Result<Vec<NcclCall>, String> {
-    // A member that gives or gets nothing passes an address that is valid and not used.
+    // A member without an input or output passes a valid address, which NCCL does not use.
     let from = input.or(output).map_or(0, |it| it.address);
     let to = output.or(input).map_or(0, |it| it.address);
     let given = input.map_or(0, |it| it.bytes());
@@ -247,7 +248,7 @@ pub(super) fn nccl_calls(
     };
     let parts = |bytes: usize| match bytes.is_multiple_of(members) {
         true => Ok(bytes / members),
-        false => Err(format!("{bytes} bytes do not divide by {members} members")),
+        false => Err(format!("{bytes} bytes cannot be split into {members} equal parts")),
     };
     if let Some(it) = input.or(output)
         && it.count == 0
@@ -339,7 +340,7 @@ fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, String> {
         | DType::Complex64
         | DType::Complex128
         | DType::Composite(_) => {
-            return Err(format!("NCCL does not combine element type `{}`", dtype.short_name()));
+            return Err(format!("NCCL does not reduce element type `{}`", dtype.short_name()));
         }
     })
 }
@@ -347,7 +348,7 @@ fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, String> {
 fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
     let truth = dtype == DType::Bool;
     Ok(match op {
-        // The sum of truth values is whether any holds, the product whether all do.
+        // For booleans, the sum is a logical or, and the product a logical and.
         ReduceOp::Sum | ReduceOp::Or if truth => ncclRedOp_t::ncclMax,
         ReduceOp::Product | ReduceOp::And if truth => ncclRedOp_t::ncclMin,
         ReduceOp::Sum => ncclRedOp_t::ncclSum,
@@ -356,7 +357,7 @@ fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
         ReduceOp::Max | ReduceOp::FMax => ncclRedOp_t::ncclMax,
         ReduceOp::Avg if !truth => ncclRedOp_t::ncclAvg,
         ReduceOp::Avg | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
-            return Err(format!("NCCL does not combine with {op:?}"));
+            return Err(format!("NCCL does not support the reduction {op:?}"));
         }
     })
 }

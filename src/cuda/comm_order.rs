@@ -1,9 +1,10 @@
-//! Which communications of the ranks are one: told from all plans, by letting each rank do one after another in its order.
+//! Matches communications across ranks by replaying each rank's posting order.
 //!
-//! Where that comes to an end, communications can take turns. NCCL wants that of a device with several communicators: kernels
-//! of two that start in different orders on two devices can wait for each other, as each takes part of a device and none gives
-//! way (NCCL's user guide, "Using multiple NCCL communicators concurrently"). Where a program's order forbids it,
-//! communicators stay independent.
+//! If the replay reaches the end, communications can be serialized. NCCL requires this of a device with
+//! several communicators: kernels of two communicators that start in different orders on two devices can
+//! deadlock, because each occupies part of a device and neither yields (NCCL's user guide, "Using multiple
+//! NCCL communicators concurrently"). If the program's order does not allow it, communicators stay
+//! independent.
 
 use std::{
     collections::VecDeque,
@@ -15,32 +16,33 @@ use rustc_hash::{FxHashSet, FxHasher};
 
 use crate::plan::{Communication, Communicator, Direction, Plan, Transfer, View};
 
-/// What one rank does in the turns of all.
+/// The order of one rank's communications relative to those of the other ranks.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct CommOrder {
-    /// Whether this rank's communications run one after another, whatever their communicators.
+    /// Whether this rank's communications run one after another, across all communicators.
     pub is_serialized: bool,
-    /// Instructions that begin something new, which NCCL prepares at the first call: those of one communication are in the
-    /// lists of all its ranks.
+    /// Instructions whose communication has a new signature, for which NCCL sets up resources at the first
+    /// call. If a communication is in the set of one of its ranks, it is in the sets of all of them.
     pub first_uses: FxHashSet<u32>,
 }
 
-/// A communication as one rank issues it.
+/// A communication in the posting order of one rank.
 struct PostedComm<'a> {
     /// Index in `Plan::code`.
     at: u32,
     communicator: &'a Communicator,
-    /// The ranks that have to take part at the same time.
+    /// The other ranks that have to take part at the same time.
     others: Vec<usize>,
     communication: Communication<'a>,
 }
 
 impl CommOrder {
-    /// The turns of a rank; none where the ranks' orders do not fit together.
+    /// Computes the order for a rank; the default, without serialization, if the orders of the ranks do not
+    /// match.
     pub fn of(plans: &[Plan], rank: usize) -> Self {
         let mut heads: Vec<VecDeque<PostedComm>> = plans.iter().map(posted_comms).collect();
         let mut ready: Vec<usize> = (0..plans.len()).collect();
-        let (mut known, mut firsts) = (FxHashSet::default(), FxHashSet::default());
+        let (mut known, mut first_uses) = (FxHashSet::default(), FxHashSet::default());
         while let Some(next) = ready.pop() {
             let Some(ranks) = matched_ranks(&heads, next) else { continue };
             let mut hasher = FxHasher::default();
@@ -52,7 +54,7 @@ impl CommOrder {
                 own = own.or((it == rank).then_some(posted.at));
             }
             if known.insert(hasher.finish()) {
-                firsts.extend(own);
+                first_uses.extend(own);
             }
             ready.extend(ranks);
         }
@@ -60,18 +62,19 @@ impl CommOrder {
             return Self::default();
         }
         let several = |plan: &Plan| plan.communicators.iter().filter(|it| it.team.len() > 1).count() > 1;
-        Self { is_serialized: plans.iter().any(several), first_uses: firsts }
+        Self { is_serialized: plans.iter().any(several), first_uses }
     }
 }
 
 impl PostedComm<'_> {
-    /// Whether both, this one of rank `one` and another rank's, can be parts of one communication.
+    /// Returns true if this communication of rank `one` and the communication `its` of rank `other` can be
+    /// parts of the same one.
     fn can_match(&self, one: usize, its: &Self, other: usize) -> bool {
         let same = match (self.communication, its.communication) {
             (Communication::Collective(a), Communication::Collective(b)) => {
                 discriminant(&a.kind) == discriminant(&b.kind)
             }
-            // What one sends the other has to receive.
+            // One rank's sends have to match the other rank's receives.
             (Communication::Transfer(a), Communication::Transfer(b)) => {
                 let count = |it: &Transfer, peer: usize, direction: Direction| {
                     it.ops.iter().filter(|it| it.peer == peer && it.direction == direction).count()
@@ -85,7 +88,7 @@ impl PostedComm<'_> {
         same && self.communicator == its.communicator
     }
 
-    /// All that NCCL's preparations depend on.
+    /// Hashes everything that NCCL's setup depends on.
     fn describe(&self, plan: &Plan, hasher: &mut FxHasher) {
         (self.communicator.backend, &self.communicator.team).hash(hasher);
         let elements = |it: &View| (plan.buffers[it.buffer as usize].dtype, it.len());
@@ -103,8 +106,8 @@ impl PostedComm<'_> {
     }
 }
 
-/// The ranks whose first communications are one with this rank's: its partners, theirs, and so on, in order. `None` where a
-/// partner's first communication is another.
+/// Returns the ranks whose next communications match this rank's next one: its partners, their partners, and
+/// so on, sorted. Returns `None` if the next communication of a partner does not match.
 fn matched_ranks(heads: &[VecDeque<PostedComm>], rank: usize) -> Option<Vec<usize>> {
     let mut ranks = vec![rank];
     let mut at = 0;
@@ -150,7 +153,8 @@ mod tests {
         source::Source,
     };
 
-    /// Rank 0 and 1 post an all-reduce on each of two communicators, rank 1 perhaps the other way round.
+    /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
+    /// is the order of rank 0.
     fn world(backends: [&str; 2]) -> Vec<Plan> {
         let program = |[first, second]: [&str; 2]| {
             let tensor = |it: usize| format!("T{it}_g_float[iS{it}{{2}}] (DeviceMesh{{0 1}})");
@@ -183,10 +187,10 @@ mod tests {
     fn ranks_of_one_order_take_turns() {
         let plans = world(["NCCL", "UCC"]);
         assert_eq!(plans.len(), 2);
-        let turns = [0, 1].map(|rank| CommOrder::of(&plans, rank));
-        assert!(turns[0].is_serialized);
-        assert_eq!(turns[0].first_uses.len(), 2);
-        assert_eq!(turns[0], turns[1]);
+        let orders = [0, 1].map(|rank| CommOrder::of(&plans, rank));
+        assert!(orders[0].is_serialized);
+        assert_eq!(orders[0].first_uses.len(), 2);
+        assert_eq!(orders[0], orders[1]);
     }
 
     #[test]
@@ -199,7 +203,7 @@ mod tests {
     #[test]
     fn two_receives_are_no_transfer() {
         let plans = plans_of(include_str!("../../tests/cases/deadlock/both-receive-first.hir"), 2);
-        // Nothing is tried out that would wait for ever.
+        // The communications of a program that deadlocks are not warmed up.
         assert_eq!(CommOrder::of(&plans, 0), CommOrder::default());
     }
 }

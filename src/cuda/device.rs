@@ -1,6 +1,7 @@
-//! One GPU: its context, streams, events and copies, as calls with an explicit stream each.
+//! One GPU: its context, streams, events and copies. Every call names its stream.
 //!
-//! Streams, events and memory are made while a plan is prepared and not while it runs; they live until the next plan is.
+//! Streams, events and memory are created while a plan is prepared, not while it runs. They live until the
+//! next plan is prepared.
 
 mod resources;
 
@@ -20,7 +21,7 @@ use super::{
 use resources::{MemoryBlock, PeerMapping, Pool, Resources};
 pub(super) use resources::{OwnedResource, ResourceMark};
 
-/// A stream. Plain handles are copied freely; the driver keeps what they stand for.
+/// A stream. It is a plain handle that may be copied; the driver owns the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Stream(pub sys::CUstream);
 
@@ -28,27 +29,28 @@ pub(super) struct Stream(pub sys::CUstream);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(pub sys::CUevent);
 
-/// A kernel.
+/// A kernel in a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KernelFunction(pub sys::CUfunction);
 
-/// The GPU of this rank, current for this thread.
+/// The GPU of this rank. Its context is current on this thread.
 pub(super) struct Device {
     pub driver: &'static Driver,
-    /// 10 · major + minor of its compute capability: 90 for an H200.
+    /// Compute capability as 10 * major + minor: 90 for an H200.
     pub capability: i32,
     /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// The priority of communication streams.
+    /// The stream priority of communication.
     high: c_int,
     resources: RefCell<Resources>,
 }
 
 impl Device {
-    /// Takes a GPU for this process, one that `choose` has found, and makes it current for this thread.
+    /// Retains the primary context of a GPU that `choose_device` has selected, and makes it current on this
+    /// thread.
     ///
     /// # Errors
-    /// One that does not start.
+    /// The GPU does not start or is too old.
     pub fn open(ordinal: usize) -> Result<Self, CudaError> {
         let driver = library::driver()?;
         let device = handle(driver, ordinal as c_int)?;
@@ -85,7 +87,7 @@ impl Device {
         Ok(Self { driver, capability: 10 * major + minor, multiprocessors: processors, high, resources })
     }
 
-    /// A stream that waits for no other by itself. Communication takes the highest priority.
+    /// Returns a non-blocking stream. An `urgent` stream, for communication, has the highest priority.
     pub fn stream(&self, urgent: bool) -> Result<Stream, CudaError> {
         self.resources.borrow_mut().streams[usize::from(urgent)].take(|| {
             let mut stream = std::ptr::null_mut();
@@ -99,12 +101,12 @@ impl Device {
         })
     }
 
-    /// Number of streams that were made, for this plan and for earlier ones.
+    /// Returns the number of streams created so far, for this plan and earlier ones.
     pub fn stream_count(&self) -> usize {
         self.resources.borrow().streams.iter().map(Pool::len).sum()
     }
 
-    /// An event that orders, or one that measures time too.
+    /// Returns an event for ordering; with `timing`, one that also measures time.
     pub fn event(&self, timing: bool) -> Result<Event, CudaError> {
         self.resources.borrow_mut().events[usize::from(timing)].take(|| {
             let mut event = std::ptr::null_mut();
@@ -117,20 +119,20 @@ impl Device {
         })
     }
 
-    /// Sets an event after what is on the stream.
+    /// Records an event after the work on the stream.
     pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: both handles come from this device and are never destroyed.
         self.driver.check("cuEventRecord", unsafe { (self.driver.cuEventRecord)(event.0, stream.0) })
     }
 
-    /// The stream waits for the event's last record.
+    /// Makes the stream wait for the last record of the event.
     pub fn wait_event(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
         // SAFETY: as `record`.
         let status = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
         self.driver.check("cuStreamWaitEvent", status)
     }
 
-    /// Microseconds between two events that are set.
+    /// Returns the microseconds between two completed events.
     pub fn elapsed_microseconds(&self, from: Event, to: Event) -> Result<f64, CudaError> {
         let mut milliseconds = 0f32;
         // SAFETY: as `record`; the pointer is to a live float.
@@ -139,7 +141,7 @@ impl Device {
         Ok(f64::from(milliseconds) * 1000.0)
     }
 
-    /// Whether everything on the stream is done.
+    /// Returns true if all work on the stream is complete.
     pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
         // SAFETY: the stream comes from this device.
         let status = unsafe { (self.driver.cuStreamQuery)(stream.0) };
@@ -149,21 +151,21 @@ impl Device {
         }
     }
 
-    /// The host waits for a stream.
+    /// Blocks the host until the stream is complete.
     pub fn synchronize(&self, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the stream comes from this device.
         self.driver.check("cuStreamSynchronize", unsafe { (self.driver.cuStreamSynchronize)(stream.0) })
     }
 
-    /// What has to be given back before the next program, or the next plan.
+    /// Registers a resource that `release` destroys before the next program or the next plan.
     pub(super) fn track(&self, it: OwnedResource) {
         self.resources.borrow_mut().owned.push(it);
     }
 
-    /// Device memory, aligned to 256 bytes at least, for the plan of this rank.
+    /// Returns device memory for the plan of this rank, aligned to at least 256 bytes.
     ///
     /// # Errors
-    /// `OutOfMemory`, a failed call.
+    /// Returns `OutOfMemory` if there is too little memory, and fails if a call fails.
     pub fn allocate(&self, rank: usize, bytes: usize) -> Result<u64, CudaError> {
         let bytes = bytes.max(256);
         if let Some(address) = self.resources.borrow_mut().take_block(bytes) {
@@ -184,7 +186,7 @@ impl Device {
         Ok(address)
     }
 
-    /// Page-locked host memory, for the plan.
+    /// Allocates page-locked host memory for the lifetime of the plan.
     pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut u8, CudaError> {
         let pointer = self.locked(bytes)?;
         self.track(OwnedResource::PinnedMemory(pointer));
@@ -199,25 +201,27 @@ impl Device {
         Ok(pointer.cast())
     }
 
-    /// Words in page-locked memory, all 0, that this process reads while streams write them; they are never given back.
+    /// Allocates words in page-locked memory, set to 0, that this process reads while streams write them.
+    /// They are never freed.
     pub fn pinned_words(&self, count: usize) -> Result<&'static [AtomicU32], CudaError> {
         let first = self.locked(count * size_of::<AtomicU32>())?;
-        // SAFETY: so many bytes are there for the life of the process, aligned to a page; 0 is a valid word. The device writes
-        // whole words, as another thread would.
+        // SAFETY: the allocation has this many bytes, lives as long as the process and is aligned to a page;
+        // 0 is a valid word. The device writes whole words, as another thread would.
         unsafe {
             first.write_bytes(0, count * size_of::<AtomicU32>());
             Ok(std::slice::from_raw_parts(first.cast(), count))
         }
     }
 
-    /// Copies device memory, a peer's perhaps. The caller vouches for the addresses: plans' views lie inside their buffers.
+    /// Copies device memory, which may be a peer's. The caller guarantees the addresses: the views of a plan
+    /// lie inside their buffers.
     pub fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: views lie inside buffers, which lie inside segments that are mapped while the plan is used.
         let status = unsafe { (self.driver.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoDAsync", status)
     }
 
-    /// Copies rows of equal length at different pitches.
+    /// Copies rows of equal length with different pitches.
     pub fn copy_2d(&self, rows: &Copy2d, stream: Stream) -> Result<(), CudaError> {
         let device = sys::CUmemorytype_enum::CU_MEMORYTYPE_DEVICE;
         let it = sys::CUDA_MEMCPY2D {
@@ -243,7 +247,7 @@ impl Device {
         self.driver.check("cuMemcpy2DAsync", status)
     }
 
-    /// Sets bytes.
+    /// Fills memory with a byte.
     pub fn memset(&self, to: u64, byte: u8, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         if bytes == 0 {
             return Ok(());
@@ -253,7 +257,7 @@ impl Device {
             .check("cuMemsetD8Async", unsafe { (self.driver.cuMemsetD8Async)(to, byte, bytes, stream.0) })
     }
 
-    /// Copies host memory to the device and waits for it.
+    /// Copies host memory to the device and waits for the copy.
     pub fn upload(&self, to: u64, from: &[u8], stream: Stream) -> Result<(), CudaError> {
         if from.is_empty() {
             return Ok(());
@@ -265,17 +269,19 @@ impl Device {
         self.synchronize(stream)
     }
 
-    /// Copies device memory to page-locked memory, in the order of the stream.
+    /// Copies device memory to page-locked memory, in stream order.
     pub fn download(&self, to: *mut u8, from: u64, bytes: usize, stream: Stream) -> Result<(), CudaError> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: `to` comes from `host` with this many bytes at least, and is kept while the plan is used.
+        // SAFETY: `to` comes from `allocate_pinned` with at least this many bytes and lives as long as the
+        // plan.
         let status = unsafe { (self.driver.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream.0) };
         self.driver.check("cuMemcpyDtoHAsync", status)
     }
 
-    /// Copies device memory to any host memory and waits for it; what runs may still write it.
+    /// Copies device memory to any host memory and waits for the copy. Work that is still running may write
+    /// the source.
     pub fn read(&self, to: &mut [u8], from: u64) -> Result<(), CudaError> {
         if to.is_empty() {
             return Ok(());
@@ -285,32 +291,33 @@ impl Device {
         self.driver.check("cuMemcpyDtoH", status)
     }
 
-    /// Writes a flag in device memory after what is on the stream.
-    pub fn write_value(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: flags lie in mapped segments and are aligned to 4 bytes. Without flags the write comes after all earlier ones.
-        let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, flag, value, 0) };
+    /// Writes a 32-bit value to device memory after the work on the stream.
+    pub fn write_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: the address is aligned to 4 bytes and lies in a mapped segment, in memory of this plan, or in
+        // page-locked memory. Without flags (argument 0), the write comes after all earlier writes.
+        let status = unsafe { (self.driver.cuStreamWriteValue32_v2)(stream.0, address, value, 0) };
         self.driver.check("cuStreamWriteValue32", status)
     }
 
-    /// The stream waits until a flag is at least a value, modulo 2^32.
-    pub fn wait_value(&self, flag: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
+    /// Makes the stream wait until a value in memory is at least `value`, modulo 2^32.
+    pub fn wait_value(&self, address: u64, value: u32, stream: Stream) -> Result<(), CudaError> {
         let at_least = sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as c_uint;
-        // SAFETY: as `write_flag`.
-        let status = unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, flag, value, at_least) };
+        // SAFETY: as `write_value`.
+        let status = unsafe { (self.driver.cuStreamWaitValue32_v2)(stream.0, address, value, at_least) };
         self.driver.check("cuStreamWaitValue32", status)
     }
 
-    /// The functions of these names in a compiled module.
+    /// Loads a module and returns its kernels in the order of `names`.
     pub fn load_kernels(&self, cubin: &[u8], names: &[String]) -> Result<Vec<KernelFunction>, CudaError> {
         let mut module = std::ptr::null_mut();
-        // SAFETY: the image is a complete cubin that NVRTC has made; the driver copies it.
+        // SAFETY: the image is a complete cubin from NVRTC; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
         self.driver.check("cuModuleLoadData", status)?;
         self.track(OwnedResource::Module(module));
         let mut functions = Vec::with_capacity(names.len());
         for name in names {
             let text = std::ffi::CString::new(name.as_str())
-                .map_err(|_| CudaError::Internal(format!("kernel name `{name}`")))?;
+                .map_err(|_| CudaError::Internal(format!("kernel name `{name}` contains a NUL byte")))?;
             let mut function = std::ptr::null_mut();
             // SAFETY: the module is loaded and the name is terminated.
             let status =
@@ -321,7 +328,7 @@ impl Device {
         Ok(functions)
     }
 
-    /// Launches a kernel whose only parameter is a structure of these bytes.
+    /// Launches a kernel whose only parameter is a structure with this content.
     pub fn launch(
         &self,
         function: KernelFunction,
@@ -331,8 +338,9 @@ impl Device {
         stream: Stream,
     ) -> Result<(), CudaError> {
         let mut pointers: [*mut c_void; 1] = [parameters.as_ptr().cast_mut().cast()];
-        // SAFETY: the kernel takes one structure, which `parameters` holds in full (the kernels' sources and the functions
-        // that fill the words stand side by side); the driver copies it before the call returns.
+        // SAFETY: the kernel takes one structure, and `parameters` holds all of it (the sources of the
+        // kernels and the functions that fill the words are in the same files). The driver copies it before
+        // the call returns.
         let status = unsafe {
             (self.driver.cuLaunchKernel)(
                 function.0,
@@ -351,7 +359,7 @@ impl Device {
         self.driver.check("cuLaunchKernel", status)
     }
 
-    /// A handle by which other processes of the host map an allocation.
+    /// Returns the CUDA IPC handle by which other processes of the host map an allocation.
     pub fn export_ipc(&self, address: u64) -> Result<[u8; 64], CudaError> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the address is the start of an allocation and the pointer is to a live handle.
@@ -360,7 +368,7 @@ impl Device {
         Ok(handle.reserved.map(|it| it as u8))
     }
 
-    /// Maps an allocation of another rank, which has it at the address `theirs`.
+    /// Maps an allocation of another rank by CUDA IPC; `theirs` is its address on that rank.
     pub fn import_ipc(&self, rank: usize, theirs: u64, handle: [u8; 64]) -> Result<u64, CudaError> {
         let mut resources = self.resources.borrow_mut();
         if let Some(it) = resources.mapped.iter().find(|it| (it.rank, it.peer_address) == (rank, theirs)) {
@@ -369,7 +377,7 @@ impl Device {
         let handle = sys::CUipcMemHandle { reserved: handle.map(|it| it as std::ffi::c_char) };
         let flags = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
         let mut address = 0;
-        // SAFETY: the handle was exported by a process of this host that keeps the allocation.
+        // SAFETY: the handle was exported by a process of this host that keeps the allocation alive.
         let status = unsafe { (self.driver.cuIpcOpenMemHandle_v2)(&raw mut address, handle, flags) };
         self.driver.check("cuIpcOpenMemHandle", status)?;
         resources.mapped.push(PeerMapping { rank, peer_address: theirs, address });
@@ -377,7 +385,7 @@ impl Device {
     }
 }
 
-/// Rows of bytes in two places.
+/// A 2-D copy: `height` rows of `width` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy2d {
     pub from: u64,

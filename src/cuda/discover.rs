@@ -1,4 +1,4 @@
-//! Which GPUs this process sees, before any of them is used.
+//! Finds the GPUs of this process before any of them is used.
 
 use std::ffi::c_int;
 
@@ -9,13 +9,13 @@ use super::{
     library::{self, Driver},
 };
 
-/// The oldest driver that is used: CUDA 12.0, the first with all functions that are called.
+/// The oldest supported driver version: CUDA 12.0, the first with all functions that are called.
 const OLDEST_DRIVER: i32 = 12000;
 
-/// Number of GPUs that this process may use, and what they are called.
+/// Returns the names of the GPUs that this process may use.
 ///
 /// # Errors
-/// No driver, one that is too old, or no GPU.
+/// There is no driver, it is too old, or it finds no GPU.
 pub fn device_names() -> Result<Vec<String>, CudaError> {
     let driver = library::driver()?;
     let mut version: c_int = 0;
@@ -29,10 +29,10 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
             version % 1000 / 10
         )));
     }
-    // SAFETY: no arguments but flags, which have to be 0.
+    // SAFETY: the only argument is the flags, which have to be 0.
     let status = unsafe { (driver.cuInit)(0) };
     driver.check("cuInit", status).map_err(|it| {
-        CudaError::Environment(format!("the driver `{}` finds no GPU that it can use: {it}", driver.path))
+        CudaError::Environment(format!("the driver `{}` finds no usable GPU: {it}", driver.path))
     })?;
     let mut count: c_int = 0;
     // SAFETY: the pointer is to a live integer.
@@ -40,7 +40,7 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
     (0..count).map(|at| name(driver, handle(driver, at)?)).collect()
 }
 
-/// The handle of a GPU.
+/// Returns the handle of a GPU.
 pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, CudaError> {
     let mut device: sys::CUdevice = 0;
     // SAFETY: the pointer is to a live handle.
@@ -48,7 +48,7 @@ pub(super) fn handle(driver: &Driver, ordinal: c_int) -> Result<sys::CUdevice, C
     Ok(device)
 }
 
-/// What a GPU is called.
+/// Returns the name of a GPU.
 pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, CudaError> {
     let mut text = [0u8; 128];
     // SAFETY: the buffer has the length that is passed; the driver terminates what it writes.
@@ -58,14 +58,14 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
-/// The GPU for a rank of this host, `shared` with others where there are too few: its number among those that this process
-/// sees, and an identity that no other has.
+/// Chooses the GPU for a rank of this host; with `shared`, ranks share GPUs if there are too few. Returns its
+/// ordinal among the GPUs that this process sees, and its UUID.
 ///
 /// # Errors
-/// As `devices`; fewer GPUs than needed.
+/// Those of `device_names`, or the host has too few GPUs.
 pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, String), CudaError> {
     let names = device_names()?;
-    // A launcher that shows each process its own GPU shows one.
+    // A launcher that assigns each process its own GPU makes only that one visible.
     let own = names.len() == 1 && std::env::var_os("CUDA_VISIBLE_DEVICES").is_some();
     let ordinal = match (own, shared) {
         (true, _) => 0,
@@ -74,7 +74,7 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
     };
     if ordinal >= names.len() {
         return Err(CudaError::Environment(format!(
-            "GPU {ordinal} of this host is wanted, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
+            "a rank needs GPU {ordinal} of its host, which has {} ({}); `CUDA_VISIBLE_DEVICES` may hide some",
             names.len(),
             names.join(", ")
         )));
@@ -89,7 +89,7 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
     Ok((ordinal, format!("GPU-{}", parts.join("-"))))
 }
 
-/// This host, as processes on it and no others name it.
+/// Returns a string that identifies this host.
 pub(super) fn host_id() -> String {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

@@ -1,8 +1,9 @@
-//! A prepared plan on its GPU: inputs go in, steps are issued, outputs come out.
+//! Runs a prepared plan on its GPU: uploads inputs, issues commands, downloads outputs.
 //!
-//! Runs follow each other on the first stream: it releases the others at the start of a run and waits for them at its end.
-//! The outputs are read where the plan says, on the stream current at its `Finish`, before the others are waited for: a
-//! program that lacks an order shows it.
+//! Runs follow each other on the main stream: the other streams wait for it at the start of a run, and it
+//! waits for them at the end. The outputs are copied at the plan's `ReadOutputs`, on the stream that is
+//! current there, before the main stream waits for the others. So a program that lacks an ordering shows
+//! wrong outputs.
 
 use std::{
     rc::Rc,
@@ -46,7 +47,7 @@ pub use timing::Timing;
 struct Input {
     address: u64,
     bytes: usize,
-    /// A copy, where the program writes to the input.
+    /// A copy of the input, if the program writes to the input.
     backup: Option<u64>,
 }
 
@@ -61,7 +62,7 @@ struct Output {
     host_buffer: *mut u8,
 }
 
-/// A plan, ready to run.
+/// A plan that is ready to run.
 pub struct Engine {
     device: Rc<Device>,
     memory: DeviceMemory,
@@ -72,34 +73,37 @@ pub struct Engine {
     end_events: Vec<Event>,
     inputs: Vec<Option<Input>>,
     outputs: Vec<Option<Output>>,
-    /// The number of the last run that was issued; flags compare with it.
+    /// The number of the last run that was issued; signals are compared with it.
     epoch: u32,
     barrier_count: u32,
     progress: Arc<RunProgress>,
-    /// For how long each stream is held back when a run begins, by stream, in device memory; `None`: it is not.
+    /// Device address of the nanoseconds for which each stream is delayed at the start of a run, indexed by
+    /// stream; `None` if there are no delays.
     delays: Option<u64>,
-    /// The number of the last run before the job's program that runs now.
+    /// The epoch before the first run of the job's current program.
     base_epoch: u32,
-    /// What the device has given when the plan was ready: what programs take on top of that ends with them.
+    /// The resources in use when the plan was ready. Resources that a program takes beyond them are released
+    /// after it.
     resource_mark: ResourceMark,
 }
 
-/// How steps are issued.
+/// How commands are issued.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IssueMode {
-    /// Each stream tells how far it has come; the outputs are copied to the host.
+    /// Streams mark their progress, and the outputs are copied to the host.
     Checked,
-    /// Nothing besides the steps.
+    /// The commands alone.
     Plain,
-    /// Into a graph: flags compare with the device's own count of runs.
+    /// Into a graph: signals are compared with the epoch that the device counts.
     Captured,
 }
 
 impl Engine {
-    /// Prepares this rank's plan on a GPU that has had another one (`again`) or not; all ranks have to call this.
+    /// Prepares this rank's plan. `again` says that the GPU has run another plan before. All ranks have to
+    /// call this.
     ///
     /// # Errors
-    /// What is missing, what the plan asks for and this executor lacks.
+    /// A library is missing, or the plan requires something that this executor does not support.
     pub(super) fn new(
         plans: &Arc<Vec<Plan>>,
         peers: &dyn ProcessGroup,
@@ -109,15 +113,19 @@ impl Engine {
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
-            CudaError::Environment(format!("{} plans for {} processes", plans.len(), peers.world()))
+            CudaError::Environment(format!(
+                "the job has {} plans, but {} processes",
+                plans.len(),
+                peers.world()
+            ))
         })?;
         let Prepared { first, memory, comms, executable, inputs, outputs } =
             Prepared::of(plans, peers, &device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
-        let lane = |step: &ScheduledCommand| (step.stream.index, step.inst);
+        let position = |it: &ScheduledCommand| (it.stream.index, it.inst);
         let words = device.pinned_words(plan.streams.len() + plan.communicators.len() + 1)?;
-        let progress = Arc::new(RunProgress::new(plan, executable.commands.iter().map(lane), words));
+        let progress = Arc::new(RunProgress::new(plan, executable.commands.iter().map(position), words));
         let start = device.event(false)?;
         let taken = device.resource_mark();
         let engine = Self {
@@ -142,12 +150,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Whether it runs these plans.
+    /// Returns true if the engine was prepared for these plans.
     pub(super) fn runs_plans(&self, plans: &[Plan]) -> bool {
         self.memory.plans() == plans
     }
 
-    /// Another program of the job has the same plans; all ranks have to call this. Flags and runs are counted on.
+    /// Prepares for another program of the job that has the same plans. The epoch and the signals keep their
+    /// values. All ranks have to call this.
     pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         self.device.release(&self.resource_mark, peers)?;
         (self.base_epoch, self.delays) = (self.epoch, None);
@@ -160,17 +169,17 @@ impl Engine {
         &self.memory.plans()[self.memory.rank]
     }
 
-    /// How far this rank is, for another thread.
+    /// Returns this rank's progress, for use by another thread.
     pub fn progress(&self) -> Arc<RunProgress> {
         Arc::clone(&self.progress)
     }
 
-    /// What the user may want to know.
+    /// Returns notes for the user.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.executable.notes.clone();
         let mib = self.memory.allocated as f64 / f64::from(1 << 20);
         notes.push(format!(
-            "{} steps on {} streams, {mib:.1} MiB of GPU memory",
+            "{} commands on {} streams, {mib:.1} MiB of GPU memory",
             self.executable.commands.len(),
             self.executable.streams.len()
         ));
@@ -178,10 +187,10 @@ impl Engine {
         notes
     }
 
-    /// Runs once and reads the outputs, by output.
+    /// Runs the plan once and returns its outputs, indexed by output.
     ///
     /// # Errors
-    /// A failed call.
+    /// A call fails.
     pub fn run(&mut self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
         self.issue(IssueMode::Checked)?;
         self.count_run()?;
@@ -189,7 +198,7 @@ impl Engine {
         self.read_outputs()
     }
 
-    /// Begins a run: all streams wait for the first.
+    /// Begins a run: all streams wait for the main stream.
     fn begin(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), mode == IssueMode::Checked);
@@ -211,7 +220,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The number of the run that is being issued, from 0.
+    /// Returns the index of the run that is being issued, from 0.
     fn run_index(&self) -> u32 {
         self.epoch.wrapping_sub(self.base_epoch).wrapping_sub(1)
     }
@@ -219,17 +228,17 @@ impl Engine {
     /// Issues the whole plan once.
     fn issue(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.begin(mode)?;
-        for (number, step) in self.executable.commands.iter().enumerate() {
-            self.issue_command(step, mode)
-                .map_err(|it| it.at_inst(self.plan(), &self.plan().code[step.inst as usize]))?;
+        for (number, scheduled) in self.executable.commands.iter().enumerate() {
+            self.issue_command(scheduled, mode)
+                .map_err(|it| it.at_inst(self.plan(), &self.plan().code[scheduled.inst as usize]))?;
             if mode == IssueMode::Checked {
-                self.mark_progress(step.stream, number)?;
+                self.mark_progress(scheduled.stream, number)?;
             }
         }
         self.join_streams()
     }
 
-    /// Ends a run: the first stream waits for all others.
+    /// Ends a run: the main stream waits for all others.
     fn join_streams(&self) -> Result<(), CudaError> {
         self.progress.issued_all(self.run_index());
         for (stream, end) in self.executable.streams.iter().zip(&self.end_events).skip(1) {
@@ -239,11 +248,11 @@ impl Engine {
         Ok(())
     }
 
-    fn issue_command(&self, step: &ScheduledCommand, mode: IssueMode) -> Result<(), CudaError> {
-        self.progress.issue(self.run_index(), step.inst);
-        let (device, stream) = (&self.device, step.stream.stream);
+    fn issue_command(&self, scheduled: &ScheduledCommand, mode: IssueMode) -> Result<(), CudaError> {
+        self.progress.issue(self.run_index(), scheduled.inst);
+        let (device, stream) = (&self.device, scheduled.stream.stream);
         let captured = mode == IssueMode::Captured;
-        match &step.command {
+        match &scheduled.command {
             Command::Memset { to, byte, bytes } => device.memset(*to, *byte, *bytes, stream),
             Command::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
             Command::Copy2d(rows) => device.copy_2d(rows, stream),
@@ -254,39 +263,39 @@ impl Engine {
             Command::NcclGroup(it) => it.issue(stream),
             Command::RecordEvent(event) => device.record(*event, stream),
             Command::WaitEvent(event) => device.wait_event(stream, *event),
-            Command::Signal(flags) if captured => device.launch(
+            Command::Signal(batch) if captured => device.launch(
                 self.executable.common_kernel(CommonKernel::Signal),
                 1,
                 SIGNAL_BLOCK,
-                flags.params(),
+                batch.params(),
                 stream,
             ),
-            Command::WaitSignal(flags) if captured => device.launch(
+            Command::WaitSignal(batch) if captured => device.launch(
                 self.executable.common_kernel(CommonKernel::WaitSignal),
                 1,
                 SIGNAL_BLOCK,
-                flags.params(),
+                batch.params(),
                 stream,
             ),
-            Command::Signal(flags) => device.write_signals(flags, self.epoch, stream),
-            Command::WaitSignal(flags) => device.wait_signals(flags, self.epoch, stream),
+            Command::Signal(batch) => device.write_signals(batch, self.epoch, stream),
+            Command::WaitSignal(batch) => device.wait_signals(batch, self.epoch, stream),
             Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
             Command::NoOp | Command::ReadOutputs => Ok(()),
         }
     }
 
-    /// A stream tells that it has come past a step of a lane.
-    fn mark_progress(&self, lane: LogicalStream, step: usize) -> Result<(), CudaError> {
-        self.device.write_value(self.progress.marker_address(lane.index), step as u32 + 1, lane.stream)
+    /// Makes a stream record that it has completed a command.
+    fn mark_progress(&self, stream: LogicalStream, command: usize) -> Result<(), CudaError> {
+        self.device.write_value(self.progress.marker_address(stream.index), command as u32 + 1, stream.stream)
     }
 
-    /// The first stream tells that the run is complete.
+    /// Makes the main stream record that the run is complete.
     fn count_run(&self) -> Result<(), CudaError> {
         let complete = self.epoch.wrapping_sub(self.base_epoch);
         self.device.write_value(self.progress.run_counter_address(), complete, self.main_stream)
     }
 
-    /// Waits for the end of all that was issued. Whether that takes too long is for the guard of the job to say.
+    /// Waits until all issued work is complete. The watchdog of the job decides whether that takes too long.
     fn synchronize(&self) -> Result<(), CudaError> {
         let begin = Instant::now();
         loop {
@@ -311,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// The first instruction that no stream has come past, where streams tell.
+    /// Returns the first instruction that some stream has not completed, if streams mark their progress.
     fn earliest_incomplete(&self) -> Option<&Inst> {
         let at = self
             .progress
@@ -322,8 +331,8 @@ impl Engine {
         self.plan().code.get(at as usize)
     }
 
-    /// Between two runs: all ranks have ended the last one before any of them touches outputs and inputs again, and all are
-    /// done with that before any begins the next.
+    /// Separates two runs. All ranks complete the last run before any of them touches inputs and outputs, and
+    /// all finish that before any begins the next run.
     fn reset_between_runs(&mut self) -> Result<(), CudaError> {
         self.rank_barrier()?;
         self.poison()?;
@@ -331,7 +340,7 @@ impl Engine {
         self.rank_barrier()
     }
 
-    /// The first streams of all ranks wait for each other, without their hosts.
+    /// Makes the main streams of all ranks wait for each other, without blocking the hosts.
     fn rank_barrier(&mut self) -> Result<(), CudaError> {
         let (rank, world) = (self.plan().rank, self.plan().world);
         if world == 1 || !self.memory.is_mapped() {
@@ -339,15 +348,15 @@ impl Engine {
         }
         self.barrier_count = self.barrier_count.wrapping_add(1);
         let (number, most) = (u64::from(self.barrier_count), SIGNAL_BLOCK as usize);
-        let flag = |of: usize, with: usize| {
+        let signal = |of: usize, with: usize| {
             self.memory.symmetric[with] + self.memory.assignment.barrier_signal_offset(of) as u64
         };
         let others: Vec<usize> = (0..world).filter(|it| *it != rank).collect();
         for others in others.chunks(most) {
             let mut words = vec![number, others.len() as u64];
-            words.extend(others.iter().map(|it| flag(rank, *it)));
+            words.extend(others.iter().map(|it| signal(rank, *it)));
             words.resize(2 + most, 0);
-            words.extend(others.iter().map(|it| flag(*it, rank)));
+            words.extend(others.iter().map(|it| signal(*it, rank)));
             words.resize(2 + 2 * most, 0);
             self.device.launch(
                 self.executable.common_kernel(CommonKernel::RankBarrier),

@@ -1,8 +1,8 @@
-//! What goes wrong on a device.
+//! Errors of the CUDA executor.
 
 use crate::plan::{Inst, Plan};
 
-/// Why a plan does not run on this rank's GPU.
+/// The reason why a plan does not run on this rank's GPU.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum CudaError {
     /// A library, a device or another process is missing or does not fit.
@@ -11,16 +11,16 @@ pub enum CudaError {
     /// A call failed.
     #[error("{place}{function} failed: {text} (code {code})")]
     Call {
-        /// The function.
+        /// The name of the function.
         function: String,
-        /// Its status.
+        /// The status code.
         code: u32,
-        /// The library's words.
+        /// The library's description of the status.
         text: String,
-        /// `rank 0: line 3: `, or nothing where no instruction is concerned.
+        /// `rank 0: line 3: `, or empty if no instruction is involved.
         place: String,
     },
-    /// The program asks for something that this executor does not do.
+    /// The program requires something that this executor does not support.
     #[error("rank {rank}: {place}: {message}")]
     Unsupported {
         /// The rank.
@@ -35,21 +35,21 @@ pub enum CudaError {
     OutOfMemory {
         /// The rank.
         rank: usize,
-        /// How much is wanted and how much there is.
+        /// The number of bytes requested and available.
         message: String,
     },
-    /// Our bug.
+    /// A bug in this program.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
 impl CudaError {
-    /// A failed call, wherever it was.
+    /// Returns the error of a failed call, without a location.
     pub(super) fn failed_call(function: &str, code: u32, text: &str) -> Self {
         Self::Call { function: function.to_owned(), code, text: text.to_owned(), place: String::new() }
     }
 
-    /// Names the instruction that was being prepared or issued.
+    /// Adds the instruction that was being prepared or issued.
     pub(super) fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
@@ -60,7 +60,7 @@ impl CudaError {
         }
     }
 
-    /// Names the instruction that was running when the device failed, as far as that is known.
+    /// Adds the instruction that was running when the device failed, as far as it is known.
     pub(super) fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
@@ -71,7 +71,7 @@ impl CudaError {
         }
     }
 
-    /// What an instruction asks for and this executor lacks.
+    /// Returns the error for an instruction that requires something that this executor does not support.
     pub(super) fn unsupported(plan: &Plan, inst: &Inst, message: impl Into<String>) -> Self {
         Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: message.into() }
     }

@@ -1,4 +1,4 @@
-//! Work that is captured once and launched many times.
+//! CUDA graphs: captured once, launched many times.
 
 use cudarc::driver::sys;
 
@@ -16,7 +16,7 @@ pub(super) struct Graph {
 }
 
 impl Device {
-    /// Begins to capture what is issued on a stream and on those that join it.
+    /// Begins to capture the work issued on a stream and on streams that are forked from it.
     pub fn begin_capture(&self, stream: Stream) -> Result<(), CudaError> {
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream comes from this device.
@@ -24,16 +24,16 @@ impl Device {
         self.driver.check("cuStreamBeginCapture", status)
     }
 
-    /// Ends the capture; all streams must have been joined.
+    /// Ends the capture and instantiates the graph. All forked streams must have been joined.
     pub fn end_capture(&self, stream: Stream) -> Result<Graph, CudaError> {
         let (mut graph, mut exec, mut nodes) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
         // Nodes keep the priority of the stream that they were captured from.
         let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-        // SAFETY: the pointers are to live handles; the graph is the one just captured.
+        // SAFETY: the pointers are to live handles; the graph has just been captured.
         unsafe {
             self.driver
                 .check("cuStreamEndCapture", (self.driver.cuStreamEndCapture)(stream.0, &raw mut graph))?;
-            // What NCCL keeps for it ends with it, whatever comes of it.
+            // Destroying the graph releases what NCCL keeps for it, even if a later call fails.
             self.track(OwnedResource::Graph(graph));
             let status = (self.driver.cuGraphGetNodes)(graph, std::ptr::null_mut(), &raw mut nodes);
             self.driver.check("cuGraphGetNodes", status)?;
@@ -46,7 +46,7 @@ impl Device {
 
     /// Launches a captured plan.
     pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
-        // SAFETY: the graph was instantiated on this device, for the plan in use.
+        // SAFETY: the graph was instantiated on this device for the current plan.
         self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
     }
 }

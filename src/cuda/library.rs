@@ -1,11 +1,12 @@
-//! Finds the vendor's libraries at run time, and their functions in them.
+//! Loads the vendor's libraries and their functions at run time.
 //!
-//! The binary starts anywhere: nothing is opened before a GPU is asked for, and what is missing then is an error that says
-//! where it was looked for. `cudarc` gives types and signatures only: its own loader panics where a library or symbol is
-//! missing, does not know the name `libnccl.so.2`, and returns status codes as Rust enums, which a newer library's codes
-//! would make undefined. Signatures are compared with `cudarc`'s by the compiler.
+//! The program starts without these libraries. It opens them only when a GPU is requested; the error for a
+//! missing library lists the places searched. Only types and signatures come from `cudarc`: its own loader
+//! panics if a library or a symbol is missing, does not know the name `libnccl.so.2`, and returns status
+//! codes as Rust enums, for which the codes of a newer library would be undefined behaviour. The compiler
+//! checks our signatures against those of `cudarc`.
 
-#![expect(non_snake_case, reason = "functions keep the names that the libraries give them")]
+#![expect(non_snake_case, reason = "functions keep their names in the libraries")]
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void},
@@ -22,7 +23,7 @@ use search::{CUBLASLT, DRIVER, NCCL, NVRTC};
 
 mod search;
 
-/// Declares a library's functions: the struct that holds them and how it is filled.
+/// Declares the functions of a library: a struct of function pointers and its loader.
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident, $sys:ident::$status:ident {
         $($function:ident($($arg:ty),* $(,)?);)*
@@ -33,7 +34,7 @@ macro_rules! functions {
         pub(super) struct $name {
             $(pub $function: unsafe extern "C" fn($($arg),*) -> u32,)*
             $(pub $plain: unsafe extern "C" fn($($plain_arg),*) -> $plain_result,)*
-            /// Where it was found.
+            /// The path of the library.
             pub path: String,
         }
 
@@ -41,7 +42,7 @@ macro_rules! functions {
 
         impl $name {
             fn load((library, path): (Library, String)) -> Result<Self, CudaError> {
-                // The process keeps what it has opened: functions outlive every caller.
+                // The library stays open, so functions outlive every caller.
                 let library: &'static Library = Box::leak(Box::new(library));
                 Ok(Self {
                     $($function: symbol(library, stringify!($function), &path)?,)*
@@ -54,7 +55,8 @@ macro_rules! functions {
 }
 
 fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<F, CudaError> {
-    // SAFETY: `functions!` asks for each name with the signature of the C declaration; the library is never closed.
+    // SAFETY: `functions!` requests each name with the signature of the C declaration; the library is never
+    // closed.
     let found = unsafe { library.get::<F>(name) };
     found.map(|it| *it).map_err(|_| {
         CudaError::Environment(format!(
@@ -65,7 +67,7 @@ fn symbol<F: Copy>(library: &'static Library, name: &str, path: &str) -> Result<
 
 use driver_sys::*;
 functions! {
-    /// The driver.
+    /// The CUDA driver API.
     Driver, driver_sys::CUresult {
         cuInit(c_uint);
         cuDriverGetVersion(*mut c_int);
@@ -116,7 +118,7 @@ functions! {
         cuIpcOpenMemHandle_v2(*mut CUdeviceptr, CUipcMemHandle, c_uint);
         cuIpcCloseMemHandle(CUdeviceptr);
     } plain {
-        // CUDA 13 renames it, and keeps this name for what was built before.
+        // CUDA 13 renames this function, but keeps this name for existing binaries.
         cuEventElapsedTime(*mut f32, CUevent, CUevent) -> u32;
         cuGetErrorName(u32, *mut *const c_char) -> u32;
         cuGetErrorString(u32, *mut *const c_char) -> u32;
@@ -125,7 +127,7 @@ functions! {
 
 use nvrtc_sys::nvrtcProgram;
 functions! {
-    /// The run-time compiler.
+    /// NVRTC, the run-time compiler.
     Nvrtc, nvrtc_sys::nvrtcResult {
         nvrtcVersion(*mut c_int, *mut c_int);
         nvrtcCreateProgram(
@@ -151,7 +153,7 @@ use cublaslt_sys::{
     cudaDataType,
 };
 functions! {
-    /// Matrix products.
+    /// cuBLASLt, for matrix products.
     CublasLt, cublaslt_sys::cublasStatus_t {
         cublasLtCreate(*mut cublasLtHandle_t);
         cublasLtMatmulDescCreate(*mut cublasLtMatmulDesc_t, cublasComputeType_t, cudaDataType);
@@ -185,7 +187,7 @@ functions! {
 
 use nccl_sys::{ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclUniqueId};
 functions! {
-    /// Communication.
+    /// NCCL, for communication.
     Nccl, nccl_sys::ncclResult_t {
         ncclGetVersion(*mut c_int);
         ncclGetUniqueId(*mut ncclUniqueId);
@@ -218,7 +220,7 @@ functions! {
     }
 }
 
-/// Opens a library once for the process.
+/// Defines a function that opens a library once in the process.
 macro_rules! once {
     ($(#[$doc:meta])* $function:ident, $type:ident, $wanted:expr) => {
         $(#[$doc])*
@@ -233,30 +235,31 @@ macro_rules! once {
 }
 
 once! {
-    /// The driver.
+    /// Returns the CUDA driver.
     driver, Driver, DRIVER
 }
 once! {
-    /// The run-time compiler.
+    /// Returns NVRTC.
     nvrtc, Nvrtc, NVRTC
 }
 once! {
-    /// Matrix products.
+    /// Returns cuBLASLt.
     cublaslt, CublasLt, CUBLASLT
 }
 once! {
-    /// Communication.
+    /// Returns NCCL.
     nccl, Nccl, NCCL
 }
 
 impl Driver {
-    /// The error of a function's status.
+    /// Converts a status to a result.
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         if status == 0 {
             return Ok(());
         }
         let (mut name, mut text) = (std::ptr::null(), std::ptr::null());
-        // SAFETY: both functions set the pointer to a static string, or to null for a code that they do not know.
+        // SAFETY: both functions set the pointer to a static string, or to null for a code that they do not
+        // know.
         unsafe {
             (self.cuGetErrorName)(status, &raw mut name);
             (self.cuGetErrorString)(status, &raw mut text);
@@ -266,7 +269,7 @@ impl Driver {
 }
 
 impl Nvrtc {
-    /// The error of a function's status.
+    /// Converts a status to a result.
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.nvrtcGetErrorString)(status) });
@@ -275,7 +278,7 @@ impl Nvrtc {
 }
 
 impl CublasLt {
-    /// The error of a function's status.
+    /// Converts a status to a result.
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         // SAFETY: the function returns a static string for any number.
         let text = || string(unsafe { (self.cublasLtGetStatusName)(status) });
@@ -284,12 +287,12 @@ impl CublasLt {
 }
 
 impl Nccl {
-    /// The error of a function's status.
+    /// Converts a status to a result.
     pub fn check(&self, function: &str, status: u32) -> Result<(), CudaError> {
         if status == 0 {
             return Ok(());
         }
-        // SAFETY: both functions return strings that NCCL keeps; a null communicator is allowed by the second.
+        // SAFETY: both functions return strings that NCCL owns; the second accepts a null communicator.
         let (text, last) = unsafe {
             (string((self.ncclGetErrorString)(status)), string((self.ncclGetLastError)(std::ptr::null_mut())))
         };
@@ -297,7 +300,7 @@ impl Nccl {
     }
 }
 
-/// A C string that a library keeps, or `?`.
+/// Converts a static C string; returns `?` for null.
 fn string(text: *const c_char) -> String {
     if text.is_null() {
         return "?".to_owned();

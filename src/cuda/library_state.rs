@@ -1,14 +1,15 @@
-//! What the vendor's libraries have made for this process, for one plan after another.
+//! State of the vendor's libraries that a process keeps from plan to plan.
 
 use rustc_hash::FxHashMap;
 
 use super::{comm::CommCache, matmul::CublasLtHandle};
 
-/// What libraries have made for this process.
+/// State of the vendor's libraries in this process.
 #[derive(Default)]
 pub(super) struct LibraryState {
     pub comm_cache: CommCache,
     pub cublaslt: Option<CublasLtHandle>,
-    /// What NVRTC has made of sources: a program that runs again, step by step or as a graph, has the same.
+    /// The output of NVRTC, keyed by source. Running a program again, as commands or as a graph, uses the
+    /// same source.
     pub cubins: FxHashMap<String, Vec<u8>>,
 }

@@ -1,8 +1,9 @@
-//! Matrix products by cuBLASLt: descriptors and the algorithm are chosen once for each instruction.
+//! Matrix products by cuBLASLt. Descriptors and the algorithm are chosen once for each instruction.
 //!
-//! cuBLASLt counts columns first. A row-major `out[m, n] = a[m, k] · b[k, n]` is its `outᵀ = bᵀ · aᵀ`, of the same bytes: the
-//! operands change places. Sums are kept in binary32 (binary64 for binary64), the bias is added before the one rounding, and
-//! partial sums of a split product are never rounded to the result's type.
+//! cuBLASLt matrices are column-major. A row-major `out[m, n] = a[m, k] · b[k, n]` is `outᵀ = bᵀ · aᵀ` in
+//! column-major order on the same bytes, so the operands are swapped. Sums are accumulated in binary32
+//! (binary64 for binary64), the bias is added before the only rounding, and partial sums of a split product
+//! are never rounded to the result's type.
 
 use std::{
     ffi::{c_int, c_void},
@@ -23,12 +24,13 @@ mod desc;
 pub(super) use desc::MatmulDesc;
 use desc::{Bias, Matrix};
 
-/// An epilogue's bias lies at a multiple of this: the choice of an algorithm is told how operands lie, not how a bias does.
+/// Alignment of an epilogue's bias in bytes. The algorithm heuristic takes the alignment of the operands into
+/// account, but not that of the bias.
 pub(super) const BIAS_ALIGNMENT: u64 = 16;
-/// Bytes that an algorithm may use; what NVIDIA recommends for Hopper.
+/// Bytes of workspace for an algorithm, as NVIDIA recommends for Hopper.
 pub(super) const WORKSPACE: usize = 32 << 20;
 
-/// cuBLASLt of this process.
+/// The cuBLASLt handle of this process.
 #[derive(Clone, Copy)]
 pub(super) struct CublasLtHandle {
     library: &'static CublasLt,
@@ -36,13 +38,13 @@ pub(super) struct CublasLtHandle {
     preference: sys::cublasLtMatmulPreference_t,
 }
 
-/// A prepared product.
+/// A matrix product that is ready to be issued.
 #[derive(Clone, Copy)]
 pub(super) struct PreparedMatmul {
     library: &'static CublasLt,
     handle: sys::cublasLtHandle_t,
     operation: sys::cublasLtMatmulDesc_t,
-    /// In cuBLASLt's order: the plan's right operand first.
+    /// In cuBLASLt's order: the plan's right operand comes first.
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     addresses: [u64; 4],
     algorithm: sys::cublasLtMatmulAlgo_t,
@@ -52,7 +54,7 @@ pub(super) struct PreparedMatmul {
 }
 
 impl CublasLtHandle {
-    /// Opens cuBLASLt.
+    /// Opens cuBLASLt and creates a handle.
     pub fn new() -> Result<Self, CudaError> {
         let library = library::cublaslt()?;
         let mut handle = std::ptr::null_mut();
@@ -63,15 +65,15 @@ impl CublasLtHandle {
             let status = (library.cublasLtMatmulPreferenceCreate)(&raw mut preference);
             library.check("cublasLtMatmulPreferenceCreate", status)?;
         }
-        let products = Self { library, handle, preference };
+        let it = Self { library, handle, preference };
         use sys::cublasLtMatmulPreferenceAttributes_t as Attribute;
-        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64))?;
+        it.prefer(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(WORKSPACE as u64))?;
         let in_computed_type = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        products.prefer(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_computed_type)?;
-        Ok(products)
+        it.prefer(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &in_computed_type)?;
+        Ok(it)
     }
 
-    /// Which cuBLASLt it is.
+    /// Returns the version and the path of cuBLASLt.
     pub fn describe_library(&self) -> String {
         // SAFETY: no arguments.
         let version = unsafe { (self.library.cublasLtGetVersion)() };
@@ -90,7 +92,8 @@ impl CublasLtHandle {
         value: &T,
     ) -> Result<(), CudaError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
-        // SAFETY: the preference is live; callers pass the type that the attribute has, whose size is passed.
+        // SAFETY: the preference is live; callers pass a value of the attribute's type, and its size is
+        // passed.
         let status = unsafe {
             (self.library.cublasLtMatmulPreferenceSetAttribute)(
                 self.preference,
@@ -102,10 +105,10 @@ impl CublasLtHandle {
         self.library.check("cublasLtMatmulPreferenceSetAttribute", status)
     }
 
-    /// Prepares a product; `None` where cuBLASLt has no algorithm for it.
+    /// Prepares a product; returns `None` if cuBLASLt has no algorithm for it.
     pub fn prepare(
         &self,
-        form: &MatmulDesc,
+        desc: &MatmulDesc,
         addresses: [u64; 3],
         bias: u64,
         workspace: u64,
@@ -118,7 +121,7 @@ impl CublasLtHandle {
             DType::Double => Type::CUDA_R_64F,
             _ => Type::CUDA_R_32F,
         };
-        let double = form.operand_dtype == DType::Double;
+        let double = desc.operand_dtype == DType::Double;
         let (compute, scale) = match double {
             true => (Compute::CUBLAS_COMPUTE_64F, Type::CUDA_R_64F),
             false => (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F),
@@ -129,27 +132,27 @@ impl CublasLtHandle {
         self.library.check("cublasLtMatmulDescCreate", status)?;
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         // CUBLAS_OP_T is 1, CUBLAS_OP_N is 0.
-        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(form.b.is_transposed))?;
-        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(form.a.is_transposed))?;
-        if form.bias == Bias::Vector {
+        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(desc.b.is_transposed))?;
+        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(desc.a.is_transposed))?;
+        if desc.bias == Bias::Vector {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
             self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
-        let added = match form.bias {
+        let added = match desc.bias {
             Bias::Matrix(it) => it,
-            Bias::None | Bias::Vector => form.out,
+            Bias::None | Bias::Vector => desc.out,
         };
-        let (operand, result) = (kind(form.operand_dtype), kind(form.result_dtype));
-        let batch = form.out.batch;
+        let (operand, result) = (kind(desc.operand_dtype), kind(desc.result_dtype));
+        let batch = desc.out.batch;
         let layouts = [
-            self.layout(form.b, operand, batch)?,
-            self.layout(form.a, operand, batch)?,
+            self.layout(desc.b, operand, batch)?,
+            self.layout(desc.a, operand, batch)?,
             self.layout(added, result, batch)?,
-            self.layout(form.out, result, batch)?,
+            self.layout(desc.out, result, batch)?,
         ];
         let [a, b, out] = addresses;
-        let accumulates = matches!(form.bias, Bias::Matrix(_));
+        let accumulates = matches!(desc.bias, Bias::Matrix(_));
         let addresses = [b, a, if accumulates { bias } else { out }, out];
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let attributes = [
@@ -163,7 +166,7 @@ impl CublasLtHandle {
         }
         let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
         let mut count: c_int = 0;
-        // SAFETY: all descriptors are live; there is room for the one result that is asked for.
+        // SAFETY: all descriptors are live; `found` holds the one result that is requested.
         let status = unsafe {
             (self.library.cublasLtMatmulAlgoGetHeuristic)(
                 self.handle,
@@ -183,7 +186,8 @@ impl CublasLtHandle {
             return Ok(None);
         }
         self.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
-        // SAFETY: `count` is 1, so the library has written the result; of it only the algorithm, plain words, is read.
+        // SAFETY: `count` is 1, so the library has written the result. Only its algorithm, which is plain
+        // words, is read.
         let algorithm = unsafe { (&raw const (*found.as_ptr()).algo).read() };
         Ok(Some(PreparedMatmul {
             library: self.library,
@@ -205,7 +209,8 @@ impl CublasLtHandle {
         value: &T,
     ) -> Result<(), CudaError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
-        // SAFETY: the descriptor is live; callers pass the type that the attribute has, whose size is passed.
+        // SAFETY: the descriptor is live; callers pass a value of the attribute's type, and its size is
+        // passed.
         let status = unsafe {
             (self.library.cublasLtMatmulDescSetAttribute)(operation, attribute, pointer, size_of::<T>())
         };
@@ -246,7 +251,7 @@ impl CublasLtHandle {
         value: &T,
     ) -> Result<(), CudaError> {
         let pointer: *const c_void = std::ptr::from_ref(value).cast();
-        // SAFETY: the layout is live; callers pass the type that the attribute has, whose size is passed.
+        // SAFETY: the layout is live; callers pass a value of the attribute's type, and its size is passed.
         let status = unsafe {
             (self.library.cublasLtMatrixLayoutSetAttribute)(layout, attribute, pointer, size_of::<T>())
         };
@@ -254,13 +259,13 @@ impl CublasLtHandle {
     }
 }
 
-/// The largest power of two, up to 256, that an address is a multiple of.
+/// Returns the largest power of two, up to 256, that divides an address.
 fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
 impl PreparedMatmul {
-    /// Issues it.
+    /// Issues the product on a stream.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
         let (one, zero) = (1f32, 0f32);
         let (one_double, zero_double) = (1f64, 0f64);
@@ -275,8 +280,8 @@ impl PreparedMatmul {
             false => scale(&zero, &zero_double),
         };
         let [b, a, added, out] = self.addresses;
-        // SAFETY: descriptors and memory live as long as the process; the descriptors say no more than the views, which lie
-        // inside their buffers; the scales are read before the call returns.
+        // SAFETY: descriptors and memory outlive the call. The descriptors cover the views, which lie inside
+        // their buffers. The scales are read before the call returns.
         let status = unsafe {
             (self.library.cublasLtMatmul)(
                 self.handle,

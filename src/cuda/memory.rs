@@ -1,4 +1,4 @@
-//! The segments of this rank and, mapped by CUDA IPC, the symmetric ones of its peers.
+//! The memory segments of this rank, and the symmetric segments of its peers, mapped by CUDA IPC.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::{
 };
 use crate::plan::{Plan, View};
 
-/// Segments, by address.
+/// The memory segments and their addresses.
 pub(super) struct DeviceMemory {
     plans: Arc<Vec<Plan>>,
     pub assignment: BufferAssignment,
     /// This rank.
     pub rank: usize,
-    /// The symmetric segment of every rank, in this process's addresses; 0 where none is mapped.
+    /// The address of every rank's symmetric segment in this process; 0 if it is not mapped.
     pub symmetric: Vec<u64>,
     private: u64,
-    /// Where the first bytes of peers' memory are read to.
+    /// Destination of the copies that touch peers' memory.
     touched: u64,
-    /// Whether every rank has mapped all others.
+    /// Whether every rank has mapped the segments of all others.
     mapped: bool,
-    /// Bytes allocated by this process.
+    /// Number of bytes allocated by this process.
     pub allocated: usize,
 }
 
@@ -41,7 +41,10 @@ impl DeviceMemory {
         let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
             rank,
             place: "memory".to_owned(),
-            message: format!("buffer `{}` has no size in bytes", plans[rank].buffers[buffer as usize].name),
+            message: format!(
+                "the size of buffer `{}` in bytes is undefined or too large",
+                plans[rank].buffers[buffer as usize].name
+            ),
         })?;
         let own: &RankAssignment =
             layout.ranks.get(rank).ok_or_else(|| CudaError::Internal(format!("no plan for rank {rank}")))?;
@@ -57,7 +60,7 @@ impl DeviceMemory {
         Ok(Self { plans, assignment: layout, rank, symmetric, private, touched, mapped: false, allocated })
     }
 
-    /// Publishes this rank's symmetric segment and maps those of the peers; all ranks have to call this.
+    /// Exports this rank's symmetric segment and maps those of the peers. All ranks have to call this.
     pub fn map_peers(
         &mut self,
         device: &Device,
@@ -76,18 +79,18 @@ impl DeviceMemory {
             let (Some(handle), Some(address), Some(bytes), Some(host)) =
                 (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..))
             else {
-                return Err(CudaError::Internal(format!("rank {rank} published no handle")));
+                return Err(CudaError::Internal(format!("rank {rank} sent no memory handle")));
             };
             if bytes != &mine[72..80] {
                 return Err(CudaError::Environment(format!(
-                    "rank {rank} has another layout: ranks hold different programs"
+                    "rank {rank} assigns its buffers differently: the ranks run different programs"
                 )));
             }
             if host != &mine[80..] {
                 if self.assignment.uses_peer_memory {
                     return Err(CudaError::Environment(format!(
                         "ranks {} and {rank} are on different hosts: `backend=CUDA`, `algo=one-shot` and \
-                         `algo=two-shot` need one host",
+                         `algo=two-shot` require a single host",
                         self.rank
                     )));
                 }
@@ -99,17 +102,17 @@ impl DeviceMemory {
             let address = address.first_chunk::<8>().map_or(0, |it| u64::from_le_bytes(*it));
             match device.import_ipc(rank, address, *handle) {
                 Ok(address) => self.symmetric[rank] = address,
-                Err(fault) if self.assignment.uses_peer_memory => {
+                Err(error) if self.assignment.uses_peer_memory => {
                     return Err(CudaError::Environment(format!(
-                        "rank {} cannot map the memory of rank {rank}: {fault}",
+                        "rank {} cannot map the memory of rank {rank}: {error}",
                         self.rank
                     )));
                 }
-                // NCCL finds its own ways.
+                // NCCL finds its own transport.
                 Err(_) => {}
             }
         }
-        // A peer's pages are mapped when they are first touched: not in the middle of a run.
+        // A peer's pages are mapped at the first access. Touch them here, so that no run waits for it.
         for (_, address) in
             self.symmetric.iter().enumerate().filter(|(rank, it)| *rank != self.rank && **it != 0)
         {
@@ -121,36 +124,36 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// The plans of all ranks.
+    /// Returns the plans of all ranks.
     pub fn plans(&self) -> &[Plan] {
         &self.plans
     }
 
-    /// The private segment and its length.
+    /// Returns the address and the size of the private segment.
     pub fn private_segment(&self) -> (u64, usize) {
         (self.private, self.assignment.ranks[self.rank].private_bytes)
     }
 
-    /// Whether every rank has the memory of all others.
+    /// Returns true if every rank has mapped the segments of all others.
     pub fn is_mapped(&self) -> bool {
         self.mapped
     }
 
-    /// The address of a rank's buffer.
+    /// Returns the address of a rank's buffer.
     pub fn buffer_address(&self, rank: usize, buffer: u32) -> Result<u64, CudaError> {
-        let spot = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
-        let base = match spot {
+        let slice = self.assignment.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize));
+        let base = match slice {
             Some(it) if it.is_symmetric => self.symmetric.get(rank).copied().filter(|it| *it != 0),
             Some(_) if rank == self.rank => Some(self.private),
             Some(_) | None => None,
         };
-        match (spot, base) {
-            (Some(spot), Some(base)) => Ok(base + spot.offset as u64),
+        match (slice, base) {
+            (Some(slice), Some(base)) => Ok(base + slice.offset as u64),
             _ => Err(CudaError::Internal(format!("buffer {buffer} of rank {rank} is not mapped"))),
         }
     }
 
-    /// The address of a view's first element; the view has to lie inside its buffer.
+    /// Returns the address of a view's first element. The view has to lie inside its buffer.
     pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
         let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
@@ -161,13 +164,13 @@ impl DeviceMemory {
         Ok(self.buffer_address(rank, view.buffer)? + (view.offset * buffer.dtype.size()) as u64)
     }
 
-    /// The element type of a view that `view` has located.
+    /// Returns the element type of a view for which `view_address` has succeeded.
     pub fn view_dtype(&self, rank: usize, view: &View) -> DType {
         let buffer = self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
         buffer.map_or(DType::Float, |it| it.dtype)
     }
 
-    /// More memory of this rank.
+    /// Allocates additional memory for this rank.
     pub fn allocate_scratch(&mut self, device: &Device, bytes: usize) -> Result<u64, CudaError> {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)

@@ -1,17 +1,19 @@
-//! One rank on one GPU: runs a plan with streams, events, cuBLASLt, NCCL, peer memory and kernels of its own.
+//! Runs the plan of one rank on one GPU, with streams, events, cuBLASLt, NCCL, peer memory and generated
+//! kernels.
 //!
-//! A plan becomes an `Executable`, the third representation after `Program` and `Plan`, in stages: `buffer_assignment` says, from
-//! the plans alone, where every buffer lies; `executable::stream_assignment` on which CUDA stream each instruction runs;
-//! `executable::fusion` which instructions are one kernel; what is left is a list of steps, each one call. `engine` issues them,
-//! once, many times, or as a captured graph; `progress` says meanwhile how far they are. Below them, `library` finds what the
-//! vendor supplies, `device` is the GPU, `memory` takes memory and maps the peers' part, and `kernels`, `gemm` and `comm` prepare
-//! single instructions. `place` finds a GPU for each rank, before all of that, and `session` is
-//! what a process keeps of it from plan to plan.
+//! A plan is lowered to an `Executable`, the third representation after `Program` and `Plan`, in stages.
+//! `buffer_assignment` assigns addresses to all buffers from the plans alone. `executable::stream_assignment`
+//! assigns instructions to CUDA streams. `executable::fusion` fuses instructions into kernels. The result is
+//! a list of commands, each of them one call. `engine` issues them once, many times, or as a captured graph,
+//! while `progress` records how far they are. The layers below are: `library` loads the vendor's libraries,
+//! `device` wraps the GPU, `memory` allocates memory and maps that of the peers, and `kernels`, `matmul` and
+//! `comm` prepare single instructions. Before all of that, `device_assignment` assigns a GPU to each rank;
+//! `session` holds what a process keeps from plan to plan.
 //!
-//! Invariant: what can be decided is decided while a plan is prepared. Issuing a step allocates nothing, exchanges nothing
-//! and looks nothing up. What an instruction means is what `sim` does for it.
+//! Invariant: decisions are made while a plan is prepared. Issuing a command allocates nothing, exchanges
+//! nothing and looks nothing up. `sim` defines the meaning of every instruction.
 
-#![expect(unsafe_code, reason = "drives the vendor's libraries; every block says why it is sound")]
+#![expect(unsafe_code, reason = "calls the vendor's libraries; every block states why it is sound")]
 
 pub mod buffer_assignment;
 mod comm;
@@ -42,25 +44,26 @@ pub use kernels::instances;
 pub use progress::RunProgress;
 pub use session::Gpu;
 
-/// The other processes of the job, as far as this room needs them.
+/// Communication with the other processes of the job.
 pub trait ProcessGroup {
-    /// This rank.
+    /// Returns this rank.
     fn rank(&self) -> usize;
-    /// Number of ranks.
+    /// Returns the number of ranks.
     fn world(&self) -> usize;
-    /// This rank among those of its host: the number of its GPU.
+    /// Returns the index of this rank on its host, which selects its GPU.
     fn local_rank(&self) -> usize;
-    /// What every rank gives, by rank.
+    /// Returns the bytes of every rank, indexed by rank.
     ///
     /// # Errors
-    /// A rank that does not answer.
+    /// A rank does not answer.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError>;
     /// Waits for all ranks.
     ///
     /// # Errors
-    /// A rank that does not answer.
+    /// A rank does not answer.
     fn barrier(&self) -> Result<(), CudaError>;
-    /// Says what this rank does now: `compiling kernels`. Whoever guards the job may take it for lost where that lasts.
+    /// Reports what this rank does now, for example `compiling kernels`. The watchdog of the job limits the
+    /// time of a phase.
     fn report_phase(&self, what: &str);
 }
 
@@ -94,25 +97,26 @@ impl ProcessGroup for SingleProcess {
 
 /// Settings that the vendor's libraries read from the environment when they start.
 const ENVIRONMENT: [(&str, &str); 5] = [
-    // NVLink multicast stays off.
+    // NVLink multicast is off.
     ("NCCL_NVLS_ENABLE", "0"),
-    // A stream blocked in a wait must not hold back the one that would free it: work and copies have as many queues as there
-    // can be.
+    // A stream that is blocked in a wait must not block the stream that it waits for: use the maximum number
+    // of hardware queues for work and for copies.
     ("CUDA_DEVICE_MAX_CONNECTIONS", "32"),
     ("CUDA_DEVICE_MAX_COPY_CONNECTIONS", "32"),
-    // A host that waits for every launch would wait for what it has yet to issue.
+    // A host that waits for every launch might wait for work that it has not issued yet.
     ("CUDA_LAUNCH_BLOCKING", "0"),
-    // binary32 means binary32.
+    // No TF32: binary32 is computed as binary32.
     ("NVIDIA_TF32_OVERRIDE", "0"),
 ];
 
-/// Queues between the host and the device, as `ENVIRONMENT` asks for them; more streams than that share some.
+/// Number of queues between the host and the device, as set in `ENVIRONMENT`. More streams than that share
+/// queues.
 const CONNECTIONS: usize = 32;
 
-/// Sets what has to be set before a library starts. To be called first thing in `main`.
+/// Sets the environment of the vendor's libraries. Call it first in `main`.
 pub fn set_environment() {
     for (name, value) in ENVIRONMENT {
-        // SAFETY: the caller has started no thread yet, so nobody reads the environment meanwhile.
+        // SAFETY: the caller has not started a thread yet, so no other thread reads the environment.
         unsafe { std::env::set_var(name, value) };
     }
 }

@@ -1,8 +1,9 @@
-//! What a process keeps from one program to the next: its GPU, the communicators that it has joined, the handle of cuBLASLt,
-//! compiled kernels, and the last plan as it lies on the GPU.
+//! State that a process keeps from program to program: its GPU, NCCL communicators, the cuBLASLt handle,
+//! compiled kernels, and the last plan on the GPU.
 //!
-//! Starting them takes seconds on a host of eight GPUs; a job of many programs pays that once. Of plans there is one: the GPU's
-//! memory is for one program at a time. The next one finds it where program, bindings and passes lead to the same plans.
+//! Starting these takes seconds on a host with eight GPUs; a job of many programs pays for it once. Only one
+//! plan is kept, because the GPU's memory serves one program at a time. The next program reuses it if
+//! program, bindings and passes lead to the same plans.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -13,9 +14,9 @@ use super::{
 };
 use crate::plan::Plan;
 
-/// The GPU of this rank, which no other rank takes, for one plan after another.
+/// The GPU of this rank, which runs one plan after another. No other rank uses it.
 pub struct Gpu {
-    /// Its number among those that this process sees.
+    /// Its ordinal among the GPUs that this process sees.
     ordinal: usize,
     device: Option<Rc<Device>>,
     libraries: LibraryState,
@@ -27,16 +28,19 @@ impl Gpu {
         Self { ordinal, device: None, libraries: LibraryState::default(), engine: None }
     }
 
-    /// The plans of all ranks, this rank's ready to run; all ranks have to call this.
+    /// Returns an engine for the plans of all ranks, ready to run this rank's plan. All ranks have to call
+    /// this.
     ///
     /// # Errors
-    /// A GPU that does not start, what the plan asks for and this executor lacks, a rank that does not answer.
+    /// The GPU does not start, the plan requires something that this executor does not support, or a rank
+    /// does not answer.
     pub fn engine(
         &mut self,
         plans: &Arc<Vec<Plan>>,
         peers: &dyn ProcessGroup,
     ) -> Result<&mut Engine, CudaError> {
-        // Ranks may hold texts of one program that differ in blanks: plans tell lines apart.
+        // The texts of a program may differ in white space between ranks. Comparing plans detects different
+        // line numbers.
         let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(plans));
         let is_kept = peers.all_gather(&[u8::from(is_same)])?.iter().all(|it| *it == [1]);
         let engine = match self.engine.take().filter(|_| is_kept) {

@@ -1,6 +1,7 @@
-//! Flags in memory that peers reach: raised to a number behind what is on a stream, and awaited by one.
+//! Signals: 32-bit words in memory that peers access. A stream writes them after its earlier work, or waits
+//! for them.
 //!
-//! Flags that a stream raises or awaits one after another go to the driver as one call, and into a graph as one kernel.
+//! Consecutive signal operations of a stream become one driver call, or one kernel in a graph.
 
 use cudarc::driver::sys;
 
@@ -9,35 +10,35 @@ use super::{
     error::CudaError,
 };
 
-/// Most flags of one step; `FLAGS` of `prelude.cu`.
+/// Maximum number of signals in one command; `SIGNALS` in `prelude.cu`.
 const MAX_SIGNALS: usize = 32;
 
-/// Flags of one step.
+/// The signals of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SignalBatch {
-    /// The parameters of the kernels: where the number of the run is, how many flags, and their addresses.
+    /// The parameters of the kernels: the address of the epoch, the number of signals, and their addresses.
     words: [u64; MAX_SIGNALS + 2],
 }
 
 impl SignalBatch {
-    /// One flag; the device counts runs at an address.
-    pub fn new(counter: u64, flag: u64) -> Self {
+    /// Creates a batch of one signal; `counter` is the device address of the epoch.
+    pub fn new(counter: u64, signal: u64) -> Self {
         let mut words = [0; MAX_SIGNALS + 2];
-        (words[0], words[1], words[2]) = (counter, 1, flag);
+        (words[0], words[1], words[2]) = (counter, 1, signal);
         Self { words }
     }
 
-    /// Adds a flag; false where there is no room.
-    pub fn add(&mut self, flag: u64) -> bool {
+    /// Adds a signal; returns false if the batch is full.
+    pub fn add(&mut self, signal: u64) -> bool {
         let count = self.words[1] as usize;
         if count == MAX_SIGNALS {
             return false;
         }
-        (self.words[1], self.words[2 + count]) = (count as u64 + 1, flag);
+        (self.words[1], self.words[2 + count]) = (count as u64 + 1, signal);
         true
     }
 
-    /// The parameters of the kernels `raise_flags` and `await_flags`.
+    /// Returns the parameters of the kernels `write_signals` and `wait_signals`.
     pub fn params(&self) -> &[u64] {
         &self.words
     }
@@ -47,7 +48,7 @@ impl SignalBatch {
     }
 }
 
-/// What is done to flags.
+/// An operation on signals.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SignalOp {
     Write,
@@ -55,29 +56,23 @@ enum SignalOp {
 }
 
 impl Device {
-    /// Writes a number to flags after what is on the stream.
+    /// Writes a value to signals after the work on the stream.
     pub fn write_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
         match flags.addresses() {
-            [flag] => self.write_value(*flag, value, stream),
+            [signal] => self.write_value(*signal, value, stream),
             several => self.batch_mem_op(SignalOp::Write, several, value, stream),
         }
     }
 
-    /// The stream waits until all flags are at least a number, modulo 2^32.
+    /// Makes the stream wait until all signals are at least a value, modulo 2^32.
     pub fn wait_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
         match flags.addresses() {
-            [flag] => self.wait_value(*flag, value, stream),
+            [signal] => self.wait_value(*signal, value, stream),
             several => self.batch_mem_op(SignalOp::Wait, several, value, stream),
         }
     }
 
-    fn batch_mem_op(
-        &self,
-        deed: SignalOp,
-        flags: &[u64],
-        value: u32,
-        stream: Stream,
-    ) -> Result<(), CudaError> {
+    fn batch_mem_op(&self, op: SignalOp, flags: &[u64], value: u32, stream: Stream) -> Result<(), CudaError> {
         use sys::{
             CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitValue,
             CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Awaited,
@@ -87,7 +82,7 @@ impl Device {
         };
         let mut operations = [sys::CUstreamBatchMemOpParams { pad: [0; 6] }; MAX_SIGNALS];
         for (operation, &address) in operations.iter_mut().zip(flags) {
-            match deed {
+            match op {
                 SignalOp::Write => {
                     operation.writeValue = WriteValue {
                         operation: Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32,
@@ -109,8 +104,8 @@ impl Device {
             }
         }
         let count = flags.len().min(MAX_SIGNALS) as u32;
-        // SAFETY: flags lie in mapped segments and are aligned to 4 bytes; the operations are read before the call returns. A
-        // write without flags comes after all that is on the stream.
+        // SAFETY: signals lie in mapped segments and are aligned to 4 bytes; the operations are read before
+        // the call returns. A write without flags comes after all work on the stream.
         let status =
             unsafe { (self.driver.cuStreamBatchMemOp_v2)(stream.0, count, operations.as_mut_ptr(), 0) };
         self.driver.check("cuStreamBatchMemOp", status)

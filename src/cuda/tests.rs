@@ -1,4 +1,4 @@
-//! What can be tested without a GPU: the layout that all processes agree on.
+//! Tests without a GPU: the buffer assignment, which must be the same in all processes.
 
 use std::sync::Arc;
 
@@ -17,49 +17,50 @@ pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     }
 }
 
-fn slot(from: usize, to: usize, index: u32) -> SignalId {
+fn signal_id(from: usize, to: usize, index: u32) -> SignalId {
     SignalId { from, to, kind: SignalKind::Ready, index }
 }
 
 #[test]
 fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     let view = |buffer| View::contiguous(buffer, vec![8]);
-    let place = |rank, buffer| Box::new(ViewOnRank { rank, view: view(buffer) });
-    let get = InstKind::Copy { from: place(1, 1), to: place(0, 0) };
-    let await_it = InstKind::WaitSignal { signal: slot(1, 0, 0) };
-    let raise = InstKind::Signal { signal: slot(1, 0, 0) };
-    let plans = [plan(0, &[8, 1000], vec![await_it, get]), plan(1, &[300, 8], vec![raise])];
-    let layout = BufferAssignment::of(&plans)?;
-    let symmetric =
-        |rank: usize| -> Vec<bool> { layout.ranks[rank].buffers.iter().map(|it| it.is_symmetric).collect() };
+    let view_on = |rank, buffer| Box::new(ViewOnRank { rank, view: view(buffer) });
+    let get = InstKind::Copy { from: view_on(1, 1), to: view_on(0, 0) };
+    let wait = InstKind::WaitSignal { signal: signal_id(1, 0, 0) };
+    let signal = InstKind::Signal { signal: signal_id(1, 0, 0) };
+    let plans = [plan(0, &[8, 1000], vec![wait, get]), plan(1, &[300, 8], vec![signal])];
+    let assignment = BufferAssignment::of(&plans)?;
+    let symmetric = |rank: usize| -> Vec<bool> {
+        assignment.ranks[rank].buffers.iter().map(|it| it.is_symmetric).collect()
+    };
     assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
-    assert!(layout.uses_peer_memory);
-    // One flag for the barrier of each rank, then the slot; the segment begins behind them.
-    assert_eq!(layout.signal_offset(&slot(1, 0, 0)), Some(64));
-    assert_eq!(layout.signal_offset(&slot(0, 1, 0)), None);
-    assert_eq!(layout.ranks[1].buffers[1].offset, layout.signal_bytes);
-    assert_eq!(layout.symmetric_bytes % (2 << 20), 0);
+    assert!(assignment.uses_peer_memory);
+    // One signal for the barrier of each rank, then the signal of the plan; the buffers follow.
+    assert_eq!(assignment.signal_offset(&signal_id(1, 0, 0)), Some(64));
+    assert_eq!(assignment.signal_offset(&signal_id(0, 1, 0)), None);
+    assert_eq!(assignment.ranks[1].buffers[1].offset, assignment.signal_bytes);
+    assert_eq!(assignment.symmetric_bytes % (2 << 20), 0);
     Ok(())
 }
 
 #[test]
 fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
-    let mut apart = plan(0, &[1, 127, 0, 129, 5], Vec::new());
-    apart.live_out = (0..5).collect();
-    let layout = BufferAssignment::of(&[apart])?;
-    let spots = &layout.ranks[0].buffers;
-    for (at, spot) in spots.iter().enumerate() {
-        assert_eq!(spot.offset % ALIGNMENT, 0);
-        let end = spots.get(at + 1).map_or(layout.ranks[0].private_bytes, |it| it.offset);
-        assert!(spot.offset + spot.bytes <= end);
+    let mut separate = plan(0, &[1, 127, 0, 129, 5], Vec::new());
+    separate.live_out = (0..5).collect();
+    let assignment = BufferAssignment::of(&[separate])?;
+    let slices = &assignment.ranks[0].buffers;
+    for (at, slice) in slices.iter().enumerate() {
+        assert_eq!(slice.offset % ALIGNMENT, 0);
+        let end = slices.get(at + 1).map_or(assignment.ranks[0].private_bytes, |it| it.offset);
+        assert!(slice.offset + slice.bytes <= end);
     }
-    assert!(!layout.uses_peer_memory);
+    assert!(!assignment.uses_peer_memory);
     let huge = plan(0, &[usize::MAX / 2 + 1], Vec::new());
     assert_eq!(BufferAssignment::of(&[huge]).map(|_| ()), Err((0, 0)));
     Ok(())
 }
 
-/// A rank whose temporaries are filled and read one after the other.
+/// Returns the plan of a rank whose temporaries are filled one after the other, followed by `code`.
 fn plan_of_fills(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     let fill = |buffer: u32| InstKind::Fill {
         to: Box::new(View::contiguous(buffer, vec![1])),
@@ -69,18 +70,19 @@ fn plan_of_fills(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     plan(rank, lens, fills.chain(code).collect())
 }
 
-fn offsets(layout: &BufferAssignment, rank: usize) -> Vec<usize> {
-    layout.ranks[rank].buffers.iter().map(|it| it.offset / ALIGNMENT).collect()
+fn offsets(assignment: &BufferAssignment, rank: usize) -> Vec<usize> {
+    assignment.ranks[rank].buffers.iter().map(|it| it.offset / ALIGNMENT).collect()
 }
 
 #[test]
 fn places_are_split_joined_and_grown() -> Result<(), (usize, u32)> {
-    // In units of 128 elements: two small ones in the place of a large one, one in the place of both, one that needs more.
+    // In units of 128 elements: two small buffers reuse a large one, one reuses both, and one extends the
+    // segment.
     let units = |them: &[usize]| them.iter().map(|it| it * 128).collect::<Vec<_>>();
-    let layout = BufferAssignment::of(&[plan_of_fills(0, &units(&[3, 1, 2, 3, 5]), Vec::new())])?;
-    assert_eq!(offsets(&layout, 0), [0, 0, 0, 0, 0]);
+    let assignment = BufferAssignment::of(&[plan_of_fills(0, &units(&[3, 1, 2, 3, 5]), Vec::new())])?;
+    assert_eq!(offsets(&assignment, 0), [0, 0, 0, 0, 0]);
     assert_eq!(
-        (layout.ranks[0].private_bytes, layout.ranks[0].bytes_without_reuse),
+        (assignment.ranks[0].private_bytes, assignment.ranks[0].bytes_without_reuse),
         (5 * ALIGNMENT, (2 << 20) + 14 * ALIGNMENT)
     );
     Ok(())
@@ -91,14 +93,14 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     let mut kept = plan_of_fills(0, &[8; 4], Vec::new());
     kept.live_out = vec![1];
     assert_eq!(offsets(&BufferAssignment::of(&[kept])?, 0), [1, 0, 1, 1]);
-    let place = |buffer| Box::new(ViewOnRank { rank: 0, view: View::contiguous(buffer, vec![1]) });
+    let view_on = |buffer| Box::new(ViewOnRank { rank: 0, view: View::contiguous(buffer, vec![1]) });
     let mut early = plan_of_fills(0, &[8; 3], Vec::new());
-    early.code[0].kind = InstKind::Copy { from: place(0), to: place(1) };
+    early.code[0].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
     assert_eq!(offsets(&BufferAssignment::of(&[early])?, 0), [0, 1, 1]);
-    // Zeros are written, and count.
+    // Zeroing is a write.
     let mut zero = plan_of_fills(0, &[8; 3], Vec::new());
     zero.code[0].kind = InstKind::Alloc { buffer: 0, zero: true };
-    zero.code[1].kind = InstKind::Copy { from: place(0), to: place(1) };
+    zero.code[1].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
     assert_eq!(offsets(&BufferAssignment::of(&[zero])?, 0), [0, 1, 0]);
     Ok(())
 }

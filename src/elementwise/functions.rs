@@ -1,8 +1,8 @@
-//! Functions that take more than an expression.
+//! Functions that do not fit into an expression.
 
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
-/// Knuth's TwoSum: the residual is exact unless something overflows.
+/// Knuth's TwoSum. The residual is exact unless an intermediate value overflows.
 pub(super) fn sum(a: f64, b: f64) -> (f64, bool) {
     let value = a + b;
     let part = value - a;
@@ -20,7 +20,8 @@ pub(super) fn quotient(a: f64, b: f64) -> (f64, bool) {
     (value, value.mul_add(b, -a) == 0.0 || !(a.is_finite() && b.is_finite()))
 }
 
-/// From the nearer end, as nvFuser's `lerp` has it: a weight of 1 gives `b` itself. Every step is rounded.
+/// Interpolates from the nearer end, like nvFuser's `lerp`, so that a weight of 1 returns exactly `b`. Rounds
+/// every step.
 pub(super) fn lerp([a, b, weight]: [f64; 3], round: fn(f64) -> f64) -> (f64, bool) {
     let rounded = |(value, exact): (f64, bool)| {
         let near = round(value);
@@ -34,7 +35,8 @@ pub(super) fn lerp([a, b, weight]: [f64; 3], round: fn(f64) -> f64) -> (f64, boo
     (value, first && second && third && fourth)
 }
 
-/// By squaring, wrapping. A negative exponent gives 0 but for the bases 1 and -1, as in nvFuser's `pow`.
+/// Computes powers by squaring, with wrapping. A negative exponent returns 0 except for the bases 1 and -1,
+/// like nvFuser's `pow`.
 pub(super) fn power(base: i128, exponent: i128) -> i128 {
     if exponent < 0 {
         return match (base, exponent % 2) {
@@ -58,7 +60,7 @@ pub(super) fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The inverse of `erf`.
+/// Returns the inverse of `erf`.
 pub(super) fn erfinv(y: f64) -> f64 {
     match y.abs() {
         it if it <= 0.5 => erfinv_centre(y),
@@ -66,7 +68,7 @@ pub(super) fn erfinv(y: f64) -> f64 {
     }
 }
 
-/// The inverse of `erfc`.
+/// Returns the inverse of `erfc`.
 pub(super) fn erfcinv(z: f64) -> f64 {
     match z {
         _ if z < 0.5 => erfinv_tail(z),
@@ -75,7 +77,8 @@ pub(super) fn erfcinv(z: f64) -> f64 {
     }
 }
 
-/// `erf(x) = y` for |y| ≤ 1/2: Newton's method from the tangent at 0; erf' = 2/√π · exp(-x²).
+/// Solves `erf(x) = y` for |y| ≤ 1/2 with Newton's method, starting from the tangent at 0; erf' = 2/√π ·
+/// exp(-x²).
 fn erfinv_centre(y: f64) -> f64 {
     let mut x = y / FRAC_2_SQRT_PI;
     for _ in 0..6 {
@@ -84,8 +87,9 @@ fn erfinv_centre(y: f64) -> f64 {
     x
 }
 
-/// `erfc(x) = z` for z < 1/2: Newton's method on the logarithm, which is concave, so that it neither overshoots twice
-/// nor loses digits where erfc is tiny; from the leading term of erfc(x) ~ exp(-x²) / (x √π).
+/// Solves `erfc(x) = z` for z < 1/2 with Newton's method on the logarithm. The logarithm is concave, so the
+/// iteration neither overshoots twice nor loses digits where erfc is tiny. The start is the leading term of
+/// erfc(x) ~ exp(-x²) / (x √π).
 fn erfinv_tail(z: f64) -> f64 {
     if z == 0.0 {
         return f64::INFINITY;
@@ -93,7 +97,8 @@ fn erfinv_tail(z: f64) -> f64 {
     let target = z.ln();
     let first = (-target).sqrt();
     if z < 1e-290 {
-        // `erfc` loses digits there: by its asymptotic series, of which the sixth term is beyond binary64.
+        // `erfc` loses digits here. The asymptotic series is used instead; its sixth term is below the
+        // precision of binary64.
         return (0..8).fold(first, |x, _| {
             let part = 0.5 / (x * x);
             let series = 1.0 - part * (1.0 - 3.0 * part * (1.0 - 5.0 * part * (1.0 - 7.0 * part)));

@@ -1,4 +1,5 @@
-//! The table: one row for each operator. Expressions of CUDA may call the functions of `cuda/kernels/prelude.cu`.
+//! The table of elementwise operators, one row each. CUDA expressions may call the functions of
+//! `cuda/kernels/prelude.cu`.
 
 use grammar::ops::Op;
 
@@ -22,7 +23,7 @@ impl Elementwise {
         self.float_by_precision([function, function], cuda)
     }
 
-    /// Of a function that depends on the precision: in binary32 and in binary64.
+    /// Adds a float function that depends on the precision: one for binary32, one for binary64.
     const fn float_by_precision(self, [single, double]: [FloatEval; 2], cuda: &'static str) -> Self {
         let is_discontinuous = matches!(single, Predicate(_));
         let float = FloatFunction { single, double, cuda, is_discontinuous, is_composed: false };
@@ -44,7 +45,7 @@ impl Elementwise {
     }
 }
 
-/// The rows, in the order of the op table.
+/// The rows, in the order of the operator table.
 pub(super) static TABLE: &[Elementwise] = &[
     row(Op::Add).integer(|[a, b, _]| Some(a + b), "a + b").float(Checked(|[a, b, _]| sum(a, b)), "a + b"),
     row(Op::Sub).integer(|[a, b, _]| Some(a - b), "a - b").float(Checked(|[a, b, _]| sum(a, -b)), "a - b"),
@@ -58,7 +59,7 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, b, _]| a.checked_rem(b), "rest(a, b)")
         .float(Exact(|[a, b, _]| a % b), "fmod@(a, b)")
         .discontinuous(),
-    // Counts beyond the width shift everything out.
+    // A shift count that is not below the width shifts out all bits.
     row(Op::Shl).integer(
         |[a, b, _]| Some(if (0..128).contains(&b) { a.wrapping_shl(b as u32) } else { 0 }),
         "shifted_left(a, b)",
@@ -98,7 +99,7 @@ pub(super) static TABLE: &[Elementwise] = &[
     row(Op::Min)
         .integer(|[a, b, _]| Some(a.min(b)), "smaller_number(a, b)")
         .float(Exact(|[a, b, _]| if a.is_nan() || a <= b { a } else { b }), "smaller(a, b)"),
-    // +0 is larger than -0, as CUDA has it.
+    // +0 is larger than -0, as in CUDA.
     row(Op::FMax).integer(|[a, b, _]| Some(a.max(b)), "larger_number(a, b)").float(
         Exact(|[a, b, _]| match () {
             () if a == b && a.is_sign_negative() => b,
@@ -123,7 +124,7 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, b, _]| a.checked_rem(b), "rest(a, b)")
         .float(Exact(|[a, b, _]| a % b), "fmod@(a, b)")
         .discontinuous(),
-    // The sign of the right operand, as nvFuser's `remainder` has it for all types.
+    // The result has the sign of the right operand, like nvFuser's `remainder` for all types.
     row(Op::Remainder)
         .integer(
             |[a, b, _]| {
@@ -167,10 +168,10 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, ..]| Some(a.abs()), "a < 0 ? (C)0 - a : a")
         .float(Exact(|[a, ..]| a.abs()), "fabs@(a)"),
     row(Op::Acos).float(Rounded(|[a, ..]| a.acos()), "acos@(a)"),
-    // libm's has values below 1.
+    // libm's acosh also returns values for arguments below 1.
     row(Op::Acosh).float(Rounded(|[a, ..]| if a < 1.0 { f64::NAN } else { libm::acosh(a) }), "acosh@(a)"),
     row(Op::Asin).float(Rounded(|[a, ..]| a.asin()), "asin@(a)"),
-    // Those of the standard library lose digits near 0 and 1, and overflow.
+    // The standard library's asinh and atanh lose digits near 0 and 1, and overflow.
     row(Op::Asinh).float(Rounded(|[a, ..]| libm::asinh(a)), "asinh@(a)"),
     row(Op::Atan).float(Rounded(|[a, ..]| a.atan()), "atan@(a)"),
     row(Op::Atanh).float(Rounded(|[a, ..]| libm::atanh(a)), "atanh@(a)"),
@@ -206,7 +207,7 @@ pub(super) static TABLE: &[Elementwise] = &[
         .integer(|[a, ..]| Some(a), "a")
         .float(Exact(|[a, ..]| a.round_ties_even()), "rint@(a)")
         .discontinuous(),
-    // The exponential overflows where that of the precision does.
+    // The exponential must overflow where it does in the given precision.
     row(Op::Sigmoid).float_by_precision(
         [
             Rounded(|[a, ..]| 1.0 / (1.0 + f64::from((-a).exp() as f32))),

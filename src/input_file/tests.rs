@@ -16,7 +16,7 @@ fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
     let mut files = ReadFiles::default();
     assert_eq!(files.read(&path, 3)?, b"one");
     let fault = files.read(&path, 2).err().map(|it| it.to_string());
-    assert_eq!(fault.as_deref(), Some("it has 3 bytes where 2 are the limit"));
+    assert_eq!(fault.as_deref(), Some("it has 3 bytes; the limit is 2"));
     assert_eq!(files.read(&path, 3)?, b"one");
     fs::write(&path, "two")?;
     assert!(files.read(&path, 3).is_err_and(|it| it.to_string().starts_with("its contents have changed")));

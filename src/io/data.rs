@@ -1,7 +1,7 @@
-//! Elements in memory: one vector of a concrete type per tensor, and the one place where numbers are rounded.
+//! Elements in memory: one vector of a concrete type per tensor, and all conversions that round.
 //!
-//! Invariant: every conversion rounds once, to nearest, halves to even; integers that do not fit wrap on their way from
-//! integers and saturate on their way from floats, as CUDA's conversions do.
+//! Invariant: each conversion rounds once, to nearest even. Integers that do not fit wrap when converted from
+//! integers and saturate when converted from floats, as in CUDA.
 
 use grammar::dtype::DType;
 use half::{bf16, f16};
@@ -21,41 +21,43 @@ pub use shadow::{Shadow, ShadowedTensor};
 pub(crate) use strided::for_each_run;
 use strided::{gather, scatter};
 
-/// An element type that the simulator does not compute with.
+/// The error for an element type that the simulator does not support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("element type `{}` is not supported here: use a real type of 16 bits or more, an integer or bool", .0.short_name())]
 pub struct UnsupportedDtype(pub DType);
 
-/// A Rust type that elements have.
+/// A Rust type of elements.
 pub trait Element: Copy + Default + PartialEq + Send + Sync + 'static {
     /// The element type; `Int64` stands for `Index` too.
     const DTYPE: DType;
-    /// Whether it is floating point.
+    /// Whether the type is a floating-point type.
     const FLOAT: bool;
-    /// The value as binary64; integers beyond 2^53 are rounded.
+    /// Converts to binary64; integers beyond 2^53 are rounded.
     fn to_f64(self) -> f64;
-    /// The value as an integer; floats are truncated and saturate.
+    /// Converts to an integer; floats are truncated and saturate.
     fn to_i128(self) -> i128;
-    /// The nearest value and whether it differs. Integers truncate and saturate; bool is `v != 0` and never differs.
+    /// Returns the nearest value and whether it differs from `v`. Integers truncate and saturate; bool is
+    /// `v != 0` and never differs.
     fn from_f64(v: f64) -> (Self, bool);
-    /// The nearest value and whether it differs. Integers wrap; bool is `v != 0` and never differs.
+    /// Returns the nearest value and whether it differs from `v`. Integers wrap; bool is `v != 0` and never
+    /// differs.
     fn from_i128(v: i128) -> (Self, bool);
-    /// The bits, zero-extended.
+    /// Returns the bits, zero-extended.
     fn to_bits(self) -> u64;
-    /// The element with these low bits.
+    /// Returns the element with these low bits.
     fn from_bits(bits: u64) -> Self;
-    /// The elements of `data`, when it holds this type.
+    /// Returns the elements of `data` if they have this type.
     fn of(data: &Data) -> Option<&[Self]>;
 }
 
-/// Writes the enum and what is the same for all types from one list.
+/// Declares the enum and the code that is the same for all types from one list.
 macro_rules! elements {
     ($($(#[$doc:meta])* $name:ident($type:ty) = $dtype:ident $(| $more:ident)?;)*) => {
-        /// The elements of a tensor, or of a rank's part of one, in row-major order.
+        /// The elements of a tensor or of one rank's shard, in row-major order.
         #[derive(Clone, Debug)]
         pub enum Data { $($(#[$doc])* $name(Vec<$type>),)* }
 
-        /// Runs `$body` with `$v` bound to the typed vector inside `$data`.
+        /// Evaluates `$body` with `$v` bound to the typed vector inside `$data`.
         macro_rules! each {
             ($data:expr, $v:ident => $body:expr) => {
                 match $data { $($crate::io::data::Data::$name($v) => $body,)* }
@@ -64,10 +66,10 @@ macro_rules! elements {
         pub(crate) use each;
 
         impl Data {
-            /// `len` zeros. `Index` is kept as `Int64`.
+            /// Creates `len` zeros. `Index` is stored as `Int64`.
             ///
             /// # Errors
-            /// Types of 8 bits or less that are not integers, and complex types.
+            /// Rejects types of 8 bits or less that are not integers, and complex types.
             pub fn zeros(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
                 match dtype {
                     $(DType::$dtype $(| DType::$more)? => Ok(Self::$name(vec![Default::default(); len])),)*
@@ -152,7 +154,7 @@ macro_rules! floats {
 }
 
 elements! {
-    /// Truth values.
+    /// Booleans.
     Bool(bool) = Bool;
     /// binary64.
     F64(f64) = Double;
@@ -191,8 +193,9 @@ integers! {
     U64(u64) = UInt64;
 }
 
-// `half` drops the low 32 bits of a binary64 before it rounds, so ties are wrong there: the way through an
-// odd-rounded binary32 is exact (Boldo and Melquiond, "When double rounding is odd", 2005).
+// `half` drops the low 32 bits of a binary64 before it rounds, so ties are rounded incorrectly. Converting
+// through a binary32 that is rounded to odd is exact (Boldo and Melquiond, "When double rounding is odd",
+// 2005).
 floats! {
     F64(f64) = Double, |v| v, |v| v as f64;
     F32(f32) = Float, |v| v as f32, |v| v as f32;
@@ -223,7 +226,7 @@ impl Element for bool {
 }
 
 impl Data {
-    /// The element type; `Int64` where `Index` was asked for.
+    /// Returns the element type; `Int64` for data created as `Index`.
     pub fn dtype(&self) -> DType {
         fn of<T: Element>(_: &[T]) -> DType {
             T::DTYPE
@@ -231,17 +234,18 @@ impl Data {
         each!(self, v => of(v))
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         each!(self, v => v.len())
     }
 
-    /// Whether it has no elements.
+    /// Returns true if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Element `i`, for scalars and reports. A `u64` beyond `i64` comes as the nearest float.
+    /// Returns element `i`, for scalars and reports. A `u64` beyond the range of `i64` is returned as the
+    /// nearest float.
     pub fn get(&self, i: usize) -> Number {
         fn number<T: Element>(it: T) -> Number {
             match T::DTYPE {
@@ -253,8 +257,8 @@ impl Data {
         each!(self, v => number(v[i]))
     }
 
-    /// Element `i` as a literal that reads back as the same element: a double in its own shortest form, which may be
-    /// longer than that of a float of equal value.
+    /// Returns element `i` as a literal that parses to the same element. A double is printed in its own
+    /// shortest form, which may be longer than that of a float of equal value.
     pub fn text(&self, i: usize) -> String {
         match (self, self.get(i)) {
             (Self::F64(_), Number::Float(it)) if it.is_finite() => match is_plain(it) {
@@ -265,7 +269,7 @@ impl Data {
         }
     }
 
-    /// Sets element `i` with one rounding; true when the value changed by it.
+    /// Sets element `i`, rounding once; returns whether rounding changed the value.
     pub fn set(&mut self, i: usize, value: Number) -> bool {
         fn put<T: Element>(slot: &mut T, value: Number) -> bool {
             let (it, changed) = match value {
@@ -279,8 +283,8 @@ impl Data {
         each!(self, v => put(&mut v[i], value))
     }
 
-    /// The same values in another type, and how many of them changed by rounding or saturation. Floats become
-    /// integers by truncation and integers wrap; neither counts.
+    /// Converts to another type; returns also the number of values that rounding or saturation changed.
+    /// Truncation of floats to integers and wrapping of integers are not counted.
     ///
     /// # Errors
     /// As `zeros`.
@@ -307,22 +311,22 @@ impl Data {
         Ok((out, changed))
     }
 
-    /// The elements as binary64; integers beyond 2^53 are rounded.
+    /// Converts the elements to binary64; integers beyond 2^53 are rounded.
     pub fn to_f64(&self) -> Vec<f64> {
         each!(self, v => v.iter().map(|it| it.to_f64()).collect())
     }
 
-    /// The elements as integers; floats are truncated.
+    /// Converts the elements to integers; floats are truncated.
     pub fn to_i128(&self) -> Vec<i128> {
         each!(self, v => v.iter().map(|it| it.to_i128()).collect())
     }
 
-    /// The elements of `view`, dense. The view must lie inside.
+    /// Returns the elements of `view` as a dense vector. The view must lie inside the data.
     pub fn gather(&self, view: &View) -> Self {
         each!(self, v => gather(v, view).into())
     }
 
-    /// Writes dense elements to `view`; false, and nothing is written, when the types differ.
+    /// Writes dense elements to `view`. Returns false and writes nothing if the types differ.
     pub fn scatter(&mut self, view: &View, from: &Self) -> bool {
         fn same<T: Element>(to: &mut [T], view: &View, from: &Data) -> bool {
             T::of(from).map(|it| scatter(to, view, it)).is_some()
@@ -330,12 +334,13 @@ impl Data {
         each!(self, v => same(v, view, from))
     }
 
-    /// The elements at `indices`, in that order.
+    /// Returns the elements at `indices`, in that order.
     pub fn pick(&self, indices: &[usize]) -> Self {
         each!(self, v => indices.iter().map(|&at| v[at]).collect::<Vec<_>>().into())
     }
 
-    /// Writes element `i` to `indices[i]` where `chosen[i]`; false, and nothing is written, when the types differ.
+    /// Writes element `i` to `indices[i]` if `chosen[i]`. Returns false and writes nothing if the types
+    /// differ.
     pub fn put(&mut self, indices: &[usize], chosen: &[bool], from: &Self) -> bool {
         fn same<T: Element>(to: &mut [T], indices: &[usize], chosen: &[bool], from: &Data) -> bool {
             let Some(from) = T::of(from) else { return false };
@@ -347,7 +352,7 @@ impl Data {
         each!(self, v => same(v, indices, chosen, from))
     }
 
-    /// Whether element `i` has the same type and bits in both.
+    /// Returns whether element `i` has the same type and bits in both.
     pub fn same_bits(&self, i: usize, other: &Self) -> bool {
         fn same<T: Element>(left: T, i: usize, right: &Data) -> bool {
             T::of(right).is_some_and(|it| it[i].to_bits() == left.to_bits())
@@ -355,7 +360,7 @@ impl Data {
         each!(self, v => same(v[i], i, other))
     }
 
-    /// The first element whose bits differ, of two equally long vectors of one type.
+    /// Returns the first index at which the bits of two vectors of equal type and length differ.
     pub fn first_difference(&self, other: &Self) -> Option<usize> {
         fn find<T: Element>(left: &[T], right: &Data) -> Option<usize> {
             let right = T::of(right)?;
@@ -365,14 +370,14 @@ impl Data {
     }
 }
 
-/// Equality of types, lengths and bits: NaNs are equal when their bits are, and 0 differs from -0.
+/// Compares types, lengths and bits: NaNs are equal if their bits are equal, and 0 differs from -0.
 impl PartialEq for Data {
     fn eq(&self, other: &Self) -> bool {
         self.dtype() == other.dtype() && self.len() == other.len() && self.first_difference(other).is_none()
     }
 }
 
-/// A dense tensor.
+/// A dense array.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NdArray {
     /// Extents, slowest first.
@@ -381,7 +386,8 @@ pub struct NdArray {
     pub data: Data,
 }
 
-/// Towards zero with the last bit set when anything was lost: a later rounding to fewer bits is then the only one.
+/// Rounds to odd: toward zero, with the last bit set if the result is inexact. A later rounding to fewer bits
+/// then gives the correctly rounded result.
 fn round_to_odd_f32(v: f64) -> f32 {
     let near = v as f32;
     let back = f64::from(near);
@@ -391,7 +397,7 @@ fn round_to_odd_f32(v: f64) -> f32 {
     f32::from_bits((near.to_bits() - u32::from(back.abs() > v.abs())) | 1)
 }
 
-/// As `odd_f32`, from an integer.
+/// As `round_to_odd_f32`, from an integer to binary64.
 fn round_to_odd_f64(v: i128) -> f64 {
     let near = v as f64;
     let back = near as i128;

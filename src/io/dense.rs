@@ -1,37 +1,38 @@
-//! Dense tensors in host memory, with what is known of their elements.
+//! Dense tensors in host memory with the state of their elements.
 
 use std::borrow::Cow;
 
 use super::data::{Data, Shadow, WrittenMask};
 use crate::plan::View;
 
-/// A dense tensor: what a kernel reads or makes, what goes to a GPU and comes from it.
+/// A dense tensor: an operand or result of a kernel, or the data of a copy to or from a GPU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseTensor {
     /// Extents, slowest first.
     pub shape: Vec<usize>,
     /// Elements in row-major order.
     pub data: Data,
-    /// Which elements come from written storage only.
+    /// The elements that were computed from written storage only.
     pub written: WrittenMask,
-    /// The values without rounding; `None` where all are exact.
+    /// The values without rounding; `None` if all values are exact.
     pub shadow: Option<Shadow>,
 }
 
 impl DenseTensor {
-    /// A tensor whose elements are all written. The shape must hold as many elements as `data`.
+    /// Creates a tensor whose elements are all written. The shape must have as many elements as `data`.
     pub fn full(shape: Vec<usize>, data: Data) -> Self {
         Self { shape, written: WrittenMask::full(data.len()), data, shadow: None }
     }
 
-    /// The same elements, repeated or permuted: `strides` are this tensor's.
+    /// Returns the elements repeated or permuted: the tensor with the new shape and these strides into the
+    /// elements.
     pub fn view(&self, shape: Vec<usize>, strides: Vec<usize>) -> Self {
         let view = View { buffer: 0, offset: 0, shape, strides };
         let (data, written) = (self.data.gather(&view), self.written.gather(&view));
         Self { data, written, shadow: self.shadow.as_ref().map(|it| it.gather(&view)), shape: view.shape }
     }
 
-    /// The shadow, made of the rounded values where all are exact.
+    /// Returns the shadow; for exact values it is created from the values.
     pub fn shadow(&self) -> Cow<'_, Shadow> {
         self.shadow.as_ref().map_or_else(|| Cow::Owned(Shadow::of(&self.data)), Cow::Borrowed)
     }

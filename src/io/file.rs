@@ -1,7 +1,8 @@
-//! Tensors in `.npy` and `.safetensors` files and in flags.
+//! Reads and writes tensors in `.npy` and `.safetensors` files and in command-line flags.
 //!
-//! A flag's value is `@x.npy`, `@w.safetensors#key` (the key may go where the file holds one tensor) or a literal,
-//! `2x2xf32=1 2 3 4`. npy has no bfloat16; safetensors has all types that `Data` holds.
+//! The value of a flag is `@x.npy`, `@w.safetensors#key` (the key is optional if the file contains one
+//! tensor) or a literal such as `2x2xf32=1 2 3 4`. npy has no bfloat16; safetensors has all types that `Data`
+//! supports.
 
 use std::{
     collections::BTreeMap,
@@ -23,79 +24,79 @@ mod safetensors_file;
 #[cfg(test)]
 mod tests;
 
-/// Why a tensor did not come in or go out: where, what is wrong, what to do.
+/// An error in reading or writing a tensor: the file or flag, what is wrong, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
-    /// A flag's value is none of the three forms.
+    /// The value of a flag has none of the three forms.
     #[error(
         "`{text}`: {fault}; expected `@FILE.npy`, `@FILE.safetensors#KEY` or a literal like `2x2xf32=1 2 3 4`"
     )]
     Flag {
         /// The value.
         text: String,
-        /// What is wrong.
+        /// The error.
         fault: String,
     },
-    /// The operating system does not give the file.
+    /// The file cannot be read.
     #[error("cannot read `{}`: {cause}; check the path and its permissions", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// The operating system does not take the file.
+    /// The file cannot be written.
     #[error("cannot write `{}`: {cause}; check that the folder exists and has space", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         cause: io::Error,
     },
-    /// The file does not hold what its name says, or one place is named twice.
+    /// The file does not have the format of its name, or two tensors are written to the same place.
     #[error("`{}`: {fault}; {advice}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         fault: String,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
     },
-    /// The file's format has no such element type.
-    #[error("`{}`: npy has no {}; name a .safetensors file", path.display(), dtype.short_name())]
+    /// The file's format does not support the element type.
+    #[error("`{}`: npy does not support {}; use a .safetensors file", path.display(), dtype.short_name())]
     UnsupportedByFormat {
         /// The file.
         path: PathBuf,
         /// The type.
         dtype: DType,
     },
-    /// The element type is another one, and not both are floats.
-    #[error("`{origin}` holds {}, the program wants {}; convert it first (only floats are converted here)",
+    /// The element types differ, and not both are floating-point types.
+    #[error("`{origin}` contains {}, the program requires {}; convert it first (only floating-point types are converted automatically)",
         found.short_name(), wanted.short_name())]
     Dtype {
         /// The file or `literal`.
         origin: String,
-        /// The type it has.
+        /// The type in the file or literal.
         found: DType,
-        /// The type that the tensor has.
+        /// The type of the program's tensor.
         wanted: DType,
     },
-    /// The wanted type is not supported.
+    /// The required type is not supported.
     #[error(transparent)]
     Unsupported(#[from] UnsupportedDtype),
 }
 
-/// A place for one tensor. Displays as the flag's value.
+/// The location of one tensor in a file. Displays as the value of the flag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorFile {
-    /// numpy's format, one tensor.
+    /// A file in numpy's format, with one tensor.
     Npy(PathBuf),
-    /// Named tensors.
+    /// A file with named tensors.
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// The tensor's name; `None`: the only one, and `tensor` when written.
+        /// The tensor's name; `None` reads the only tensor, and writes one called `tensor`.
         key: Option<String>,
     },
 }
@@ -105,16 +106,16 @@ pub enum TensorFile {
 pub enum TensorSource {
     /// A file.
     File(TensorFile),
-    /// The tensor itself.
+    /// A literal tensor.
     Literal(NdArray),
 }
 
-/// A tensor that came in.
+/// A tensor that was read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedTensor {
-    /// The tensor, of the wanted type.
+    /// The tensor, with the required type.
     pub tensor: NdArray,
-    /// The float type that it was converted from, when that is another one.
+    /// The floating-point type that it was converted from, if it was converted.
     pub converted: Option<DType>,
 }
 
@@ -128,7 +129,7 @@ impl fmt::Display for TensorFile {
     }
 }
 
-/// `@x.npy` or `@w.safetensors#key`.
+/// Parses `@x.npy` or `@w.safetensors#key`.
 impl FromStr for TensorFile {
     type Err = IoError;
 
@@ -138,7 +139,7 @@ impl FromStr for TensorFile {
         let name = text.strip_prefix('@').ok_or_else(|| flag("a file starts with `@`"))?;
         if let Some((path, key)) = name.rsplit_once(&format!("{SAFETENSORS}#")) {
             return match key {
-                "" => Err(flag("there is no key behind `#`")),
+                "" => Err(flag("there is no key after `#`")),
                 _ => Ok(Self::Safetensors {
                     path: format!("{path}{SAFETENSORS}").into(),
                     key: Some(key.to_owned()),
@@ -148,12 +149,12 @@ impl FromStr for TensorFile {
         match name {
             _ if name.ends_with(".npy") => Ok(Self::Npy(name.into())),
             _ if name.ends_with(SAFETENSORS) => Ok(Self::Safetensors { path: name.into(), key: None }),
-            _ => Err(flag("the file's name tells no format")),
+            _ => Err(flag("the file name must end in `.npy` or `.safetensors`")),
         }
     }
 }
 
-/// A file or a literal.
+/// Parses a file or a literal.
 impl FromStr for TensorSource {
     type Err = IoError;
 
@@ -168,10 +169,12 @@ impl FromStr for TensorSource {
 }
 
 impl TensorSource {
-    /// The tensor as `dtype`. Floats are converted to another float type, rounding to nearest, halves to even.
+    /// Returns the tensor with element type `dtype`. Floats are converted to other floating-point types with
+    /// rounding to nearest even.
     ///
     /// # Errors
-    /// A file that cannot be read or holds something else; a type that is not the wanted one, unless both are floats.
+    /// Reports a file that cannot be read or has another format, and a type that differs from `dtype` unless
+    /// both are floating-point types.
     pub fn load(&self, dtype: DType) -> Result<LoadedTensor, IoError> {
         let (tensor, origin) = match self {
             Self::File(file) => (file.read()?, file.to_string()),
@@ -190,17 +193,17 @@ impl TensorSource {
 }
 
 impl TensorFile {
-    /// The file's path.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         match self {
             Self::Npy(path) | Self::Safetensors { path, .. } => path,
         }
     }
 
-    /// That the file's format has an element type.
+    /// Checks that the file's format supports an element type.
     ///
     /// # Errors
-    /// bfloat16 in npy.
+    /// Reports bfloat16 in npy.
     pub fn check_dtype(&self, dtype: DType) -> Result<(), IoError> {
         match self {
             Self::Npy(path) if dtype == DType::BFloat => {
@@ -210,20 +213,20 @@ impl TensorFile {
         }
     }
 
-    /// The tensor in the file, of the type that it has there.
+    /// Reads the tensor with the type that it has in the file.
     ///
     /// # Errors
-    /// A file that cannot be read, is not of its format, or holds a type that `Data` does not.
+    /// Reports a file that cannot be read, is not of its format, or has a type that `Data` does not support.
     pub fn read(&self) -> Result<NdArray, IoError> {
         let path = self.path();
         let bytes = input_file::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
         self.decode(&bytes)
     }
 
-    /// The tensor in the contents of the file.
+    /// Decodes the tensor from the contents of the file.
     ///
     /// # Errors
-    /// As `read`, of contents.
+    /// As `read`, for the contents.
     pub fn decode(&self, bytes: &[u8]) -> Result<NdArray, IoError> {
         match self {
             Self::Npy(path) => npy::read(path, bytes),
@@ -232,10 +235,10 @@ impl TensorFile {
     }
 }
 
-/// Writes tensors; those of one safetensors file go there together. A file that exists is replaced.
+/// Writes tensors. Tensors of the same safetensors file are written together. An existing file is replaced.
 ///
 /// # Errors
-/// bfloat16 to npy; a file or key that is named twice; a file that cannot be written.
+/// Reports bfloat16 in npy, a file or key that is given twice, and a file that cannot be written.
 pub fn save(tensors: &[(TensorFile, &NdArray)]) -> Result<(), IoError> {
     let mut files: BTreeMap<&Path, Vec<(&TensorFile, &NdArray)>> = BTreeMap::new();
     for (file, tensor) in tensors {
@@ -249,8 +252,12 @@ pub fn save(tensors: &[(TensorFile, &NdArray)]) -> Result<(), IoError> {
         let mut named = BTreeMap::new();
         for (key, tensor) in keys {
             if named.insert(key, tensor).is_some() {
-                let fault = "two tensors go to the same place".to_owned();
-                return Err(format_error(path, fault, "name another file, or keys in a .safetensors file"));
+                let fault = "two tensors are written to the same place".to_owned();
+                return Err(format_error(
+                    path,
+                    fault,
+                    "use different files, or different keys in a .safetensors file",
+                ));
             }
         }
         let bytes = match named.get(&None) {

@@ -1,6 +1,7 @@
-//! Generated inputs: values that depend on the seed, the input and the element's place in the whole tensor only.
+//! Generated inputs. A value depends only on the seed, the input and the element's position in the whole
+//! tensor.
 //!
-//! Invariant: sharding never changes a value; every rank computes its own part.
+//! Invariant: sharding never changes a value; each rank generates its own shard.
 
 use std::str::FromStr;
 
@@ -12,20 +13,20 @@ use crate::{
     plan::ShardLayout,
 };
 
-/// What generated inputs look like.
+/// The kind of generated inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputKind {
-    /// Small integers, possibly sparse, whose sums of products are representable.
+    /// Small integers, possibly sparse, chosen so that sums of products are representable.
     Exact,
     /// Uniform in [-1, 1), rounded to the type; small integers for integer types.
     Random,
-    /// The rank that owns the element; 0 in a whole tensor.
+    /// The rank that holds the element; 0 in a whole tensor.
     Rank,
     /// Zero.
     Zeros,
 }
 
-/// The words of `--inputs`.
+/// Parses the value of `--inputs`.
 impl FromStr for InputKind {
     type Err = String;
 
@@ -51,23 +52,25 @@ impl std::fmt::Display for InputKind {
     }
 }
 
-/// Which integers `exact` draws.
+/// The distribution of the integers of `exact` inputs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ExactRange {
-    /// Values are -magnitude ..= magnitude, evenly.
+    /// Values are uniform in -magnitude ..= magnitude.
     pub magnitude: u32,
-    /// Share of elements that are drawn; the others are 0. Below 1 only where the magnitude is 1, and then a drawn
-    /// value is -1 or 1.
+    /// Fraction of elements that are drawn; the others are 0. It is below 1 only if the magnitude is 1; a
+    /// drawn value is then -1 or 1.
     pub density: f64,
 }
 
 impl ExactRange {
-    /// The range in which a sum of `terms` products of two operands stays an integer of at most 2^`significand_bits`.
+    /// Returns the range for which a sum of `terms` products of two operands is an integer of at most
+    /// 2^`significand_bits`.
     ///
-    /// Dense with the largest magnitude v in 4, 3, 2, 1 for which `terms`·v² ≤ 2^p: no sum can then be larger. Where
-    /// even v = 1 is too large, -1, 0 and 1 with the density q for which the expected number of products that are not
-    /// zero, `terms`·q², is 2^p / 4. That number is binomial, so a sum of magnitude beyond 2^p needs four times as many
-    /// products as expected, all of one sign; the simulator checks all the same.
+    /// The range is dense with the largest magnitude v of 4, 3, 2, 1 for which `terms`·v² ≤ 2^p; no sum can
+    /// then be larger. If even v = 1 is too large, the values are -1, 0 and 1 with the density q for which
+    /// the expected number of nonzero products, `terms`·q², is 2^p / 4. That number has a binomial
+    /// distribution, so a sum beyond 2^p would need four times as many products as expected, all of the same
+    /// sign. The simulator checks for overflow in any case.
     pub fn for_terms(terms: usize, significand_bits: u32) -> Self {
         let (terms, limit) = (terms as f64, 2f64.powi(significand_bits.min(64) as i32));
         let dense = (1..=4).rev().find(|&it| terms * f64::from(it * it) <= limit);
@@ -79,7 +82,7 @@ impl ExactRange {
 
     fn draw(self, bits: u64) -> f64 {
         if self.density < 1.0 {
-            // 53 bits choose whether, one of the others chooses the sign.
+            // 53 bits decide whether the element is drawn; another bit selects the sign.
             return match to_unit_interval(bits) < self.density {
                 true => 1.0 - 2.0 * (bits & 1) as f64,
                 false => 0.0,
@@ -90,22 +93,22 @@ impl ExactRange {
     }
 }
 
-/// Fills the inputs of a program.
+/// A generator of the inputs of a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InputGenerator {
-    /// What values look like.
+    /// The kind of values.
     pub kind: InputKind,
-    /// Another seed gives other values.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// The integers of `Kind::Exact`, and of integer inputs of `Kind::Random`.
+    /// The integers of `InputKind::Exact`, and of integer inputs of `InputKind::Random`.
     pub exact: ExactRange,
 }
 
 impl InputGenerator {
-    /// The part of input number `position` that `layout` gives to `rank`.
+    /// Generates the shard of input number `position` that `layout` assigns to `rank`.
     ///
     /// # Errors
-    /// An element type that `Data` does not hold.
+    /// Rejects element types that `Data` does not support.
     pub fn fill(
         &self,
         position: usize,
@@ -118,7 +121,7 @@ impl InputGenerator {
         Ok(self.draw(position, data, &starts, len, rank))
     }
 
-    /// The whole of input number `position`.
+    /// Generates the whole tensor of input number `position`.
     ///
     /// # Errors
     /// As `fill`.
@@ -127,14 +130,15 @@ impl InputGenerator {
         Ok(self.draw(position, Data::zeros(dtype, len)?, &[0], len, 0))
     }
 
-    /// Runs of `len` elements, by where they begin in the whole.
+    /// Generates runs of `len` elements that begin at `starts` in the whole tensor.
     fn draw(&self, position: usize, mut data: Data, starts: &[usize], len: usize, rank: usize) -> Data {
         let key = mix(mix(self.seed).wrapping_add(position as u64));
         each!(&mut data, to => self.draw_runs(to, key, starts, len, rank));
         data
     }
 
-    /// Each element's value depends on its place in the whole alone, so threads share the work.
+    /// Generates runs on several threads, since each value depends only on the element's position in the
+    /// whole tensor.
     fn draw_runs<T: Element>(&self, to: &mut [T], key: u64, starts: &[usize], len: usize, rank: usize) {
         crate::threads::start_workers();
         to.par_chunks_mut(len.max(1)).zip(starts).for_each(|(run, start)| {
@@ -162,14 +166,14 @@ impl InputGenerator {
     }
 }
 
-/// Elements that a thread makes at a time.
+/// Number of elements that a thread generates at a time.
 const CHUNK_LEN: usize = 1 << 16;
 
 /// 2^64 divided by the golden ratio, the increment of SplitMix64.
 const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A SplitMix64 step: increment, then the finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom number
-/// generators", 2014; constants of Vigna's splitmix64.c).
+/// Performs a SplitMix64 step: increment, then the finaliser (Steele, Lea and Flood, "Fast splittable
+/// pseudorandom number generators", 2014; constants of Vigna's splitmix64.c).
 pub(crate) fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(GOLDEN_GAMMA);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -177,14 +181,14 @@ pub(crate) fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The next number of the SplitMix64 generator with this state, which moves on.
+/// Returns the next number of the SplitMix64 generator and advances its state.
 pub fn split_mix(state: &mut u64) -> u64 {
     let bits = mix(*state);
     *state = state.wrapping_add(GOLDEN_GAMMA);
     bits
 }
 
-/// The upper 53 bits as a number in [0, 1).
+/// Converts the upper 53 bits to a number in [0, 1).
 fn to_unit_interval(bits: u64) -> f64 {
     (bits >> 11) as f64 / 2f64.powi(53)
 }

@@ -1,4 +1,5 @@
-//! Tensors in and out: elements and their rounding, generated inputs, files, and the parts that ranks hold.
+//! Input and output of tensors: elements and their rounding, generated inputs, files, and the shards of
+//! ranks.
 
 pub mod data;
 pub mod dense;

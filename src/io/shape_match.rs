@@ -1,9 +1,10 @@
-//! The shapes in which a file may hold a tensor.
+//! Matches the shape of a tensor in a file with the shapes that the program's tensor may have.
 //!
-//! A whole tensor may have its logical shape or its printed shape: the loop domain in the order of the text, device axes
-//! included, reductions left out. One rank's part may have its local logical shape or its local printed shape, where a
-//! device axis has extent 1 or is absent. A broadcast axis of extent 1 may be absent; an expanded broadcast axis may have
-//! extent 1, and its elements repeat. Every other shape is refused, even if it holds the same number of elements.
+//! A whole tensor may have its logical shape or its printed shape: the loop domain in the order of the text,
+//! with device axes and without reduction axes. One rank's shard may have its local logical shape or its
+//! local printed shape, in which a device axis has extent 1 or is absent. A broadcast axis of extent 1 may be
+//! absent; an expanded broadcast axis may have extent 1, and its elements are repeated. Any other shape is
+//! rejected, even if it has the same number of elements.
 
 use std::fmt;
 
@@ -12,16 +13,16 @@ use crate::{
     plan::{IoBinding, View},
 };
 
-/// Which elements a file holds.
+/// The part of a tensor that a file contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// Those of the whole tensor.
+    /// The whole tensor.
     Whole,
-    /// Those of one rank's part.
+    /// One rank's shard.
     Local,
 }
 
-/// A file's shape is none of those that the tensor may have.
+/// The error for a file whose shape is not one of the accepted shapes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ShapeMismatch {
     name: String,
@@ -30,7 +31,7 @@ pub struct ShapeMismatch {
     hint: Option<Hint>,
 }
 
-/// What the file probably holds instead.
+/// The probable contents of a file whose shape is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Hint {
     Transposed,
@@ -44,11 +45,11 @@ enum Hint {
 /// An axis of an accepted shape.
 #[derive(Clone, Copy, Debug)]
 struct FileAxis {
-    /// Its extent in the file.
+    /// The extent in the file.
     extent: usize,
-    /// Which axis of `Form::target` it is.
+    /// The corresponding axis of `AcceptedShape::target`.
     target: usize,
-    /// Whether the file may leave it out; the extent is then 1.
+    /// Whether the file may omit the axis; its extent is then 1.
     is_optional: bool,
 }
 
@@ -57,14 +58,15 @@ struct FileAxis {
 struct AcceptedShape {
     /// The axes of the file.
     axes: Vec<FileAxis>,
-    /// Extents of the same elements in the row-major order of the program.
+    /// The extents of the same elements in the program's row-major order.
     target: Vec<usize>,
 }
 
-/// The tensor in its logical shape: whole, or the part of the port's rank.
+/// Converts a tensor of a file to its logical shape: the shape of the whole tensor, or of the shard of the
+/// port's rank.
 ///
 /// # Errors
-/// A shape that the tensor does not have.
+/// Rejects shapes that the tensor may not have.
 pub fn to_logical(tensor: NdArray, port: &IoBinding, scope: Scope) -> Result<NdArray, ShapeMismatch> {
     let forms = accepted_shapes(port, scope);
     let Some(view) = forms.iter().find_map(|form| form.view(&tensor.shape)) else {
@@ -81,8 +83,10 @@ pub fn to_logical(tensor: NdArray, port: &IoBinding, scope: Scope) -> Result<NdA
     Ok(NdArray { shape, data })
 }
 
-/// Whether one shape is the other one with neighbouring dimensions split or merged, extents of 1 aside. Programs whose
-/// outputs are compared may differ by that: a pass may make a split explicit.
+/// Returns whether one shape results from the other by splitting or merging adjacent dimensions, ignoring
+/// extents of 1.
+///
+/// Outputs of compared programs may differ in this way, because a pass may make a split explicit.
 pub fn is_regrouping(one: &[usize], other: &[usize]) -> bool {
     if one == other {
         return true;
@@ -101,7 +105,7 @@ pub fn is_regrouping(one: &[usize], other: &[usize]) -> bool {
             (Some(a), Some(b)) => (a, b),
             (Some(_), None) | (None, Some(_)) => return false,
         };
-        // One side has to keep a single dimension until both sizes are equal.
+        // Until both sizes are equal, at least one side must consist of a single dimension.
         let (mut splits_mine, mut splits_theirs) = (false, false);
         while mine != theirs {
             let (less, rest, is_split) = match mine < theirs {
@@ -118,7 +122,7 @@ pub fn is_regrouping(one: &[usize], other: &[usize]) -> bool {
     }
 }
 
-/// Whether two shapes differ in the order of their extents only.
+/// Returns whether two shapes differ only in the order of their extents.
 pub fn is_permutation(one: &[usize], other: &[usize]) -> bool {
     let sorted = |shape: &[usize]| {
         let mut shape = shape.to_vec();
@@ -128,7 +132,7 @@ pub fn is_permutation(one: &[usize], other: &[usize]) -> bool {
     one != other && sorted(one) == sorted(other)
 }
 
-/// Every accepted shape, the logical one first.
+/// Returns all accepted shapes, the logical shape first.
 fn accepted_shapes(port: &IoBinding, scope: Scope) -> Vec<AcceptedShape> {
     let layout = &port.shard.layout;
     let is_broadcast = |dim: usize| port.broadcast.get(dim).copied().unwrap_or(false);
@@ -162,7 +166,7 @@ fn accepted_shapes(port: &IoBinding, scope: Scope) -> Vec<AcceptedShape> {
         });
         forms.push(AcceptedShape { axes: axes.collect(), target: target.clone() });
     }
-    // The logical form of an expanded broadcast, not expanded.
+    // The logical shape with the expanded broadcast axes not expanded.
     if let Some(form) =
         forms.first().filter(|form| form.axes.iter().any(|it| it.extent > 1 && is_broadcast(it.target)))
     {
@@ -177,15 +181,17 @@ fn accepted_shapes(port: &IoBinding, scope: Scope) -> Vec<AcceptedShape> {
 }
 
 impl AcceptedShape {
-    /// The file's shape where no axis is left out.
+    /// Returns the file's shape with no axis omitted.
     fn shape(&self) -> Vec<usize> {
         self.axes.iter().map(|it| it.extent).collect()
     }
 
-    /// Where a file of a shape has the elements of `target`, in that order; `None` where the shape is another one.
+    /// Returns a view of the elements of `target`, in order, in a file with this shape, or `None` if the
+    /// shape does not match.
     ///
-    /// Extents of 1 hold no order: between two others there are as many of them in the file as axes, less at most the optional
-    /// ones.
+    /// Extents of 1 cannot be distinguished from each other: between two other extents, the file must have at
+    /// least as many of them as there are required axes of extent 1, and at most as many as there are axes of
+    /// extent 1.
     fn view(&self, shape: &[usize]) -> Option<View> {
         let mut strides = vec![0; self.target.len()];
         let file = View::contiguous(0, shape.to_vec());
@@ -214,7 +220,8 @@ impl AcceptedShape {
         })
     }
 
-    /// Strides whose axes of extent 1 are those of a row-major view, so that views of equal meaning are equal.
+    /// Replaces the strides of axes of extent 1 by those of a row-major view, so that equivalent views
+    /// compare equal.
     fn normal(&self, mut strides: Vec<usize>) -> Vec<usize> {
         let plain = View::contiguous(0, self.target.clone());
         for (at, stride) in strides.iter_mut().enumerate() {
@@ -226,7 +233,7 @@ impl AcceptedShape {
     }
 }
 
-/// Passes over extents of 1; `None` unless there are `required` to `units` of them.
+/// Skips extents of 1; returns `None` unless there are between `required` and `units` of them.
 fn skip_units<'a>(
     dims: &mut std::iter::Peekable<impl Iterator<Item = (&'a usize, &'a usize)>>,
     required: usize,
@@ -262,7 +269,7 @@ fn mismatch(found: Vec<usize>, port: &IoBinding, scope: Scope, accepted: &[Accep
     let wanted = shapes.first().map_or(String::new(), |it| format!("{it:?}"));
     let whose = match scope {
         Scope::Whole => format!("{} has shape {wanted}", port.name),
-        Scope::Local => format!("a rank's part of {} has shape {wanted}", port.name),
+        Scope::Local => format!("a rank's shard of {} has shape {wanted}", port.name),
     };
     let wanted = match port.printed_axes.as_ref().and(shapes.get(1)).filter(|it| Some(*it) != shapes.first())
     {
@@ -281,8 +288,12 @@ impl fmt::Display for ShapeMismatch {
             Some(Hint::Flattened) => f.write_str("; flattened?"),
             Some(Hint::Reshaped) => f.write_str("; reshaped?"),
             Some(Hint::UnitAxes) => f.write_str("; axes of extent 1 are missing, extra or misplaced"),
-            Some(Hint::WholeTensor) => write!(f, "; this is the whole tensor: use `{}=`", self.name),
-            Some(Hint::OneRank) => write!(f, "; this is one rank's part: use `{}@local=`", self.name),
+            Some(Hint::WholeTensor) => {
+                write!(f, "; the file contains the whole tensor: use `{}=`", self.name)
+            }
+            Some(Hint::OneRank) => {
+                write!(f, "; the file contains one rank's shard: use `{}@local=`", self.name)
+            }
         }
     }
 }
@@ -332,11 +343,14 @@ mod tests {
         assert_eq!(said(&[1, 6], &rows, Scope::Local), "[1, 6]");
         assert_eq!(said(&[6], &rows, Scope::Local), "[1, 6]");
         let whole = said(&[6], &rows, Scope::Whole);
-        assert_eq!(whole, "has shape [6], but T0 has shape [2, 6]; this is one rank's part: use `T0@local=`");
+        assert_eq!(
+            whole,
+            "has shape [6], but T0 has shape [2, 6]; the file contains one rank's shard: use `T0@local=`"
+        );
         let part = said(&[2, 6], &rows, Scope::Local);
         assert_eq!(
             part,
-            "has shape [2, 6], but a rank's part of T0 has shape [1, 6]; this is the whole tensor: use `T0=`"
+            "has shape [2, 6], but a rank's shard of T0 has shape [1, 6]; the file contains the whole tensor: use `T0=`"
         );
     }
 

@@ -1,38 +1,39 @@
-//! Parts of whole tensors: what a rank holds of a global tensor, and the global tensor that ranks hold together.
+//! Converts between whole tensors and the shards that ranks hold.
 
 use crate::{
     io::data::{Data, NdArray, Shadow, ShadowedTensor, UnsupportedDtype, WrittenMask, shadow::Estimate},
     plan::ShardLayout,
 };
 
-/// Why a tensor and its parts do not fit.
+/// An error in slicing or assembling a tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ShardError {
-    /// The tensor has another shape than the layout's whole.
-    #[error("a tensor of shape {found:?} does not fit shape {expected:?}")]
+    /// The tensor's shape differs from the whole shape of the layout.
+    #[error("a tensor of shape {found:?} does not match shape {expected:?}")]
     Shape {
         /// The tensor's shape.
         found: Vec<usize>,
-        /// The layout's.
+        /// The layout's shape.
         expected: Vec<usize>,
     },
-    /// A part has another whole or another element type than the first, or not as many elements as its layout.
-    #[error("the part of rank {rank} does not fit the part of rank {first}")]
+    /// A shard has another whole shape or another element type than the first shard, or its number of
+    /// elements differs from its layout.
+    #[error("the shard of rank {rank} does not match the shard of rank {first}")]
     Part {
-        /// Its rank.
+        /// The rank of the shard.
         rank: usize,
-        /// The rank of the first part.
+        /// The rank of the first shard.
         first: usize,
     },
-    /// The parts have a type that `Data` does not hold.
+    /// The shards have a type that `Data` does not support.
     #[error(transparent)]
     Dtype(#[from] UnsupportedDtype),
 }
 
-/// A rank's part of a global tensor.
+/// Returns a rank's shard of a whole tensor.
 ///
 /// # Errors
-/// A tensor that has another shape than the layout's whole.
+/// Rejects a tensor whose shape differs from the whole shape of the layout.
 pub fn local_shard(tensor: &NdArray, layout: &ShardLayout) -> Result<Data, ShardError> {
     if tensor.shape != layout.shape {
         return Err(ShardError::Shape { found: tensor.shape.clone(), expected: layout.shape.clone() });
@@ -43,38 +44,39 @@ pub fn local_shard(tensor: &NdArray, layout: &ShardLayout) -> Result<Data, Shard
     }
 }
 
-/// What one rank holds of a tensor.
+/// The shard of a tensor that one rank holds.
 #[derive(Clone, Copy, Debug)]
 pub struct RankShard<'a> {
     /// The rank.
     pub rank: usize,
-    /// Where its elements sit in the whole.
+    /// The positions of its elements in the whole tensor.
     pub layout: &'a ShardLayout,
-    /// Its elements, row-major.
+    /// Its elements in row-major order.
     pub data: &'a Data,
-    /// Which of them are written.
+    /// The mask of its written elements.
     pub written: &'a WrittenMask,
-    /// Their values without rounding; `None` where all are exact.
+    /// The values without rounding; `None` if all are exact.
     pub shadow: Option<&'a Shadow>,
 }
 
-/// A global tensor put together from parts.
+/// A whole tensor assembled from shards.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AssembledTensor {
-    /// The tensor; a replicated element is that of the first rank that holds it, an element of no rank is 0.
+    /// The tensor. A replicated element has the value of the first rank that holds it; an element that no
+    /// rank holds is 0.
     pub tensor: NdArray,
-    /// Elements that some rank holds and every rank that holds them has written.
+    /// The elements that at least one rank holds and that all ranks holding them have written.
     pub written: WrittenMask,
-    /// For every element the rank that it was taken from; `None` where no rank holds it.
+    /// For each element the rank from which it was taken; `None` if no rank holds it.
     pub owners: Vec<Option<usize>>,
-    /// The first element, in order of ranks, of which two ranks hold different values.
+    /// The first element, in order of ranks, for which two ranks hold different values.
     pub conflict: Option<ReplicaConflict>,
-    /// The tensor's values without rounding; `None` where all are exact.
+    /// The values without rounding; `None` if all are exact.
     pub shadow: Option<Shadow>,
 }
 
 impl AssembledTensor {
-    /// The tensor and its shadow.
+    /// Returns the tensor and its shadow.
     pub fn shadowed(&self) -> ShadowedTensor<'_> {
         ShadowedTensor { tensor: &self.tensor, shadow: self.shadow.as_ref() }
     }
@@ -83,19 +85,21 @@ impl AssembledTensor {
 /// A replicated element that differs between ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplicaConflict {
-    /// Its index in the whole, slowest dimension first.
+    /// Its index in the whole tensor, slowest dimension first.
     pub index: Vec<usize>,
     /// The two ranks.
     pub ranks: [usize; 2],
-    /// What each holds.
+    /// The value on each of them.
     pub values: [String; 2],
 }
 
-/// Puts parts together. Written elements that several ranks hold have to be equal bit for bit, or, where they are inexact,
-/// to have one value by their shadows: ranks may sum in different orders.
+/// Assembles shards. Written elements that several ranks hold must be equal bit for bit or, if they are
+/// inexact, agree by their shadows, because ranks may sum in different orders.
+///
+/// Without shards, the result is an empty tensor.
 ///
 /// # Errors
-/// No part at all gives an empty tensor; parts of different tensors are an error.
+/// Rejects shards of different tensors.
 pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardError> {
     let Some(first) = parts.first() else {
         let tensor = NdArray { shape: vec![0], data: Data::Bool(Vec::new()) };
@@ -118,7 +122,7 @@ pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardErro
         if part.layout.shape != *shape || part.data.len() != indices.len() {
             return Err(ShardError::Part { rank: part.rank, first: first.rank });
         }
-        // Elements that an earlier rank holds are compared before this part's take their places.
+        // Compare elements of earlier ranks before this shard is written.
         let earlier = data.pick(&indices);
         let earlier_shadow = shadow.as_ref().map(|it| it.pick(&indices));
         let fresh: Vec<bool> = indices.iter().map(|&at| owners[at].is_none()).collect();
@@ -154,7 +158,7 @@ pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardErro
     Ok(AssembledTensor { tensor, written: WrittenMask::from_flags(written), owners, conflict, shadow })
 }
 
-/// The index along every dimension of element `at` of a row-major tensor.
+/// Returns the index along each dimension of element `at` of a row-major tensor.
 pub fn unravel_index(mut at: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     for (digit, &extent) in index.iter_mut().zip(shape).rev() {
@@ -169,7 +173,7 @@ mod tests {
     use super::*;
     use crate::plan::{AxisPiece, Number};
 
-    /// Columns of a `[2, 4]` tensor: the `rank`th of `ranks` groups.
+    /// Returns the layout of the `rank`th of `ranks` groups of columns of a `[2, 4]` tensor.
     fn columns(rank: usize, ranks: usize) -> ShardLayout {
         let whole = AxisPiece { extent: 2, coordinate: None };
         let split = [
@@ -212,7 +216,7 @@ mod tests {
         assert!(local_shard(&flat, &columns(1, 2)).is_err());
         assert_eq!(local_shard(&tensor(), &ShardLayout::whole(&[2, 4])), Ok(flat.data));
         let error = local_shard(&tensor(), &ShardLayout::whole(&[4, 2])).map_err(|it| it.to_string());
-        assert_eq!(error, Err("a tensor of shape [2, 4] does not fit shape [4, 2]".to_owned()));
+        assert_eq!(error, Err("a tensor of shape [2, 4] does not match shape [4, 2]".to_owned()));
     }
 
     #[test]

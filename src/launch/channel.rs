@@ -1,11 +1,14 @@
-//! The connection between all ranks of a job, up for the whole run.
+//! Connects all ranks of a job for the whole run.
 //!
-//! A star: rank 0 is connected with every other rank. One thread a connection receives; one sends a heartbeat several
-//! times a second, with a record of how far the rank is (opaque here). A connection that closes without a goodbye, or that is
-//! silent too long, is a fault; so is a rank that gives up. The first fault is reported to all, and ends every wait.
+//! The topology is a star: rank 0 is connected with every other rank. One thread per connection receives
+//! messages. One more thread sends a heartbeat several times a second; the heartbeat carries a record of the
+//! rank's progress, which is opaque to this module. A connection that closes without a goodbye message, a
+//! peer that is silent for too long and a rank that aborts are faults. The first fault is reported to all
+//! ranks and ends every wait.
 //!
-//! A peer that holds the secret may still be faulty: what it can make this process hold is bounded by `MAX_PIECES` pieces of
-//! `MAX_CONTENT` bytes, by `MAX_PART` and by the sizes that `gather` expects. A peer that sends more ends the job.
+//! A peer that holds the secret may still be faulty. The memory that a peer can make this process allocate is
+//! bounded by `MAX_PIECES` pieces of `MAX_CONTENT` bytes, by `MAX_CONTRIBUTION` and by the sizes passed to
+//! `gather`. A peer that sends more ends the job.
 
 use std::{
     net::Shutdown,
@@ -29,14 +32,14 @@ mod shared;
 
 use shared::{HEARTBEAT_INTERVAL, Peer, PeerConnection, Piece, Shared};
 
-/// How long a channel waits.
+/// The time limits of a channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// For the ranks to find each other.
+    /// Time for the ranks to find each other.
     pub rendezvous: Duration,
-    /// For a connected rank that says nothing at all.
+    /// Time after which a connected rank that sends nothing is considered lost.
     pub silence: Duration,
-    /// For ranks that are alive to call an `all_gather` that others wait in.
+    /// Time for ranks that are alive to call an `all_gather` in which other ranks wait.
     pub step: Duration,
 }
 
@@ -50,20 +53,20 @@ impl Default for Timeouts {
     }
 }
 
-/// Most bytes of one rank's part of an `all_gather`.
+/// Maximum size of one rank's contribution to an `all_gather`, in bytes.
 const MAX_CONTRIBUTION: usize = 64 << 20;
-/// Most bytes of all ranks' parts of one `all_gather`.
+/// Maximum size of all ranks' contributions to one `all_gather`, in bytes.
 const MAX_GATHERED: usize = 256 << 20;
-/// Most characters of a reason that goes to other ranks.
+/// Maximum number of characters of an abort reason that is sent to other ranks.
 const MAX_REASON: usize = 16 << 10;
 
 /// The side channel between the ranks of a job.
 pub struct Channel {
-    /// This rank.
+    /// Rank of this process.
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
-    /// This rank among those of its host.
+    /// Rank of this process among the processes of its host.
     pub local_rank: usize,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -73,7 +76,7 @@ impl Channel {
     /// Connects this process with the other ranks of its job.
     ///
     /// # Errors
-    /// Ranks that are not found in time.
+    /// Returns an error if the ranks do not find each other before the time-out.
     pub fn open(
         launch: &LaunchInfo,
         address: &Address,
@@ -88,7 +91,7 @@ impl Channel {
         })
     }
 
-    /// The channel of a job of one process.
+    /// Returns the channel of a job of one process.
     pub fn single_process() -> Self {
         let launch =
             LaunchInfo { launcher: "none", rank: 0, world: 1, local_rank: 0, local_size: Some(1), job: None };
@@ -129,10 +132,11 @@ impl Channel {
         Ok(Self { rank, world, local_rank, shared, threads })
     }
 
-    /// Every rank's bytes, by rank, on every rank. All ranks have to call it, in the same order. A part has 64 MiB at most.
+    /// Returns every rank's bytes, by rank, on every rank. All ranks must call it, in the same order. A
+    /// contribution has at most 64 MiB.
     ///
     /// # Errors
-    /// The job's fault; ranks that are alive and do not call it.
+    /// Returns the job's fault, or a fault that names ranks that are alive and do not call it.
     pub fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, LaunchError> {
         let shared = &self.shared;
         if let Some(fault) = self.fault() {
@@ -142,7 +146,8 @@ impl Channel {
             return Ok(vec![mine.to_vec()]);
         }
         if mine.len() > MAX_CONTRIBUTION {
-            let reason = format!("a part of {} bytes, where {MAX_CONTRIBUTION} are allowed", mine.len());
+            let reason =
+                format!("a contribution of {} bytes exceeds the limit of {MAX_CONTRIBUTION}", mine.len());
             return Err(shared.record_fault(self.abort_error(Exit::InternalError, &reason)));
         }
         if self.rank == 0 {
@@ -152,7 +157,7 @@ impl Channel {
             let bytes = message::encode(&parts).unwrap_or_default();
             if bytes.len() > MAX_GATHERED {
                 let reason =
-                    format!("an all-gather of {} bytes, where {MAX_GATHERED} are allowed", bytes.len());
+                    format!("an all-gather of {} bytes exceeds the limit of {MAX_GATHERED}", bytes.len());
                 return Err(shared.record_fault(self.abort_error(Exit::InternalError, &reason)));
             }
             for (more, piece) in pieces(&bytes) {
@@ -164,22 +169,22 @@ impl Channel {
         self.send_contribution(Operation::AllGather, mine)?;
         let bytes = shared.wait(|state| {
             let bytes = state.take_gathered()?;
-            // Rank 0 has consumed the last piece, and says so by this.
+            // The answer implies that rank 0 has consumed the last piece, so no `Credit` follows for it.
             state.credits += 1;
             Some(bytes)
         })?;
         let all: Vec<&Bytes> = message::decode(&bytes).unwrap_or_default();
         if all.len() != self.world {
-            let fault = "an all-gather of another number of ranks".to_owned();
+            let fault = "sent an all-gather with the wrong number of ranks".to_owned();
             return Err(shared.record_fault(LaunchError::Protocol { rank: 0, fault }));
         }
         Ok(all.into_iter().map(|it| it.to_vec()).collect())
     }
 
-    /// As `all_gather`, of values.
+    /// Gathers one value of each rank, like `all_gather`.
     ///
     /// # Errors
-    /// As `all_gather`; a rank that gives something else.
+    /// Fails like `all_gather`, and if a rank sends bytes that do not decode to a `T`.
     pub fn all_gather_values<T: Serialize + DeserializeOwned>(
         &self,
         mine: &T,
@@ -194,11 +199,12 @@ impl Channel {
         all.iter().enumerate().map(decode).collect()
     }
 
-    /// Every rank's bytes, by rank, on rank 0; nothing on the others. All ranks have to call it, in the order of other calls.
-    /// Rank `r` gives `sizes[r]` bytes; only rank 0 looks at `sizes`.
+    /// Returns every rank's bytes, by rank, on rank 0, and nothing on the other ranks. All ranks must call
+    /// it, in the same order as their other collective calls. Rank `r` sends `sizes[r]` bytes; only rank 0
+    /// reads `sizes`.
     ///
     /// # Errors
-    /// As `all_gather`; a rank that gives more or fewer bytes.
+    /// Fails like `all_gather`, and if a rank sends more or fewer bytes.
     pub fn gather(&self, mine: Vec<u8>, sizes: &[usize]) -> Result<Vec<Vec<u8>>, LaunchError> {
         if let Some(fault) = self.fault() {
             return Err(fault);
@@ -211,13 +217,13 @@ impl Channel {
         match all.iter().enumerate().skip(1).find(|(rank, it)| it.len() != size(*rank)) {
             None => Ok(all),
             Some((rank, it)) => {
-                let fault = format!("{} bytes where {} were expected", it.len(), size(rank));
+                let fault = format!("sent {} bytes, and {} were expected", it.len(), size(rank));
                 Err(self.shared.record_fault(LaunchError::Protocol { rank, fault }))
             }
         }
     }
 
-    /// Sends this rank's contribution to rank 0, a piece for each credit.
+    /// Sends this rank's contribution to rank 0, one piece per credit.
     fn send_contribution(&self, operation: Operation, mine: &[u8]) -> Result<(), LaunchError> {
         let shared = &self.shared;
         for (more, piece) in pieces(mine) {
@@ -233,7 +239,8 @@ impl Channel {
         Ok(())
     }
 
-    /// On rank 0: all contributions, by rank, of `limit(rank)` bytes at most.
+    /// Returns the contributions of all ranks, by rank, each of at most `limit(rank)` bytes. Only rank 0
+    /// calls it.
     fn collect_contributions(
         &self,
         operation: Operation,
@@ -266,14 +273,14 @@ impl Channel {
             for (at, piece) in pieces {
                 let link = &shared.connections[at];
                 if piece.operation != operation {
-                    return Err(broken(link.peer, "another operation than rank 0's"));
+                    return Err(broken(link.peer, "takes part in another collective than rank 0"));
                 }
                 let whole = &mut all[link.peer];
                 if whole.len() + piece.bytes.len() > limit(link.peer) {
-                    return Err(broken(link.peer, "more bytes than it may give"));
+                    return Err(broken(link.peer, "sent more bytes than expected"));
                 }
                 whole.extend(piece.bytes);
-                // The answer to an `all_gather` says so for the last piece.
+                // The answer to an `all_gather` implies the credit for its last piece.
                 if piece.has_more || operation == Operation::Gather {
                     shared.send(link, &Message::Credit)?;
                 }
@@ -287,18 +294,19 @@ impl Channel {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// As `all_gather`.
+    /// Fails like `all_gather`.
     pub fn barrier(&self) -> Result<(), LaunchError> {
         self.all_gather(&[]).map(|_| ())
     }
 
-    /// Sets how a heartbeat finds out how far this rank is. It is called from another thread, several times a second, and
-    /// must not wait.
+    /// Sets the function that returns this rank's progress record for heartbeats. Another thread calls it
+    /// several times a second, so it must not block.
     pub fn set_progress_source(&self, record: impl Fn() -> Vec<u8> + Send + 'static) {
         self.shared.lock().progress_record = Box::new(record);
     }
 
-    /// What each rank's last heartbeat contained, by rank, and how old it is; rank 0 hears all, the others only rank 0.
+    /// Returns the age and content of each rank's last heartbeat, by rank. Rank 0 receives the heartbeats of
+    /// all ranks; the other ranks receive only those of rank 0.
     pub fn progress_records(&self) -> Vec<Option<(Duration, Vec<u8>)>> {
         let mut records: Vec<_> = (0..self.world).map(|_| None).collect();
         let state = self.shared.lock();
@@ -310,7 +318,7 @@ impl Channel {
         records
     }
 
-    /// Gives up, and the whole job with it. The first fault counts.
+    /// Aborts the whole job. If a fault is already recorded, that fault remains.
     pub fn abort(&self, exit: Exit, reason: &str) {
         self.shared.send_heartbeat();
         self.shared.record_fault(self.abort_error(exit, reason));
@@ -321,25 +329,26 @@ impl Channel {
         LaunchError::Aborted { rank: self.rank, exit: exit.into(), reason }
     }
 
-    /// Says that the whole job is lost.
+    /// Reports that the whole job is lost.
     pub fn fail(&self, fault: LaunchError) {
         self.shared.record_fault(fault);
     }
 
-    /// Why the job is lost, if it is.
+    /// Returns the fault for which the job is lost, if any.
     pub fn fault(&self) -> Option<LaunchError> {
         self.shared.lock().fault.clone()
     }
 
-    /// On rank 0: sends all the exit code with which the lost job ends.
+    /// Sends all ranks the exit code with which the lost job ends. Only rank 0 calls it.
     pub fn broadcast_exit_code(&self, exit: FailureExit) {
         for link in &self.shared.connections {
-            // A rank that does not receive it ends all the same.
+            // A rank that does not receive the exit code ends with that of its own fault.
             let _ = self.shared.transmit(link, &Message::ExitCode(exit));
         }
     }
 
-    /// The exit code that rank 0 gave, if it gives one in time; a rank 0 that has left, or is silent, is not waited for.
+    /// Returns the exit code that rank 0 sent, or `None` if none arrives before the time-out. Does not wait
+    /// for a rank 0 that has left or is silent.
     pub fn wait_for_exit_code(&self, patience: Duration) -> Option<FailureExit> {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
@@ -358,7 +367,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.is_closing = true;
-        // Another thread may be about to send it, and a goodbye must not come first.
+        // Another thread may be about to send the fault, and a goodbye must not precede it.
         let fault = state.fault.clone();
         drop(state);
         self.shared.changed.notify_all();
@@ -367,7 +376,8 @@ impl Drop for Channel {
                 let _ = self.shared.transmit(link, &Message::Fault(fault.clone()));
             }
             let _ = self.shared.transmit(link, &Message::Goodbye);
-            // The peer may still send: only what it will not read any more is closed.
+            // Shutting down the connection also discards what the peer still sends; nothing reads it any
+            // more.
             let _ = link.stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
@@ -376,7 +386,8 @@ impl Drop for Channel {
     }
 }
 
-/// Bytes in pieces that fit into a message, at least one, and whether another one follows.
+/// Splits bytes into pieces that fit into a message, and returns each with a flag that is set if another
+/// piece follows. There is at least one piece.
 fn pieces(bytes: &[u8]) -> impl Iterator<Item = (bool, &[u8])> {
     let last = bytes.len().saturating_sub(1) / MAX_CONTENT;
     (0..=last).map(move |at| (at < last, &bytes[at * MAX_CONTENT..bytes.len().min((at + 1) * MAX_CONTENT)]))

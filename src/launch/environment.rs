@@ -1,44 +1,46 @@
-//! Rank and size from the environment that a launcher sets.
+//! Determines rank and number of ranks from the environment that a launcher sets.
 //!
-//! One family of variables is chosen whole: mixing a rank of one launcher with a size of another is how jobs started
-//! inside other jobs go wrong.
+//! The variables of exactly one launcher are used. A mixture of the rank of one launcher and the size of
+//! another is a common error in jobs that are started inside other jobs.
 
 use super::LaunchError;
 
-/// A process's place in its job.
+/// The rank of a process in its job, as its launcher sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaunchInfo {
-    /// Which launcher's variables were found.
+    /// Name of the launcher whose variables were found.
     pub launcher: &'static str,
-    /// This process.
+    /// Rank of this process.
     pub rank: usize,
     /// Number of processes.
     pub world: usize,
-    /// This process among those of its host.
+    /// Rank of this process among the processes of its host.
     pub local_rank: usize,
-    /// Number of processes of its host, where the launcher says so.
+    /// Number of processes of its host, if the launcher sets it.
     pub local_size: Option<usize>,
-    /// What tells this job from others on the same host; the same text on all ranks. `None` where the launcher has none.
+    /// Distinguishes this job from others on the same host; the same text on all ranks. `None` if the
+    /// launcher sets nothing.
     pub job: Option<String>,
 }
 
-/// The names of a launcher's variables.
+/// The names of the variables that a launcher sets.
 struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
-    /// The first one that is set counts.
+    /// The first variable that is set is used.
     size: &'static [&'static str],
     local_rank: &'static [&'static str],
     local_size: &'static [&'static str],
-    /// All that are set count.
+    /// All variables that are set are used.
     job: &'static [&'static str],
-    /// Without this variable the others are about something else.
+    /// A variable without which the others do not describe a rank.
     requires: Option<&'static str>,
-    /// Whether a rank and a size come together or something is wrong. Other tools set these names one by one.
+    /// If set, a rank without a size, or a size without a rank, is an error. Not set for launchers whose
+    /// variables other tools also set one by one.
     is_strict: bool,
 }
 
-/// torchrun's agent may itself have been started by one of the others, so its own mark counts first.
+/// Another launcher may have started torchrun's agent, so the agent's own variable is checked first.
 const LAUNCHERS: &[LauncherVariables] = &[
     TORCHRUN,
     LauncherVariables {
@@ -72,7 +74,8 @@ const LAUNCHERS: &[LauncherVariables] = &[
         requires: None,
         is_strict: false,
     },
-    // A batch script has SLURM_PROCID and SLURM_NTASKS too; only what `srun` starts is a rank, and has a step.
+    // A batch script has SLURM_PROCID and SLURM_NTASKS too. Only processes that `srun` starts are ranks, and
+    // have a step.
     LauncherVariables {
         name: "Slurm",
         rank: "SLURM_PROCID",
@@ -96,7 +99,8 @@ const TORCHRUN: LauncherVariables = LauncherVariables {
     is_strict: false,
 };
 
-/// Every variable that makes a process part of a job: what starts a job of its own removes them.
+/// Returns the names of all variables that make a process part of a job. A process that starts a job removes
+/// them for its children.
 pub fn variable_names() -> impl Iterator<Item = &'static str> {
     LAUNCHERS.iter().flat_map(|it| {
         let others = [it.size, it.local_rank, it.local_size, it.job];
@@ -104,10 +108,10 @@ pub fn variable_names() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// The launcher that started this process; `None` without one.
+/// Returns what the launcher of this process has set, or `None` without a launcher.
 ///
 /// # Errors
-/// A family whose rank or size is missing or does not make sense.
+/// Returns an error if the rank or the size of a launcher is missing or invalid.
 pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<LaunchInfo>, LaunchError> {
     let set = |name: &str| variable(name).filter(|text| !text.trim().is_empty());
     for family in LAUNCHERS {
@@ -123,7 +127,8 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
                 Err(_) => Err(format!("`{name}` is `{text}`, not a number")),
             },
         };
-        // A family that is not there is not asked what its other variables hold.
+        // If the launcher is not present, its other variables are not read, so their values cannot cause
+        // errors.
         if set(family.rank).is_none() && !(family.is_strict && family.size.iter().any(|it| set(it).is_some()))
         {
             continue;
@@ -193,7 +198,7 @@ mod tests {
         ];
         assert_eq!(place(&mixed), Some(("Open MPI", 3, 4, 3)));
         assert_eq!(found(&[("RANK", "1"), ("SLURM_NTASKS", "4")]), Ok(None));
-        // torchrun, started under mpirun once a host.
+        // torchrun, started by mpirun once per host.
         let inside = [mixed.as_slice(), &[("TORCHELASTIC_RUN_ID", "7"), ("LOCAL_RANK", "0")]].concat();
         assert_eq!(place(&inside), Some(("torchrun", 1, 2, 0)));
     }

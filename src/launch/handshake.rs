@@ -1,13 +1,15 @@
-//! Proof that all ranks are about to do the same thing.
+//! Checks that all ranks are about to run the same job.
 //!
-//! Every rank has a manifest of what it holds: sections of text, such as the version, the options, the programs, digests of input
-//! files. Digests of the sections go round first; only of the first section that differs, two ranks exchange the text.
+//! Every rank has a manifest: sections of text such as the version, the options, the programs, and digests of
+//! the input files. The ranks exchange digests of the sections first. Only for the first section that
+//! differs, two ranks exchange the text.
 
 use serde::{Deserialize, Serialize};
 
 use super::{LaunchError, channel::Channel};
 
-/// What a rank holds: named texts, the same names in the same order on every rank that agrees.
+/// The description of the job that a rank is about to run: titled texts. Ranks that agree have the same
+/// sections in the same order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobManifest {
     sections: Vec<Section>,
@@ -15,18 +17,18 @@ pub struct JobManifest {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Section {
-    /// What it is, `the programs`.
+    /// Title of the section, as in `the programs`.
     title: String,
-    /// Where this rank has it from, `a.hir`; it may differ.
+    /// Source of the text on this rank, as in `a.hir`. It may differ between ranks.
     origin: String,
     text: String,
 }
 
-/// Lines around a difference.
+/// Number of lines of context around a difference.
 const CONTEXT_LINES: usize = 2;
-/// Most lines of a difference that are printed.
+/// Maximum number of lines of a difference that are printed.
 const MAX_DIFF_LINES: usize = 60;
-/// Most bytes of a text that is compared line by line.
+/// Maximum size of a text that is compared line by line, in bytes.
 const MAX_DIFF_BYTES: usize = 16 << 20;
 
 impl Section {
@@ -38,7 +40,8 @@ impl Section {
         *hasher.finalize().as_bytes()
     }
 
-    /// What other ranks get of it.
+    /// Returns the section as it is sent to other ranks: a text of more than `MAX_DIFF_BYTES` is replaced by
+    /// its size.
     fn without_large_text(&self) -> Self {
         match self.text.len() {
             ..=MAX_DIFF_BYTES => self.clone(),
@@ -48,7 +51,7 @@ impl Section {
 }
 
 impl JobManifest {
-    /// Adds a text that all ranks have to hold alike, wherever they have it from.
+    /// Adds a text that must be the same on all ranks. Its `origin` may differ.
     pub fn add(&mut self, what: &str, origin: &str, text: String) {
         self.sections.push(Section { title: what.to_owned(), origin: origin.to_owned(), text });
     }
@@ -58,10 +61,11 @@ impl JobManifest {
     }
 }
 
-/// Compares the manifests of all ranks; `None` where they agree, else how they differ, the same text on all ranks.
+/// Compares the manifests of all ranks. Returns `None` if they agree, else a description of the difference,
+/// which is the same text on all ranks.
 ///
 /// # Errors
-/// As `Channel::all_gather`.
+/// Fails like `Channel::all_gather`.
 pub fn compare_manifests(channel: &Channel, mine: &JobManifest) -> Result<Option<String>, LaunchError> {
     let digests = channel.all_gather_values(&mine.digests())?;
     let Some((at, ranks)) = first_difference(&digests) else { return Ok(None) };
@@ -73,7 +77,8 @@ pub fn compare_manifests(channel: &Channel, mine: &JobManifest) -> Result<Option
     Ok(Some(describe_difference(&zero, &other, &ranks)))
 }
 
-/// The first section that is not the same on all ranks, and the ranks, one at least, whose section differs from rank 0's.
+/// Returns the index of the first section that is not the same on all ranks, and the ranks (at least one)
+/// whose section differs from that of rank 0.
 fn first_difference(digests: &[Vec<[u8; 32]>]) -> Option<(usize, Vec<usize>)> {
     let longest = digests.iter().map(Vec::len).max()?;
     (0..longest).find_map(|at| {
@@ -83,7 +88,7 @@ fn first_difference(digests: &[Vec<[u8; 32]>]) -> Option<(usize, Vec<usize>)> {
     })
 }
 
-/// How a section of rank 0 differs from that of the first of `ranks`.
+/// Describes how a section of rank 0 differs from that of the first of `ranks`.
 fn describe_difference(zero: &Section, other: &Section, ranks: &[usize]) -> String {
     let what = if zero.title.is_empty() { &other.title } else { &zero.title };
     let named: Vec<String> = ranks.iter().map(usize::to_string).collect();
@@ -101,7 +106,7 @@ fn describe_difference(zero: &Section, other: &Section, ranks: &[usize]) -> Stri
     lines.truncate(MAX_DIFF_LINES);
     let tail = if more > 0 { format!("\n… {more} more lines") } else { String::new() };
     format!(
-        "the ranks do not hold the same job: {what} of rank{} {} differ from rank 0's\n{}{tail}",
+        "the ranks do not run the same job: {what} of rank{} {} differ from rank 0's\n{}{tail}",
         if ranks.len() == 1 { "" } else { "s" },
         named.join(", "),
         lines.join("\n")
@@ -126,10 +131,10 @@ mod tests {
         let found = first_difference(&[a.digests(), b.digests(), a.digests(), b.digests()]);
         assert_eq!(found, Some((1, vec![1, 3])));
         let text = describe_difference(&a.sections[1], &b.sections[1], &[1, 3]);
-        let wanted = "the ranks do not hold the same job: the programs of ranks 1, 3 differ from rank 0's\n\
+        let wanted = "the ranks do not run the same job: the programs of ranks 1, 3 differ from rank 0's\n\
                       --- rank 0: a.hir\n+++ rank 1: b.hir\n@@ -1,3 +1,3 @@\n x\n-y\n+Y\n z";
         assert_eq!(text, wanted);
-        // A rank that has a section more.
+        // The other rank has one more section.
         let mut longer = a.clone();
         longer.add("the references", "r.hir", "r\n".to_owned());
         assert_eq!(first_difference(&[a.digests(), longer.digests()]), Some((2, vec![1])));

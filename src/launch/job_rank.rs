@@ -1,4 +1,4 @@
-//! One process of a job: connected with the others, guarded, and in the end of one mind with them.
+//! One process of a job: its channel to the other ranks, its watchdog, and the agreement on one exit code.
 
 use std::{
     ops::ControlFlow,
@@ -20,25 +20,25 @@ use super::{
 };
 use crate::{exit::Exit, plan::Plan};
 
-/// For the loss of another rank to be noticed before an error that may come from it is told.
+/// Time to notice the loss of another rank before reporting an error that the loss may have caused.
 const CAUSE_WAIT: Duration = Duration::from_millis(300);
 
-/// This process in its job.
+/// This process as a rank of its job.
 pub struct JobRank {
-    /// The connection with the others.
+    /// The connection to the other ranks.
     pub channel: Arc<Channel>,
-    /// The guard.
+    /// The watchdog, which ends the process if the job is lost.
     pub watchdog: Watchdog,
     progress: Arc<Mutex<RankProgress>>,
     phases: Mutex<Vec<(String, Instant)>>,
 }
 
 impl JobRank {
-    /// Joins the job that the environment describes. A rank that others wait for longer than `timeout` ends the job;
-    /// `end` then ends the process.
+    /// Joins the job that the environment describes. A rank that keeps others waiting for longer than
+    /// `timeout` ends the job; `end` then ends the process.
     ///
     /// # Errors
-    /// Ranks that do not find each other.
+    /// Returns an error if the ranks do not find each other.
     pub fn join(
         launch: &LaunchInfo,
         timeout: Duration,
@@ -49,7 +49,8 @@ impl JobRank {
         let asked = parent_death::watch(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
         let trust = SecretSource::from_environment(&address, &variable)?;
-        // A rank that stands still is found by its records; one that simulates or judges has reasons to let others wait.
+        // The progress records show a rank that is stuck. A rank that simulates or compares results may keep
+        // the others waiting for longer.
         let usual = Timeouts::default();
         let timeouts = Timeouts {
             rendezvous: timeout,
@@ -59,10 +60,10 @@ impl JobRank {
         Self::with_channel(Channel::open(launch, &address, &trust, timeouts)?, timeout, asked, end)
     }
 
-    /// The only process of its job, guarded as others are.
+    /// Returns the only process of a job, with a watchdog as other ranks have.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Returns the operating system's error if signal handlers or threads cannot be set up.
     pub fn single_process(timeout: Duration, end: EndProcess) -> Result<Self, LaunchError> {
         Self::with_channel(Channel::single_process(), timeout, Arc::default(), end)
     }
@@ -83,26 +84,28 @@ impl JobRank {
         Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 
-    /// Says what this rank does now, for reports: `reading the program`. It may last.
+    /// Sets the phase that reports show for this rank, as in `reading the program`. The phase has no time
+    /// limit.
     pub fn set_phase(&self, what: &str) {
         self.set_phase_with_limit(what, PhaseLimit::None);
     }
 
-    /// Says what this rank does now, and how long it may last: a job that stands still in it for longer is lost.
+    /// Sets the phase that reports show for this rank, and its time limit. A job without progress for longer
+    /// than the limit is lost.
     pub fn set_phase_with_limit(&self, what: &str, limit: PhaseLimit) {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         (progress.phase, progress.limit) = (what.to_owned(), limit);
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).push((what.to_owned(), Instant::now()));
     }
 
-    /// What this rank has done so far, in order, and for how long.
+    /// Returns the phases of this rank so far, in order, with their durations.
     pub fn phase_durations(&self) -> Vec<(String, Duration)> {
         let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ends = phases.iter().skip(1).map(|it| it.1).chain([Instant::now()]);
         phases.iter().zip(ends).map(|((what, begin), end)| (what.clone(), end - *begin)).collect()
     }
 
-    /// A program of the job begins: what the last one was doing is no longer told.
+    /// Starts the next program of the job. Reports no longer mention the phases of the previous one.
     pub fn begin_program(&self) {
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.watchdog.set_report_builder(report_without_plans());
@@ -112,8 +115,8 @@ impl JobRank {
         self.set_phase("reading the program");
     }
 
-    /// From here on `run` says how far this rank is in its plan while it runs it; it must not wait. Reports name lines of
-    /// the plans.
+    /// Makes heartbeats carry the result of `run`: the progress of this rank in its plan, while it runs the
+    /// plan. `run` must not block. Reports name lines of the plans from here on.
     pub fn report_plan_progress(
         &self,
         plans: Arc<Vec<Plan>>,
@@ -128,62 +131,64 @@ impl JobRank {
         });
     }
 
-    /// This rank fails, and others would wait for it in vain: the job is lost, unless it is lost already.
+    /// Aborts the job because this rank fails and others would wait for it in vain. Has no effect if the job
+    /// is lost already.
     pub fn give_up(&self, exit: Exit, reason: &str) {
         if self.channel.world == 1 {
             return;
         }
-        // Communication fails where a peer has died, which is then the cause, and known in a moment.
+        // A communication also fails because a peer has died. The loss of the peer is then the cause, and the
+        // channel reports it within moments.
         let until = Instant::now() + CAUSE_WAIT;
         while exit == Exit::Device && self.channel.fault().is_none() && Instant::now() < until {
             thread::sleep(CAUSE_WAIT / 10);
         }
-        // A fault names its rank itself.
+        // The error message of the fault names the rank, so the prefix is removed here.
         let rank = format!("rank {}: ", self.channel.rank);
         self.channel.abort(exit, reason.strip_prefix(&rank).unwrap_or(reason));
     }
 
-    /// Compares what all ranks hold; on all ranks the same difference, if there is one.
+    /// Compares the manifests of all ranks. Returns the same difference on all ranks, if there is one.
     ///
     /// # Errors
-    /// The job's fault.
+    /// Returns the job's fault.
     pub fn compare_manifests(&self, manifest: &JobManifest) -> Result<Option<String>, LaunchError> {
-        self.set_phase("comparing its programs with the other ranks'");
+        self.set_phase("comparing the programs with the other ranks");
         handshake::compare_manifests(&self.channel, manifest)
     }
 
-    /// The exit code of all ranks for a program, the first rank's that is no success, and what ranks say that failed otherwise
-    /// than rank 0. It breaks where no other program can follow, as none does after the `last`; then no rank minds any more that
-    /// others are gone.
+    /// Agrees on the exit code of a program with all ranks: that of the lowest rank that failed, else
+    /// success. Also returns the messages of ranks that failed with another exit code than rank 0. The result
+    /// is `Break` if no other program can follow, which is always so after the `last`; from then on, no rank
+    /// treats the loss of another rank as a fault.
     ///
     /// # Errors
-    /// The job's fault.
+    /// Returns the job's fault.
     pub fn agree_on_exit_code(
         &self,
         exit: Exit,
         message: &str,
         last: bool,
     ) -> Result<(ControlFlow<Exit, Exit>, Vec<String>), LaunchError> {
-        // Where it failed is what reports have to say.
+        // After a failure, reports show the phase in which this rank failed.
         if exit == Exit::Success {
             self.set_phase("finished, waiting for the other ranks");
         }
         let ends: Vec<(Exit, String)> = self.channel.all_gather_values(&(exit, message.to_owned()))?;
         let first = ends.iter().map(|it| it.0).find(|it| *it != Exit::Success).unwrap_or(Exit::Success);
         let end = if last { ControlFlow::Break(first) } else { first.flow() };
-        // From here on the launcher may end whoever is not as quick as the others.
+        // From here on the launcher may kill processes that end later than the others.
         if end.is_break() {
             self.watchdog.disarm();
         }
         let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0 && it.0 != Exit::Success);
-        let told = others.map(|(rank, (exit, message))| {
-            format!("rank {rank} ends with exit code {}: {message}", *exit as u8)
-        });
+        let told = others
+            .map(|(rank, (exit, message))| format!("rank {rank} exits with code {}: {message}", *exit as u8));
         Ok((end, told.collect()))
     }
 }
 
-/// Notes of ranks that have no plans yet.
+/// Returns the report builder for ranks that have no plans yet.
 fn report_without_plans() -> ReportBuilder {
     Box::new(|fault, records| report::job_report(fault, records, &[]))
 }
@@ -197,7 +202,8 @@ mod tests {
 
     const PROGRAM: &str = include_str!("../../tests/cases/launch/loop.hir");
 
-    /// Four ranks whose hosts stand still at these instructions, their streams where they have to wait; what they end with.
+    /// Runs four ranks whose hosts stop at the instructions `at`, and whose streams stop where they must
+    /// wait. Returns how each rank ends.
     fn stalled(at: [u32; 4]) -> Vec<(usize, Exit, Option<String>)> {
         let plans = Arc::new(plans_of(PROGRAM, 4));
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr());
@@ -241,7 +247,7 @@ mod tests {
         ends
     }
 
-    /// What the only process of a job ends with, if it does not end before.
+    /// Returns how the only process of a job ends, or `None` if it does not end within three seconds.
     fn alone(act: impl FnOnce(&JobRank)) -> Option<(Exit, Option<String>)> {
         let (sender, ends) = mpsc::channel();
         let end = Box::new(move |exit, report| {
@@ -255,11 +261,11 @@ mod tests {
     #[test]
     fn what_has_a_limit_does_not_last() {
         let told = alone(|it| it.set_phase_with_limit("waiting", PhaseLimit::Timeout)).and_then(|it| it.1);
-        assert_eq!(told.as_deref(), Some("no rank got any further for 1 s\nrank 0: waiting"));
-        // This may.
+        assert_eq!(told.as_deref(), Some("no rank made progress for 1 s\nrank 0: waiting"));
+        // Phases that have no limit, or a longer one.
         assert_eq!(alone(|it| it.set_phase("judging")), None);
         assert_eq!(alone(|it| it.set_phase_with_limit("starting", PhaseLimit::Startup)), None);
-        // A plan whose executor does not know how far its streams are.
+        // A plan whose executor does not know the progress of its streams.
         let run = PlanProgress { round: 7, completed_rounds: 3, ..PlanProgress::default() };
         let told = alone(|it| it.report_plan_progress(Arc::default(), move || Some(run.clone())));
         assert_eq!(told.map(|it| it.0), Some(Exit::Hang));
@@ -289,14 +295,11 @@ mod tests {
             Some(RankProgress { plan: Some(run), ..RankProgress::default() }.encode())
         };
         let records = [3, 3, 1, 3].map(record);
-        let fault = LaunchError::Aborted {
-            rank: 1,
-            exit: Exit::Hang.into(),
-            reason: "told to end (SIGTERM)".to_owned(),
-        };
+        let fault =
+            LaunchError::Aborted { rank: 1, exit: Exit::Hang.into(), reason: "received SIGTERM".to_owned() };
         let told = report::job_report(&fault, &records, &plans);
         let first: Vec<&str> = told.lines().take(2).collect();
         let cause = "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=0): it is at Communication 3 (Allreduce, line 10, i8=0); ranks 0 1 3 wait in it";
-        assert_eq!(first, ["rank 1: told to end (SIGTERM)", cause]);
+        assert_eq!(first, ["rank 1: received SIGTERM", cause]);
     }
 }

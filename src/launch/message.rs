@@ -1,4 +1,4 @@
-//! What two processes of a job send each other. postcard encodes the messages; `session` encrypts them.
+//! The messages between the processes of a job. postcard encodes them; `session` encrypts them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,12 +7,12 @@ use crate::exit::FailureExit;
 
 /// The version of the messages and of the handshake. Processes of different versions do not connect.
 pub const VERSION: u32 = 2;
-/// Most bytes of content in one message.
+/// Maximum size of the content of one message, in bytes.
 pub const MAX_CONTENT: usize = 1 << 20;
-/// Most bytes of one encoded message.
+/// Maximum size of one encoded message, in bytes.
 pub const MAX_MESSAGE: usize = MAX_CONTENT + 64;
 
-/// Which operation a piece belongs to.
+/// The collective call to which a piece belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Operation {
     /// `Channel::all_gather`.
@@ -30,11 +30,11 @@ pub enum Message {
     Welcome,
     /// To rank 0: a piece of the sender's contribution.
     Contribution {
-        /// What it contributes to.
+        /// The collective call.
         operation: Operation,
-        /// Whether another piece follows.
+        /// Set if another piece follows.
         more: bool,
-        /// At most `MAX_CONTENT`.
+        /// At most `MAX_CONTENT` bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
@@ -42,49 +42,49 @@ pub enum Message {
     Credit,
     /// From rank 0: a piece of all ranks' contributions.
     GatheredData {
-        /// Whether another piece follows.
+        /// Set if another piece follows.
         more: bool,
-        /// At most `MAX_CONTENT`.
+        /// At most `MAX_CONTENT` bytes.
         #[serde(with = "serde_bytes")]
         bytes: Vec<u8>,
     },
-    /// The sender is alive; its progress, opaque here.
+    /// The sender is alive. Carries its progress record, which is opaque here.
     Heartbeat(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// The job is lost, and why.
+    /// The job is lost, with the reason.
     Fault(LaunchError),
-    /// From rank 0: the exit code of all ranks of a lost job.
+    /// From rank 0: the exit code with which all ranks of a lost job end.
     ExitCode(FailureExit),
-    /// The sender leaves in order.
+    /// The sender leaves in an orderly way.
     Goodbye,
 }
 
-/// Bytes that are not one message, or a value that cannot be encoded.
+/// The error for bytes that are not exactly one message, and for a value that cannot be encoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("not a message of this version of hir")]
 pub struct Malformed;
 
 impl Message {
-    /// The message as bytes.
+    /// Encodes the message.
     ///
     /// # Errors
-    /// More than `MAX_MESSAGE` bytes.
+    /// Returns an error if the encoding has more than `MAX_MESSAGE` bytes.
     pub fn encode(&self) -> Result<Vec<u8>, Malformed> {
         encode(self).ok().filter(|it| it.len() <= MAX_MESSAGE).ok_or(Malformed)
     }
 }
 
-/// A value as bytes.
+/// Encodes a value.
 ///
 /// # Errors
-/// A type that postcard does not encode.
+/// Returns an error if postcard does not encode the type.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Malformed> {
     postcard::to_allocvec(value).map_err(|_| Malformed)
 }
 
-/// The value that `encode` encoded.
+/// Decodes a value that `encode` encoded.
 ///
 /// # Errors
-/// Other bytes, or bytes behind the value.
+/// Returns an error for other bytes, and for bytes behind the value.
 pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
@@ -117,7 +117,7 @@ mod tests {
         for message in messages {
             let bytes = message.encode().unwrap_or_default();
             assert_eq!(decode(&bytes), Ok(message));
-            // A cut or extended message is refused.
+            // A truncated or extended message is refused.
             assert_eq!(decode::<Message>(&bytes[..bytes.len() - 1]), Err(Malformed));
             assert_eq!(decode::<Message>(&[&bytes[..], &[0]].concat()), Err(Malformed));
         }
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(long.encode(), Err(Malformed));
     }
 
-    /// A peer that runs other code sends what ours never does.
+    /// A peer that runs other code may send an exit code of 0 as a failure.
     #[test]
     fn a_failure_with_code_0_is_no_success() {
         let fault = LaunchError::Aborted { rank: 1, exit: FailureExit::HANG, reason: String::new() };

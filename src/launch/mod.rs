@@ -1,11 +1,12 @@
-//! How processes of one job find each other, and notice when one of them is lost.
+//! Connects the processes of a job, and detects the loss of one of them.
 //!
-//! `environment` says who this process is, `secret` what only processes of the job know, `rendezvous` connects it with the
-//! others over a `session` that nobody without the secret can open or read, and `channel` keeps them connected for the whole
-//! run. `handshake` proves that all hold the same job, `watchdog` ends a job that is lost, with a `report` of what every rank
-//! was doing; `member` is all of these for one process. `spawn` starts a job where no launcher does.
+//! `environment` determines the rank of this process, `secret` obtains the job secret, `rendezvous` connects
+//! the process with the others over an encrypted `session`, and `channel` keeps them connected for the whole
+//! run. `handshake` checks that all ranks run the same job. `watchdog` ends a lost job with a `report` of
+//! what every rank was doing. `job_rank` combines these for one process. `spawn` starts the ranks of a job if
+//! no launcher does.
 //!
-//! Invariant: nothing here knows a device; it moves opaque bytes.
+//! Invariant: nothing here knows a device; this module moves opaque bytes.
 
 pub mod channel;
 pub mod environment;
@@ -30,18 +31,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::FailureExit;
 
-/// Why the ranks of a job are not, or no longer, together.
+/// The reason why the ranks of a job are not, or no longer, connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum LaunchError {
-    /// What the launcher says does not make sense, or says too little.
+    /// The launcher's environment is inconsistent or incomplete.
     #[error("{0}")]
     Environment(String),
     /// The ranks did not find each other.
     #[error("rendezvous at {address}: {message}")]
     Rendezvous {
-        /// Where.
+        /// The address of the rendezvous.
         address: String,
-        /// What happened.
+        /// The cause.
         message: String,
     },
     /// A rank's process ended, or left the job, while others needed it.
@@ -50,50 +51,50 @@ pub enum LaunchError {
         /// The rank.
         rank: usize,
     },
-    /// A rank is connected and says nothing.
+    /// A rank is connected and sends nothing.
     #[error("rank {rank} is silent for {seconds} s: its process is stopped, or its host is lost")]
     Silent {
         /// The rank.
         rank: usize,
-        /// Since when.
+        /// Time since its last message, in seconds.
         seconds: u64,
     },
-    /// A rank gave up, and with it the job.
+    /// A rank aborted the job.
     #[error("rank {rank}: {reason}")]
     Aborted {
         /// The rank.
         rank: usize,
-        /// The exit code that it means.
+        /// The exit code of the job.
         exit: FailureExit,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A rank sent what no process of this version sends.
-    #[error("rank {rank} broke the protocol of the ranks: {fault}")]
+    /// A rank sent a message that no process of this version sends.
+    #[error("rank {rank} violated the job protocol: {fault}")]
     Protocol {
         /// The rank.
         rank: usize,
-        /// What is wrong.
+        /// The violation.
         fault: String,
     },
-    /// Ranks are alive and did not come to a common step.
-    #[error("after {seconds} s ranks {ranks:?} have not come to a common step")]
+    /// Ranks are alive and did not reach a common step.
+    #[error("ranks {ranks:?} did not reach a common step within {seconds} s")]
     Late {
-        /// Those that are missing.
+        /// The missing ranks.
         ranks: Vec<usize>,
-        /// How long the others waited.
+        /// Time that the others waited, in seconds.
         seconds: u64,
     },
-    /// Ranks run their plans, and none gets any further.
-    #[error("no rank got any further for {seconds} s")]
+    /// Ranks run their plans, and none makes progress.
+    #[error("no rank made progress for {seconds} s")]
     Stalled {
-        /// Since when.
+        /// Time without progress, in seconds.
         seconds: u64,
     },
 }
 
 impl LaunchError {
-    /// What a fault of the connection with a rank means.
+    /// Converts an error of the connection with a rank.
     fn of_connection(rank: usize, fault: &io::Error) -> Self {
         match fault.kind() {
             io::ErrorKind::InvalidData
@@ -106,7 +107,7 @@ impl LaunchError {
         }
     }
 
-    /// The exit code that it means.
+    /// Returns the exit code for this error.
     pub fn exit(&self) -> FailureExit {
         match self {
             Self::Environment(_) | Self::Rendezvous { .. } => FailureExit::ENVIRONMENT,

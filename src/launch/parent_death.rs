@@ -1,6 +1,6 @@
-//! A process that another one started ends when that one does, however it ends: it holds the reading end of a pipe
-//! whose writing end only its parent has, and the operating system closes that with the parent. What comes by the pipe asks for
-//! a report, as SIGUSR1 does.
+//! Ends a child process when its parent ends, however the parent ends. The child has the read end of a pipe
+//! whose write end only the parent has, and the operating system closes the pipe with the parent. Data on the
+//! pipe requests a report, as SIGUSR1 does.
 
 use std::{
     io::{self, Read},
@@ -13,14 +13,14 @@ use std::{
 
 use crate::exit::Exit;
 
-/// Set to `stdin` for children that end when their standard input closes.
+/// Set to `stdin` for child processes that must end when their standard input closes.
 pub const VARIABLE: &str = "HIR_PARENT_DEATH";
 
-/// Ends this process when its standard input closes, where the parent asks for that. The flag that it returns is set when the
-/// parent asks for a report.
+/// Starts a thread that ends this process when its standard input closes, if the parent requests that. The
+/// returned flag is set when the parent requests a report.
 ///
 /// # Errors
-/// No thread.
+/// Returns an error if the thread cannot be started.
 pub fn watch(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicBool>> {
     let asked = Arc::new(AtomicBool::new(false));
     if variable(VARIABLE).as_deref() == Some("stdin") {

@@ -1,54 +1,56 @@
-//! How far a rank is, as a record that goes with every heartbeat of the channel.
+//! The progress of a rank, as a record that every heartbeat of the channel carries.
 
 use serde::{Deserialize, Serialize};
 
 use super::message::{self, MAX_CONTENT};
 
-/// How long what a rank does may last before the job is lost.
+/// The time limit of a phase, after which the job is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PhaseLimit {
-    /// As long as it takes: the host computes.
+    /// No limit: the host computes.
     #[default]
     None,
-    /// For the time-out: the rank waits for its GPU or for other ranks.
+    /// The time-out of the job: the rank waits for its GPU or for other ranks.
     Timeout,
-    /// For the time-out, and for a minute at least: drivers and libraries start, which has taken ten seconds on a host of eight
-    /// GPUs.
+    /// The time-out of the job, and at least a minute: drivers and libraries start. This has taken ten
+    /// seconds on a host of eight GPUs.
     Startup,
 }
 
-/// How far a rank is.
+/// The progress of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankProgress {
-    /// What it does, where it does not run a plan: `reading the program`.
+    /// The current phase, as in `reading the program`, while the rank does not run a plan.
     pub phase: String,
-    /// How long that may last.
+    /// The time limit of the phase.
     pub limit: PhaseLimit,
-    /// How far it is in its plan.
+    /// The progress in the plan, while the rank runs one.
     pub plan: Option<PlanProgress>,
 }
 
-/// How far a rank is in its plan. Instructions are named by their index in `Plan::code`. An executor that does not know how
-/// far its streams are leaves `streams` and `queues` empty.
+/// The progress of a rank in its plan. Instructions are identified by their index in `Plan::code`. An
+/// executor that does not know the progress of its streams leaves `streams` and `queues` empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanProgress {
-    /// Which run of the plan the host issues, or has issued last, from 0.
+    /// Index, from 0, of the run of the plan that the host issues, or has issued last.
     pub round: u32,
-    /// Runs that are complete.
+    /// Number of complete runs.
     pub completed_rounds: u32,
-    /// The instruction that the host issues now; all before it are issued. The plan's length: all are.
+    /// The instruction that the host is issuing; all before it are issued. Equal to the length of the plan if
+    /// all are.
     pub issued: u32,
-    /// By stream: all instructions of the stream before this one are complete; communications are posted.
+    /// For each stream, an instruction such that all earlier instructions of the stream are complete. A
+    /// communication counts as complete when it is posted.
     pub streams: Vec<u32>,
-    /// By communicator: all its communications before this one are complete.
+    /// For each communicator, an instruction such that all its earlier communications are complete.
     pub queues: Vec<u32>,
 }
 
 impl RankProgress {
-    /// As bytes that fit into a heartbeat.
+    /// Returns the record as bytes that fit into a heartbeat.
     pub fn encode(&self) -> Vec<u8> {
         let fits = |it: &Self| message::encode(it).ok().filter(|it| it.len() <= MAX_CONTENT);
-        // Of a plan with very many streams, only the host's position is reported.
+        // For a plan with very many streams, only the host's position is reported.
         let host = || {
             let run =
                 self.plan.as_ref().map(|it| PlanProgress { streams: Vec::new(), queues: Vec::new(), ..*it });
@@ -57,7 +59,7 @@ impl RankProgress {
         fits(self).or_else(host).unwrap_or_default()
     }
 
-    /// From bytes; `None` for bytes that are no record.
+    /// Decodes a record. Returns `None` if the bytes are not a valid record.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         message::decode(bytes).ok()
     }

@@ -1,7 +1,8 @@
-//! How the ranks of a job find each other: rank 0 listens (`listen`), the others connect (`dial`).
+//! Connects the ranks of a job: rank 0 listens (`listen`), the others connect (`dial`).
 //!
-//! Both ends of a connection prove that they hold the job's secret before anything else is said (`session`). A port that was
-//! not given exactly is looked for among the next `SCAN`; where rank 0 publishes the secret in a file, that says the port.
+//! Both ends of a connection first prove that they have the job's secret (`session`). If the port is not
+//! given exactly, rank 0 takes one of the next `MAX_PORTS_TRIED` ports. If rank 0 publishes the secret in a
+//! file, the file contains the port.
 
 use std::{
     io,
@@ -28,22 +29,23 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
-/// Where the ranks of a job meet.
+/// The address at which the ranks of a job meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Rank 0's host, or the interface of it on which it listens.
+    /// The host of rank 0, or the interface of that host on which rank 0 listens.
     pub host: String,
     /// The first port to try.
     pub port: u16,
-    /// How many ports may be tried: something else may listen where the port is not our own.
+    /// Number of ports to try. More than one if another process may listen on the port.
     pub ports: u16,
-    /// The launcher's name for this job. Jobs that meet at different ports differ.
+    /// Identifies this job, from the launcher and the port. Jobs that meet at different ports have different
+    /// identifiers.
     pub job: String,
-    /// Whether ranks are on other hosts than rank 0's.
+    /// True if ranks may be on other hosts than rank 0.
     pub is_multi_host: bool,
 }
 
-/// A connection whose other end belongs to the job.
+/// An authenticated connection to another rank of the job.
 pub(super) struct Connection {
     pub(super) stream: TcpStream,
     pub(super) sealer: Sealer,
@@ -61,17 +63,18 @@ impl Connection {
     }
 }
 
-/// How many ports are tried where the port is not given for hir alone.
+/// Number of ports to try if the port is not reserved for hir.
 const MAX_PORTS_TRIED: u16 = 16;
-/// Derived ports: below those that Linux hands out to connections.
+/// Range of derived ports: below the ephemeral ports of Linux.
 const DERIVED_PORTS: std::ops::Range<u64> = 20_000..32_000;
-/// How long a connection may take to prove that it belongs to the job.
+/// Time for a connection to complete the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the environment says that the ranks meet.
+/// Determines from the environment where the ranks meet.
 ///
 /// # Errors
-/// Several hosts, or several jobs that cannot be told apart, and no address.
+/// Returns an error if there are several hosts and no address is given, or if nothing distinguishes this job
+/// from others.
 pub fn address(
     launch: &LaunchInfo,
     variable: impl Fn(&str) -> Option<String>,
@@ -87,13 +90,14 @@ pub fn address(
     let one_node =
         set("SLURM_STEP_NUM_NODES").map(|it| it.trim() == "1").filter(|_| launch.launcher == "Slurm");
     let is_one_host = local.or(one_node);
-    // What is not given for hir alone may name an interface that others can reach, which one host does not need.
+    // Variables that are not specific to hir may name an interface that other hosts can reach. Ranks on one
+    // host do not need it.
     let given = set("HIR_MASTER_ADDR").map(|it| it.trim().trim_matches(['[', ']']).to_owned());
     let shared_host = set("MASTER_ADDR").or_else(|| first_host(&set)).filter(|_| is_one_host != Some(true));
     let host = given.or(shared_host);
     if host.is_none() && is_one_host == Some(false) {
         return Err(LaunchError::Environment(format!(
-            "{}: the ranks are on several hosts: name rank 0's in `HIR_MASTER_ADDR`",
+            "{}: the ranks are on several hosts: set `HIR_MASTER_ADDR` to the host of rank 0",
             launch.launcher
         )));
     }
@@ -103,7 +107,7 @@ pub fn address(
     let job = [named.as_str(), &set("HIR_JOB").unwrap_or_default()].join(" ");
     let (port, ports) = match (own, shared) {
         (Some(port), _) => (port, 1),
-        // torchrun's agent listens on the port itself.
+        // The agent of torchrun listens on the port itself.
         (None, Some(port)) => (port.checked_add(1).unwrap_or(1024), MAX_PORTS_TRIED),
         (None, None) if launch.job.is_some() => (
             (DERIVED_PORTS.start + hash(&job) % (DERIVED_PORTS.end - DERIVED_PORTS.start)) as u16,
@@ -111,7 +115,7 @@ pub fn address(
         ),
         (None, None) => {
             return Err(LaunchError::Environment(format!(
-                "{}: nothing tells this job from another one: set `HIR_MASTER_PORT`",
+                "{}: nothing distinguishes this job from other jobs: set `HIR_MASTER_PORT`",
                 launch.launcher
             )));
         }
@@ -120,7 +124,7 @@ pub fn address(
     Ok(Address { host, port, ports, job, is_multi_host: is_spread })
 }
 
-/// The first host of a Slurm step of several: `node[03-07,9],other` gives `node03`.
+/// Returns the first host of a Slurm step of several hosts: `node03` for `node[03-07,9],other`.
 fn first_host(set: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let several = set("SLURM_STEP_NUM_NODES").is_some_and(|it| it.trim() != "1");
     let list = set("SLURM_STEP_NODELIST").filter(|_| several)?;
@@ -138,7 +142,7 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// Whether a host is this one, by whatever name of the loopback interface.
+/// Returns true if the host name denotes the loopback interface.
 fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|it| it.is_loopback())
 }
@@ -170,19 +174,19 @@ impl Address {
     }
 }
 
-/// How the processes of a job know each other.
+/// How the processes of a job get the secret with which they authenticate.
 pub enum SecretSource {
-    /// By a secret that all of them have.
+    /// All processes have the secret already.
     Secret(Secret),
-    /// By a secret that rank 0 makes and publishes on its host.
+    /// Rank 0 creates the secret and publishes it in a file on its host.
     Published(SecretFileLocation),
 }
 
 impl SecretSource {
-    /// What the environment says.
+    /// Determines the source of the secret from the environment.
     ///
     /// # Errors
-    /// A secret that cannot be used; ranks on several hosts that have none.
+    /// Returns an error if the secret is not usable, or if ranks on several hosts have none.
     pub fn from_environment(
         address: &Address,
         variable: impl Fn(&str) -> Option<String>,
@@ -196,11 +200,11 @@ impl SecretSource {
     }
 }
 
-/// Connects a rank with the others: rank 0 gets a connection from each, by rank from 1; the others get one to rank 0, once
-/// all have come.
+/// Connects a rank with the others. Rank 0 gets one connection from each other rank, by rank from 1. The
+/// other ranks get one connection to rank 0, once all ranks have joined.
 ///
 /// # Errors
-/// Those who are not there at the deadline; no port to listen on; no secret.
+/// Returns an error if ranks are missing at the deadline, if no port is free, or if there is no secret.
 pub(super) fn connect(
     address: &Address,
     trust: &SecretSource,

@@ -1,4 +1,5 @@
-//! What every rank was doing when the job was lost: one text that names the cause first. `plan::sync` knows what ranks wait for.
+//! Builds the report of a lost job: one text with the cause first, then what every rank was doing.
+//! `plan::sync` determines what the ranks wait for.
 
 use super::{LaunchError, progress};
 use crate::{
@@ -9,7 +10,8 @@ use crate::{
     },
 };
 
-/// The report: the cause, then a line for what each rank was doing. `records` by rank, `None` where nothing is known.
+/// Returns the report: the cause, then one line for each group of ranks with what they were doing. `records`
+/// are by rank, `None` where nothing is known.
 pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
     let ranks: Vec<Option<sync::RankProgress>> =
         records.iter().map(|it| it.as_deref().and_then(decode)).collect();
@@ -20,7 +22,7 @@ pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Pla
             && matches!(fault, LaunchError::Aborted { .. });
     let (cause, is_connecting) = if stuck || asked { job.cause() } else { (None, false) };
     let mut text = match cause {
-        // Whoever is asked may be in the middle of a run where nothing is wrong.
+        // The report may be requested in the middle of a run in which nothing is wrong.
         Some(cause) if asked => format!("{fault}\n{cause}"),
         Some(cause) => format!("{cause}\n{fault}"),
         None => fault.to_string(),

@@ -1,7 +1,8 @@
-//! The job secret: what the processes of a job know and nobody else does.
+//! The job secret, which only the processes of the job have.
 //!
-//! A process that `spawn` starts gets it from its parent. Under a launcher the user sets it, or, where all ranks are on one
-//! host, rank 0 makes it and publishes it in a file (`published`) that only the same user can read.
+//! A process that `spawn` starts gets it from its parent. Under a launcher the user sets it. If all ranks are
+//! on one host and it is not set, rank 0 creates it and publishes it in a file (`published`) that only the
+//! same user can read.
 
 use std::{fs::File, io::Read, os::fd::AsFd, path::Path};
 
@@ -11,16 +12,16 @@ use super::LaunchError;
 
 pub mod published;
 
-/// The job secret itself, for all ranks.
+/// The variable that contains the job secret itself, the same on all ranks.
 pub const VARIABLE: &str = "HIR_JOB_SECRET";
-/// A file that contains it.
+/// The variable that names a file with the job secret.
 pub const FILE_VARIABLE: &str = "HIR_JOB_SECRET_FILE";
-/// Fewest characters of a secret that a user gives: 128 bits where they are hexadecimal digits.
+/// Minimum length of a secret that a user sets: 128 bits if the characters are hexadecimal digits.
 const MIN_CHARACTERS: usize = 32;
-/// Most bytes of a file that contains a secret.
+/// Maximum size of a file that contains a secret, in bytes.
 const MAX_BYTES: u64 = 4096;
 
-/// 32 bytes that cannot be guessed. Not printed, not even by `{:?}`.
+/// A secret of 32 random bytes. Its `Debug` output does not show them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; 32]);
 
@@ -31,14 +32,14 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one.
+    /// Creates a random secret.
     ///
     /// # Errors
-    /// An operating system without random numbers.
+    /// Returns an error if the operating system has no random numbers.
     pub fn random() -> Result<Self, LaunchError> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes)
-            .map_err(|fault| LaunchError::Environment(format!("no random numbers: {fault}")))?;
+            .map_err(|fault| LaunchError::Environment(format!("cannot get random numbers: {fault}")))?;
         Ok(Self(bytes))
     }
 
@@ -51,38 +52,40 @@ impl Secret {
         &self.0
     }
 
-    /// As a text for `HIR_JOB_SECRET`.
+    /// Returns the secret as text for `HIR_JOB_SECRET`.
     pub fn to_text(&self) -> String {
         self.0.iter().map(|it| format!("{it:02x}")).collect()
     }
 
-    /// From a text that the user, or a parent process, gives; `origin` is where.
+    /// Derives the secret from a text that the user or a parent process sets. `origin` names the source in
+    /// errors.
     ///
     /// # Errors
-    /// A text that is too short.
+    /// Returns an error if the text is too short.
     pub fn from_text(text: &str, origin: &str) -> Result<Self, LaunchError> {
         let text = text.trim();
         if text.chars().count() < MIN_CHARACTERS {
             return Err(LaunchError::Environment(format!(
-                "{origin} has fewer than {MIN_CHARACTERS} characters: make one with `openssl rand -hex 32`"
+                "{origin} has fewer than {MIN_CHARACTERS} characters: create one with `openssl rand -hex 32`"
             )));
         }
         Ok(Self(blake3::derive_key("hir 2026-11 job secret", text.as_bytes())))
     }
 }
 
-/// Where a process gets the job secret from.
+/// The source of a process's job secret.
 pub enum SecretOrigin {
     /// The environment, or a file that it names.
     Given(Secret),
-    /// A file that rank 0 makes on the host of all ranks.
+    /// A file that rank 0 creates on the host of all ranks.
     Published,
 }
 
-/// Where the environment says that the job secret comes from.
+/// Determines the source of the job secret from the environment.
 ///
 /// # Errors
-/// A secret that is too short, a file that others can read, several hosts without a secret.
+/// Returns an error if the secret is too short, if other users can read its file, or if there are several
+/// hosts and no secret.
 pub fn secret_origin(
     is_one_host: bool,
     variable: impl Fn(&str) -> Option<String>,
@@ -107,7 +110,7 @@ fn read_file(path: &str) -> Result<Secret, LaunchError> {
     let origin = format!("`{FILE_VARIABLE}`: `{path}`");
     let cannot = |fault: &dyn std::fmt::Display| {
         LaunchError::Environment(format!(
-            "{origin} cannot be read: {fault}; make it with `(umask 077; openssl rand -hex 32 > {path})`"
+            "{origin} cannot be read: {fault}; create it with `(umask 077; openssl rand -hex 32 > {path})`"
         ))
     };
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -119,17 +122,17 @@ fn read_file(path: &str) -> Result<Secret, LaunchError> {
     Secret::from_text(&text, &origin)
 }
 
-/// What an entry of a folder has to be.
+/// The required type of a directory entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EntryType {
     File,
     Folder,
 }
 
-/// That this user owns an open file or folder, and that no other user can read or write it.
+/// Checks that this user owns an open file or folder, and that no other user can read or write it.
 ///
 /// # Errors
-/// What it is instead.
+/// Returns a description of what is wrong.
 fn check_private(file: impl AsFd, wanted: EntryType) -> Result<(), String> {
     let found = rustix::fs::fstat(file).map_err(|fault| format!("cannot be examined: {fault}"))?;
     let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);

@@ -1,16 +1,18 @@
 //! The encrypted connection between two processes of a job.
 //!
-//! A connection begins with a Noise handshake (pattern NN with the job's secret as pre-shared key), which only processes that
-//! hold the secret complete, and whose prologue binds the version, the job, the number of ranks and the rank:
+//! A connection begins with a Noise handshake (pattern NN with the job's secret as pre-shared key). Only
+//! processes that have the secret can complete it. Its prologue binds the version, the job, the number of
+//! ranks and the rank:
 //!
 //! ```text
 //! rank r -> rank 0   MAGIC, r, psk, e     60 bytes
 //! rank 0 -> rank r   e, ee                48 bytes
-//! rank r -> rank 0   Message::Join        the first encrypted message; a replayed first line cannot produce it
+//! rank r -> rank 0   Message::Join        the first encrypted message; a replayed line 1 cannot produce it
 //! ```
 //!
-//! After it, a message is a sequence of encrypted records: a length of two bytes, then the ciphertext. The plaintext of the
-//! first record begins with the length of the whole message, four bytes. Numbers are little-endian.
+//! After the handshake, a message is a sequence of encrypted records. A record is a length of two bytes, then
+//! the ciphertext. The plaintext of the first record begins with the length of the whole message, in four
+//! bytes. Numbers are little-endian.
 
 use std::{io, sync::Arc};
 
@@ -21,49 +23,49 @@ use super::{
     secret::Secret,
 };
 
-/// What a connection begins with.
+/// The first bytes of a connection.
 const MAGIC: &[u8; 8] = b"hir-rank";
-/// The Noise protocol.
+/// The name of the Noise protocol.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Bytes of a handshake message: an ephemeral key and a tag.
+/// Size of a handshake message, in bytes: an ephemeral key and a tag.
 const NOISE_MESSAGE_BYTES: usize = 32 + TAG_BYTES;
-/// Bytes of an authentication tag.
+/// Size of an authentication tag, in bytes.
 const TAG_BYTES: usize = 16;
-/// Bytes of a record's ciphertext at most, as Noise has it.
+/// Maximum size of the ciphertext of a record, in bytes, as Noise defines it.
 const MAX_RECORD_BYTES: usize = 65_535;
-/// Bytes of the length in front of a message.
+/// Size of the length in front of a message, in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// Bytes of the first message of a connection.
+/// Size of the first message of a connection, in bytes.
 pub const HELLO_BYTES: usize = 8 + 4 + NOISE_MESSAGE_BYTES;
-/// Bytes of rank 0's answer.
+/// Size of rank 0's answer, in bytes.
 pub const ANSWER_BYTES: usize = NOISE_MESSAGE_BYTES;
-/// Bytes of the record that contains `Message::Join`.
+/// Size of the record that contains `Message::Join`, in bytes.
 pub const JOIN_BYTES: usize = 2 + LENGTH_BYTES + 1 + TAG_BYTES;
 
-/// Which job a process belongs to: what both ends of a connection have to agree on.
+/// The identity of a job, on which both ends of a connection must agree.
 #[derive(Clone)]
 pub struct JobKey {
-    /// Known to the processes of the job only.
+    /// The secret, which only the processes of the job have.
     pub secret: Secret,
-    /// The launcher's name for the job, and where its ranks meet.
+    /// The launcher's name for the job, and the port at which its ranks meet.
     pub job: String,
     /// Number of ranks.
     pub world: usize,
 }
 
-/// A record that came over a connection and is not what its other end sent, or is not the next one.
+/// The error for a record that the peer did not send, or that is not the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("a record that its peer did not encrypt, or not as the next one")]
+#[error("a record was not encrypted by the peer, or is not the next one")]
 pub struct InvalidRecord;
 
-/// Why a connection was refused.
+/// The reason why a handshake failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// The other end is not a process of hir.
+    /// The other end does not follow hir's protocol.
     #[error("it does not follow hir's protocol")]
     NotHir,
-    /// The other end has another secret, or is of another job, number of ranks or version.
+    /// The other end has another secret, job, number of ranks or version.
     #[error("it has another secret, or belongs to another job")]
     Unauthenticated,
 }
@@ -85,16 +87,16 @@ impl JobKey {
     }
 }
 
-/// A rank's end of a handshake.
+/// The side of a handshake that begins it: a rank other than 0.
 pub struct Initiator {
     state: HandshakeState,
 }
 
 impl Initiator {
-    /// Begins a handshake; the bytes are for rank 0.
+    /// Begins a handshake. Returns its state and the bytes for rank 0.
     ///
     /// # Errors
-    /// No random numbers.
+    /// Returns an error if there are no random numbers.
     pub fn new(key: &JobKey, rank: usize) -> Result<(Self, [u8; HELLO_BYTES]), HandshakeError> {
         let rank = u32::try_from(rank).map_err(|_| HandshakeError::Unauthenticated)?;
         let mut state = key.builder(rank, |it| it.build_initiator())?;
@@ -108,17 +110,18 @@ impl Initiator {
     /// Completes the handshake with rank 0's answer.
     ///
     /// # Errors
-    /// An answer that the holder of the secret did not give.
+    /// Returns an error if the answer is not from a process that has the secret.
     pub fn finish(mut self, answer: &[u8; ANSWER_BYTES]) -> Result<(Sealer, Opener), HandshakeError> {
         self.state.read_message(answer, &mut []).map_err(|_| HandshakeError::Unauthenticated)?;
         halves(self.state)
     }
 }
 
-/// Rank 0's end of a handshake: the rank that the other end claims, the bytes for it, and the connection's halves.
+/// Answers a handshake on rank 0. Returns the rank that the other end claims, the bytes to send to it, and
+/// the two halves of the connection.
 ///
 /// # Errors
-/// A stranger, or a process that does not hold the secret.
+/// Returns an error if the other end is not a process of hir or does not have the secret.
 pub fn answer(
     key: &JobKey,
     hello: &[u8; HELLO_BYTES],
@@ -146,20 +149,20 @@ fn halves(state: HandshakeState) -> Result<(Sealer, Opener), HandshakeError> {
     Ok((sealer, Opener { cipher, nonce: 0 }))
 }
 
-/// Encrypts what this end sends.
+/// Encrypts the messages that this end sends.
 pub struct Sealer {
     cipher: Arc<StatelessTransportState>,
     nonce: u64,
 }
 
 impl Sealer {
-    /// The records of a message.
+    /// Returns the encrypted records of a message.
     ///
     /// # Errors
-    /// A message that is too long.
+    /// Returns an error if the message is too long.
     pub fn seal(&mut self, message: &Message) -> io::Result<Vec<u8>> {
         let invalid = |fault: &'static str| io::Error::new(io::ErrorKind::InvalidInput, fault);
-        let encoded = message.encode().map_err(|_| invalid("a message that is too long"))?;
+        let encoded = message.encode().map_err(|_| invalid("the message is too long"))?;
         let plain = [&(encoded.len() as u32).to_le_bytes()[..], &encoded].concat();
         let mut records =
             Vec::with_capacity(plain.len() + (plain.len() / MAX_RECORD_BYTES + 1) * (2 + TAG_BYTES));
@@ -169,25 +172,25 @@ impl Sealer {
             records.resize(start + 2 + chunk.len() + TAG_BYTES, 0);
             self.cipher
                 .write_message(self.nonce, chunk, &mut records[start + 2..])
-                .map_err(|_| invalid("a message that cannot be encrypted"))?;
+                .map_err(|_| invalid("the message cannot be encrypted"))?;
             self.nonce += 1;
         }
         Ok(records)
     }
 }
 
-/// Decrypts what the other end sends.
+/// Decrypts the messages that the other end sends.
 pub struct Opener {
     cipher: Arc<StatelessTransportState>,
     nonce: u64,
 }
 
 impl Opener {
-    /// Reads one message. It holds at most `MAX_MESSAGE` bytes and one record.
+    /// Reads one message. Holds at most `MAX_MESSAGE` bytes and one record.
     ///
     /// # Errors
-    /// `InvalidData` for what the holder of the secret does not send, `Altered` within for what nobody sent who holds it; else
-    /// what the connection says.
+    /// Returns `InvalidData` for what a correct peer does not send; it contains `InvalidRecord` if the record
+    /// was not encrypted by the peer. Other errors are those of the connection.
     pub fn read(&mut self, from: &mut impl io::Read) -> io::Result<Message> {
         let invalid = |fault: &str| io::Error::new(io::ErrorKind::InvalidData, fault.to_owned());
         let mut message = Vec::new();
@@ -211,9 +214,9 @@ impl Opener {
                     .first_chunk::<LENGTH_BYTES>()
                     .map_or(usize::MAX, |it| u32::from_le_bytes(*it) as usize)
             });
-            // An empty record brings the message no further: a peer could send such records for ever.
+            // An empty record adds nothing to the message, so a peer could send them for ever.
             if length > MAX_MESSAGE || count == 0 || message.len() > LENGTH_BYTES + length {
-                return Err(invalid("a message of a wrong length"));
+                return Err(invalid("the message has a wrong length"));
             }
             if message.len() == LENGTH_BYTES + length {
                 return message::decode(&message[LENGTH_BYTES..])
@@ -246,14 +249,14 @@ mod tests {
         let join = sealer.seal(&Message::Join)?;
         assert_eq!(join.len(), JOIN_BYTES);
         assert_eq!(opener_0.read(&mut join.as_slice())?, Message::Join);
-        // Of several records.
+        // A message of several records.
         let long = Message::GatheredData { more: false, bytes: b"program ".repeat(50_000) };
         let records = sealer_0.seal(&long)?;
         assert!(!records.windows(8).any(|it| it == b"program "));
         let mut damaged = records.clone();
         damaged[100_000] ^= 1;
         assert_eq!(back.read(&mut records.as_slice())?, long);
-        // Neither again, nor altered.
+        // A replayed record and an altered record are refused.
         for bytes in [records, damaged] {
             let fault = back.read(&mut bytes.as_slice()).map_err(|it| it.kind());
             assert_eq!(fault, Err(io::ErrorKind::InvalidData));
@@ -269,18 +272,18 @@ mod tests {
         for stranger in [key(2), other, larger] {
             assert_eq!(refused(&stranger, 1, &key(1)), Some(HandshakeError::Unauthenticated));
         }
-        // A rank that the job does not have.
+        // Ranks that do not exist in the job.
         assert_eq!(refused(&key(1), 4, &key(1)), Some(HandshakeError::Unauthenticated));
         assert_eq!(refused(&key(1), 0, &key(1)), Some(HandshakeError::Unauthenticated));
         assert!(matches!(answer(&key(1), &[b'G'; HELLO_BYTES]), Err(HandshakeError::NotHir)));
-        // Another rank's name in front of the message of a process that holds the secret.
+        // A greeting whose rank was replaced, from a process that has the secret.
         if let Ok((_, mut hello)) = Initiator::new(&key(1), 1) {
             hello[8] = 2;
             assert!(matches!(answer(&key(1), &hello), Err(HandshakeError::Unauthenticated)));
         }
     }
 
-    /// Who repeats what was on the wire is answered, and can neither read the answer nor go on.
+    /// A replayed greeting is answered, but its sender can neither read the answer nor continue.
     #[test]
     fn a_replay_does_not_join() -> Result<(), Box<dyn std::error::Error>> {
         let (initiator, hello) = Initiator::new(&key(1), 1)?;

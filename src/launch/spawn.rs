@@ -1,10 +1,11 @@
-//! Starts the ranks of a job on this host, where no launcher does.
+//! Starts the ranks of a job on this host if no launcher does.
 //!
-//! Children get torchrun's variables and a secret of their own, and end with this process, however that ends (`parent_death`). Rank 0's
-//! standard output goes through as it is; other lines say whose they are. Where standard error goes to the same place as
-//! standard output, a child has one pipe for both: its lines stay in the order in which it wrote them. When a child fails, rank 0 has a moment to say why
-//! and the others a shorter one to follow it; those that are left are then
-//! stopped, all of them, and killed: none has the time to report that another one is gone. Every child is waited for.
+//! The child processes get torchrun's variables and a random secret, and end with this process, however it
+//! ends (`parent_death`). The standard output of rank 0 is forwarded unchanged; a prefix on every other line
+//! names its rank. If standard error goes to the same place as standard output, a child has one pipe for
+//! both, so its lines stay in the order in which it wrote them. When a child fails, rank 0 gets time to print
+//! its report, and the others get a shorter time to end after it. The remaining children are then all stopped
+//! and killed, so that none has time to report the loss of another. Every child is waited for.
 
 use std::{
     ffi::OsString,
@@ -27,33 +28,35 @@ use signal_hook::{consts::SIGUSR1, flag};
 use super::{environment, parent_death, secret, secret::Secret};
 use crate::{exit::Exit, interrupt};
 
-/// For rank 0 to tell its report and end, after the first failure.
+/// Time for rank 0 to print its report and end, after the first failure.
 const REPORT_GRACE: Duration = Duration::from_secs(3);
-/// For the others to end by themselves, once rank 0 has.
+/// Time for the others to end by themselves after rank 0.
 const EXIT_GRACE: Duration = Duration::from_secs(1);
-/// For the others to end once rank 0 has ended in success: all have agreed on that before.
+/// Time for the others to end after rank 0 has ended with success. All ranks have agreed on the success
+/// before.
 const SUCCESS_GRACE: Duration = Duration::from_secs(10);
-/// Between two looks.
+/// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// For children to stop before they are killed; one that is in a system call of a driver may take longer.
+/// Time for children to stop before they are killed. A child in a system call of a driver may take longer.
 const STOP_GRACE: Duration = Duration::from_millis(500);
 
 /// A job to start.
 pub struct Job {
-    /// The program.
+    /// The executable.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments of the executable.
     pub arguments: Vec<OsString>,
     /// Number of processes.
     pub ranks: usize,
 }
 
-/// Runs a job; `out` and `err` get what the ranks print, in lines; without `err`, `out` gets all of it. The exit code is the first failing child's; a child that
-/// is killed counts as a hang. A signal that stops this process, whether the children get it too (from a terminal) or not,
-/// stops them; `out` then ends with a line that names it. SIGUSR1 asks rank 0 for its report.
+/// Runs a job. `out` and `err` receive the output of the ranks, line by line; without `err`, `out` receives
+/// all of it. Returns the exit code of the first child that failed; a child that was killed counts as a hang.
+/// A signal that stops this process also stops the children, whether they receive it too (from a terminal) or
+/// not; `out` then ends with a line that names the signal. SIGUSR1 requests the report of rank 0.
 ///
 /// # Errors
-/// What the operating system says about processes; children that were started are ended.
+/// Returns the operating system's error about processes. Children that were started are ended.
 pub fn run(
     job: &Job,
     out: impl Write + Send + 'static,
@@ -67,7 +70,8 @@ pub fn run(
     let (out, err) = (SharedWriter::new(out), err.map(SharedWriter::new));
     let secret = Secret::random().map_err(io::Error::other)?.to_text();
     let mut forwarders = Vec::new();
-    // Free now, and unlikely to be taken before rank 0 listens: `rendezvous` tries its neighbours otherwise.
+    // The port is free now and unlikely to be taken before rank 0 listens. If it is taken, `rendezvous` tries
+    // the ports after it.
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     for rank in 0..job.ranks {
         let mut command = command(job, rank, port, &secret);
@@ -78,7 +82,7 @@ pub fn run(
             lanes.push((Box::new(from), &out));
         }
         let mut child = command.spawn()?;
-        // It holds the ends for writing of a common pipe, which has to close with the child.
+        // `command` has the write end of the common pipe, which must close when the child ends.
         drop(command);
         lanes.extend(child.stdout.take().map(|it| (Box::new(it) as _, &out)));
         lanes.extend(child.stderr.take().zip(err.as_ref()).map(|(it, err)| (Box::new(it) as _, err)));
@@ -96,18 +100,18 @@ pub fn run(
     }
     match end {
         Ok(exit) => {
-            // One that is killed before the ranks have met is missed by no other.
+            // No other rank notices the death of a child that is killed before the ranks have met.
             if let Some((rank, signal)) = children.first_killed.filter(|_| !out.has_failed()) {
                 out.line(
                     "",
-                    format!("[FAILED] rank {rank} was ended by {}\n", interrupt::signal_name(signal))
+                    format!("[FAILED] rank {rank} was killed by {}\n", interrupt::signal_name(signal))
                         .as_bytes(),
                 );
             }
             Ok(exit)
         }
         Err(signal) => {
-            out.line("", format!("[STOPPED] told to end ({})\n", interrupt::signal_name(signal)).as_bytes());
+            out.line("", format!("[STOPPED] received {}\n", interrupt::signal_name(signal)).as_bytes());
             Ok(Exit::from_signal(signal))
         }
     }
@@ -128,7 +132,7 @@ fn command(job: &Job, rank: usize, port: u16, secret: &str) -> Command {
         .env("MASTER_ADDR", "127.0.0.1")
         .env("MASTER_PORT", port.to_string())
         .env("HIR_JOB", format!("{} {port}", std::process::id()))
-        // Other users cannot read a process's environment.
+        // Other users cannot read the environment of a process.
         .env(secret::VARIABLE, secret)
         .env(parent_death::VARIABLE, "stdin")
         .stdin(Stdio::piped())
@@ -137,16 +141,16 @@ fn command(job: &Job, rank: usize, port: u16, secret: &str) -> Command {
     command
 }
 
-/// Children, none of which survives it.
+/// Child processes that do not outlive this value.
 struct Children {
     processes: Vec<(Child, Option<ExitStatus>)>,
-    /// The rank and the signal, where the first that failed did not end by itself.
+    /// The rank and the signal of the first failed child, if a signal ended it.
     first_killed: Option<(usize, i32)>,
 }
 
 impl Children {
-    /// Waits until all have ended, or one has failed and the others had their time, or a signal (the error) tells this process
-    /// to end.
+    /// Waits until all children have ended, or one has failed and the time for the others is over. Returns
+    /// the signal as the inner error if this process receives one.
     fn watch(&mut self, told: &AtomicUsize, asked: &AtomicBool) -> io::Result<Result<Exit, i32>> {
         let mut failed: Option<(Instant, Option<Exit>)> = None;
         let mut reported: Option<Instant> = None;
@@ -175,7 +179,7 @@ impl Children {
             if asked.swap(false, Ordering::Relaxed)
                 && let Some(pipe) = self.processes.first_mut().and_then(|(child, _)| child.stdin.as_mut())
             {
-                // One that has ended has reported.
+                // A rank 0 that has ended has printed its report.
                 let _ = pipe.write_all(b"?");
             }
             if self.processes.first().is_some_and(|(_, status)| status.is_some()) {
@@ -196,10 +200,10 @@ impl Children {
 
     fn end(&mut self) {
         let mut running: Vec<_> = self.processes.iter_mut().filter(|(_, status)| status.is_none()).collect();
-        // Killed one by one, those that live on would report that the others are gone.
+        // If they were killed one by one, the children still alive would report the loss of the others.
         let ids: Vec<Pid> = running.iter().map(|(child, _)| Pid::from_child(child)).collect();
         for id in &ids {
-            // One that has ended is stopped for good.
+            // A child that has ended counts as stopped.
             let _ = kill_process(*id, Signal::STOP);
         }
         let deadline = Instant::now() + STOP_GRACE;
@@ -215,7 +219,7 @@ impl Children {
     }
 }
 
-/// Whether a child runs no more: it is stopped, or has ended.
+/// Returns true if a child is stopped or has ended.
 fn is_stopped(id: Pid) -> bool {
     let look = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     !matches!(waitid(WaitId::Pid(id), look), Ok(None))
@@ -227,7 +231,7 @@ impl Drop for Children {
     }
 }
 
-/// A writer that several threads write lines to.
+/// A writer to which several threads write lines.
 #[derive(Clone)]
 struct SharedWriter {
     to: Arc<Mutex<dyn Write + Send>>,
@@ -239,7 +243,7 @@ impl SharedWriter {
         Self { to: Arc::new(Mutex::new(to)), failed: Arc::default() }
     }
 
-    /// Whether a line says that the job has failed.
+    /// Returns true if a line reported that the job has failed.
     fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
@@ -249,7 +253,8 @@ impl SharedWriter {
             self.failed.store(true, Ordering::Relaxed);
         }
         let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
-        // A reader that went away has seen enough; the child is read to its end all the same.
+        // If the reader has gone away, the lines are dropped, and the output of the child is still read to
+        // its end.
         let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(line)).and_then(|()| to.flush());
     }
 }

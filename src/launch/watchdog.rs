@@ -1,8 +1,10 @@
-//! Ends a lost job: notices that it is lost, has the ranks compare notes, and makes every process end.
+//! Ends a lost job: detects that it is lost, collects the progress of all ranks, and ends every process.
 //!
-//! A fault of the channel (a rank that is gone, silent, late or gave up), SIGUSR1, SIGINT, SIGTERM and SIGHUP end the job. Rank 0 makes
-//! one report of what all ranks were doing, tells the others the exit code, and ends; they end with the same code. Where
-//! rank 0 is lost itself, or says nothing for `PATIENCE`, they tell what they know and end with the fault's.
+//! A fault of the channel (a rank that is gone, silent, late or has aborted), SIGUSR1, SIGINT, SIGTERM and
+//! SIGHUP end the job. Rank 0 prints one report of the progress of all ranks, sends the exit code to the
+//! others, and ends; they end with the same code. If rank 0 itself is lost, or sends no exit code within
+//! `EXIT_CODE_WAIT`, each of the others prints a report of what it knows and ends with the exit code of the
+//! fault.
 
 use std::{
     sync::{
@@ -25,26 +27,28 @@ use crate::{
     interrupt,
 };
 
-/// Between two looks.
+/// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Several heartbeats of a rank: one that sends none for so long may be stopped.
+/// Age at which a rank's last heartbeat is stale: several heartbeat intervals. Its process may be stopped.
 const STALE_AFTER: Duration = Duration::from_secs(1);
-/// For fresh records of ranks that live. A launcher that ends the job gives its processes about a second.
+/// Time to wait for fresh progress records of ranks that are alive. A launcher that ends the job gives its
+/// processes about a second.
 const FRESH_RECORDS_WAIT: Duration = Duration::from_millis(500);
-/// For drivers and libraries to start, whatever the time-out is.
+/// Minimum time limit for the startup of drivers and libraries, whatever the time-out is.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// For rank 0's verdict.
+/// Time to wait for the exit code from rank 0.
 const EXIT_CODE_WAIT: Duration = Duration::from_secs(4);
-/// After a signal, for the reason why the launcher ends the job.
+/// Time to wait, after a signal, for the fault because of which the launcher ends the job.
 const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(200);
 
-/// What ends the process: the exit code, and the report where this rank is the one to print it.
+/// The function that ends the process. It gets the exit code, and the report if this rank prints it.
 pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<String>) + Send>;
 
-/// Makes one text of what happened and of every rank's record, by rank; `None`: nothing is known of the rank.
+/// The function that builds the report from the fault and every rank's progress record, by rank. A record is
+/// `None` if nothing is known of the rank.
 pub type ReportBuilder = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
 
-/// The guard of a job; dropped, it stands down.
+/// The watchdog of a job. Dropping it disarms it.
 pub struct Watchdog {
     done: Arc<AtomicBool>,
     report_builder: Arc<Mutex<ReportBuilder>>,
@@ -52,11 +56,12 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Guards the job of a channel. Ranks that run their plans, or do what has a limit, and get no further for `timeout` end it;
-    /// so does whoever sets `asked`. `end` is called at most once, on another thread, and has to end the process.
+    /// Starts the watchdog of a channel's job. The job ends if ranks that run their plans, or are in a phase
+    /// with a limit, make no progress for `timeout`, and when `asked` is set. `end` is called at most once,
+    /// on another thread, and must end the process.
     ///
     /// # Errors
-    /// What the operating system says about signals and threads.
+    /// Returns the operating system's error if a signal handler or the thread cannot be set up.
     pub fn start(
         channel: Arc<Channel>,
         timeout: Duration,
@@ -77,17 +82,17 @@ impl Watchdog {
         Ok(Self { done, report_builder: notes, thread })
     }
 
-    /// Sets how records are told, once there is more to tell.
+    /// Replaces the report builder.
     pub fn set_report_builder(&self, notes: ReportBuilder) {
         *self.report_builder.lock().unwrap_or_else(PoisonError::into_inner) = notes;
     }
 
-    /// The job is done: nothing is a fault any more.
+    /// Disarms the watchdog because the job is done: from here on nothing is a fault.
     pub fn disarm(&self) {
         self.done.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for the end of a job that is lost.
+    /// Waits until the watchdog has ended a lost job.
     pub fn wait_for_end(&self) {
         thread::sleep(FRESH_RECORDS_WAIT + EXIT_CODE_WAIT + SIGNAL_CAUSE_WAIT);
     }
@@ -104,11 +109,11 @@ impl Drop for Watchdog {
 
 struct Signals {
     report: Arc<AtomicBool>,
-    /// The signal that stops this process; 0: none.
+    /// The signal that stops this process, or 0.
     terminate: Arc<AtomicUsize>,
 }
 
-/// Whether ranks that run their plans, or do what has a limit, get any further.
+/// Detects that ranks which run their plans, or are in a phase with a limit, make no progress.
 struct StallDetector {
     timeout: Duration,
     since: Instant,
@@ -121,8 +126,8 @@ impl StallDetector {
             return None;
         }
         let records = channel.progress_records();
-        // A rank that says nothing any more, or has not begun to, is the cause, and is named for that when it has been silent
-        // for long enough.
+        // If a rank sends no heartbeats, or none yet, that rank is the cause, and the channel names it when
+        // it has been silent for long enough.
         let quiet = records.iter().any(|it| it.as_ref().is_none_or(|(age, _)| *age > STALE_AFTER));
         let records: Vec<_> = records.into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let limit = |it: &Option<Vec<u8>>| {
@@ -134,7 +139,7 @@ impl StallDetector {
                 PhaseLimit::Startup => Some(self.timeout.max(STARTUP_TIMEOUT)),
             }
         };
-        // A rank that starts lets all others wait.
+        // A rank in its startup phase keeps all others waiting, so the longest limit counts.
         let limit = records.iter().filter_map(limit).max();
         if records != self.records || limit.is_none() {
             (self.since, self.records) = (Instant::now(), records);
@@ -161,9 +166,9 @@ fn watch(
             break fault;
         }
         if signals.report.load(Ordering::Relaxed) {
-            channel.abort(Exit::Hang, "asked for a report (SIGUSR1)");
+            channel.abort(Exit::Hang, "report requested (SIGUSR1)");
         } else if signals.terminate.load(Ordering::Relaxed) != 0 {
-            // Launchers end all processes when one has failed: then that one is the cause.
+            // A launcher ends all processes when one has failed. The fault of that one is then the cause.
             let until = Instant::now() + SIGNAL_CAUSE_WAIT;
             while channel.fault().is_none() && !done.load(Ordering::Relaxed) && Instant::now() < until {
                 thread::sleep(POLL_INTERVAL);
@@ -172,10 +177,7 @@ fn watch(
                 return;
             }
             let signal = signals.terminate.load(Ordering::Relaxed) as i32;
-            channel.abort(
-                Exit::from_signal(signal),
-                &format!("told to end ({})", interrupt::signal_name(signal)),
-            );
+            channel.abort(Exit::from_signal(signal), &format!("received {}", interrupt::signal_name(signal)));
         } else {
             if let Some(fault) = stalled.check(channel) {
                 channel.fail(fault);
@@ -197,14 +199,14 @@ fn watch(
     } else {
         match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
-            // Rank 0 is lost: whoever is left tells what it knows.
+            // Rank 0 is lost, so every other rank reports what it knows.
             None => telling(fault.exit()),
         }
     };
     end(exit, report);
 }
 
-/// Waits for records that are younger than the fault, of ranks that still send any.
+/// Waits for progress records that are younger than the fault, from the ranks that still send heartbeats.
 fn wait_for_fresh_records(channel: &Channel) {
     let start = Instant::now();
     let fresh = |it: &Option<(Duration, Vec<u8>)>| it.as_ref().is_none_or(|(age, _)| *age < start.elapsed());

@@ -1,29 +1,29 @@
-//! Which memory instructions read and write.
+//! The buffers and views that an instruction reads and writes.
 
 use super::{Arg, BufferNo, Collective, CommunicatorNo, Direction, InstKind, Transfer, View, WorkNo};
 
-/// A view that an instruction reads or writes.
+/// A read or write of a view by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Access<'p> {
-    /// The rank whose memory it is.
+    /// The rank that owns the memory.
     pub rank: usize,
-    /// The elements.
+    /// The accessed elements.
     pub view: &'p View,
-    /// Whether they are written.
+    /// True if the elements are written, false if they are read.
     pub is_write: bool,
 }
 
-/// What an instruction posts to a communicator's queue.
+/// A communication that an instruction posts to the queue of a communicator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Communication<'p> {
-    /// Of a whole team.
+    /// A collective of a whole team.
     Collective(&'p Collective),
-    /// With single peers.
+    /// Sends and receives with single peers.
     Transfer(&'p Transfer),
 }
 
 impl Communication<'_> {
-    /// Whose queue.
+    /// Returns the communicator that the communication is posted to.
     pub fn communicator(self) -> CommunicatorNo {
         match self {
             Self::Collective(it) => it.communicator,
@@ -31,7 +31,7 @@ impl Communication<'_> {
         }
     }
 
-    /// The work that `Wait` names.
+    /// Returns the work number that `Wait` refers to.
     pub fn work(self) -> WorkNo {
         match self {
             Self::Collective(it) => it.work,
@@ -41,8 +41,8 @@ impl Communication<'_> {
 }
 
 impl InstKind {
-    /// Whose buffers the instruction touches when `rank` executes it, and whether it writes to them. Storage that comes
-    /// into being is touched where it becomes zero.
+    /// Returns the buffers that the instruction accesses when `rank` executes it, as (owning rank, buffer, is
+    /// written). An `Alloc` accesses its buffer only if it zeroes it.
     pub fn touched_buffers(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {
         match self {
             Self::Alloc { buffer, zero: true } => vec![(rank, *buffer, true)],
@@ -50,14 +50,15 @@ impl InstKind {
         }
     }
 
-    /// What the instruction reads and writes when `rank` executes it.
+    /// Returns the reads and writes of the instruction when `rank` executes it.
     pub fn accesses(&self, rank: usize) -> Vec<Access<'_>> {
         let mut all = Vec::new();
         self.visit_accesses(rank, &mut |it| all.push(it));
         all
     }
 
-    /// Visits what the instruction reads and writes when `rank` executes it: operands first.
+    /// Calls `visit` for each read and write of the instruction when `rank` executes it: reads before writes,
+    /// except for the sends and receives of a transfer, which are in their order.
     pub fn visit_accesses<'p>(&'p self, rank: usize, visit: &mut impl FnMut(Access<'p>)) {
         let read = |view| Access { rank, view, is_write: false };
         let write = |view| Access { rank, view, is_write: true };

@@ -1,4 +1,5 @@
-//! Which algorithm a collective gets where its statement names none. Members have to get the same.
+//! Selects the algorithm of a collective whose statement has no `algo=`. All members must select the same
+//! algorithm.
 
 use grammar::{
     allreduce_table::{AllreduceTable, MEASURED},
@@ -7,8 +8,8 @@ use grammar::{
 
 use super::{Backend, CollectiveKind};
 
-/// The algorithm of a collective whose statement may name one: `None` for a library, and for the CUDA backend's own way. `bytes` are
-/// those that a member gives.
+/// Returns the algorithm of a collective, given the `algo=` of its statement. `None` stands for the library's
+/// own algorithm, or for the CUDA backend's peer copies. `bytes` is the size of one member's input.
 pub(super) fn chosen_algorithm(
     backend: Option<Backend>,
     kind: CollectiveKind,
@@ -23,7 +24,9 @@ pub(super) fn chosen_algorithm(
     }
 }
 
-/// The all-reduce of the CUDA backend where the program names none: of a team that was not measured, as for the next larger.
+/// Returns the CUDA backend's all-reduce algorithm for a statement without `algo=`. The table has
+/// measurements for 2, 4 and 8 members; other team sizes use the next larger of these, and teams of more than
+/// 8 use the measurements of 8.
 fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
     let team = members.next_power_of_two().clamp(2, 8);
     let measured = AllreduceTable::parse(MEASURED).ok();

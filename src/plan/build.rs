@@ -1,4 +1,4 @@
-//! Walks a program as one rank does and writes down what it comes to.
+//! Builds the plan of one rank: executes the control flow of the program and records the instructions.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{
     teams::Teams,
 };
 
-/// The plan of one rank, with all its communications posted to communicators.
+/// Builds the plan of one rank, with all its communications posted to communicators.
 pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, teams: &Teams) -> Result<Plan> {
     let mut builder = PlanBuilder::new(program, lines, rank, teams);
     builder.inputs()?;
@@ -50,10 +50,12 @@ impl PlanBuilder<'_> {
         }
         let (outer_frame, origin, span) = (self.iteration, self.origin, self.span);
         let outer_value = self.scalars.bind(it.index, None);
-        // The `in` form forgets, every iteration, what the index gave its meaning; the `from` form does not.
+        // The `in` form of the loop unbinds, in each iteration, the tensors that are defined from the loop
+        // index. The `from` form does not.
         let dependents = if it.axis.is_some() { self.dependents(it) } else { Vec::new() };
         self.divergence_depth += usize::from(divergent);
-        // Every iteration counts, so that a loop of too many is not begun.
+        // Each iteration counts towards the limit, so that a loop with too many iterations is rejected before
+        // it is unrolled.
         let count = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
         self.check_instruction_limit(self.plan.iterations.len().saturating_add(count))?;
         let name: Arc<str> = self.program.symbols[it.index].as_str().into();
@@ -74,7 +76,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Tensors defined in a loop's body from its index, directly or through others.
+    /// Returns the tensors that the loop body defines from the loop index, directly or through other tensors.
     pub(super) fn dependents(&mut self, it: &For) -> Vec<TensorId> {
         if let Some(known) = self.dependents.get(&it.body) {
             return known.clone();
@@ -114,7 +116,7 @@ impl PlanBuilder<'_> {
             OpClass::Coalescing => self.coalesce(stmt),
             OpClass::ShareHandles => self.share_mem_handles(stmt),
             OpClass::Wait => self.wait(stmt),
-            OpClass::Opaque => Err(self.unsupported(stmt.op, "the text does not hold the kernel")),
+            OpClass::Opaque => Err(self.unsupported(stmt.op, "the text does not contain the kernel")),
         }
     }
 }

@@ -1,8 +1,9 @@
-//! What a caching allocator would do with the storage of a program. PyTorch's keeps free blocks for each stream, in two pools by size, and
-//! hands a block out again to the stream that it was first allocated on, without synchronization (`torch.Tensor.record_stream`; the
-//! comment at the top of `CUDACachingAllocator.cpp`).
+//! A model of PyTorch's caching allocator, applied to the storage of a program. PyTorch's allocator keeps
+//! free blocks for each stream, in two pools by size, and reuses a block for the stream on which the block
+//! was first allocated, without synchronization (`torch.Tensor.record_stream`; the comment at the top of
+//! `CUDACachingAllocator.cpp`).
 //!
-//! Blocks are neither split nor merged here: only that a whole block is handed out again is modelled.
+//! The model does not split or merge blocks. It reuses whole blocks only.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +11,28 @@ use rustc_hash::FxHashMap;
 
 use super::{Allocation, BufferNo, StreamNo};
 
-/// Sizes are multiples of this many bytes.
+/// Block sizes are multiples of this number of bytes.
 const GRANULARITY: usize = 512;
-/// The largest size of the pool for small blocks.
+/// The largest block size, in bytes, of the pool for small blocks.
 const MAX_SMALL_BLOCK: usize = 1 << 20;
 
-/// Free blocks of a stream and pool.
+/// A pool of free blocks: the stream, and whether the blocks are small.
 type Pool = (StreamNo, bool);
 
-/// The storage of a rank.
+/// The allocator state of one rank.
 #[derive(Default)]
 pub(super) struct CachingAllocator {
-    /// The allocation of each buffer, an index into the plan's, and the size of its block.
+    /// The allocation of each live buffer, as an index into `Plan::allocations`, and the size of its block in
+    /// bytes.
     known: FxHashMap<BufferNo, (usize, usize)>,
     blocks: u32,
-    /// Free blocks by size; the one that was freed last is handed out first.
+    /// Free blocks by size in bytes. The most recently freed block is reused first.
     free: FxHashMap<Pool, BTreeMap<usize, Vec<u32>>>,
 }
 
 impl CachingAllocator {
-    /// Allocates a buffer on a stream: in the smallest free block of its pool that is large enough, or in a new one.
+    /// Allocates a buffer on a stream, in the smallest free block of the pool that is large enough, or in a
+    /// new block.
     pub(super) fn allocate(
         &mut self,
         all: &mut Vec<Allocation>,
@@ -47,7 +50,7 @@ impl CachingAllocator {
         all.push(Allocation { buffer, block, stream, freed_by: None, is_held: false });
     }
 
-    /// The smallest free block of a pool with at least this size, and its size.
+    /// Removes and returns the smallest free block of a pool that has at least `size` bytes, with its size.
     fn take_free_block(&mut self, pool: Pool, size: usize) -> Option<(u32, usize)> {
         let free = self.free.get_mut(&pool)?;
         let size = *free.range(size..).next()?.0;
@@ -59,9 +62,10 @@ impl CachingAllocator {
         Some((block, size))
     }
 
-    /// Frees a buffer that no tensor is bound to; `origin` is the statement.
+    /// Frees a buffer to which no tensor is bound any more. `origin` is the statement that releases it, an
+    /// index into `Plan::origins`.
     pub(super) fn free(&mut self, all: &mut [Allocation], buffer: BufferNo, origin: u32) {
-        // What no statement allocates is not handed out.
+        // Buffers that no statement allocates, and empty buffers, have no block to reuse.
         let Some((at, size)) = self.known.remove(&buffer).filter(|it| it.1 > 0) else { return };
         let Some(it) = all.get_mut(at) else { return };
         it.freed_by = Some(origin);

@@ -1,45 +1,48 @@
-//! What each member of a team gives to a collective and gets from it: the one definition of every kind. Planning, the check of
-//! sizes, the order, the simulator, the transports and NCCL's calls ask it.
+//! The semantics of collectives: which input elements each member of a team contributes, and which output
+//! elements it receives. This is the only definition for each kind of collective; planning, the check of
+//! element counts, the happens-before order, the simulator, the transports and the NCCL calls use it.
 //!
-//! `n` is the team's size, members count from 0 in team order, views are flattened in row-major order.
+//! `n` is the size of the team. Members are numbered from 0 in team order. Views are flattened in row-major
+//! order.
 //!
-//! | kind | gives | member `i` gets |
+//! | kind | input of | output of member `i` |
 //! |---|---|---|
 //! | Broadcast | the root | the root's input |
-//! | Gather | all | the root: all inputs, in team order |
+//! | Gather | all | at the root only: all inputs, in team order |
 //! | Allgather | all | all inputs, in team order |
 //! | Scatter | the root | part `i` of `n` of the root's input |
-//! | Reduce | all | the root: all inputs combined |
-//! | Allreduce | all | all inputs combined |
-//! | ReduceScatter | all | part `i` of `n` of all inputs combined |
-//! | SendRecv | the root, member 0 or 1 | the other of these two: the root's input; a team of one copies |
+//! | Reduce | all | at the root only: the reduction of all inputs |
+//! | Allreduce | all | the reduction of all inputs |
+//! | ReduceScatter | all | part `i` of `n` of the reduction of all inputs |
+//! | SendRecv | the root, member 0 or 1 | at the other of these two: the root's input; a team of one copies |
 //! | AllToAll | all | part `i` of every input, in team order |
-//! | Permute | all | the input of `recv_peer` |
+//! | Permute | all | the input of member `recv_peer` |
 
 use std::ops::Range;
 
 use super::{CollectiveKind, ReduceOp};
 
-/// Where a piece of an output comes from.
+/// The source of a piece of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceSource {
     /// The input of one member.
     Member(usize),
-    /// All members' inputs combined.
+    /// The reduction of all members' inputs.
     Reduced,
 }
 
-/// One piece of what a member gets.
+/// One piece of a member's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutputPiece {
-    /// Where it comes from.
+    /// The source of the elements.
     pub source: PieceSource,
-    /// The index of the part, where the piece is one of `n` equal parts of its source; `None`: all of it.
+    /// The index of the part, if the piece is one of `n` equal parts of its source; `None` if it is the whole
+    /// source.
     pub part: Option<usize>,
 }
 
 impl CollectiveKind {
-    /// Whether a member's input is read.
+    /// Returns whether the collective reads the input of a member.
     pub fn reads_input(self, member: usize) -> bool {
         match self {
             Self::Broadcast { root } | Self::Scatter { root } | Self::SendRecv { root } => member == root,
@@ -53,7 +56,8 @@ impl CollectiveKind {
         }
     }
 
-    /// The pieces of what a member of a team of `n` gets, in the order in which its output holds them.
+    /// Returns the pieces of the output of a member in a team of `n`, in the order in which the output holds
+    /// them.
     pub fn output_pieces(self, member: usize, n: usize) -> Vec<OutputPiece> {
         let one = |source, part| vec![OutputPiece { source, part }];
         let each = |part| (0..n).map(|it| OutputPiece { source: PieceSource::Member(it), part }).collect();
@@ -74,8 +78,9 @@ impl CollectiveKind {
         }
     }
 
-    /// The piece of what member `to` of a team of `n` gets that is of the input of member `from`, and which of its pieces it is; as
-    /// `deliveries` lists it, without the list.
+    /// Returns the piece of the output of member `to` that comes from the input of member `from`, in a team
+    /// of `n`, and the index of the piece in the output; `None` if there is no such piece, or if the
+    /// collective reduces. The result agrees with `output_pieces`, without building the list.
     pub fn output_piece_from(self, from: usize, to: usize, n: usize) -> Option<(usize, OutputPiece)> {
         let piece = |at, part| Some((at, OutputPiece { source: PieceSource::Member(from), part }));
         match self {
@@ -99,7 +104,7 @@ impl CollectiveKind {
         }
     }
 
-    /// The members whose data a member of a team of `n` gets, in team order.
+    /// Returns the members whose input contributes to the output of a member of a team of `n`, in team order.
     pub fn source_members(self, member: usize, n: usize) -> Vec<usize> {
         let pieces = self.output_pieces(member, n);
         match pieces.iter().any(|it| it.source == PieceSource::Reduced) {
@@ -108,7 +113,8 @@ impl CollectiveKind {
         }
     }
 
-    /// How many elements a member of a team of `n` gets where each giver gives `given`.
+    /// Returns the number of elements that a member of a team of `n` receives, if each input has `given`
+    /// elements.
     pub fn output_len(self, member: usize, n: usize, given: usize) -> usize {
         self.output_pieces(member, n)
             .iter()
@@ -116,7 +122,7 @@ impl CollectiveKind {
             .sum()
     }
 
-    /// Whether each member gets one of `n` equal parts of an input, or of all inputs combined.
+    /// Returns whether the collective divides an input, or the reduction of all inputs, into `n` equal parts.
     pub fn splits_input(self) -> bool {
         match self {
             Self::Scatter { .. } | Self::ReduceScatter { .. } | Self::AllToAll => true,
@@ -130,7 +136,7 @@ impl CollectiveKind {
         }
     }
 
-    /// The operation that combines the members' inputs, if there is one.
+    /// Returns the reduction operation, if the collective reduces.
     pub fn reduce_op(self) -> Option<ReduceOp> {
         match self {
             Self::Reduce { op, .. } | Self::Allreduce { op } | Self::ReduceScatter { op } => Some(op),
@@ -144,7 +150,8 @@ impl CollectiveKind {
         }
     }
 
-    /// Whether two members mean the same collective: peers of a permutation differ by nature.
+    /// Returns whether two members post the same collective. The peers of a permutation differ between
+    /// members.
     pub fn is_compatible_with(self, other: Self) -> bool {
         let permutes = |it| matches!(it, Self::Permute { .. });
         self == other || (permutes(self) && permutes(other))
@@ -152,7 +159,7 @@ impl CollectiveKind {
 }
 
 impl OutputPiece {
-    /// The member whose input it is; `None`: it is combined of all.
+    /// Returns the member whose input this is; `None` for a reduction of all inputs.
     pub fn source_member(&self) -> Option<usize> {
         match self.source {
             PieceSource::Member(it) => Some(it),
@@ -160,7 +167,8 @@ impl OutputPiece {
         }
     }
 
-    /// The elements of a giver's `given` that the piece is made of, in a team of `n` that divides them.
+    /// Returns the elements of the source that form the piece. `given` is the number of elements of the
+    /// source; a team of `n` divides it.
     pub fn source_range(&self, given: usize, n: usize) -> Range<usize> {
         match self.part {
             None => 0..given,
@@ -176,7 +184,8 @@ impl OutputPiece {
 mod tests {
     use super::*;
 
-    /// What members get is what others give, and all of it: each element given arrives as often as the kind says.
+    /// Outputs contain exactly what is contributed: each input element arrives as often as the kind of
+    /// collective requires.
     #[test]
     fn pieces_fill_outputs_with_what_is_given() {
         let op = ReduceOp::Sum;

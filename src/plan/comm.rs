@@ -1,7 +1,8 @@
-//! Communications of one rank.
+//! Lowers the communications of one rank.
 //!
-//! Whatever its backend, a communication is posted to its communicator here. `transport` then turns those that no library moves
-//! into copies, combinations and signals, once the views of all members are known.
+//! This module posts every communication to its communicator, whatever its backend. Once the views of all
+//! members are known, `transport` replaces the communications that no library executes by copies, reductions
+//! and signals.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ impl PlanBuilder<'_> {
             Op::P2PCommunication => self.p2p(stmt),
             Op::CollectivePermute => self.permute(stmt),
             Op::Communication => self.collective(stmt),
-            _ => Err(self.unsupported(stmt.op, "no executor has it")),
+            _ => Err(self.unsupported(stmt.op, "no executor supports it")),
         }
     }
 
@@ -32,7 +33,8 @@ impl PlanBuilder<'_> {
         stmt.number.unwrap_or(u32::MAX)
     }
 
-    /// `team` is of `Teams`, so equal teams are at one place.
+    /// Returns the number of a communicator, and adds it to the plan if it is new. `team` must come from
+    /// `Teams`, which stores equal teams once, so that teams can be compared by address.
     fn communicator(&mut self, backend: Backend, team: Arc<[usize]>) -> CommunicatorNo {
         let next = self.plan.communicators.len() as CommunicatorNo;
         let number = *self.comm.communicators.entry((backend, Arc::as_ptr(&team))).or_insert(next);
@@ -55,7 +57,8 @@ impl PlanBuilder<'_> {
 
     pub(super) fn wait(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(number) = stmt.get(attr::WORK) else { return Ok(()) };
-        // A rank outside the team, or in the other branch, posted nothing under this number: nothing to wait for.
+        // A rank outside the team, or in the other branch, has not posted this number and has nothing to wait
+        // for.
         if let Some(work) = self.posted.remove(&number) {
             self.emit(InstKind::Wait { work });
         }
@@ -67,13 +70,19 @@ impl PlanBuilder<'_> {
     fn team(&self, stmt: &OpStmt) -> Result<Arc<[usize]>> {
         let Some(team) = stmt.get(attr::TEAM) else { return Ok(Arc::default()) };
         if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
-            let message = format!("the team holds rank {outside} of a world of {}", self.plan.world);
-            return Err(self.error(Code::WorldTooSmall, message, "expected ranks of the world"));
+            let message =
+                format!("the team contains rank {outside}, but the number of ranks is {}", self.plan.world);
+            return Err(self.error(
+                Code::WorldTooSmall,
+                message,
+                "expected smaller ranks, or a larger world",
+            ));
         }
         Ok(self.teams.team(stmt, || team.to_vec()))
     }
 
-    /// The view of an operand that this rank needs, given storage where the dialect prints no ALLOCATE.
+    /// Returns the view that this rank receives into, or `None` if it receives nothing. Allocates storage for
+    /// it if the dialect prints no ALLOCATE.
     fn receive_view(&mut self, tensor: Option<TensorId>, needed: bool) -> Result<Option<View>> {
         match tensor.filter(|it| needed && self.holds_part(*it)) {
             Some(tensor) => self.output_view(tensor).map(Some),
@@ -104,7 +113,7 @@ impl PlanBuilder<'_> {
             Some(CommunicationType::AllToAll) => CollectiveKind::AllToAll,
             Some(CommunicationType::SendRecv) => CollectiveKind::SendRecv { root },
             Some(CommunicationType::CollectivePermute) | None => {
-                return Err(self.unsupported(stmt.op, "its type is not a collective"));
+                return Err(self.unsupported(stmt.op, "its type is not that of a collective"));
             }
         };
         self.post(stmt, team, me, kind)
@@ -142,7 +151,7 @@ impl PlanBuilder<'_> {
     // ---- transfers
 
     fn p2p(&mut self, stmt: &OpStmt) -> Result<()> {
-        // As every statement on another mesh's tensors, it does nothing here.
+        // The tensor belongs to another mesh: like all statements on it, this one does nothing on this rank.
         if stmt.get(attr::BUFFER).is_some_and(|buffer| !self.holds_part(buffer)) {
             self.skip_outside_mesh(stmt);
             return Ok(());
@@ -155,8 +164,8 @@ impl PlanBuilder<'_> {
             self.check_shared(stmt, peer, &view)?;
         }
         let side = P2pOp { direction, peer, view, origin };
-        if let Some(bracket) = &mut self.coalesced_ops {
-            bracket.push(side);
+        if let Some(ops) = &mut self.coalesced_ops {
+            ops.push(side);
             return Ok(());
         }
         self.transfer(backend, protocol, vec![side], stmt.number);
@@ -166,7 +175,7 @@ impl PlanBuilder<'_> {
     fn p2p_operands(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
         let direction = stmt.get(attr::P2P_TYPE).map_or(Direction::Send, Direction::from);
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
-            return Err(self.unsupported(stmt.op, "it lacks its buffer or peer"));
+            return Err(self.unsupported(stmt.op, "its buffer or its peer is missing"));
         };
         Ok((direction, self.index(peer, self.plan.world, "the peer")?, self.view(buffer)?))
     }
@@ -194,20 +203,26 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// A transfer of the CUDA backend needs its peer's handle.
+    /// Reports an error if the peer's memory handle has not been shared: transfers of the CUDA backend
+    /// require it.
     fn check_shared(&self, stmt: &OpStmt, peer: usize, view: &View) -> Result<()> {
         if self.coalesced_ops.is_some() {
-            return Err(self.unsupported(stmt.op, "the CUDA backend does not coalesce"));
+            return Err(self.unsupported(stmt.op, "the CUDA backend does not support coalescing"));
         }
         if self.comm.shared.contains(&(self.number(stmt), peer, view.key())) {
             return Ok(());
         }
-        let message = format!("P2PCommunication {} with rank {peer} is not shared", self.number(stmt));
-        let it = self.error(Code::NotShared, message, "no ShareMemHandles lists this buffer and peer before");
-        Err(Box::new(it.help("list it in a ShareMemHandles that comes before")))
+        let message = format!(
+            "the memory handle of P2PCommunication {} with rank {peer} is not shared",
+            self.number(stmt)
+        );
+        let it =
+            self.error(Code::NotShared, message, "no earlier ShareMemHandles lists this buffer and peer");
+        Err(Box::new(it.help("list it in an earlier ShareMemHandles")))
     }
 
-    /// Blocks the host only for handles that are new; then all ranks of the world have to come (format survey, section 8).
+    /// Emits the exchange of the handles that are new, and then a barrier of all ranks of the world (format
+    /// survey, section 8). Emits nothing if no handle is new.
     pub(super) fn share_mem_handles(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(listed) = stmt.get(attr::TRANSFERS) else { return Ok(()) };
         let mut handles = Vec::new();

@@ -1,4 +1,5 @@
-//! What reports call the communications of a program, `P2PCommunication 38 (send, line 21)`, and whose tensors have names of their own.
+//! The names of a program's communications in reports: `P2PCommunication 38 (send, line 21)`. Also records
+//! the statements whose tensors have their own namespace.
 
 use grammar::{
     attr,
@@ -9,26 +10,27 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The names of a program's communications, by statement; shared by the plans of all ranks that run it.
+/// The names of a program's communications, by statement. The plans of all ranks that run the program share
+/// them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CommNames {
     communications: FxHashMap<StmtId, CommName>,
-    /// Statements that post a HostUnit, whose tensors have a namespace of their own.
+    /// The statements that post a HostUnit. Its tensors have their own namespace.
     units: FxHashSet<StmtId>,
 }
 
-/// What one communication is called.
+/// The name of one communication.
 #[derive(Clone, Debug, PartialEq)]
 struct CommName {
     /// The operator and its number: `P2PCommunication 38`.
     operator: String,
-    /// What it does: `send`, `Allreduce`; empty where the operator says it.
+    /// The kind of communication: `send`, `Allreduce`. Empty if the operator implies it.
     kind: String,
     line: u32,
 }
 
 impl CommNames {
-    /// The names of all communications of a program.
+    /// Collects the names of all communications of a program.
     pub fn from_program(program: &Program, lines: &LineIndex) -> Self {
         let mut names = Self::default();
         for stmt in program.stmts.ids() {
@@ -41,17 +43,19 @@ impl CommNames {
         names
     }
 
-    /// Whether a statement posts a HostUnit: the buffers that it allocates have names that only the unit knows.
+    /// Returns whether a statement posts a HostUnit. The names of the buffers that it allocates are known
+    /// only inside the unit.
     pub fn posts_unit(&self, stmt: StmtId) -> bool {
         self.units.contains(&stmt)
     }
 
-    /// The line of a communication.
+    /// Returns the line of a communication.
     pub fn line(&self, stmt: StmtId) -> Option<u32> {
         self.communications.get(&stmt).map(|it| it.line)
     }
 
-    /// A communication and, where it is in a loop, its iteration; `None` for other statements.
+    /// Returns the name of a communication, with its iteration if it is in a loop; `None` for other
+    /// statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {
         let CommName { operator, kind, line } = self.communications.get(&stmt)?;
         let line = format!("line {line}");

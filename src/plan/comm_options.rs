@@ -1,4 +1,5 @@
-//! What a communication asks for by word: backend, algorithm and protocol. A word that no executor can honour is refused.
+//! Reads the attributes that select how a communication is executed: backend, algorithm and protocol. A value
+//! that no executor supports is an error.
 
 use std::fmt::Display;
 
@@ -16,24 +17,25 @@ use super::{
     transport,
 };
 
-const NO_EXECUTOR: &str = "no executor has it for this backend and type";
+const NO_EXECUTOR: &str = "no executor supports it for this backend and type";
 
 impl PlanBuilder<'_> {
-    /// Who moves the data.
+    /// Returns the backend of a communication.
     pub(super) fn backend(&self, stmt: &OpStmt) -> Result<Backend> {
         match stmt.get(attr::BACKEND) {
             Some(words::Backend::Cuda) => Ok(Backend::Cuda),
             Some(words::Backend::Ucc) => Ok(Backend::Ucc),
-            // Dialects before February 2025 print no backend: NCCL is the default.
+            // Dialects before February 2025 do not print the backend. Their default is NCCL.
             Some(words::Backend::Nccl) | None => Ok(Backend::Nccl),
             Some(it @ words::Backend::Gloo) => {
                 let fits = [words::Backend::Nccl, words::Backend::Ucc, words::Backend::Cuda];
-                Err(self.unsupported_attr(attr::BACKEND, it, "no executor has it", &fits))
+                Err(self.unsupported_attr(attr::BACKEND, it, "no executor supports it", &fits))
             }
         }
     }
 
-    /// The error for a word that reads and prints, and that no executor can honour; `fits` are those that one can.
+    /// Returns the error for an attribute value that the language accepts but no executor supports. `fits`
+    /// lists the supported values.
     pub(super) fn unsupported_attr<T: AttrValue + Display>(
         &self,
         key: Key<T>,
@@ -46,13 +48,14 @@ impl PlanBuilder<'_> {
             [only] => format!("expected {only}, or no `{}=`", key.name()),
             all => format!("expected one of {}", all.iter().map(T::to_string).collect::<Vec<_>>().join(", ")),
         };
-        self.error(Code::Unsupported, format!("`{}={word}` does not run: {why}", key.name()), label)
+        self.error(Code::Unsupported, format!("`{}={word}` is not supported: {why}", key.name()), label)
     }
 
-    /// The transport's algorithm of a collective; `None`: the statement names none, or that of the library.
+    /// Returns the transport's algorithm of a collective, or `None` if the statement has no `algo=` or
+    /// selects the library's own algorithm.
     ///
     /// # Errors
-    /// An algorithm that the backend does not have for this kind.
+    /// The backend does not support the algorithm for this kind of collective.
     pub(super) fn algorithm(
         &self,
         stmt: &OpStmt,
@@ -62,13 +65,13 @@ impl PlanBuilder<'_> {
         let Some(algo) = stmt.get(attr::ALGO) else { return Ok(None) };
         let fits = transport::algorithms(backend, kind);
         match fits.contains(&algo) {
-            // The library's own way has no name where the statement has no word.
+            // `algo=nccl` means the same as no `algo=`.
             true => Ok(Some(algo).filter(|it| *it != Algorithm::Nccl)),
             false => Err(self.unsupported_attr(attr::ALGO, algo, NO_EXECUTOR, &fits)),
         }
     }
 
-    /// Refuses a `protocol=` that a collective does not have.
+    /// Reports an error for a `protocol=` that the collective does not support.
     pub(super) fn check_multicast_protocol(&self, stmt: &OpStmt, backend: Backend) -> Result<()> {
         let Some(protocol) = stmt.get(attr::MULTICAST_PROTOCOL) else { return Ok(()) };
         let copies =
@@ -83,8 +86,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Which side of a transfer copies, where no library does: the statement's own word, the program's option, or get,
-    /// nvFuser's default.
+    /// Returns which side of a transfer copies, for backends without a library: the statement's own
+    /// `protocol=`, else the program's option, else get (nvFuser's default).
     pub(super) fn protocol(&self, stmt: &OpStmt, backend: Backend) -> Result<Option<P2pProtocol>> {
         let own = stmt.get(attr::PROTOCOL);
         match (backend, own) {

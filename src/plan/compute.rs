@@ -1,7 +1,8 @@
-//! Operators: on this rank's views where the shardings allow it, on whole tensors where they do not.
+//! Lowers operators: to instructions on this rank's views if the shardings allow it, and otherwise to one
+//! instruction on whole tensors.
 //!
-//! `lower` writes an operator's instructions for given views, so the same code serves a rank's shards and a reshard's
-//! whole tensors.
+//! `lower` generates the instructions of an operator for given views, so that the same code serves the shards
+//! of a rank and the whole tensors of a reshard.
 
 use grammar::{
     attr,
@@ -19,11 +20,11 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    /// An operator with results on the current stream.
+    /// Lowers an operator with results, on the current stream.
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
         if stmt.outs.len() > 1 {
-            return Err(self.unsupported(stmt.op, "no executor has it"));
+            return Err(self.unsupported(stmt.op, "no executor supports it"));
         }
         let args = stmt.tensor_operands();
         if self.needs_reshard(stmt, &args, out)? {
@@ -38,7 +39,7 @@ impl PlanBuilder<'_> {
             *view = self.narrow_to_result(view, args[0], out);
         }
         if let (None, Some(first)) = (self.binding(out), views.first()) {
-            // A copy to a name without storage makes the name another view of the same elements.
+            // Copying to a name without storage makes the name another view of the same elements.
             if let Some(view) = self.view_of_operand(stmt, first, args[0], out)? {
                 let stream = self.binding(args[0]).and_then(|it| it.stream);
                 self.bind(out, view, stream);
@@ -59,8 +60,8 @@ impl PlanBuilder<'_> {
         let (have, want) = (self.view(tensor)?.shape, self.layout(tensor)?.local_shape());
         if have != want {
             let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` gets the shape {have:?} where its domain says {want:?}");
-            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+            let message = format!("`{name}` is a view of shape {have:?}, but its domain has shape {want:?}");
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
         }
         Ok(())
     }
@@ -71,13 +72,14 @@ impl PlanBuilder<'_> {
         have: &[usize],
         want: &[usize],
     ) -> Box<grammar::diagnostic::Diagnostic> {
-        let message = format!("`{}`: an operand of shape {have:?} does not fit {want:?}", op.name());
-        self.error(Code::RuntimeShape, message, "the shapes do not fit")
+        let message = format!("`{}`: an operand of shape {have:?} does not match shape {want:?}", op.name());
+        self.error(Code::RuntimeShape, message, "the shapes do not match")
     }
 
     // ---- instructions for given views
 
-    /// The instructions that compute `target` from `views`. Copies name `rank` as the place of both sides.
+    /// Returns the instructions that compute `target` from `views`. Copies use `rank` as the rank of both
+    /// sides.
     pub(super) fn lower(
         &self,
         stmt: &OpStmt,
@@ -99,12 +101,15 @@ impl PlanBuilder<'_> {
             (TypeRule::Reduce, _) => Ok(vec![self.reduce(stmt, views, out, target)?]),
             (TypeRule::Reshape, _) => {
                 let Some(from) = views.first() else { return Ok(Vec::new()) };
-                // One of the two sides is dense, or a temporary would be needed.
+                // A reshape requires that one of the two sides is contiguous. It would otherwise need a
+                // temporary buffer.
                 let pair = from.reshape(&target.shape).map(|from| (from, target.clone()));
                 let pair = pair.or_else(|| target.reshape(&from.shape).map(|to| (from.clone(), to)));
                 match pair {
                     Some((from, to)) => Ok(vec![copy(from, to)]),
-                    None => Err(self.unsupported(stmt.op, "neither side is dense in memory")),
+                    None => {
+                        Err(self.unsupported(stmt.op, "neither its operand nor its result is contiguous"))
+                    }
                 }
             }
             (_, Op::Full) => {
@@ -119,7 +124,9 @@ impl PlanBuilder<'_> {
                     usize::try_from(self.integer_operand(stmt, stmt.args.len().saturating_sub(1))?).ok();
                 let dim = dim.filter(|dim| *dim < target.shape.len());
                 let Some(dim) = dim else {
-                    return Err(self.unsupported(stmt.op, "its last operand is no dimension"));
+                    return Err(
+                        self.unsupported(stmt.op, "its last operand is not a dimension of the result")
+                    );
                 };
                 let mut start = 0;
                 let mut copies = Vec::new();
@@ -139,14 +146,15 @@ impl PlanBuilder<'_> {
                 Some(first) => match self.view_of_operand(stmt, first, args[0], out)? {
                     Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
                     Some(from) => Err(self.shape_mismatch(stmt.op, &from.shape, &target.shape)),
-                    None => Err(self.unsupported(stmt.op, "no executor has it")),
+                    None => Err(self.unsupported(stmt.op, "no executor supports it")),
                 },
-                None => Err(self.unsupported(stmt.op, "no executor has it")),
+                None => Err(self.unsupported(stmt.op, "no executor supports it")),
             },
         }
     }
 
-    /// The operand's elements as the result of an operator that only rearranges them; `None` for the other operators.
+    /// Returns the result of an operator that only rearranges elements, as a view of its operand; `None` for
+    /// other operators.
     fn view_of_operand(
         &self,
         stmt: &OpStmt,
@@ -200,7 +208,7 @@ impl PlanBuilder<'_> {
         })
     }
 
-    /// Whether a slice takes all of a dimension.
+    /// Returns whether a slice takes all of a dimension.
     fn takes_all(&self, stmt: &OpStmt, arg: TensorId, dim: usize) -> bool {
         grammar::slice_takes_all(self.program, stmt, arg, dim, &|it| self.scalars.int(it).ok())
     }
@@ -210,7 +218,7 @@ impl PlanBuilder<'_> {
         let Some(ranges) = stmt.get(attr::RANGES) else { return Ok(view) };
         for (dim, [start, stop, step]) in ranges.iter().enumerate() {
             if self.takes_all(stmt, arg, dim) {
-                // A rank's part stays whole.
+                // The rank's part of the dimension is kept whole.
                 continue;
             }
             let Some(&extent) = view.shape.get(dim) else {
@@ -220,7 +228,7 @@ impl PlanBuilder<'_> {
             let (start, stop) = (bound(*start)?, bound(*stop)?);
             let step = self.index(*step, usize::MAX, "the step")?.max(1);
             view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));
-            // A step beyond the extent leaves one element at most.
+            // A step larger than the extent leaves at most one element.
             view.strides[dim] *= step.min(extent.max(1));
         }
         Ok(view)
@@ -275,7 +283,7 @@ impl PlanBuilder<'_> {
             return Err(self.shape_mismatch(stmt.op, &input.shape, &target.shape));
         }
         let Some(op) = stmt.get(attr::OP).map(ReduceOp::from) else {
-            return Err(self.unsupported(stmt.op, "it lacks its `op`"));
+            return Err(self.unsupported(stmt.op, "its `op` is missing"));
         };
         let init = match stmt.get(attr::INITIAL_VALUE) {
             Some(expr) => match self.value(expr, "the initial value")? {
@@ -289,10 +297,10 @@ impl PlanBuilder<'_> {
         Ok(InstKind::Reduce(Box::new(it)))
     }
 
-    /// Brings linear and matmul into the form of `Gemm`. A device axis of partial sums in the result (`rf`) splits `k`:
-    /// each of its indices sums its own part, as one batch more.
+    /// Lowers `linear` and `matmul` to `Gemm`. A device axis of partial sums in the result (`rf`) splits `k`:
+    /// each of its indices sums its own part, as an additional batch dimension.
     fn gemm(&self, stmt: &OpStmt, views: &[View], out: TensorId, target: &View) -> Result<InstKind> {
-        let [a, b, bias @ ..] = views else { return Err(self.unsupported(stmt.op, "it lacks operands")) };
+        let [a, b, bias @ ..] = views else { return Err(self.unsupported(stmt.op, "operands are missing")) };
         let misfit = |view: &View| self.shape_mismatch(stmt.op, &view.shape, &target.shape);
         let (mut a, mut b, mut target) = (a.clone(), b.clone(), target.clone());
         if stmt.op.def().type_rule == TypeRule::Linear {
@@ -308,7 +316,7 @@ impl PlanBuilder<'_> {
             target = target.permute(&order);
             target.shape[0]
         });
-        // One-dimensional operands count as a row and a column.
+        // A one-dimensional left operand is a row, and a one-dimensional right operand is a column.
         if b.shape.len() == 1 {
             b = b.unsqueeze(1);
             target = target.unsqueeze(target.shape.len());
@@ -368,13 +376,14 @@ impl PlanBuilder<'_> {
         Ok(InstKind::Gemm(Box::new(Gemm { a, b, bias, out: target })))
     }
 
-    /// The dimension of a result that counts partial sums over devices.
+    /// Returns the dimension of a result that indexes partial sums over devices.
     pub(super) fn partial_dim(&self, out: TensorId) -> Option<usize> {
         self.program.dimensions(out).position(|axis| self.program.is_partial(out, axis))
     }
 }
 
-/// A dimension as `parts` equal ranges, the range's number as the first dimension.
+/// Splits a dimension into `parts` equal ranges. The index of the range becomes the first dimension of the
+/// result.
 fn split_dim(view: &View, dim: usize, parts: usize) -> View {
     let mut view = view.clone();
     let len = view.shape[dim] / parts.max(1);

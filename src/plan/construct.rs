@@ -1,4 +1,4 @@
-//! Tensors made of host scalars: `TensorConstruct({i0, i1})`.
+//! Lowers tensors made of host scalars: `TensorConstruct({i0, i1})`.
 
 use grammar::{
     codes::Code,
@@ -11,20 +11,20 @@ use super::{
     scalar::Value,
 };
 
-/// Most dimensions of an array: brackets within brackets, or names of arrays within arrays.
+/// The maximum number of dimensions of an array, whether nested in brackets or through names of arrays.
 const MAX_DIMENSIONS: usize = 64;
 
-/// Most elements of an array.
+/// The maximum number of elements of an array.
 const MAX_ELEMENTS: usize = 1 << 20;
 
 impl PlanBuilder<'_> {
-    /// `i84 = i82 % 8`, or `a5 = {i0, i1}`, executed where it stands.
+    /// Executes a definition: `i84 = i82 % 8`, or `a5 = {i0, i1}`.
     pub(super) fn define(&mut self, symbol: SymbolId, value: ExprId) -> Result<()> {
         match self.array_items(value).is_some() || self.named_array(value).is_some() {
-            // What is wrong with it matters where it is used.
+            // An error in an array is reported where the array is used.
             true => {
                 let array = self.array(value, 0);
-                // A loop that makes large arrays is as long as one that makes many.
+                // A loop that makes large arrays counts towards the limit like a loop that makes many.
                 self.work += array.as_ref().map_or(0, |it| it.elements.len());
                 self.arrays.insert(symbol, array);
             }
@@ -36,7 +36,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// One `Fill` for each element of `target`, this rank's part of `out`.
+    /// Returns one `Fill` for each element of `target`, this rank's part of `out`.
     pub(super) fn construct(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
         let Some(Operand::Scalar(value)) = stmt.args.first() else {
             return Err(self.unsupported(stmt.op, "it needs a scalar or an array of scalars"));
@@ -49,7 +49,7 @@ impl PlanBuilder<'_> {
                 array.shape,
                 layout.shape
             );
-            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
         }
         let mut fills = Vec::with_capacity(array.elements.len());
         for (at, whole) in layout.global_indices().into_iter().enumerate() {
@@ -65,7 +65,8 @@ impl PlanBuilder<'_> {
         Ok(fills)
     }
 
-    /// The items of an array constructor, or of the array that a symbol of `Index definitions:` names.
+    /// Returns the items of an array constructor, or of the array that a symbol of `Index definitions:`
+    /// names.
     fn array_items(&self, expr: ExprId) -> Option<&[ExprId]> {
         match &self.program.exprs[expr] {
             Expr::Call(name, items) if name == "{}" => Some(items),
@@ -82,7 +83,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The array that a statement has given a name.
+    /// Returns the array that a statement has bound to the symbol `expr`; `None` for other expressions.
     fn named_array(&self, expr: ExprId) -> Option<&Result<Array>> {
         match &self.program.exprs[expr] {
             Expr::Symbol(symbol) => self.arrays.get(symbol),
@@ -90,7 +91,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// An array inside of as many others, or a scalar.
+    /// Evaluates an array of arrays or scalars. `depth` is the number of enclosing arrays.
     fn array(&self, expr: ExprId, depth: usize) -> Result<Array> {
         if let Some(known) = self.named_array(expr) {
             return known.clone();
@@ -113,8 +114,8 @@ impl PlanBuilder<'_> {
             match at {
                 0 => res.shape.extend(part.shape),
                 _ if res.shape[1..] != part.shape => {
-                    let message = "rows of an array have several lengths";
-                    return Err(self.error(Code::RuntimeShape, message, "expected rows of one length"));
+                    let message = "the rows of an array differ in length";
+                    return Err(self.error(Code::RuntimeShape, message, "expected rows of equal length"));
                 }
                 _ => (),
             }
@@ -122,7 +123,8 @@ impl PlanBuilder<'_> {
             if res.shape.len() > MAX_DIMENSIONS {
                 return Err(too_large(format!("an array has more than {MAX_DIMENSIONS} dimensions")));
             }
-            // Empty arrays count too: names of names double what has to be looked at.
+            // Empty arrays count too: a chain of names that each repeat the previous one doubles the work at
+            // every level.
             if res.shape.iter().fold(1usize, |all, n| all.saturating_mul((*n).max(1))) > MAX_ELEMENTS {
                 return Err(too_large(format!("an array has more than {MAX_ELEMENTS} elements")));
             }

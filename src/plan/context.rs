@@ -1,8 +1,9 @@
-//! What is known of a rank while its program is walked, and what all lowerings need of it: names, storage, faults, scalars, the
-//! instructions so far.
+//! The state of planning one rank: names, storage, errors, scalars, and the instructions emitted so far. All
+//! lowerings use it.
 //!
-//! Names are bound to views as the statements go by, exactly as nvFuser's interpreter binds them, so an operator whose result is
-//! bound writes into it and one whose result is not binds a new buffer.
+//! Statements bind names to views in program order, exactly as nvFuser's interpreter does: an operator whose
+//! result is already bound writes into the bound view, and an operator whose result is not bound allocates a
+//! new buffer.
 
 use std::sync::Arc;
 
@@ -27,91 +28,95 @@ use super::{
     teams::Teams,
 };
 
-/// What a name stands for.
+/// The view that a tensor name is bound to.
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     /// The elements.
     pub(super) view: View,
-    /// Which stream's slice it is, for tensors that hold one.
+    /// The stream whose slice this is, for tensors that hold one stream's slice.
     pub(super) stream: Option<usize>,
 }
 
-/// The elements of an array in row-major order, with its shape; the shape of a scalar is empty.
+/// An array: its elements in row-major order and its shape. The shape of a scalar is empty.
 #[derive(Clone, Debug)]
 pub(super) struct Array {
     pub(super) shape: Vec<usize>,
     pub(super) elements: Vec<Number>,
 }
 
-/// A fault ends the planning of a rank.
+/// A result whose error ends the planning of the rank.
 pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
-/// State of the walk.
+/// The state of planning one rank.
 pub(super) struct PlanBuilder<'p> {
     pub(super) program: &'p Program,
     pub(super) lines: &'p LineIndex,
     pub(super) scalars: Scalars<'p>,
-    /// Arrays that definitions so far have named: `a5 = {i0, i1}`.
+    /// The arrays that definitions have named so far: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
     pub(super) bindings: Vec<Option<Binding>>,
-    /// How many names each buffer has, and communications that nothing has waited for.
+    /// The number of references to each buffer: names bound to it, and posted communications that have not
+    /// been waited for.
     name_counts: FxHashMap<BufferNo, usize>,
-    /// The buffers of communications that nothing has waited for.
+    /// The buffers of posted communications that have not been waited for.
     held: FxHashMap<WorkNo, Vec<BufferNo>>,
     allocator: CachingAllocator,
-    /// The stream's slice that a tensor holds, of tensors that this rank holds no part of.
+    /// For tensors of which this rank holds no part: the stream whose slice the tensor holds on the other
+    /// ranks.
     pub(super) slices: FxHashMap<TensorId, usize>,
     pub(super) plan: Plan,
     pub(super) streams: FxHashMap<StreamKey, StreamNo>,
     pub(super) current: StreamNo,
-    /// The statement under the cursor.
+    /// The source range of the current statement.
     pub(super) span: Span,
     pub(super) origin: OriginNo,
     pub(super) iteration: Option<u32>,
-    /// Statements executed and array elements evaluated so far; limited by `limits::INSTRUCTIONS`.
+    /// The number of statements executed and array elements evaluated so far, limited by
+    /// `limits::MAX_RANK_INSTRUCTIONS`.
     pub(super) work: usize,
-    /// Enclosing branches and loops that other ranks may not enter as this one does.
+    /// The number of enclosing branches and loops whose condition or bounds depend on the rank.
     pub(super) divergence_depth: usize,
-    /// Posted work by the number that `Wait` names.
+    /// Posted works by the number that `Wait` refers to.
     pub(super) posted: FxHashMap<u32, WorkNo>,
-    /// Sides collected since StartCoalescing.
+    /// The sends and receives collected since StartCoalescing.
     pub(super) coalesced_ops: Option<Vec<P2pOp>>,
     pub(super) comm: Communications,
     /// The teams of all ranks.
     pub(super) teams: &'p Teams,
-    /// Tensors that a loop's index gives their meaning, by loop.
+    /// By loop body: the tensors that are defined from the loop index.
     pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
 }
 
-/// Where the instructions of a statement come from: listed in the plan once the statement has one.
+/// The origin of the current statement. It is added to the plan when the first instruction of the statement
+/// needs it.
 #[derive(Clone, Copy)]
 pub(super) enum OriginNo {
     /// An index into `Plan::origins`.
     Known(u32),
-    /// Not listed yet.
+    /// An origin that is not in the plan yet.
     New(Origin),
 }
 
-/// What makes two Stream values the same stream.
+/// The identity of a stream: equal keys denote the same stream.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) enum StreamKey {
     Named(u32),
     Index(i64),
 }
 
-/// What is known of a rank's communications so far.
+/// The communicators and memory handles of a rank so far.
 #[derive(Default)]
 pub(super) struct Communications {
-    /// By backend and by where the shared team is.
+    /// Communicators by backend and by the address of the shared team.
     pub(super) communicators: FxHashMap<(Backend, *const [usize]), CommunicatorNo>,
     /// Handles shared so far: number, peer and view.
     pub(super) shared: FxHashSet<(u32, usize, ViewKey)>,
-    /// Handles exchanged so far, by sender and receiver.
+    /// The number of handles exchanged so far, by sender and receiver.
     pub(super) exchanged: FxHashMap<(usize, usize), u32>,
 }
 
 impl<'p> PlanBuilder<'p> {
-    /// A rank of which nothing is known yet.
+    /// Returns the initial state of a rank.
     pub(super) fn new(program: &'p Program, lines: &'p LineIndex, rank: usize, teams: &'p Teams) -> Self {
         Self {
             program,
@@ -147,7 +152,7 @@ impl PlanBuilder<'_> {
 
     // ---- names
 
-    /// Whether this rank holds a part of the tensor.
+    /// Returns whether this rank holds a part of the tensor.
     pub(super) fn holds_part(&self, tensor: TensorId) -> bool {
         self.program.tensors[tensor].mesh.contains(self.rank())
     }
@@ -156,7 +161,10 @@ impl PlanBuilder<'_> {
         self.bindings[tensor.index()].as_ref()
     }
 
-    /// The view of a tensor that has to have one.
+    /// Returns the view of a tensor.
+    ///
+    /// # Errors
+    /// The tensor is not bound.
     pub(super) fn view(&self, tensor: TensorId) -> Result<View> {
         match self.binding(tensor) {
             Some(binding) => Ok(binding.view.clone()),
@@ -169,8 +177,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Adds to a fault about a tensor without a value that the program of another rank may define it: nvFuser can print
-    /// a program for each rank.
+    /// Adds a help text to an error about a tensor without a value: the program of another rank may define
+    /// it, since nvFuser can print one program for each rank.
     pub(super) fn with_per_rank_hint(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
         let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
         if let Some(body) = self.program.body {
@@ -189,7 +197,7 @@ impl PlanBuilder<'_> {
                     (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
                 let more = if self.plan.world > 4 { ",…" } else { "" };
                 Box::new(fault.help(format!(
-                    "if this is the program of one rank, run it with those of the others: `--program {}{more}`",
+                    "if this is the program of one rank, pass the programs of all ranks: `--program {}{more}`",
                     ranks.join(",")
                 )))
             }
@@ -202,18 +210,18 @@ impl PlanBuilder<'_> {
         self.drop_name(before);
     }
 
-    /// A tensor has neither storage nor a value any more.
+    /// Removes the binding of a tensor.
     pub(super) fn unbind(&mut self, tensor: TensorId) {
         let before = self.bindings[tensor.index()].take();
         self.drop_name(before);
     }
 
-    /// Storage without a name is free, unless it is the caller's.
+    /// Releases the buffer of a removed binding.
     fn drop_name(&mut self, before: Option<Binding>) {
         before.map(|it| it.view.buffer).into_iter().for_each(|buffer| self.release(buffer));
     }
 
-    /// A name, or a communication, that holds a buffer is gone.
+    /// Drops one reference to a buffer and frees the buffer if none is left, unless it belongs to an input.
     fn release(&mut self, buffer: BufferNo) {
         let Some(count) = self.name_counts.get_mut(&buffer) else { return };
         *count -= 1;
@@ -224,7 +232,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The view that an operator writes to: the bound one, or that of a new buffer.
+    /// Returns the view that an operator writes to: the bound one, or that of a new buffer.
     pub(super) fn output_view(&mut self, tensor: TensorId) -> Result<View> {
         if let Some(binding) = self.binding(tensor) {
             return Ok(binding.view.clone());
@@ -232,7 +240,7 @@ impl PlanBuilder<'_> {
         self.allocate(tensor, false)
     }
 
-    /// Binds a new buffer of the tensor's local shape.
+    /// Allocates a buffer of the tensor's local shape and binds the tensor to it.
     pub(super) fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
         let shape = self.layout(tensor)?.local_shape();
         let buffer = self.buffer(tensor, shape.iter().product());
@@ -245,7 +253,7 @@ impl PlanBuilder<'_> {
     }
 
     pub(super) fn dtype(&self, tensor: TensorId) -> DType {
-        // Dialects before September 2024 do not print the type; nvFuser's default is float.
+        // Dialects before September 2024 do not print the type. nvFuser's default is float.
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
 
@@ -259,12 +267,13 @@ impl PlanBuilder<'_> {
         self.layout_on(tensor, self.rank())
     }
 
-    /// The layout of a tensor on any rank of its mesh, as far as this rank's scalars tell.
+    /// Returns the layout of a tensor on any rank of its mesh, evaluated with this rank's scalars.
     pub(super) fn layout_on(&self, tensor: TensorId, rank: usize) -> Result<super::ShardLayout> {
         self.layout_of_slice(tensor, rank, None)
     }
 
-    /// As `layout_on`; `stream` is the slice that the tensor holds where its name does not say which.
+    /// Like `layout_on`. `stream` is the slice that the tensor holds if its binding does not determine the
+    /// slice.
     pub(super) fn layout_of_slice(
         &self,
         tensor: TensorId,
@@ -274,13 +283,13 @@ impl PlanBuilder<'_> {
         let ragged =
             self.program.tensors[tensor].loop_domain.iter().find(|it| self.program.axes[**it].is_ragged);
         let odd = match (self.dtype(tensor), ragged) {
-            (dtype @ DType::Composite(_), _) => Some(format!("its elements are `{dtype}`")),
-            (_, Some(axis)) => Some(format!("`{}` is ragged", grammar::axis_text(self.program, *axis))),
+            (dtype @ DType::Composite(_), _) => Some(format!("its element type is `{dtype}`")),
+            (_, Some(axis)) => Some(format!("axis `{}` is ragged", grammar::axis_text(self.program, *axis))),
             (_, None) => None,
         };
         if let Some(odd) = odd {
-            let message = format!("`{}` does not run: {odd}", self.program.tensor_name(tensor));
-            return Err(self.error(Code::Unsupported, message, "no instruction for this"));
+            let message = format!("`{}` is not supported: {odd}", self.program.tensor_name(tensor));
+            return Err(self.error(Code::Unsupported, message, "no executor supports this"));
         }
         let stream = self.binding(tensor).and_then(|it| it.stream).or(stream);
         shape::shard_layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
@@ -296,17 +305,17 @@ impl PlanBuilder<'_> {
                         limits::MAX_TENSOR_ELEMENTS
                     );
                     let it = self.error(Code::TooLarge, message, "needed here");
-                    Box::new(
-                        it.note("an extent of 0 counts as 1: the others still decide where elements are"),
-                    )
+                    Box::new(it.note(
+                        "an extent of 0 counts as 1, since the other extents still determine the strides",
+                    ))
                 }
             }
         })
     }
 
-    // ---- faults
+    // ---- errors
 
-    /// A fault at the statement under the cursor; says on which rank and iteration.
+    /// Returns an error at the current statement, with the rank and the loop iteration in its message.
     pub(super) fn error(
         &self,
         code: Code,
@@ -328,7 +337,7 @@ impl PlanBuilder<'_> {
                 let name = &self.program.symbols[symbol];
                 let message = format!("{what} needs `{name}`, which has no value here");
                 let it = self.error(Code::UnboundSymbol, message, "needed here");
-                Box::new(it.help(format!("give it with `--set {name}=…`")))
+                Box::new(it.help(format!("set it with `--set {name}=…`")))
             }
             ScalarError::Arithmetic(message) => {
                 self.error(Code::BadIndex, format!("{what}: {message}"), "needed here")
@@ -344,7 +353,10 @@ impl PlanBuilder<'_> {
         self.scalars.eval(expr).map_err(|fault| self.scalar_error(fault, what))
     }
 
-    /// An integer that has to be an index below `bound`.
+    /// Evaluates an index.
+    ///
+    /// # Errors
+    /// The value is negative, or not below `bound`.
     pub(super) fn index(&self, expr: ExprId, bound: usize, what: &str) -> Result<usize> {
         let value = self.int(expr, what)?;
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
@@ -353,14 +365,14 @@ impl PlanBuilder<'_> {
             self.error(
                 Code::BadIndex,
                 format!("{what} `{text}` is {value}"),
-                format!("expected 0 up to {}", bound as i64 - 1),
+                format!("expected 0 to {}", bound as i64 - 1),
             )
         })
     }
 
     pub(super) fn unsupported(&self, op: Op, why: &str) -> Box<Diagnostic> {
-        let message = format!("`{}` does not run: {why}", op.name());
-        self.error(Code::Unsupported, message, "no instruction for this")
+        let message = format!("`{}` is not supported: {why}", op.name());
+        self.error(Code::Unsupported, message, "no executor supports this")
     }
 
     // ---- instructions
@@ -371,7 +383,7 @@ impl PlanBuilder<'_> {
 
     pub(super) fn emit_on(&mut self, stream: StreamNo, kind: InstKind) {
         let origin = self.origin_no();
-        // A posted communication keeps its operands until it is waited for.
+        // A posted communication holds its operands until it is waited for.
         if let Some(posted) = kind.communication() {
             let mut held = Vec::new();
             kind.visit_accesses(self.plan.rank, &mut |it| held.push(it.view.buffer));
@@ -384,7 +396,8 @@ impl PlanBuilder<'_> {
         self.plan.code.push(Inst { kind, stream, origin });
     }
 
-    /// The program has ended: what a communication keeps that nothing waits for is not freed.
+    /// Marks, at the end of the program, the allocations that are held by communications that nothing waits
+    /// for. They are never freed.
     pub(super) fn mark_held_allocations(&mut self) {
         let held: FxHashSet<BufferNo> = self.held.values().flatten().copied().collect();
         for it in &mut self.plan.allocations {
@@ -392,7 +405,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The number of the statement under the cursor in `Plan::origins`.
+    /// Returns the index of the current statement in `Plan::origins`, and adds it there if it is new.
     pub(super) fn origin_no(&mut self) -> u32 {
         match self.origin {
             OriginNo::Known(origin) => origin,
@@ -405,10 +418,10 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Makes a statement the current one: instructions and faults name it from now on.
+    /// Makes a statement the current one: instructions and errors refer to it from now on.
     ///
     /// # Errors
-    /// The program unrolls to too much.
+    /// The program unrolls to too many instructions.
     pub(super) fn enter_statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
         let line = self.lines.line(self.span.start);
@@ -417,12 +430,12 @@ impl PlanBuilder<'_> {
         self.check_instruction_limit(self.work.max(self.plan.code.len()))
     }
 
-    /// Stops unrolling at `count` instructions, or iterations of loops without any.
+    /// Reports an error if `count` instructions, or loop iterations without instructions, exceed the limit.
     pub(super) fn check_instruction_limit(&self, count: usize) -> Result<()> {
         if count > limits::MAX_RANK_INSTRUCTIONS {
             let message =
                 format!("the program unrolls to more than {} instructions", limits::MAX_RANK_INSTRUCTIONS);
-            return Err(self.error(Code::TooLong, message, "reached here"));
+            return Err(self.error(Code::TooLong, message, "the limit is reached here"));
         }
         Ok(())
     }

@@ -1,54 +1,54 @@
-//! What an instruction does to the synchronisation of ranks, hosts and streams, and what kind of work it is. `access` says what it reads
-//! and writes.
+//! The effect of an instruction on the synchronisation of ranks, hosts and streams, and the class of work
+//! that it does. `access` describes its reads and writes.
 
 use super::{Communication, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
 
-/// A kind of work.
+/// The class of work that an instruction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InstClass {
-    /// None: it orders others, allocates, or posts what runs on a queue.
+    /// No work of its own: the instruction orders others, allocates, or posts work that runs on a queue.
     Ordering,
-    /// It writes memory of one rank, without arithmetic.
+    /// Writes the memory of one rank, without arithmetic.
     DataMovement,
-    /// It moves data or signals between ranks.
+    /// Moves data or signals between ranks.
     Communication,
-    /// It computes.
+    /// Computes.
     Compute,
 }
 
-/// What kind of work an instruction is.
+/// The work of an instruction, for reports and cost estimates.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkInfo {
-    /// The kind.
+    /// The class of work.
     pub kind: InstClass,
-    /// What reports of times call it; `None`: nothing that takes time on a stream.
+    /// The name in timing reports; `None` if the instruction takes no time on a stream.
     pub label: Option<&'static str>,
-    /// How many products or elements are summed into one element.
+    /// The number of products or elements that are summed into one element.
     pub reduction_len: usize,
 }
 
-/// What an instruction does to the synchronisation.
+/// The effect of an instruction on synchronisation.
 #[derive(Clone, Copy, Debug)]
 pub enum SyncEffect<'p> {
     /// Blocks the host until each peer has published the matching handle.
     ShareMemHandles(&'p [MemHandle]),
-    /// Blocks the host until the hosts of all ranks are at their barrier of the same number.
+    /// Blocks the host until the hosts of all ranks have reached the barrier with the same number.
     Barrier,
-    /// None: it only touches memory.
+    /// No effect: the instruction only accesses memory.
     Compute,
-    /// Sets an event once the stream is here.
+    /// Records an event when the stream reaches the instruction.
     RecordEvent(EventNo),
-    /// Blocks the stream until an event is set.
+    /// Blocks the stream until an event has been recorded.
     WaitEvent(EventNo),
     /// Blocks the stream until a posted communication is complete.
     Wait(WorkNo),
-    /// Raises a flag once the stream is here.
+    /// Sets a signal when the stream reaches the instruction.
     Signal(SignalId),
-    /// Blocks the stream until a flag is raised.
+    /// Blocks the stream until a signal is set.
     WaitSignal(SignalId),
-    /// Posts on a communicator's queue; the stream goes on.
+    /// Posts to the queue of a communicator; the stream continues.
     Post(Communication<'p>),
-    /// Blocks the stream until the whole team is here.
+    /// Blocks the stream until all members of the team have reached the instruction.
     Reshard(&'p Reshard),
     /// Reads the outputs.
     ReadOutputs,
@@ -57,16 +57,16 @@ pub enum SyncEffect<'p> {
 /// Where an instruction completes.
 #[derive(Clone, Copy, Debug)]
 pub enum ExecutionSite<'p> {
-    /// On the host, which blocks in it.
+    /// On the host, which is blocked until then.
     Host,
-    /// On the stream that it is issued to.
+    /// On the stream on which it is issued.
     Stream,
-    /// On the queue of its communicator, once the stream has posted it.
+    /// On the queue of its communicator, after the stream has posted it.
     Queue(Communication<'p>),
 }
 
 impl<'p> SyncEffect<'p> {
-    /// Where the instruction completes.
+    /// Returns where the instruction completes.
     pub fn execution_site(self) -> ExecutionSite<'p> {
         match self {
             Self::ShareMemHandles(_) | Self::Barrier => ExecutionSite::Host,
@@ -82,14 +82,14 @@ impl<'p> SyncEffect<'p> {
         }
     }
 
-    /// Whether the host executes the instruction, and no stream.
+    /// Returns whether the host executes the instruction, instead of a stream.
     pub fn runs_on_host(self) -> bool {
         matches!(self.execution_site(), ExecutionSite::Host)
     }
 }
 
 impl InstKind {
-    /// What the instruction does to the synchronisation.
+    /// Returns the effect of the instruction on synchronisation.
     pub fn effect(&self) -> SyncEffect<'_> {
         match self {
             Self::Alloc { .. }
@@ -103,8 +103,8 @@ impl InstKind {
             Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
             Self::Transfer(it) => SyncEffect::Post(Communication::Transfer(it)),
             Self::Wait { work } => SyncEffect::Wait(*work),
-            Self::Signal { signal: slot } => SyncEffect::Signal(*slot),
-            Self::WaitSignal { signal: slot } => SyncEffect::WaitSignal(*slot),
+            Self::Signal { signal } => SyncEffect::Signal(*signal),
+            Self::WaitSignal { signal } => SyncEffect::WaitSignal(*signal),
             Self::RecordEvent { event } => SyncEffect::RecordEvent(*event),
             Self::WaitEvent { event } => SyncEffect::WaitEvent(*event),
             Self::ShareMemHandles { handles } => SyncEffect::ShareMemHandles(handles),
@@ -114,7 +114,7 @@ impl InstKind {
         }
     }
 
-    /// What kind of work the instruction is.
+    /// Returns the class of work that the instruction does.
     pub fn work_info(&self) -> WorkInfo {
         let work = |kind, word| WorkInfo { kind, label: Some(word), reduction_len: 1 };
         match self {
@@ -149,7 +149,7 @@ impl InstKind {
         }
     }
 
-    /// The communication that the instruction posts.
+    /// Returns the communication that the instruction posts, if it posts one.
     pub fn communication(&self) -> Option<Communication<'_>> {
         if let ExecutionSite::Queue(it) = self.effect().execution_site() { Some(it) } else { None }
     }

@@ -1,4 +1,4 @@
-//! HostUnits: a posted unit's statements are written in place, in a namespace of their own.
+//! Inlines HostUnits: the statements of a posted unit are lowered in place, in their own namespace.
 
 use grammar::{
     attr,
@@ -13,7 +13,8 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    /// Writes a unit's statements in place: every unit tensor gets a view, the ports those of the posting statement.
+    /// Lowers the statements of a unit in place. The unit's inputs and outputs are bound to the views of the
+    /// posting statement.
     pub(super) fn post_unit(&mut self, stmt: &OpStmt) -> Result<()> {
         let program = self.program;
         let (Some(id), Some(inputs), Some(outputs)) =
@@ -27,12 +28,13 @@ impl PlanBuilder<'_> {
             return Ok(());
         }
         let Some(body) = unit.body else {
-            return Err(self
-                .unsupported(stmt.op, &format!("the text leaves out the body of HostUnit{}", unit.number)));
+            return Err(
+                self.unsupported(stmt.op, &format!("the text omits the body of HostUnit{}", unit.number))
+            );
         };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
             let message = format!(
-                "HostUnit{} has {} inputs and {} outputs, and is posted with {} and {}",
+                "HostUnit{} has {} inputs and {} outputs, but is posted with {} and {}",
                 unit.number,
                 unit.inputs.len(),
                 unit.outputs.len(),
@@ -57,7 +59,7 @@ impl PlanBuilder<'_> {
                 }
                 _ => {
                     let message = format!(
-                        "HostUnit{} takes a tensor where a scalar is given, or the reverse",
+                        "HostUnit{} expects a tensor where it is posted with a scalar, or the reverse",
                         unit.number
                     );
                     return Err(self.error(Code::BadOperands, message, "posted here"));
@@ -76,10 +78,10 @@ impl PlanBuilder<'_> {
                     if wanted != view.shape {
                         let name = self.program.tensor_name(*outer);
                         let message = format!(
-                            "HostUnit{} writes `{name}` with the shape {:?} where it has {wanted:?}",
+                            "HostUnit{} writes shape {:?} to `{name}`, which has shape {wanted:?}",
                             unit.number, view.shape
                         );
-                        return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+                        return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
                     }
                     self.bind(*outer, view.clone(), None);
                     view
@@ -91,17 +93,18 @@ impl PlanBuilder<'_> {
         let (origin, span) = (self.origin, self.span);
         let program_block: Vec<StmtId> = program.block(body).to_vec();
         for inner in program_block {
-            // Instructions of a unit keep the place of the posting statement: that is what a user steps through.
+            // Instructions of a unit have the origin of the posting statement, because a user steps through
+            // that statement.
             (self.origin, self.span) = (origin, span);
             match &program.stmts[inner] {
                 Stmt::Op(it) => self.op(it)?,
                 Stmt::Let(symbol, value) => self.define(*symbol, *value)?,
                 Stmt::For(_) | Stmt::If(_) => {
-                    return Err(self.unsupported(stmt.op, "a HostUnit holds operators only"));
+                    return Err(self.unsupported(stmt.op, "a HostUnit may contain operators only"));
                 }
             }
         }
-        // The unit's own names end with it, and with them the storage that no other name holds.
+        // The unit's names go out of scope, and with them the storage that no other name refers to.
         self.origin = origin;
         let inputs = Program::tensors_of(&unit.inputs);
         inputs.chain(ports.iter().map(|it| it.0)).for_each(|inner| self.unbind(inner));
@@ -113,7 +116,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Gives the symbols that are extents of a unit's input the values of the view that comes in.
+    /// Binds the symbols that are extents of a unit's input to the extents of the given view.
     fn bind_extents(&mut self, tensor: TensorId, view: &View) {
         let program = self.program;
         for (axis, extent) in program.dimensions(tensor).zip(&view.shape) {

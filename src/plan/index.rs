@@ -1,5 +1,5 @@
-//! Operators whose elements follow from their index in the whole tensor: iota and eye. A rank writes the elements of its own
-//! part, which its layout places in the whole.
+//! Lowers `iota` and `eye`, whose elements follow from their index in the whole tensor. Each rank writes the
+//! elements of its own part; its layout determines their position in the whole tensor.
 
 use grammar::{
     ResultDim,
@@ -14,7 +14,7 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    /// `out[i] = start + step · i`, of this rank's indices.
+    /// Returns the instructions for `out[i] = start + step · i`, for this rank's indices.
     pub(super) fn iota(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
         let layout = self.generated_layout(stmt, out, target)?;
         let [start, step] = [self.integer_operand(stmt, 1)?, self.integer_operand(stmt, 2)?];
@@ -37,7 +37,8 @@ impl PlanBuilder<'_> {
         Ok(runs.into_iter().map(iota).collect())
     }
 
-    /// 1 where the row and the column of an element are one number in the whole, else 0.
+    /// Returns the instructions that write 1 where the global row and the global column of an element are
+    /// equal, and 0 elsewhere.
     pub(super) fn eye(&self, stmt: &OpStmt, out: TensorId, target: &View) -> Result<Vec<InstKind>> {
         let layout = self.generated_layout(stmt, out, target)?;
         let ([rows, columns], [down, right]) = (&layout.pieces[..], &target.strides[..]) else {
@@ -48,7 +49,7 @@ impl PlanBuilder<'_> {
         let (rows, columns) = (Indices::of(rows).all(), Indices::of(columns).all());
         let mut columns = columns.into_iter().enumerate().peekable();
         let mut ones = Vec::new();
-        // Indices in the whole ascend with those in the part.
+        // Global indices ascend with local indices.
         for (row, whole) in rows.into_iter().enumerate() {
             while columns.next_if(|(_, it)| *it < whole).is_some() {}
             if let Some((column, _)) = columns.next_if(|(_, it)| *it == whole) {
@@ -65,7 +66,7 @@ impl PlanBuilder<'_> {
         Ok(code)
     }
 
-    /// The layout of a result that is made from indices.
+    /// Returns the layout of a result that is generated from indices.
     pub(super) fn generated_layout(
         &self,
         stmt: &OpStmt,
@@ -79,12 +80,12 @@ impl PlanBuilder<'_> {
         let is_slice = self.program.is_split_by_stream(out);
         if is_slice && depends && self.binding(out).is_none_or(|it| it.stream.is_none()) {
             let message = format!(
-                "`{}`: `{}` holds one stream's slice, and nothing says which",
+                "`{}`: `{}` holds the slice of one stream, but the program does not determine which one",
                 stmt.op.name(),
                 name()
             );
             let it = self.error(Code::Unsupported, message, "its elements depend on the slice");
-            return Err(Box::new(it.help("take the slice of the whole tensor by ShardByStream")));
+            return Err(Box::new(it.help("create the whole tensor and take the slice with ShardByStream")));
         }
         let layout = self.layout(out)?;
         if layout.local_shape() != target.shape {
@@ -94,27 +95,28 @@ impl PlanBuilder<'_> {
             let wanted = self.int(extent, "the length")?;
             if layout.shape.get(at).is_none_or(|have| i64::try_from(*have) != Ok(wanted)) {
                 let message = format!(
-                    "`{}` makes {wanted} elements where `{}` has the logical shape {:?}",
+                    "`{}` generates {wanted} elements, but `{}` has the logical shape {:?}",
                     stmt.op.name(),
                     name(),
                     layout.shape
                 );
-                return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+                return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
             }
         }
         Ok(layout)
     }
 }
 
-/// Which indices of a whole dimension a part has.
+/// The indices of a whole dimension that a rank's part holds.
 struct Indices {
-    /// The first one.
+    /// The first index.
     first: usize,
-    /// How the others follow, slowest first: a number of steps, and the length of a step in the whole.
+    /// The loops that enumerate the other indices, slowest first: the number of iterations, and the global
+    /// distance between them.
     steps: Vec<(usize, usize)>,
 }
 
-/// Indices at equal distances, in the part and in the whole.
+/// Indices with a constant stride, both in the part and in the whole dimension.
 struct Run {
     local: usize,
     local_step: usize,
@@ -139,7 +141,8 @@ impl Indices {
         it
     }
 
-    /// As few runs as there are: one for each index of the steps that are not the longest.
+    /// Returns the indices as the smallest number of runs: one for each combination of the loops other than
+    /// the longest.
     fn runs(&self) -> Vec<Run> {
         let longest = (0..self.steps.len()).max_by_key(|at| self.steps[*at].0);
         let (mut count, mut whole_step, mut local_step) = (1, 0, 0);
@@ -161,7 +164,7 @@ impl Indices {
         starts.into_iter().map(run).collect()
     }
 
-    /// Every index, ascending.
+    /// Returns all global indices in ascending order.
     fn all(&self) -> Vec<usize> {
         let below = |starts: Vec<usize>, (steps, length): &(usize, usize)| {
             starts.iter().flat_map(|start| (0..*steps).map(move |it| start + it * length)).collect()
@@ -170,7 +173,8 @@ impl Indices {
     }
 }
 
-/// Ascending offsets as strided views of one or two dimensions: the offset, the shape and the strides of each.
+/// Groups ascending offsets into strided views of two dimensions. Returns the offset, the shape and the
+/// strides of each view.
 fn strided_views(offsets: &[usize]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
     let lines = progressions(offsets.iter().map(|it| (*it, ())));
     let lines = lines.into_iter().map(|(start, (), count, step)| (start, (count, step)));
@@ -178,7 +182,8 @@ fn strided_views(offsets: &[usize]) -> Vec<(usize, Vec<usize>, Vec<usize>)> {
     both.map(|(start, (count, step), lines, apart)| (start, vec![lines, count], vec![apart, step])).collect()
 }
 
-/// Neighbours at equal distances that have the same tag, each group as its first number, tag, count and distance.
+/// Groups neighbouring numbers with equal tags and constant distances. Returns the first number, tag, count
+/// and distance of each group.
 fn progressions<T: Copy + PartialEq>(
     numbers: impl Iterator<Item = (usize, T)>,
 ) -> Vec<(usize, T, usize, usize)> {
@@ -205,7 +210,7 @@ mod tests {
         AxisPiece { extent, coordinate }
     }
 
-    /// Layouts of one dimension: split by devices outside, inside, both ways, and by none.
+    /// Layouts of one dimension: split by devices outside, inside, on both sides, and not at all.
     fn layouts() -> Vec<Vec<AxisPiece>> {
         vec![
             vec![piece(7, None)],

@@ -1,6 +1,7 @@
-//! The instructions, as plain data. The simulator's arm for each defines it.
+//! The instructions of a plan, as plain data. The simulator defines the semantics of each instruction.
 //!
-//! Views are boxed: most instructions only synchronise, and a world of many ranks has millions of them.
+//! Views are boxed, because most instructions only synchronise, and the plans of a large world contain
+//! millions of them.
 
 use std::sync::Arc;
 
@@ -11,28 +12,29 @@ use grammar::{
 
 use super::{Buffer, BufferNo, CommunicatorNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 
-/// A backend and a team.
+/// A communicator: a backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Communicator {
-    /// Whose queue.
+    /// The backend that executes its communications.
     pub backend: Backend,
-    /// World ranks in team order; shared, since every member has it.
+    /// World ranks in team order. All members share one list.
     pub team: Arc<[usize]>,
 }
 
-/// Who moves the data.
+/// The library or mechanism that moves the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// NCCL.
     Nccl,
     /// UCC.
     Ucc,
-    /// The CUDA backend: no library, copies and kernels over peer memory. Executors never see it: `transport` lowers it.
+    /// The CUDA backend: copies and kernels over peer memory, without a library. `transport` lowers it, so
+    /// executors never see it.
     Cuda,
 }
 
 impl Backend {
-    /// The `backend=` that names it.
+    /// Returns the value of `backend=` that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nccl => "NCCL",
@@ -45,120 +47,127 @@ impl Backend {
 /// One instruction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inst {
-    /// What to do.
+    /// The operation and its operands.
     pub kind: InstKind,
-    /// The stream it is issued on. Host instructions (`Exchange`, `Barrier`) block the host instead.
+    /// The stream on which it is issued. The host instructions `ShareMemHandles` and `Barrier` block the host
+    /// instead.
     pub stream: StreamNo,
-    /// An index into `Plan::origins`.
+    /// The statement that it comes from, an index into `Plan::origins`.
     pub origin: u32,
 }
 
-/// What an instruction does. The simulator's arm defines each.
+/// An operation with its operands. The simulator defines the semantics of each operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InstKind {
-    /// The buffer comes into being, unwritten, or zero.
+    /// Allocates `buffer`. Its contents are undefined unless `zero` is set.
     Alloc {
-        /// Which.
+        /// The buffer.
         buffer: BufferNo,
-        /// Whether its elements become 0.
+        /// Whether all elements are set to 0.
         zero: bool,
     },
-    /// Elements move between views of equal shape, possibly to or from a peer's memory; the element type converts.
+    /// Copies elements between views of equal shape, possibly from or to the memory of a peer. Converts the
+    /// element type.
     Copy {
-        /// Source.
+        /// The source.
         from: Box<ViewOnRank>,
-        /// Destination.
+        /// The destination.
         to: Box<ViewOnRank>,
     },
-    /// Every element becomes `value`.
+    /// Sets every element to `value`.
     Fill {
-        /// Destination.
+        /// The destination.
         to: Box<View>,
         /// The value.
         value: Number,
     },
-    /// `out[i…] = start + step · i` along the only dimension.
+    /// Sets `out[i…] = start + step · i` along the only dimension.
     Iota {
-        /// Destination, one dimension.
+        /// The destination, one dimension.
         to: Box<View>,
-        /// First value.
+        /// The first value.
         start: i64,
-        /// Difference of neighbours.
+        /// The difference of neighbours.
         step: i64,
     },
-    /// A matrix product.
+    /// Computes a matrix product.
     Gemm(Box<Gemm>),
-    /// Element by element; operands have the result's shape (stride 0 where they repeat).
+    /// Applies a function element by element. Operands have the shape of the result, with stride 0 in
+    /// broadcast dimensions.
     Map {
         /// The function.
         op: Op,
-        /// Operands.
+        /// The operands.
         args: Vec<Arg>,
-        /// Result.
+        /// The result.
         out: Box<View>,
     },
-    /// Combines along axes.
+    /// Reduces along axes.
     Reduce(Box<Reduce>),
-    /// Combines equally shaped views of several ranks in the order given: the CUDA backend's reductions.
+    /// Reduces views of several ranks, all of the same shape, in the given order. The CUDA backend's
+    /// collectives use it.
     PeerReduce {
-        /// How.
+        /// The reduction operation.
         op: ReduceOp,
-        /// Operands.
+        /// The operands.
         parts: Vec<ViewOnRank>,
-        /// Result.
+        /// The result.
         out: Box<View>,
     },
     /// Posts a collective.
     Collective(Box<Collective>),
-    /// Posts sends and receives as one.
+    /// Posts a group of sends and receives.
     Transfer(Transfer),
-    /// The stream waits for a posted work.
+    /// Blocks the stream until a posted communication is complete.
     Wait {
-        /// Which.
+        /// The work of the communication.
         work: WorkNo,
     },
-    /// Raises a flag that a peer (or this rank) polls.
+    /// Sets a signal on which a peer, or this rank, waits.
     Signal {
-        /// Which.
+        /// The signal.
         signal: SignalId,
     },
-    /// The stream waits until a flag that lives on this rank is raised.
+    /// Blocks the stream until a signal in the memory of this rank is set.
     WaitSignal {
-        /// Which.
+        /// The signal.
         signal: SignalId,
     },
-    /// Sets an event once everything issued on the stream so far is done.
+    /// Records an event: it completes when all earlier work of the stream is complete (`cudaEventRecord`).
     RecordEvent {
-        /// Which.
+        /// The event.
         event: EventNo,
     },
-    /// The stream waits for an event.
+    /// Blocks the stream until an event is complete (`cudaStreamWaitEvent`).
     WaitEvent {
-        /// Which.
+        /// The event.
         event: EventNo,
     },
-    /// The host publishes handles and blocks until each peer has published the matching one.
+    /// Publishes memory handles and blocks the host until each peer has published the matching handle.
     ShareMemHandles {
-        /// The transfers whose handles are exchanged.
+        /// The handles to publish, one for each side of a transfer.
         handles: Vec<MemHandle>,
     },
-    /// The host blocks until the hosts of all ranks of the world have come to their barrier of the same number.
+    /// Blocks the host until the hosts of all ranks of the world have reached the barrier with the same
+    /// number.
     Barrier,
-    /// Assembles operands from all ranks, applies an operator to them as a whole, scatters the result. Simulator only.
+    /// Gathers the operands from all ranks, applies an operator to the whole tensors, and scatters the
+    /// result. Only the simulator executes it.
     Reshard(Box<Reshard>),
-    /// The caller reads the outputs. The last instruction of every plan, on the stream current at exit.
+    /// Lets the caller read the outputs. This is the last instruction of every plan, on the stream that is
+    /// current at exit.
     ReadOutputs,
 }
 
-/// A scalar constant. Constants are equal if programs that differ in nothing else do the same: zeros of two signs are not, a
-/// NaN is equal to itself.
+/// A scalar constant. Two constants are equal if replacing one by the other never changes a result: zeros of
+/// different signs are not equal, and a NaN is equal to itself.
 #[derive(Clone, Copy, Debug)]
 pub enum Number {
     /// An integer.
     Int(i64),
-    /// A real number.
+    /// A floating-point number.
     Float(f64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
 }
 
@@ -176,62 +185,63 @@ impl PartialEq for Number {
 /// An operand of `Map`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {
-    /// Elements.
+    /// The elements of a view.
     View(View),
     /// The same value for every element.
     Number(Number),
 }
 
-/// `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`; all views have the same batch dimensions.
+/// A matrix product: `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`. All views have the same
+/// batch dimensions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gemm {
-    /// Left operand `[b…, m, k]`.
+    /// The left operand `[b…, m, k]`.
     pub a: View,
-    /// Right operand `[b…, k, n]`.
+    /// The right operand `[b…, k, n]`.
     pub b: View,
-    /// Added before the one rounding; has the result's shape.
+    /// Added before the result is rounded. It has the shape of the result.
     pub bias: Option<View>,
-    /// Result `[b…, m, n]`.
+    /// The result `[b…, m, n]`.
     pub out: View,
 }
 
-/// `out` = `input` combined along `axes`, starting from `init`; `out` has the other axes, in order.
+/// A reduction of `input` along `axes`, starting from `init`. `out` has the remaining axes, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
-    /// How.
+    /// The reduction operation.
     pub op: ReduceOp,
-    /// The value to start from.
+    /// The initial value.
     pub init: Number,
-    /// Operand.
+    /// The operand.
     pub input: View,
-    /// The operand's axes that vanish, ascending.
+    /// The axes of the operand that are reduced, ascending.
     pub axes: Vec<usize>,
-    /// Result.
+    /// The result.
     pub out: View,
 }
 
-/// How elements are combined.
+/// A reduction operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReduceOp {
     /// Sum.
     Sum,
     /// Product.
     Product,
-    /// Minimum; a NaN wins.
+    /// Minimum; NaN if any operand is NaN.
     Min,
-    /// Maximum; a NaN wins.
+    /// Maximum; NaN if any operand is NaN.
     Max,
-    /// Minimum; a number wins over a NaN.
+    /// Minimum; ignores NaN if another operand is a number.
     FMin,
-    /// Maximum; a number wins over a NaN.
+    /// Maximum; ignores NaN if another operand is a number.
     FMax,
-    /// Sum divided by the number of operands.
+    /// Mean: the sum divided by the number of operands.
     Avg,
-    /// Bits of all.
+    /// Bitwise and.
     And,
-    /// Bits of any.
+    /// Bitwise or.
     Or,
-    /// Bits of an odd number.
+    /// Bitwise exclusive or.
     Xor,
 }
 
@@ -263,111 +273,112 @@ impl From<ReductionOp> for ReduceOp {
     }
 }
 
-/// A collective. Members match by position in their communicator's queue.
+/// A collective. The parts of the members match by their position in the queue of the communicator.
 ///
-/// `contract` defines what each member gives and gets.
+/// `collective_semantics` defines the input and output elements of each member.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Collective {
-    /// The queue.
+    /// The communicator to whose queue it is posted.
     pub communicator: CommunicatorNo,
-    /// What is done.
+    /// The kind of collective.
     pub kind: CollectiveKind,
-    /// How the data is to be moved; `None`: as the backend does it by itself.
+    /// The algorithm; `None` selects the backend's default.
     pub algo: Option<Algorithm>,
-    /// What this rank gives; `None` where it gives nothing.
+    /// The elements that this rank contributes; `None` if it contributes nothing.
     pub input: Option<View>,
-    /// What this rank gets; `None` where it gets nothing.
+    /// Where this rank receives elements; `None` if it receives nothing.
     pub output: Option<View>,
-    /// The work that `Wait` names.
+    /// The work number that `Wait` refers to.
     pub work: WorkNo,
 }
 
-/// Types of collectives, with what the type needs. Roots and peers count within the team.
+/// A kind of collective with its parameters. Roots and peers are positions in the team.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CollectiveKind {
-    /// One to all.
+    /// Copies the root's input to all members.
     Broadcast {
-        /// Who gives.
+        /// The member whose input is read.
         root: usize,
     },
-    /// All to one.
+    /// Concatenates the inputs of all members at the root.
     Gather {
-        /// Who gets.
+        /// The member that receives the output.
         root: usize,
     },
-    /// All to all, everything.
+    /// Concatenates the inputs of all members at all members.
     Allgather,
-    /// One to all, a part each.
+    /// Distributes equal parts of the root's input over the members.
     Scatter {
-        /// Who gives.
+        /// The member whose input is read.
         root: usize,
     },
-    /// Combined at one.
+    /// Reduces the inputs of all members at the root.
     Reduce {
-        /// Who gets.
+        /// The member that receives the output.
         root: usize,
-        /// How.
+        /// The reduction operation.
         op: ReduceOp,
     },
-    /// Combined at all.
+    /// Reduces the inputs of all members at all members.
     Allreduce {
-        /// How.
+        /// The reduction operation.
         op: ReduceOp,
     },
-    /// Combined, a part each.
+    /// Reduces the inputs of all members and distributes equal parts of the result.
     ReduceScatter {
-        /// How.
+        /// The reduction operation.
         op: ReduceOp,
     },
-    /// One to one.
+    /// Copies the root's input to the other member.
     SendRecv {
-        /// Who gives.
+        /// The member whose input is read.
         root: usize,
     },
-    /// A part of each to each.
+    /// Sends one of `n` equal parts of each member's input to each member.
     AllToAll,
-    /// Each to one.
+    /// Sends each member's input to one other member.
     Permute {
-        /// Who gets this rank's input.
+        /// The member that receives this rank's input.
         send_peer: usize,
-        /// Whose input this rank gets.
+        /// The member whose input this rank receives.
         recv_peer: usize,
     },
 }
 
-/// Sends and receives that are posted as one and complete as one. Each side matches the peer's other side in order of
-/// posting, a pair at a time.
+/// Sends and receives that are posted as one operation and complete as one, like an NCCL group. Each send
+/// matches a receive of its peer in the order of posting, separately for each pair of ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transfer {
-    /// The queue.
+    /// The communicator to whose queue it is posted.
     pub communicator: CommunicatorNo,
-    /// Who copies, with the CUDA backend; `None`: a library moves the data.
+    /// Which side copies, for the CUDA backend; `None` if a library moves the data.
     pub protocol: Option<P2pProtocol>,
-    /// The sides.
+    /// The sends and receives.
     pub ops: Vec<P2pOp>,
-    /// The work that `Wait` names.
+    /// The work number that `Wait` refers to.
     pub work: WorkNo,
 }
 
-/// One side of a transfer.
+/// A send or a receive of a transfer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pOp {
-    /// Whether this rank gives or gets.
+    /// Whether this rank sends or receives.
     pub direction: Direction,
-    /// The other rank, a world rank.
+    /// The other rank, as a world rank.
     pub peer: usize,
-    /// What is given, or where it goes.
+    /// The elements to send, or where to store the received elements.
     pub view: View,
-    /// The statement that posts it, an index into `Plan::origins`: of a coalesced side, not that of the transfer.
+    /// The statement that posts it, an index into `Plan::origins`. In a coalesced transfer it differs from
+    /// the statement that posts the transfer.
     pub origin: u32,
 }
 
-/// Give or get.
+/// The direction of a message, seen from this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
-    /// This rank gives.
+    /// This rank sends.
     Send,
-    /// This rank gets.
+    /// This rank receives.
     Recv,
 }
 
@@ -381,7 +392,7 @@ impl From<P2pType> for Direction {
 }
 
 impl Direction {
-    /// What the other side of a transfer does.
+    /// Returns the direction on the other side of the message.
     pub fn opposite(self) -> Self {
         match self {
             Self::Send => Self::Recv,
@@ -390,52 +401,55 @@ impl Direction {
     }
 }
 
-/// A flag in the memory of `to`, raised by `from`, once a run. Executors that run a plan again compare with the run's
-/// number instead of resetting it.
+/// A signal: a word in the memory of `to` that `from` sets once in each run. Executors that repeat a plan
+/// compare the word with the number of the run instead of resetting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalId {
-    /// Who raises it.
+    /// The rank that sets it.
     pub from: usize,
-    /// On whose memory it lives, and who polls it.
+    /// The rank that waits for it. The signal is in this rank's memory.
     pub to: usize,
-    /// What it says.
+    /// What the signal means.
     pub kind: SignalKind,
-    /// Of a message: which between `from` and `to`. Of a collective (`TeamReady`, `TeamDone`): which of its team's.
+    /// The index of the message between `from` and `to`; for a collective (`TeamReady`, `TeamDone`), the
+    /// index of the collective among those of its team.
     pub index: u32,
 }
 
-/// What a raised flag tells.
+/// The meaning of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SignalKind {
-    /// The buffer on `from` may be read or written by `to`.
+    /// `to` may read or write the buffer on `from`.
     Ready,
-    /// `from` has finished with the buffer on `to`.
+    /// `from` has finished its access to the buffer on `to`.
     Done,
-    /// As `Ready`, of a put: the receiver says so.
+    /// Like `Ready`, for the put protocol: the receiver sets it.
     PutReady,
-    /// As `Done`, of a put: the sender says so.
+    /// Like `Done`, for the put protocol: the sender sets it.
     PutDone,
-    /// As `Ready`, of a collective over peer memory; the team's number among those that have such collectives.
+    /// Like `Ready`, for a collective over peer memory. The field numbers the teams that have such
+    /// collectives.
     TeamReady(u32),
-    /// As `Done`, of a collective over peer memory; the team's number.
+    /// Like `Done`, for a collective over peer memory. The field is the number of the team.
     TeamDone(u32),
 }
 
-/// A handle that `Exchange` publishes and expects.
+/// A memory handle that `ShareMemHandles` publishes and expects.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemHandle {
-    /// This rank's side.
+    /// Whether this rank sends or receives.
     pub direction: Direction,
     /// The other rank.
     pub peer: usize,
-    /// Which exchange on this channel (sender, receiver).
+    /// The index of the exchange between this sender and this receiver.
     pub index: u32,
-    /// The P2PCommunication's number, for reports.
+    /// The number of the P2PCommunication, for reports.
     pub number: u32,
 }
 
 impl MemHandle {
-    /// The exchange that a rank's handle is one side of: the sender, the receiver, and which of theirs it is.
+    /// Returns what both sides of the exchange have in common: sender, receiver, and the index of the
+    /// exchange between them. `rank` is the rank of this handle.
     pub fn exchange_key(&self, rank: usize) -> (usize, usize, u32) {
         match self.direction {
             Direction::Send => (rank, self.peer, self.index),
@@ -446,19 +460,19 @@ impl MemHandle {
 
 /// A resharding operator on whole tensors.
 ///
-/// `body` works on buffers of its own, one for each operand, in order, then the result, then temporaries, each
-/// contiguous and of the whole tensor's shape. All ranks of the team hold the same `body`.
+/// `body` uses its own buffers: one for each operand, in order, then one for the result, then temporaries.
+/// Each is contiguous and has the shape of a whole tensor. All ranks of the team have the same `body`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reshard {
-    /// All ranks that hold a shard of an operand or of the result, ascending; shared.
+    /// All ranks that hold a shard of an operand or of the result, ascending. The ranks share one list.
     pub team: Arc<[usize]>,
     /// This rank's shards of the operands.
     pub operands: Vec<Shard>,
     /// This rank's shard of the result.
     pub result: Shard,
-    /// Buffers of `body`.
+    /// The buffers of `body`.
     pub buffers: Vec<Buffer>,
-    /// Instructions that compute the whole result.
+    /// The instructions that compute the whole result.
     pub body: Vec<InstKind>,
 }
 

@@ -1,4 +1,4 @@
-//! Inputs and outputs of a rank, and what is bound when the program ends.
+//! Lowers the inputs and outputs of a rank, and collects the tensors that are bound when the program ends.
 
 use grammar::{
     codes::Code,
@@ -13,7 +13,8 @@ use super::{
     shape::leaf_axes,
 };
 
-/// Ranks that run programs of their own have the same inputs and outputs all the same.
+/// Returns an error for the first rank whose inputs or outputs differ from those of rank 0. Ranks may run
+/// different programs, but these must have the same signature.
 pub(super) fn signature_mismatch(programs: &[&Program], plans: &[Plan]) -> Vec<(usize, Diagnostic)> {
     let shapes = |ports: &[IoBinding]| -> Vec<(DType, Vec<usize>)> {
         ports.iter().map(|port| (port.dtype, port.shard.layout.shape.clone())).collect()
@@ -22,7 +23,7 @@ pub(super) fn signature_mismatch(programs: &[&Program], plans: &[Plan]) -> Vec<(
     let (inputs, outputs) = (shapes(&first.inputs), shapes(&first.outputs));
     let differs = |plan: &&Plan| shapes(&plan.inputs) != inputs || shapes(&plan.outputs) != outputs;
     let fault = |plan: &Plan| {
-        let message = format!("rank {}'s inputs or outputs are not those of rank 0", plan.rank);
+        let message = format!("the inputs or outputs of rank {} differ from those of rank 0", plan.rank);
         let label = "expected the same header on all ranks";
         (plan.rank, Diagnostic::new(Code::Disagreement, programs[plan.rank].spans.header, message, label))
     };
@@ -66,7 +67,7 @@ impl PlanBuilder<'_> {
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
                         let message = format!(
-                            "output `{name}` is bound to {:?}, not {:?}",
+                            "output `{name}` is bound to a view of shape {:?}, but has shape {:?}",
                             view.shape,
                             layout.local_shape()
                         );
@@ -84,7 +85,7 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// The shard of a rank outside the mesh: nothing, of a whole whose shape a member tells.
+    /// Returns the shard of a rank outside the mesh: it has no elements, and the layout is that of a member.
     fn absent_shard(&self, tensor: TensorId) -> Result<Shard> {
         let member = self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0);
         Ok(Shard { view: None, layout: self.layout_on(tensor, member)? })
@@ -102,7 +103,7 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Lists what is bound, for those who want to look at more than the outputs.
+    /// Adds all bound tensors to the plan, so that tools can show more than the outputs.
     fn list_bound_tensors(&mut self) {
         for (tensor, it) in self.program.tensors.iter() {
             let (None, Some(binding)) = (it.unit, self.binding(tensor)) else { continue };
@@ -114,7 +115,7 @@ impl PlanBuilder<'_> {
     }
 }
 
-/// Which dimension and piece each printed axis of a tensor is; `None` where one is swizzled.
+/// Returns the dimension and the piece of each printed axis of a tensor; `None` if an axis is swizzled.
 fn printed_axes(program: &Program, tensor: TensorId) -> Option<Vec<PrintedAxis>> {
     let it = &program.tensors[tensor];
     if it.domains.transforms.iter().any(|step| matches!(step, Transform::Swizzle1D { .. })) {

@@ -1,6 +1,6 @@
-//! What a plan may ask for. Only a mistake or an attack reaches these bounds.
+//! Limits on the size of plans. Only mistakes and malicious programs reach them.
 //!
-//! Invariant: products of extents, offsets and strides of a plan that is within them fit 64 bits.
+//! Invariant: in a plan within these limits, products of extents, offsets and strides fit in 64 bits.
 
 use grammar::{
     attr,
@@ -12,32 +12,33 @@ use grammar::{
 
 use super::Plan;
 
-/// Most instructions of a rank: a loop of a hundred million iterations is unrolled up to here.
+/// The maximum number of instructions of a rank. A loop of a hundred million iterations is unrolled up to
+/// this limit.
 pub const MAX_RANK_INSTRUCTIONS: usize = 1_000_000;
 
-/// Most instructions of all ranks together.
+/// The maximum number of instructions of all ranks together.
 pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MAX_RANK_INSTRUCTIONS;
 
-/// Most elements of a tensor, all shards together.
+/// The maximum number of elements of a tensor, all shards together.
 pub const MAX_TENSOR_ELEMENTS: usize = 1 << 40;
 
-/// Most ranks of a world where nothing else is said: more than any job has.
+/// The default limit on the number of ranks of a world. It is larger than any job.
 pub const DEFAULT_MAX_RANKS: usize = 1 << 16;
 
-/// What `--ranks` and `--max-ranks` can say at most: NCCL numbers ranks in 32 bits.
+/// The largest value of `--ranks` and `--max-ranks`: NCCL numbers ranks in 32 bits.
 pub const MAX_RANKS: usize = i32::MAX as usize;
 
-/// Most bytes of the plans of all ranks, and of what simulated ranks hold, where nothing else is said.
+/// The default limit, in bytes, on the plans of all ranks and on the memory of all simulated ranks.
 pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
 
-/// What the world of a program may take; tools let users change it.
+/// Limits on a world. Tools let the user change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most ranks.
+    /// The maximum number of ranks.
     pub ranks: usize,
-    /// Most bytes of all plans.
+    /// The maximum size of all plans, in bytes.
     pub memory: usize,
-    /// Most instructions of all ranks together.
+    /// The maximum number of instructions of all ranks together.
     pub instructions: usize,
 }
 
@@ -48,24 +49,26 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Whether a world of `ranks` is planned. Nothing is allocated for a world before this.
+    /// Checks that a world of `ranks` ranks is within the limits. Nothing is allocated for a world before
+    /// this check.
     ///
     /// # Errors
-    /// A world that is too large, or lacks ranks that the program names; where the program names the last one.
+    /// The world is too large, or lacks a rank that the program uses. The error is located at the largest
+    /// rank that the program uses.
     pub fn check_world(&self, program: &Program, ranks: usize) -> Result<(), Diagnostic> {
         let (last, span) = largest_rank(program);
         let label = format!("its meshes and teams name rank {last}");
         let fault = |code, message| Diagnostic::new(code, span, message, label);
         if ranks > self.ranks {
-            let message = format!("a world of {ranks} ranks is more than {}", self.ranks);
+            let message = format!("a world of {ranks} ranks exceeds the limit of {}", self.ranks);
             let most = if ranks <= MAX_RANKS {
-                format!(", or allow more by `--max-ranks={ranks}`")
+                format!(", or raise the limit with `--max-ranks={ranks}`")
             } else {
                 String::new()
             };
             let help = match ranks == last.saturating_add(1) {
                 true => format!("number the devices from 0{most}"),
-                false => format!("ask for fewer ranks{most}"),
+                false => format!("use fewer ranks{most}"),
             };
             return Err(fault(Code::TooLarge, message).help(help));
         }
@@ -75,10 +78,10 @@ impl Limits {
         self.check_memory(program, ranks, ranks.saturating_mul(size_of::<Plan>()))
     }
 
-    /// Whether the plans of `ranks` ranks may take `bytes`.
+    /// Checks that the plans of `ranks` ranks may take `bytes` bytes.
     ///
     /// # Errors
-    /// Plans that are too large; at the program's header.
+    /// The plans are too large. The error is located at the program's header.
     pub(super) fn check_memory(
         &self,
         program: &Program,
@@ -91,13 +94,15 @@ impl Limits {
         let (taken, allowed) = (size_text(bytes), size_text(self.memory));
         let whose =
             if ranks == 1 { "the plan of 1 rank takes" } else { &format!("the plans of {ranks} ranks take") };
-        let message = format!("{whose} {taken} of memory where {allowed} are allowed");
+        let message = format!("{whose} {taken} of memory, which exceeds the limit of {allowed}");
         let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
-        Err(it.help("run it on fewer ranks or with shorter loops, or allow more by `--memory-limit=GIB`"))
+        Err(it.help(
+            "run it on fewer ranks or with shorter loops, or raise the limit with `--memory-limit=GIB`",
+        ))
     }
 }
 
-/// `1.5 GiB`.
+/// Formats a number of bytes: `1.5 GiB`.
 pub fn size_text(bytes: usize) -> String {
     match bytes >> 20 {
         0 => format!("{bytes} bytes"),
@@ -106,7 +111,8 @@ pub fn size_text(bytes: usize) -> String {
     }
 }
 
-/// The largest rank that the meshes and teams of a program name, and where; rank 0 at the header where they name none.
+/// Returns the largest rank in the meshes and teams of a program, and its location; rank 0 at the header if
+/// the program has no meshes or teams.
 pub(super) fn largest_rank(program: &Program) -> (usize, Span) {
     let meshes = program.tensors.iter().filter_map(|(id, tensor)| {
         let last = tensor.mesh.devices.iter().copied().max()?;

@@ -1,16 +1,21 @@
-//! The plan: what one rank will do, with nothing left to decide.
+//! The plan: the instructions that one rank executes, with all decisions made.
 //!
-//! `build` turns a program, a world and symbol bindings into one `Plan` a rank: loops are unrolled, predicates and
-//! scalars folded, streams and events numbered, every tensor is a strided view of a numbered buffer, every peer and
-//! team is concrete. `sync` then matches the communications of all ranks and checks that they agree, and `transport` replaces those
-//! that no library moves. The simulator, the GPU executor and the checker read plans and nothing else.
+//! `build` turns a program, a world size and symbol bindings into one `Plan` for each rank. Loops are
+//! unrolled, predicates and scalars are evaluated, streams and events are numbered, every tensor is a strided
+//! view of a numbered buffer, and all peers and teams are known ranks. `sync` then matches the communications
+//! of all ranks and checks that they agree, and `transport` replaces those that no library executes. The
+//! simulator, the GPU executor and the checker read plans only.
 //!
-//! Meaning of the instructions, in one place: instructions on one stream run in the order of issue; `Record`/`Join`
-//! order streams of one rank; `Collective` and `Transfer` run on their communicator's queue, in order of posting,
-//! after everything issued before them on the posting stream, and a stream waits for them only where a `Wait` says so;
-//! `Signal`/`Await` order streams of two ranks; `Exchange` and `Barrier` block the issuing host.
+//! Execution model:
 //!
-//! Invariant: a plan holds plain data: no names to look up, no expression to evaluate.
+//! * Instructions on one stream execute in issue order.
+//! * `RecordEvent` and `WaitEvent` order streams of one rank.
+//! * `Collective` and `Transfer` run on the queue of their communicator, in the order of posting and after
+//!   everything issued before them on the posting stream. A stream waits for them only at a `Wait`.
+//! * `Signal` and `WaitSignal` order streams of two ranks.
+//! * `ShareMemHandles` and `Barrier` block the issuing host.
+//!
+//! Invariant: a plan is plain data, without names to resolve or expressions to evaluate.
 
 mod access;
 mod algorithm;
@@ -65,51 +70,55 @@ use std::{ops::Range, sync::Arc};
 
 use grammar::ir::StmtId;
 
-/// What one rank does.
+/// The instructions and data of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// This rank.
     pub rank: usize,
-    /// Number of ranks.
+    /// The number of ranks.
     pub world: usize,
-    /// The first rank that runs the same program: statements of two programs have nothing to do with each other.
+    /// Identifies the program: the lowest rank that runs the same program. Statements of different programs
+    /// are not comparable.
     pub program_id: usize,
-    /// Streams by number, with the name that reports show. Stream 0 is the one current at entry.
+    /// The names of the streams, for reports. Stream 0 is current at entry.
     pub streams: Vec<String>,
-    /// Storage by number.
+    /// The buffers.
     pub buffers: Vec<Buffer>,
-    /// Communicators by number.
+    /// The communicators.
     pub communicators: Vec<Communicator>,
-    /// Instructions in the order of issue.
+    /// The instructions, in issue order.
     pub code: Vec<Inst>,
-    /// Where instructions come from, by number; ranks that take the same branches share the list.
+    /// The source locations of instructions. Ranks that take the same branches share the list.
     pub origins: Arc<Vec<Origin>>,
-    /// Loop iterations, by number, each naming the enclosing one; shared as `origins`.
+    /// Loop iterations, each with a reference to the enclosing one. Ranks that take the same branches share
+    /// the list.
     pub iterations: Arc<Vec<LoopIteration>>,
-    /// The program's inputs, in header order; filled before the first instruction.
+    /// The inputs of the program, in header order. They are filled before the first instruction.
     pub inputs: Vec<IoBinding>,
-    /// The program's outputs, in header order; read by the last instruction.
+    /// The outputs of the program, in header order. The last instruction reads them.
     pub outputs: Vec<IoBinding>,
-    /// Every tensor of the container that is bound when the program ends.
+    /// All tensors of the container that are bound when the program ends.
     pub bound_at_exit: Vec<IoBinding>,
-    /// Buffers besides those of the outputs that somebody reads when all has run: what is in them has to stay.
+    /// Buffers, besides those of the outputs, whose contents are read after the program has ended and must be
+    /// preserved.
     pub live_out: Vec<BufferNo>,
-    /// The storage that statements allocate, in the order of the program.
+    /// The storage that statements allocate, in program order.
     pub allocations: Vec<Allocation>,
-    /// ALLOCATE statements of loops that have no effect in some iterations, since their name is bound.
+    /// The ALLOCATE statements in loops that have no effect in some iterations, because their name is bound.
     pub skipped_allocations: Vec<SkippedAllocation>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
-    /// Ranges of `code` that an executor may run as one kernel, or ignore: the meaning is the same. Ranges are disjoint, ascending and
-    /// not empty; the instructions of one follow each other on one stream: an all-reduce over peer memory with its signals.
+    /// Ranges of `code` that an executor may run as one kernel: an all-reduce over peer memory with its
+    /// signals. Fusing them does not change results. Ranges are disjoint, ascending and not empty; the
+    /// instructions of one range are consecutive on one stream.
     pub kernels: Vec<Range<usize>>,
-    /// Number of events that `Record` sets.
+    /// The number of events that `RecordEvent` records.
     pub event_count: usize,
-    /// Number of works that `Collective` and `Transfer` post.
+    /// The number of works that `Collective` and `Transfer` post.
     pub work_count: usize,
-    /// Communications that this rank does not post, and others may.
+    /// The communications that this rank does not post and other ranks may post.
     pub skips: Vec<SkippedComm>,
-    /// What reports call the program's communications.
+    /// The names of the program's communications, for reports.
     pub comm_names: Arc<CommNames>,
 }
 
@@ -119,60 +128,62 @@ pub type BufferNo = u32;
 pub type StreamNo = u32;
 /// An index into `Plan::communicators`.
 pub type CommunicatorNo = u32;
-/// An event of the rank.
+/// The number of an event of the rank.
 pub type EventNo = u32;
-/// A posted communication of the rank.
+/// The number of a posted communication of the rank.
 pub type WorkNo = u32;
 
-/// Storage of a buffer as a framework's caching allocator would give it. Executors place buffers by `sync::order` and do not read this; the
-/// checker does, since frameworks allocate as the program runs.
+/// The storage of a buffer as a caching allocator of a framework would allocate it. Executors assign
+/// addresses from the happens-before order and ignore it. The checker uses it, since frameworks allocate
+/// while the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
     /// The buffer.
     pub buffer: BufferNo,
-    /// Its block: buffers with the same one follow each other in the same memory.
+    /// The block of memory. Buffers with the same block occupy the same memory one after another.
     pub block: u32,
-    /// The stream that it is allocated on, which alone the allocator knows of.
+    /// The stream on which the buffer is allocated. The allocator knows of no other stream that uses it.
     pub stream: StreamNo,
-    /// The statement behind which no tensor is bound to it, an index into `Plan::origins`; `None`: the end of the program.
+    /// The statement after which no tensor is bound to the buffer, an index into `Plan::origins`; `None` for
+    /// the end of the program.
     pub freed_by: Option<u32>,
-    /// Whether a communication that nothing waits for keeps it at the end.
+    /// Whether a communication that nothing waits for still holds the buffer at the end.
     pub is_held: bool,
 }
 
-/// An ALLOCATE of a loop that skips a bound name.
+/// An ALLOCATE in a loop that is skipped when its name is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SkippedAllocation {
     /// The statement.
     pub stmt: StmtId,
-    /// How many times the rank executes it without effect.
+    /// The number of times the rank executes the statement without effect.
     pub count: usize,
 }
 
-/// Where an instruction comes from.
+/// The source location of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The statement.
     pub stmt: Option<StmtId>,
-    /// Its line in the text, from 1; 0 for the end of the program.
+    /// The line of the statement in the text, from 1; 0 for the end of the program.
     pub line: u32,
-    /// The innermost loop iteration, an index into `Plan::frames`.
+    /// The innermost loop iteration, an index into `Plan::iterations`.
     pub iteration: Option<u32>,
 }
 
 /// One iteration of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopIteration {
-    /// The loop's index.
+    /// The name of the loop index.
     pub name: Arc<str>,
-    /// Its value.
+    /// The value of the loop index.
     pub value: i64,
     /// The enclosing iteration.
     pub parent: Option<u32>,
 }
 
 impl Plan {
-    /// A plan without instructions; origin 0 is the end of the program.
+    /// Returns a plan without instructions. Origin 0 is the end of the program.
     pub fn empty(rank: usize, world: usize, streams: Vec<String>) -> Self {
         Self {
             rank,
@@ -199,7 +210,7 @@ impl Plan {
         }
     }
 
-    /// Shares with another rank's plan what is equal, and gives back the room that growth left.
+    /// Shares equal tables with the plan of another rank, and releases unused capacity.
     fn share_tables_with(&mut self, other: Option<&Self>) {
         if let Some(other) = other.filter(|it| it.origins == self.origins) {
             self.origins = Arc::clone(&other.origins);
@@ -213,7 +224,7 @@ impl Plan {
         self.allocations.shrink_to_fit();
     }
 
-    /// `line 14, streamIdx=3`: the place of an instruction, as reports print it.
+    /// Returns the location of an instruction for reports: `line 14, streamIdx=3`.
     pub fn location(&self, inst: &Inst) -> String {
         let origin = self.origins[inst.origin as usize];
         if origin.line == 0 {
@@ -226,7 +237,8 @@ impl Plan {
         }
     }
 
-    /// `P2PCommunication 38 (send, line 21, streamIdx=1)` where the statement communicates, `line 14, streamIdx=3` elsewhere.
+    /// Returns a description of a statement: `P2PCommunication 38 (send, line 21, streamIdx=1)` for a
+    /// communication, `line 14, streamIdx=3` for other statements.
     pub fn describe_origin(&self, origin: u32) -> String {
         let it = self.origins[origin as usize];
         let iteration = iteration_text(&self.enclosing_loops(it.iteration));
@@ -238,12 +250,13 @@ impl Plan {
         })
     }
 
-    /// `i=0 j=3`: the iteration of an instruction, outermost loop first; empty outside loops.
+    /// Returns the iteration of an instruction, outermost loop first: `i=0 j=3`. Empty outside loops.
     pub fn iteration(&self, inst: &Inst) -> String {
         iteration_text(&self.enclosing_loops(self.origins[inst.origin as usize].iteration))
     }
 
-    /// The indices of the loops around an iteration, itself included, and their values, outermost loop first.
+    /// Returns the indices and values of the loops that enclose an iteration, including its own loop,
+    /// outermost first.
     pub fn enclosing_loops(&self, mut frame: Option<u32>) -> Vec<(Arc<str>, i64)> {
         let mut found = Vec::new();
         while let Some(it) = frame.map(|at| &self.iterations[at as usize]) {
@@ -255,7 +268,7 @@ impl Plan {
     }
 }
 
-/// `i=0 j=3`: indices of loops and their values.
+/// Formats loop indices and their values: `i=0 j=3`.
 pub(crate) fn iteration_text(loops: &[(Arc<str>, i64)]) -> String {
     loops.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! Plans as text: one line an instruction, with its source line and iteration.
+//! Prints plans as text: one line for each instruction, with its source line and iteration.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::{
     ViewOnRank,
 };
 
-/// The plan of one rank, a line an instruction.
+/// Returns the text of the plan of one rank, with one line for each instruction.
 pub fn plan_text(plan: &Plan) -> String {
     let mut out = format!("# rank {} of {}\n", plan.rank, plan.world);
     for (word, ports) in [("in", &plan.inputs), ("out", &plan.outputs)] {
@@ -38,7 +38,7 @@ pub fn plan_text(plan: &Plan) -> String {
     out
 }
 
-/// One instruction without its place.
+/// Returns the text of an instruction, without its location.
 pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
     let view = |it: &View| view_text(plan, it);
     let place = |it: &ViewOnRank| match it.rank == plan.rank {
@@ -95,8 +95,8 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             format!("post w{} {}", it.work, sides.collect::<Vec<_>>().join(", "))
         }
         InstKind::Wait { work } => format!("wait w{work}"),
-        InstKind::Signal { signal: slot } => format!("raise {}", slot_text(*slot)),
-        InstKind::WaitSignal { signal: slot } => format!("await {}", slot_text(*slot)),
+        InstKind::Signal { signal } => format!("raise {}", signal_text(*signal)),
+        InstKind::WaitSignal { signal } => format!("await {}", signal_text(*signal)),
         InstKind::RecordEvent { event } => format!("record e{event}"),
         InstKind::WaitEvent { event } => format!("join e{event}"),
         InstKind::ShareMemHandles { handles } => {
@@ -119,7 +119,8 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
     }
 }
 
-/// `T6.b4[128,1024]+131072`: the buffer, the shape, and offset and strides where they are not those of the whole.
+/// Returns the text of a view, `T6.b4[128,1024]+131072`: the buffer, the shape, the strides if the view is
+/// not contiguous, and the offset if it is not 0.
 pub fn view_text(plan: &Plan, view: &View) -> String {
     let name = plan.buffers.get(view.buffer as usize).map_or("?", |it| it.name.as_str());
     format!("{name}.b{}{}", view.buffer, layout_text(view))
@@ -163,8 +164,8 @@ fn number(value: Number) -> String {
     }
 }
 
-fn slot_text(slot: SignalId) -> String {
-    let meaning = match slot.kind {
+fn signal_text(signal: SignalId) -> String {
+    let meaning = match signal.kind {
         SignalKind::Ready => "ready",
         SignalKind::Done => "done",
         SignalKind::PutReady => "put-ready",
@@ -172,12 +173,12 @@ fn slot_text(slot: SignalId) -> String {
         SignalKind::TeamReady(_) => "team-ready",
         SignalKind::TeamDone(_) => "team-done",
     };
-    // The first team is most programs' only one.
-    let team = match slot.kind {
+    // Most programs have only one team, so team 0 is not printed.
+    let team = match signal.kind {
         SignalKind::TeamReady(team) | SignalKind::TeamDone(team) if team > 0 => format!("{team}."),
         _ => String::new(),
     };
-    format!("{meaning}{team}{} rank{}->rank{}", slot.index, slot.from, slot.to)
+    format!("{meaning}{team}{} rank{}->rank{}", signal.index, signal.from, signal.to)
 }
 
 fn reduce(op: ReduceOp) -> &'static str {
@@ -213,7 +214,7 @@ fn kind(kind: CollectiveKind) -> String {
 }
 
 impl CollectiveKind {
-    /// `Broadcast`: a collective in a word.
+    /// Returns the name of the kind of collective: `Broadcast`.
     pub fn op_name(self) -> &'static str {
         match self {
             Self::Broadcast { .. } => "Broadcast",
@@ -229,7 +230,7 @@ impl CollectiveKind {
         }
     }
 
-    /// `Broadcast from member 1`: a collective as messages name it.
+    /// Returns a description for messages: `Broadcast from member 1`.
     pub fn describe(self) -> String {
         let word = self.op_name();
         match self {

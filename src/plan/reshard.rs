@@ -1,4 +1,4 @@
-//! Operators whose operands and result are sharded differently: one collective on whole tensors.
+//! Lowers operators whose operands and result are sharded differently, to one collective on whole tensors.
 
 use std::{ops::Range, sync::Arc};
 
@@ -17,7 +17,7 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    /// One collective on whole tensors.
+    /// Emits one collective on whole tensors.
     pub(super) fn reshard(&mut self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<()> {
         let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
         let meshes = tensors.iter().map(|it| &self.program.tensors[*it].mesh);
@@ -37,11 +37,12 @@ impl PlanBuilder<'_> {
         }
         if self.is_divergent() {
             let message =
-                format!("`{}` reshards under an index or predicate that depends on the rank", stmt.op.name());
-            let it = self.error(Code::DivergentReshard, message, "not all ranks come here");
+                format!("`{}` reshards in a loop or branch that depends on the rank", stmt.op.name());
+            let it = self.error(Code::DivergentReshard, message, "not all ranks execute this");
             return Err(Box::new(it.help("move it out of the branch, or lower it to P2PCommunications")));
         }
-        // Storage of an iteration that a communication filled holds the slice that the statement's other tensors hold.
+        // Storage that a communication has filled in this iteration holds the same slice as the other tensors
+        // of the statement.
         let stream = tensors.iter().find_map(|tensor| self.held_slice(*tensor));
         let mut operands = Vec::with_capacity(args.len());
         for arg in args {
@@ -76,7 +77,8 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// The stream's slice that a tensor holds at this point, on this rank or on those that have it.
+    /// Returns the stream whose slice a tensor holds at this point, on this rank or on the ranks that hold
+    /// the tensor.
     pub(super) fn held_slice(&self, tensor: TensorId) -> Option<usize> {
         match self.holds_part(tensor) {
             true => self.binding(tensor).and_then(|it| it.stream),
@@ -84,7 +86,8 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Keeps in mind which slice other ranks compute in this iteration: a communication of it may come here.
+    /// Records which slice other ranks compute in this iteration. A later communication may bring it to this
+    /// rank.
     pub(super) fn note_slice(&mut self, args: &[TensorId], out: TensorId) {
         let slice = args.iter().find_map(|arg| self.held_slice(*arg));
         if let Some(slice) = slice.filter(|_| self.program.is_split_by_stream(out)) {
@@ -92,12 +95,13 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// The layout on this rank, or for ranks outside the mesh that of a member.
+    /// Returns the layout on this rank, or that of a member if this rank is outside the mesh.
     fn member_layout(&self, tensor: TensorId) -> Result<ShardLayout> {
         self.member_slice(tensor, None)
     }
 
-    /// As `member_layout`; `stream` is the slice that the tensor holds where nothing else says which.
+    /// Like `member_layout`. `stream` is the slice that the tensor holds if its binding does not determine
+    /// the slice.
     fn member_slice(&self, tensor: TensorId, stream: Option<usize>) -> Result<ShardLayout> {
         let member = match self.holds_part(tensor) {
             true => self.rank(),
@@ -106,9 +110,9 @@ impl PlanBuilder<'_> {
         self.layout_of_slice(tensor, member, stream)
     }
 
-    /// Whether some rank lacks what it needs for its own part of the result.
+    /// Returns whether some rank lacks elements that it needs to compute its part of the result.
     pub(super) fn needs_reshard(&self, stmt: &OpStmt, args: &[TensorId], out: TensorId) -> Result<bool> {
-        // A HostUnit is one rank's kernel.
+        // A HostUnit is the kernel of one rank and never communicates.
         if self.program.tensors[out].unit.is_some() {
             return Ok(false);
         }
@@ -122,19 +126,20 @@ impl PlanBuilder<'_> {
         Ok(is_spread && !self.is_aligned(stmt, args, &from, out, &to))
     }
 
-    /// Whether every rank that holds a part of `out` holds one of `arg`, in the same mesh when `arg` has parts.
+    /// Returns whether every rank that holds a part of `out` also holds a part of `arg`. If `arg` is sharded,
+    /// both must have the same mesh.
     fn is_available_to(&self, arg: TensorId, out: TensorId, sharded: bool) -> bool {
         let (from, to) = (&self.program.tensors[arg].mesh, &self.program.tensors[out].mesh);
         match (from.is_empty(), to.is_empty()) {
             (true, _) => true,
             (false, true) => (0..self.plan.world).all(|rank| from.contains(rank)),
             (false, false) if sharded => from == to,
-            // One mesh is the usual case; comparing shared ones looks at no device.
+            // In most programs there is one mesh. Comparing shared meshes does not compare devices.
             (false, false) => from == to || to.devices.iter().all(|rank| from.contains(*rank)),
         }
     }
 
-    /// Whether corresponding dimensions are sharded alike.
+    /// Returns whether corresponding dimensions are sharded in the same way.
     fn is_aligned(
         &self,
         stmt: &OpStmt,
@@ -159,7 +164,8 @@ impl PlanBuilder<'_> {
         }
         let results = result_dims(self.program, stmt, &dims);
         let devices = |dim: &Sharding| dim.iter().map(|(device, _)| *device).collect::<Vec<_>>();
-        // A reduction of a sharded axis leaves partial sums on each device, which the result's own device axis counts.
+        // Reducing a sharded axis leaves a partial sum on each device. The device axis of the result indexes
+        // the partial sums.
         let partial = results.iter().position(|it| *it == ResultDim::Partial);
         let partial = partial.map_or(Vec::new(), |at| devices(&shard(to, at)));
         let fits = |(at, map): (usize, &DimMap), arg: TensorId, from: &[Sharding]| match *map {
@@ -180,7 +186,7 @@ impl PlanBuilder<'_> {
             })
     }
 
-    /// Whether each rank's part of a dimension of `out` is one range of the part that it has of `arg`.
+    /// Returns whether each rank's part of a dimension of `out` is one range of its part of `arg`.
     fn is_subrange(
         &self,
         arg: TensorId,
@@ -194,7 +200,8 @@ impl PlanBuilder<'_> {
             && range(arg).zip(range(out)).is_some_and(|(has, takes)| contains(&has, &takes))
     }
 
-    /// What a copy reads of its operand: where this rank has more of it than of the result, its own part.
+    /// Returns the view that a copy reads. If this rank holds more of the operand than of the result, the
+    /// view is narrowed to the result's range.
     pub(super) fn narrow_to_result(&self, view: &View, arg: TensorId, out: TensorId) -> View {
         let mut view = view.clone();
         let (Ok(from), Ok(to)) = (self.layout(arg), self.layout(out)) else { return view };
@@ -213,15 +220,16 @@ impl PlanBuilder<'_> {
         view
     }
 
-    /// The indices of a dimension that a rank has, where they follow each other and no stream decides them.
+    /// Returns the indices of a dimension that a rank holds, if they are contiguous and do not depend on the
+    /// stream.
     fn range(&self, tensor: TensorId, dim: usize, layout: &ShardLayout) -> Option<Range<usize>> {
         let is_by_stream = self.program.is_split_by_stream(tensor)
             && super::shape::stream_piece(self.program, tensor).is_none_or(|(at, ..)| at == dim);
         if is_by_stream { None } else { layout.range(dim) }
     }
 
-    /// Whether each rank's elements in order are those of the result in order: within a group of dimensions, the same devices
-    /// count the same steps.
+    /// Returns whether the elements of each rank, in order, are the elements of its part of the result, in
+    /// order: within each group of dimensions, the same devices split the elements at the same steps.
     fn keeps_order(
         &self,
         groups: &[DimGroup],
@@ -244,7 +252,8 @@ impl PlanBuilder<'_> {
             .all(|it| steps(&mine, from, it.operand.clone()) == steps(&theirs, to, it.result.clone()))
     }
 
-    /// For every dimension, the device axes it is split by, each with the number of elements in one of its steps.
+    /// Returns, for every dimension, the device axes that split it, each with the number of elements between
+    /// its indices.
     fn sharding(&self, tensor: TensorId) -> Vec<Sharding> {
         let Ok(layout) = self.member_layout(tensor) else { return Vec::new() };
         let dims = self.program.dimensions(tensor).zip(&layout.pieces);
@@ -255,7 +264,7 @@ impl PlanBuilder<'_> {
             let mut found = Vec::new();
             for (leaf, piece) in leaves.iter().zip(pieces).rev() {
                 if let ParallelType::Device(device) = self.program.axes[*leaf].parallel {
-                    // A mesh of one device along the axis holds all of it.
+                    // A mesh of extent 1 along the axis does not split it.
                     if piece.extent > 1 {
                         found.push((device, inner));
                     }
@@ -268,15 +277,16 @@ impl PlanBuilder<'_> {
     }
 }
 
-/// Device axes of one dimension, innermost first.
+/// The device axes of one dimension, innermost first.
 type Sharding = Vec<(grammar::ir::DeviceDim, usize)>;
 
 fn shard(dims: &[Sharding], at: usize) -> Sharding {
     dims.get(at).cloned().unwrap_or_default()
 }
 
-/// What an operator that moves elements does to a sharded axis is only sure where it is the outermost one on both sides, and as
-/// long: an axis that grows is joined or padded.
+/// Returns whether both sides are sharded along the outermost axis only, and in the same way. Only then is
+/// the sharding of an operator that moves elements known to be preserved; an axis of another length has been
+/// concatenated or padded.
 fn is_outermost_alike(from: &[Sharding], to: &[Sharding]) -> bool {
     let rest_whole = |dims: &[Sharding]| dims.iter().skip(1).all(Vec::is_empty);
     shard(from, 0) == shard(to, 0) && rest_whole(from) && rest_whole(to)

@@ -1,6 +1,7 @@
-//! Scalars of one rank at one moment: loop indices, `rank`, definitions and bindings.
+//! The scalars of one rank at one point of execution: loop indices, `rank`, definitions and bindings.
 //!
-//! Arithmetic of integers and truth values is `grammar::arithmetic`; real numbers, and why there is no value, stand here.
+//! `grammar::arithmetic` evaluates integers and booleans. This module adds floating-point numbers and the
+//! reasons why a scalar has no value.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,14 +16,14 @@ use rustc_hash::FxHashMap;
 pub(crate) enum Value {
     /// An integer.
     Int(i64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A real number.
+    /// A floating-point number.
     Float(f64),
 }
 
 impl Value {
-    /// Nothing for real numbers.
+    /// Returns the value as a `Constant`; `None` for floating-point numbers.
     fn constant(self) -> Option<Constant> {
         match self {
             Self::Int(it) => Some(Constant::Int(it)),
@@ -49,36 +50,36 @@ impl From<Constant> for Value {
     }
 }
 
-/// Why a scalar has no value.
+/// The reason why a scalar has no value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ScalarError {
-    /// A symbol without a definition or binding.
+    /// A symbol has no definition or binding.
     Unbound(SymbolId),
-    /// Overflow, division by zero, a function that is not known, an operand of the wrong type.
+    /// An overflow, a division by zero, an unknown function, or an operand of the wrong type.
     Arithmetic(String),
 }
 
-/// Values of symbols on one rank.
+/// The values of symbols on one rank.
 pub(crate) struct Scalars<'p> {
     program: &'p Program,
-    /// Loop indices, body definitions, symbols bound from shapes; they hide definitions.
+    /// Loop indices, definitions in the body, and symbols bound from shapes. They shadow definitions.
     local: FxHashMap<SymbolId, Value>,
     rank: Option<SymbolId>,
     device: Option<SymbolId>,
     streams: Option<SymbolId>,
-    /// Extents of device axes: the mesh says how many devices there are.
+    /// The extents of device axes, as determined by the mesh.
     devices: FxHashMap<SymbolId, i64>,
     me: i64,
-    /// Definitions evaluated since the last binding: each is worked out once however often others name it.
+    /// Definitions evaluated since the last binding, so that each is evaluated once.
     known: RefCell<FxHashMap<SymbolId, Value>>,
-    /// How deep the evaluation is.
+    /// The current depth of evaluation.
     depth: Cell<usize>,
 }
 
-/// The deepest nesting of expressions, through definitions, that is evaluated.
+/// The maximum nesting depth of expressions, including definitions.
 const MAX_DEPTH: usize = 1_000;
 
-/// The value of `numberOfStreams` unless an option or binding says otherwise, as in nvFuser.
+/// The default value of `numberOfStreams`, as in nvFuser.
 const DEFAULT_STREAMS: i64 = 4;
 
 impl<'p> Scalars<'p> {
@@ -87,7 +88,7 @@ impl<'p> Scalars<'p> {
             program,
             local: FxHashMap::default(),
             rank: program.find_symbol("rank"),
-            // Drafts of 2025 spell the rank so.
+            // Drafts of 2025 use this name for the rank.
             device: program.find_symbol("deviceIdx.x"),
             streams: program.find_symbol("numberOfStreams"),
             devices: device_extents(program),
@@ -97,7 +98,7 @@ impl<'p> Scalars<'p> {
         }
     }
 
-    /// Gives a symbol a value, and returns what it had.
+    /// Binds a symbol to a value, or removes its value, and returns the previous value.
     pub(crate) fn bind(&mut self, symbol: SymbolId, value: Option<Value>) -> Option<Value> {
         self.known.borrow_mut().clear();
         match value {
@@ -106,7 +107,7 @@ impl<'p> Scalars<'p> {
         }
     }
 
-    /// The value of an integer expression.
+    /// Evaluates an integer expression.
     pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarError> {
         match self.eval(expr)? {
             Value::Int(value) => Ok(value),
@@ -115,7 +116,7 @@ impl<'p> Scalars<'p> {
         }
     }
 
-    /// The value of a predicate.
+    /// Evaluates a predicate.
     pub(crate) fn truth(&self, expr: ExprId) -> Result<bool, ScalarError> {
         match self.eval(expr)? {
             Value::Bool(value) => Ok(value),
@@ -124,11 +125,11 @@ impl<'p> Scalars<'p> {
         }
     }
 
-    /// The value of any scalar expression.
+    /// Evaluates a scalar expression.
     pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarError> {
         let depth = self.depth.get();
         if depth >= MAX_DEPTH {
-            let message = format!("definitions nest more than {MAX_DEPTH} deep, or in a circle");
+            let message = format!("definitions are nested more than {MAX_DEPTH} deep, or are cyclic");
             return Err(ScalarError::Arithmetic(message));
         }
         self.depth.set(depth + 1);
@@ -185,21 +186,21 @@ impl<'p> Scalars<'p> {
         self.devices.get(&symbol).copied().map(Value::Int).ok_or(ScalarError::Unbound(symbol))
     }
 
-    /// Whether a symbol has a value whatever loop it stands in.
+    /// Returns whether a symbol has a value independently of the enclosing loops.
     pub(crate) fn is_known(&self, symbol: SymbolId) -> bool {
         self.program.definitions.contains_key(&symbol)
             || self.devices.contains_key(&symbol)
             || [self.rank, self.device, self.streams].contains(&Some(symbol))
     }
 
-    /// Whether an expression can differ between ranks.
+    /// Returns whether the value of an expression can differ between ranks.
     pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
         self.program.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
     }
 }
 
-/// Symbols that are the extent of a device axis, with the number of devices along it; those that two meshes give two
-/// values are left out.
+/// Returns the symbols that are extents of device axes, with the number of devices along the axis. Symbols
+/// for which two meshes imply different values are omitted.
 fn device_extents(program: &Program) -> FxHashMap<SymbolId, i64> {
     let mut found: FxHashMap<SymbolId, Option<i64>> = FxHashMap::default();
     for (_, tensor) in program.tensors.iter().filter(|(_, it)| it.unit.is_none() && !it.mesh.is_empty()) {
@@ -216,7 +217,7 @@ fn device_extents(program: &Program) -> FxHashMap<SymbolId, i64> {
     found.into_iter().filter_map(|(symbol, extent)| Some((symbol, extent?))).collect()
 }
 
-/// The number of a literal as it is printed: `0`, `1.5`, `-inf`, `nan`.
+/// Parses a literal as printed: `0`, `1.5`, `-inf`, `nan`.
 fn number(text: &str) -> Option<f64> {
     text.trim_end_matches('f').parse().ok().or_else(|| text.parse().ok())
 }
@@ -264,14 +265,15 @@ fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarError> {
     })
 }
 
-/// A function of integers whose result need not fit.
+/// Evaluates an integer function. The result may overflow.
 fn integers(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
     let args: Vec<Constant> = args.iter().filter_map(|it| it.constant()).collect();
     arithmetic::fold_call(name, &args).map(Value::from).ok_or_else(overflow)
 }
 
 fn call(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
-    let unknown = || ScalarError::Arithmetic(format!("`{name}` with {} operands is not known", args.len()));
+    let unknown =
+        || ScalarError::Arithmetic(format!("unknown function `{name}` with {} operands", args.len()));
     match (name, args) {
         ("ceilDiv", [Value::Int(a), Value::Int(0)]) => {
             Err(ScalarError::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero")))
@@ -307,7 +309,7 @@ fn call(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
     }
 }
 
-/// `__to_index(x)`, `(double)(x)`: conversions of host scalars, whose types are integer, boolean and double.
+/// Evaluates a conversion, `__to_index(x)` or `(double)(x)`. Host scalars are integers, booleans or doubles.
 fn convert(cast: &str, operand: Value) -> Option<Value> {
     let to_float = ["float", "double", "half", "bfloat"].iter().any(|it| cast.ends_with(it));
     Some(match (operand, to_float) {

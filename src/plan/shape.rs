@@ -1,4 +1,4 @@
-//! Shapes of one rank: how a tensor's logical axes split into what is here and what is elsewhere.
+//! Computes which part of a tensor a rank holds, from the splits of the tensor's logical axes.
 
 use grammar::{
     axis_text,
@@ -10,13 +10,13 @@ use super::{
     scalar::{ScalarError, Scalars},
 };
 
-/// Why a tensor has no layout.
+/// The reason why a tensor has no layout.
 pub(crate) enum LayoutError {
-    /// An extent without a value.
+    /// An extent has no value.
     Scalar(ScalarError),
-    /// An extent that does not fit, with what to say.
+    /// An extent is invalid; the text says why.
     Extent(String),
-    /// More elements than a tensor may have.
+    /// The tensor has too many elements.
     Size,
 }
 
@@ -26,8 +26,8 @@ impl From<ScalarError> for LayoutError {
     }
 }
 
-/// The layout of a tensor on `rank`, a member of its mesh. `stream` is the coordinate of a tensor that holds one
-/// stream's slice.
+/// Returns the layout of a tensor on `rank`, which must be a member of its mesh. `stream` is the index of the
+/// slice, if the tensor holds the slice of one stream.
 pub(crate) fn shard_layout(
     program: &Program,
     scalars: &Scalars<'_>,
@@ -45,7 +45,7 @@ pub(crate) fn shard_layout(
     let mut elements = 1usize;
     for axis in program.dimensions(tensor) {
         let extent = extent(program, scalars, axis)?;
-        // Extents of 0 make no tensor small: strides multiply the others.
+        // An extent of 0 counts as 1, because strides are products of the other extents.
         elements = elements.saturating_mul(extent.max(1));
         if elements > limits::MAX_TENSOR_ELEMENTS {
             return Err(LayoutError::Size);
@@ -58,7 +58,7 @@ pub(crate) fn shard_layout(
     Ok(layout)
 }
 
-/// The extent of an axis: of an expanded broadcast, the expanded one.
+/// Returns the extent of an axis; for an expanded broadcast axis, the expanded extent.
 pub(crate) fn extent(program: &Program, scalars: &Scalars<'_>, axis: AxisId) -> Result<usize, LayoutError> {
     let it = &program.axes[axis];
     let value = scalars.int(it.expanded.unwrap_or(it.extent))?;
@@ -90,7 +90,7 @@ impl PieceCollector<'_> {
                     let by = usize::try_from(factor).ok().filter(|by| *by > 0 && extent.is_multiple_of(*by));
                     let Some(by) = by else {
                         return Err(LayoutError::Extent(format!(
-                            "`{}` of extent {extent} does not divide into {factor} equal parts",
+                            "`{}` of extent {extent} cannot be split into {factor} equal parts",
                             text()
                         )));
                     };
@@ -103,7 +103,7 @@ impl PieceCollector<'_> {
                 }
                 Transform::Merge { outer, inner, .. } if [*outer, *inner].contains(&axis) => {
                     return Err(LayoutError::Extent(format!(
-                        "`{}` is merged with another axis: not planned",
+                        "`{}` is merged with another axis, which is not supported",
                         text()
                     )));
                 }
@@ -125,7 +125,7 @@ impl PieceCollector<'_> {
         match mesh.coordinate(self.rank, dim) {
             Some(at) if extent == wanted => Ok(at),
             Some(_) => Err(LayoutError::Extent(format!(
-                "`{}` has extent {extent} on a mesh of {wanted} devices",
+                "`{}` has extent {extent}, but the mesh has {wanted} devices in this dimension",
                 text()
             ))),
             None => {
@@ -135,7 +135,8 @@ impl PieceCollector<'_> {
     }
 }
 
-/// The stream piece of a tensor: the dimension, the place among its pieces, whether it is swizzled.
+/// Returns the stream axis of a tensor: its dimension, its index among the pieces of the dimension, and
+/// whether it is swizzled.
 pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize, usize, bool)> {
     let it = &program.tensors[tensor];
     program.dimensions(tensor).enumerate().find_map(|(dim, axis)| {
@@ -149,7 +150,7 @@ pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize
     })
 }
 
-/// The loop axes that a logical axis became, slowest first.
+/// Appends the loop axes that a logical axis is split into, slowest first.
 pub(crate) fn leaf_axes(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<AxisId>) {
     for transform in &program.tensors[tensor].domains.transforms {
         match transform {
@@ -167,7 +168,7 @@ pub(crate) fn leaf_axes(program: &Program, tensor: TensorId, axis: AxisId, acc: 
 }
 
 impl View {
-    /// One index of a dimension, which vanishes.
+    /// Selects one index of a dimension and removes the dimension.
     pub(crate) fn select(&self, dim: usize, index: usize) -> View {
         let mut view = self.clone();
         view.offset += index * view.strides.remove(dim);
@@ -175,7 +176,7 @@ impl View {
         view
     }
 
-    /// A range of a dimension.
+    /// Restricts a dimension to a range.
     pub(crate) fn narrow(&self, dim: usize, start: usize, len: usize) -> View {
         let mut view = self.clone();
         view.offset += start * view.strides[dim];
@@ -183,7 +184,7 @@ impl View {
         view
     }
 
-    /// The dimensions in another order: dimension `i` of the result is `order[i]` of this one.
+    /// Permutes the dimensions: dimension `i` of the result is dimension `order[i]` of this view.
     pub(crate) fn permute(&self, order: &[usize]) -> View {
         View {
             buffer: self.buffer,
@@ -193,7 +194,7 @@ impl View {
         }
     }
 
-    /// A new dimension of extent 1.
+    /// Inserts a dimension of extent 1.
     pub(crate) fn unsqueeze(&self, dim: usize) -> View {
         let mut view = self.clone();
         view.shape.insert(dim, 1);
@@ -201,7 +202,7 @@ impl View {
         view
     }
 
-    /// Dimensions of extent 1 repeated to `shape`; `None` where another extent differs.
+    /// Broadcasts dimensions of extent 1 to `shape`; `None` if another extent differs.
     pub(crate) fn expand(&self, shape: &[usize]) -> Option<View> {
         if self.shape.len() != shape.len() {
             return None;
@@ -218,8 +219,8 @@ impl View {
         Some(view)
     }
 
-    /// This view and another of as many elements in a shape that both have; `None` where their dimensions do not fit into each
-    /// other.
+    /// Returns this view and another of the same number of elements in a common shape: the shape of either
+    /// view, or one dimension. `None` if each of these needs a copy.
     pub(crate) fn in_common_shape(&self, other: &View) -> Option<(View, View)> {
         let flat = || Some((self.reshape(&[self.len()])?, other.reshape(&[other.len()])?));
         let own = || Some((self.clone(), other.reshape(&self.shape)?));
@@ -227,10 +228,10 @@ impl View {
         own().or_else(theirs).or_else(flat)
     }
 
-    /// The same elements in row-major order under another shape; `None` where that needs a copy.
+    /// Returns the same elements, in row-major order, in another shape; `None` if that needs a copy.
     ///
-    /// Dimensions fall into groups of the same size on both sides. A group can have another shape if its elements stand
-    /// at one step from each other: if each dimension's stride is the next one's times its extent.
+    /// The algorithm divides the dimensions of both shapes into groups of equal size. A group can be reshaped
+    /// if the stride of each of its dimensions is the next dimension's stride times its extent.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<View> {
         if shape.iter().product::<usize>() != self.len() {
             return None;
@@ -239,7 +240,7 @@ impl View {
             return Some(View { offset: self.offset, ..View::contiguous(self.buffer, shape.to_vec()) });
         }
         let mut strides = vec![0; shape.len()];
-        // From the last dimension on; extents of 1 belong nowhere.
+        // Dimensions are processed from the last to the first. Dimensions of extent 1 belong to no group.
         let (mut have, mut want) = (self.shape.len(), shape.len());
         loop {
             while have > 0 && self.shape[have - 1] == 1 {

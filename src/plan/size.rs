@@ -1,14 +1,15 @@
-//! How many bytes a plan takes, so that worlds are refused before memory is short.
+//! Computes the size of a plan in bytes, so that a world that is too large is rejected before memory is
+//! exhausted.
 
 use std::sync::Arc;
 
 use super::{Buffer, Inst, InstKind, IoBinding, MemHandle, Origin, Plan, Shard, View, ViewOnRank};
 
-/// What the allocator adds to a block.
+/// The overhead of a heap allocation, in bytes.
 const BLOCK: usize = 16;
 
 impl Plan {
-    /// The bytes of a plan, its share of what ranks have in common included.
+    /// Returns the size of the plan in bytes, including its share of the tables that ranks have in common.
     pub fn bytes(&self) -> usize {
         let code: usize = self.code.iter().map(|it| size_of::<Inst>() + heap(&it.kind)).sum();
         let ports = self.inputs.iter().chain(&self.outputs).chain(&self.bound_at_exit);
@@ -30,7 +31,7 @@ impl Plan {
     }
 }
 
-/// What lies behind the boxes and lists of an instruction.
+/// Returns the size of the heap allocations of an instruction, in bytes.
 fn heap(kind: &InstKind) -> usize {
     let mut bytes = 0;
     kind.visit_accesses(0, &mut |it| bytes += BLOCK + size_of::<ViewOnRank>() + view(it.view));
@@ -42,7 +43,7 @@ fn heap(kind: &InstKind) -> usize {
                 let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
                 shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
             }
-            // Views are all that others hold.
+            // All other instructions own nothing on the heap except views.
             _ => 0,
         }
 }

@@ -1,7 +1,8 @@
-//! Communications that a rank goes past without posting them, and why: what other ranks may wait for and never get.
+//! Records the communications that a rank skips, with the reason. Other ranks may wait for them forever.
 //!
-//! A plan holds what a rank does; where ranks differ in that, the cause stands in a branch, in the bounds of a loop, or in
-//! a mesh, of which the plan holds nothing else. Only those are listed that other ranks may not go past.
+//! A plan contains only what its rank does. The reason why two ranks differ is in a branch, in the bounds of
+//! a loop or in a mesh, and these are not part of the plan. Only communications that other ranks may post are
+//! recorded.
 
 use std::sync::Arc;
 
@@ -19,59 +20,61 @@ use super::context::{OriginNo, PlanBuilder};
 pub struct SkippedComm {
     /// The statement.
     pub stmt: StmtId,
-    /// The innermost iteration around what skips it, an index into `Plan::frames`.
+    /// The innermost iteration that encloses the skipped block, an index into `Plan::iterations`.
     pub iteration: Option<u32>,
-    /// What it would have been.
+    /// The part that the rank would have in the communication.
     pub role: SkippedRole,
-    /// Why it is not posted.
+    /// The reason why it is not posted.
     pub reason: SkipReason,
 }
 
-/// What a communication that is not posted would have been. A peer that is not known is one that an inner loop decides.
+/// The part that a rank would have in a communication that it does not post. The peer is `None` if it depends
+/// on the index of a loop inside the skipped block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SkippedRole {
     /// A send to a rank.
     Send(Option<usize>),
     /// A receive from a rank.
     Recv(Option<usize>),
-    /// A member's part in a collective.
+    /// The part of a member in a collective.
     Collective,
-    /// An exchange of handles.
+    /// An exchange of memory handles.
     ShareMemHandles,
 }
 
-/// Why a communication is not posted.
+/// The reason why a communication is not posted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SkipReason {
-    /// A branch that is not taken: its text and line, and what its predicate is.
+    /// A branch is not taken: the text and line of the branch, and the value of its predicate.
     Branch(Arc<str>, bool),
-    /// A loop whose bounds depend on the rank runs only from `start` up to `stop`: its text and line, and its index.
+    /// A loop whose bounds depend on the rank runs only from `start` up to, and not including, `stop`.
     Loop {
-        /// The loop's text and line.
+        /// The text and line of the loop.
         text: Arc<str>,
-        /// The loop's index.
+        /// The name of the loop index.
         index: Arc<str>,
-        /// Its first value.
+        /// The first value of the index.
         start: i64,
-        /// The value behind its last.
+        /// The end of the range; it is not included.
         stop: i64,
     },
-    /// The rank is in no mesh of this tensor.
+    /// The rank is outside the mesh of this tensor.
     OutsideMesh(Arc<str>),
 }
 
-/// Most communications of a rank that are listed: explanations need few.
+/// The maximum number of skipped communications that are recorded for a rank. Explanations need few.
 pub const MAX_SKIPS: usize = 4_096;
 
 impl PlanBuilder<'_> {
-    /// Lists what stands in the block of a branch that this rank does not take, where others may take it.
+    /// Records the communications in the block of a branch that this rank does not take and other ranks may
+    /// take.
     pub(super) fn skip_branch(&mut self, stmt: StmtId, it: &If, taken: bool) {
         let Some(block) = (if taken { it.else_block } else { Some(it.then_block) }) else { return };
         let text = format!("`IF {} {}` ({})", it.kind, expr_text(self.program, it.cond), self.line_of(stmt));
         self.skip_block(block, &SkipReason::Branch(text.into(), taken));
     }
 
-    /// Lists what stands in a loop that other ranks may run for other values of its index.
+    /// Records the communications in a loop that other ranks may execute with other values of the index.
     pub(super) fn skip_loop(&mut self, stmt: StmtId, it: &For, start: i64, stop: i64) {
         let index = self.program.symbols[it.index].as_str();
         let [from, to] = [it.start, it.stop].map(|bound| expr_text(self.program, bound));
@@ -80,7 +83,7 @@ impl PlanBuilder<'_> {
         self.skip_block(it.body, &why);
     }
 
-    /// Lists a communication of a tensor that this rank holds no part of.
+    /// Records a communication of a tensor of which this rank holds no part.
     pub(super) fn skip_outside_mesh(&mut self, it: &OpStmt) {
         let (Some(tensor), Some(stmt)) = (it.get(attr::BUFFER), self.statement()) else { return };
         self.skip(stmt, it, &SkipReason::OutsideMesh(self.program.tensor_name(tensor).into()));
@@ -92,7 +95,7 @@ impl PlanBuilder<'_> {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.skip(*stmt, it, why),
                 Stmt::For(it) => self.skip_block(it.body, why),
-                // What a branch inside keeps from being posted is not this one's doing.
+                // Communications that an inner branch skips are not skipped because of this one.
                 Stmt::If(it) => match (self.scalars.truth(it.cond), it.else_block) {
                     (Ok(true), _) => self.skip_block(it.then_block, why),
                     (Ok(false), Some(other)) => self.skip_block(other, why),
@@ -129,7 +132,7 @@ impl PlanBuilder<'_> {
         self.plan.skips.push(SkippedComm { stmt, iteration: self.iteration, role, reason: why.clone() });
     }
 
-    /// The statement under the cursor.
+    /// Returns the current statement.
     fn statement(&self) -> Option<StmtId> {
         match self.origin {
             OriginNo::Known(origin) => self.plan.origins.get(origin as usize)?.stmt,
@@ -143,7 +146,7 @@ impl PlanBuilder<'_> {
 }
 
 impl SkippedComm {
-    /// The bytes that it takes, texts included.
+    /// Returns the size in bytes, including the texts.
     pub(super) fn bytes(&self) -> usize {
         let why = match &self.reason {
             SkipReason::Branch(text, _) | SkipReason::OutsideMesh(text) => text.len() / 2,

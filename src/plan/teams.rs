@@ -1,32 +1,34 @@
-//! The teams of a world. Every member of a team has the list of its members, so the ranks share one list.
+//! The teams of a world. Ranks share one list for each team, because every member needs the list of all
+//! members.
 
 use std::{cell::RefCell, sync::Arc};
 
 use grammar::ir::OpStmt;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The teams of all ranks' programs, each held once.
+/// The teams in the programs of all ranks, each stored once.
 pub(super) struct Teams {
     world: Arc<[usize]>,
-    /// By statement: which ranks take part in it is the same on all ranks.
+    /// By statement: its team. It is the same on all ranks.
     of: RefCell<FxHashMap<*const OpStmt, Arc<[usize]>>>,
     all: RefCell<FxHashSet<Arc<[usize]>>>,
 }
 
 impl Teams {
-    /// The teams of a world of so many ranks.
+    /// Returns the teams of a world of `world` ranks.
     pub(super) fn new(world: usize) -> Self {
         let world: Arc<[usize]> = (0..world).collect();
         let all = RefCell::new(FxHashSet::from_iter([Arc::clone(&world)]));
         Self { world, of: RefCell::default(), all }
     }
 
-    /// All ranks.
+    /// Returns the team of all ranks.
     pub(super) fn world(&self) -> &Arc<[usize]> {
         &self.world
     }
 
-    /// The team of a statement, which `make` lists where no rank has done so yet. Equal teams are one list.
+    /// Returns the team of a statement. `make` computes it if no rank has done so yet. Equal teams share one
+    /// list.
     pub(super) fn team(&self, stmt: &OpStmt, make: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
         if let Some(known) = self.of.borrow().get(&std::ptr::from_ref(stmt)) {
             return Arc::clone(known);

@@ -3,7 +3,7 @@
 use super::{Plan, build_per_rank};
 use crate::source::Source;
 
-/// The plans of a program that has no faults, by rank.
+/// Returns the plans of a valid program, by rank.
 pub(crate) fn plans_of(text: &str, ranks: usize) -> Vec<Plan> {
     let source = Source::new("test.hir".to_owned(), text.to_owned());
     let (programs, faults) = source.programs();

@@ -1,5 +1,5 @@
-//! Scalars that programs need and nothing defines: what each one is for, and values with which the programs can be
-//! planned.
+//! Reports scalars that programs use and do not define: what each one is used for, and values with which the
+//! programs can be planned.
 
 mod candidates;
 mod peers;
@@ -18,13 +18,13 @@ use self::{
     uses::{ScalarRole, ScalarUse, uses},
 };
 
-/// Most plans that are tried to find values.
+/// The maximum number of plans built to find values.
 const MAX_TRIALS: usize = 48;
 
-/// Statements of all ranks in all plans that are tried.
+/// The maximum number of statements of all ranks in all of these plans.
 const MAX_TRIAL_STATEMENTS: usize = 100_000;
 
-/// Plans the programs of a world; the faults, each with the rank whose program it is about, where that is not possible.
+/// A function that plans the programs of a world. Its errors have the rank whose program they are located in.
 pub(super) type TryPlan = fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
 
 /// A scalar without a value.
@@ -33,12 +33,12 @@ struct UnboundScalar {
     rank: usize,
     symbol: SymbolId,
     name: String,
-    /// Everything that it is used for; never empty.
+    /// All its uses; never empty.
     uses: Vec<ScalarUse>,
 }
 
-/// Every scalar that the programs of a world need and nothing defines, each with a value that it could have; the last
-/// one with the flags that bind all of them. `plans` tries values out.
+/// Returns an error for every scalar that the programs of a world use and do not define, with a suggested
+/// value. The last error has the flags that bind all of them. `plans` tries values.
 pub(super) fn unbound_diagnostics(
     programs: &[(&Program, &LineIndex)],
     plans: TryPlan,
@@ -65,7 +65,7 @@ pub(super) fn unbound_diagnostics(
                 Code::UnboundSymbol,
                 program.symbol_span(it.symbol),
                 message,
-                "the text does not say what it is",
+                "the text does not define it",
             );
             (it.rank, fault.help(help_text(program, it, value)))
         })
@@ -76,10 +76,11 @@ pub(super) fn unbound_diagnostics(
     faults
 }
 
-/// How to give a scalar a value, in the terms of what it is for.
+/// Returns a help text on how to bind the scalar, in terms of its use.
 fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
     if !is_flag_name(&it.name) {
-        return "a ragged axis has extents that only a run has: no instruction takes them".to_owned();
+        return "the extents of a ragged axis are known only at run time, and no executor supports them"
+            .to_owned();
     }
     let flag = format!("`--set {}={}`", it.name, quoted(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
@@ -114,20 +115,22 @@ fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
     }
 }
 
-/// Whether a flag can bind the name; the extents of a ragged axis are called by their tensor's text.
+/// Returns whether a flag can bind the name. The extents of a ragged axis are named by the text of their
+/// tensor.
 fn is_flag_name(name: &str) -> bool {
     name.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'_' | b'.'))
 }
 
 impl UnboundScalar {
-    /// The use that says most about its value.
+    /// Returns the use that determines the value best.
     fn role(&self) -> &ScalarRole {
         let strongest = self.uses.iter().map(|it| &it.role).min_by_key(|it| it.priority());
         strongest.unwrap_or(&ScalarRole::Operand)
     }
 }
 
-/// A value for each name: those that let the programs be planned, or as far as was found.
+/// Returns a value for each name: values with which the programs can be planned, or else those with which
+/// planning gets furthest.
 fn values(
     programs: &[(&Program, &LineIndex)],
     missing: &[UnboundScalar],
@@ -159,15 +162,15 @@ fn values(
     best
 }
 
-/// What may still be tried.
+/// The remaining budget for trials.
 struct Budget {
     trials: usize,
     statements: usize,
     plans: TryPlan,
 }
 
-/// Plans the programs with these values. `None`: they can be planned; else how far planning got, 0 where nothing more is
-/// tried.
+/// Plans the programs with these values. Returns `None` if they can be planned, and otherwise the source
+/// offset that planning reached; 0 if the budget is used up.
 fn try_values(
     programs: &[(&Program, &LineIndex)],
     values: &IndexMap<String, String>,

@@ -1,4 +1,4 @@
-//! Where elements are: buffers, strided views of them, and how a rank's part sits in the whole.
+//! Buffers, strided views of buffers, and the layout of a rank's part of a tensor.
 
 use std::ops::Range;
 
@@ -6,42 +6,43 @@ use grammar::dtype::DType;
 
 use super::BufferNo;
 
-/// Storage of one element type, zero-based.
+/// Storage for elements of one type. Indices start at 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buffer {
-    /// The tensor's name, for reports.
+    /// The name of the tensor, for reports.
     pub name: String,
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
-    /// Number of elements.
+    /// The number of elements.
     pub len: usize,
 }
 
 impl Buffer {
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
         self.len.saturating_mul(self.dtype.size())
     }
 }
 
-/// A strided window into a buffer; row-major when `strides` are those of `shape`.
+/// A strided view of a buffer. It is contiguous and row-major if `strides` are the products of the following
+/// extents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View {
-    /// The storage.
+    /// The buffer.
     pub buffer: BufferNo,
-    /// First element.
+    /// The offset of the first element, in elements.
     pub offset: usize,
-    /// Extents, slowest first.
+    /// The extents, slowest dimension first.
     pub shape: Vec<usize>,
-    /// Elements between neighbours along each dimension; 0 repeats.
+    /// The distance of neighbours along each dimension, in elements; 0 for a broadcast dimension.
     pub strides: Vec<usize>,
 }
 
-/// A view as a key: buffer, offset, shape, strides.
+/// A view as a hash key: buffer, offset, shape, strides.
 pub type ViewKey = (BufferNo, usize, Vec<usize>, Vec<usize>);
 
 impl View {
-    /// The whole of a row-major buffer.
+    /// Returns a view of a whole row-major buffer.
     pub fn contiguous(buffer: BufferNo, shape: Vec<usize>) -> Self {
         let mut strides = vec![1; shape.len()];
         for at in (1..shape.len()).rev() {
@@ -50,80 +51,82 @@ impl View {
         Self { buffer, offset: 0, shape, strides }
     }
 
-    /// Number of elements. Where operands repeat it can be far beyond what any buffer holds.
+    /// Returns the number of elements. With broadcast dimensions it can exceed the size of the buffer by far.
     pub fn len(&self) -> usize {
         self.shape.iter().fold(1, |len: usize, extent| len.saturating_mul(*extent))
     }
 
-    /// Whether it has no elements.
+    /// Returns whether the view has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first and the last element of the buffer that it has; `None`: it has no elements.
+    /// Returns the first and the last element of the buffer that the view contains; `None` if the view is
+    /// empty.
     pub fn bounds(&self) -> Option<(usize, usize)> {
         let extents = self.shape.iter().zip(&self.strides);
         let reach: usize = extents.map(|(n, stride)| n.saturating_sub(1) * stride).sum();
         (!self.is_empty()).then_some((self.offset, self.offset + reach))
     }
 
-    /// The view as a key.
+    /// Returns the view as a hash key.
     pub fn key(&self) -> ViewKey {
         (self.buffer, self.offset, self.shape.clone(), self.strides.clone())
     }
 
-    /// Whether the two may have an element in common: their bounds overlap.
+    /// Returns whether the two views may have an element in common: whether their bounds overlap.
     pub fn may_alias(&self, other: &Self) -> bool {
         let bounds = self.bounds().zip(other.bounds());
         self.buffer == other.buffer && bounds.is_some_and(|(a, b)| a.0 <= b.1 && b.0 <= a.1)
     }
 }
 
-/// A view in this rank's memory or in a peer's.
+/// A view in the memory of this rank or of a peer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ViewOnRank {
-    /// The rank whose buffer it is.
+    /// The rank that owns the buffer.
     pub rank: usize,
-    /// The view, in that rank's numbering.
+    /// The view. Buffer numbers are those of that rank.
     pub view: View,
 }
 
-/// One rank's part of a whole tensor.
+/// One rank's part of a tensor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shard {
-    /// Where the part is; `None` where the rank holds none.
+    /// The elements; `None` if the rank holds no part.
     pub view: Option<View>,
-    /// Which part it is.
+    /// The position of the part in the whole tensor.
     pub layout: ShardLayout,
 }
 
-/// How a part sits in the whole: each dimension of the whole is a mixed-radix number of `pieces`, slowest first; a piece
-/// with a coordinate is fixed on this rank, the others make up the part's own dimension.
+/// The position of a rank's part in the whole tensor. Each index of a dimension of the whole tensor is a
+/// mixed-radix number whose digits are `pieces`, slowest first. A piece with a coordinate is fixed on this
+/// rank; the other pieces form the dimension of the part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardLayout {
-    /// The whole tensor's shape.
+    /// The shape of the whole tensor.
     pub shape: Vec<usize>,
-    /// Pieces of each dimension; their extents multiply to the dimension's.
+    /// The pieces of each dimension. The product of their extents is the extent of the dimension.
     pub pieces: Vec<Vec<AxisPiece>>,
 }
 
 /// A digit of a dimension's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AxisPiece {
-    /// How many values it has.
+    /// The number of values.
     pub extent: usize,
-    /// The value on this rank; `None`: all of them are here.
+    /// The value on this rank; `None` if the rank holds all values.
     pub coordinate: Option<usize>,
 }
 
 impl ShardLayout {
-    /// A tensor that is whole on this rank.
+    /// Returns the layout of a tensor of which this rank holds every element.
     pub fn whole(shape: &[usize]) -> Self {
         let pieces = shape.iter().map(|&extent| vec![AxisPiece { extent, coordinate: None }]).collect();
         Self { shape: shape.to_vec(), pieces }
     }
 
-    /// The part's shape.
+    /// Returns the shape of the part.
     pub fn local_shape(&self) -> Vec<usize> {
         let local = |pieces: &Vec<AxisPiece>| {
             pieces.iter().filter(|it| it.coordinate.is_none()).map(|it| it.extent).product()
@@ -131,7 +134,7 @@ impl ShardLayout {
         self.pieces.iter().map(local).collect()
     }
 
-    /// The indices of the whole dimension that the part has, where they follow each other.
+    /// Returns the global indices of a dimension that the part holds, if they are contiguous.
     pub fn range(&self, dim: usize) -> Option<Range<usize>> {
         let pieces = self.pieces.get(dim)?;
         let is_fixed = |it: &AxisPiece| it.coordinate.is_some() && it.extent > 1;
@@ -146,15 +149,16 @@ impl ShardLayout {
         Some(number * count..(number + 1) * count)
     }
 
-    /// The index in the whole, row-major, of every element of the part in row-major order.
+    /// Returns the global row-major index of each element of the part, in row-major order of the part.
     pub fn global_indices(&self) -> Vec<usize> {
         let (starts, len) = self.global_runs();
         starts.into_iter().flat_map(|start| start..start + len).collect()
     }
 
-    /// The part as runs of elements that follow each other in the whole: where each begins there, and how long all of them are.
+    /// Returns the runs of elements of the part that are contiguous in the whole tensor: the global start of
+    /// each run, and the common length.
     pub fn global_runs(&self) -> (Vec<usize>, usize) {
-        // One dimension may be long where another has nothing.
+        // An empty part needs no enumeration of its other dimensions, which may be long.
         if self.local_shape().contains(&0) {
             return (Vec::new(), 0);
         }
@@ -178,26 +182,27 @@ impl ShardLayout {
 /// An input or output of the program on this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IoBinding {
-    /// The tensor's name.
+    /// The name of the tensor.
     pub name: String,
-    /// Element type.
+    /// The element type.
     pub dtype: DType,
     /// This rank's part.
     pub shard: Shard,
-    /// The axes in the order in which the text prints them, reductions left out; `None` where an index of a printed axis means
-    /// different elements on different ranks (a swizzle).
+    /// The axes in the order in which the text prints them, without reduction axes; `None` if a printed axis
+    /// is swizzled, since its indices mean different elements on different ranks.
     pub printed_axes: Option<Vec<PrintedAxis>>,
-    /// Whether each dimension of the whole is a broadcast.
+    /// By dimension of the whole tensor: whether it is a broadcast dimension.
     pub broadcast: Vec<bool>,
-    /// Whether each rank's part is judged by itself: ranks that hold the same elements may hold different values.
+    /// Whether the part of each rank is compared separately, since ranks that hold the same elements may hold
+    /// different values.
     pub is_compared_per_rank: bool,
 }
 
-/// One axis of a tensor as the text prints it.
+/// One axis of a tensor as printed in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrintedAxis {
-    /// The dimension of the whole that it is a part of.
+    /// The dimension of the whole tensor that contains the axis.
     pub dim: usize,
-    /// Which piece of that dimension it is.
+    /// The index of the piece in that dimension.
     pub piece: usize,
 }

@@ -1,4 +1,4 @@
-//! Streams, storage and views: statements that bind names and move no data.
+//! Lowers statements on streams, storage and views. They bind names and move no data.
 
 use grammar::{
     attr,
@@ -43,7 +43,7 @@ impl PlanBuilder<'_> {
         };
         if let Some(captured) = operand(&stmt.outs) {
             if let Stream::Named(number) = self.program.streams[captured] {
-                // The first capture of a name stays.
+                // The first capture of a name is the one that counts.
                 self.streams.entry(StreamKey::Named(number)).or_insert(self.current);
             }
             return Ok(());
@@ -80,7 +80,7 @@ impl PlanBuilder<'_> {
         self.allocate(tensor, stmt.get(attr::ZERO_INIT) == Some(true)).map(|_| ())
     }
 
-    /// An ALLOCATE of a loop has no effect in this iteration.
+    /// Counts an ALLOCATE in a loop that has no effect in this iteration, since its name is bound.
     fn count_skipped_allocation(&mut self) {
         let stmt = match self.origin {
             OriginNo::Known(origin) => self.plan.origins[origin as usize].stmt,
@@ -93,13 +93,13 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// A name is bound to a view of as many dimensions as it has.
+    /// Reports an error if the view does not have as many dimensions as the tensor.
     pub(super) fn check_dim_count(&self, tensor: TensorId, view: &View) -> Result<()> {
         let (have, want) = (view.shape.len(), self.program.dimensions(tensor).count());
         if have != want {
             let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` gets the shape {:?} where it has {want} dimensions", view.shape);
-            return Err(self.error(Code::RuntimeShape, message, "the shapes do not fit"));
+            let message = format!("`{name}` has {want} dimensions, but its view has shape {:?}", view.shape);
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
         }
         Ok(())
     }
@@ -117,7 +117,8 @@ impl PlanBuilder<'_> {
         let (Some(out), Some(input)) = (stmt.out_tensor(), Program::tensors_of(&stmt.args).next()) else {
             return Ok(());
         };
-        // In a lowered program select is as HirAliasSelect; in one that is not it takes an index of the whole axis.
+        // In a loop, or with an index that depends on the rank, `select` comes from a lowered program and
+        // indexes this rank's part, as HirAliasSelect does. Any other `select` indexes the whole axis.
         let own = self.iteration.is_some()
             || stmt.get(attr::INDEX).is_none_or(|it| self.scalars.depends_on_rank(it));
         if stmt.op == Op::Select && !own && self.needs_reshard(stmt, &[input], out)? {
@@ -154,14 +155,15 @@ impl PlanBuilder<'_> {
         if view.shape != wanted {
             let name = self.program.tensor_name(out);
             let message =
-                format!("`{name}` gets the shape {:?} where its domain says {wanted:?}", view.shape);
-            return Err(self.error(Code::RuntimeShape, message, "the view's shape does not fit"));
+                format!("`{name}` is a view of shape {:?}, but its domain has shape {wanted:?}", view.shape);
+            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
         }
         Ok(())
     }
 
     pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {
-        // A reduction axis is no dimension; one of extent 1 has one index, whatever is asked for.
+        // A reduction axis is not a dimension of the view. A dimension of extent 1 has only index 0, so the
+        // requested index is ignored.
         let (Some(dim), Some(index)) =
             (grammar::selected_dim(self.program, stmt, input), stmt.get(attr::INDEX))
         else {

@@ -1,4 +1,5 @@
-//! Plans for all ranks of a world: symbols are bound, every rank is planned, communications are matched, checked and lowered.
+//! Builds the plans of all ranks of a world: binds symbols, plans every rank, and matches, checks and lowers
+//! the communications.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use super::{
     transport, unbound,
 };
 
-/// The smallest world that holds every mesh and team of a program.
+/// Returns the smallest world size that contains all meshes and teams of a program.
 pub fn smallest_world(program: &Program) -> usize {
     limits::largest_rank(program).0.saturating_add(1)
 }
@@ -22,16 +23,17 @@ pub fn smallest_world(program: &Program) -> usize {
 /// Plans a program for every rank of a world.
 ///
 /// # Errors
-/// All symbols without a value; else, for every rank, the first statement that cannot be planned, once where ranks
-/// agree; else transfers whose two sides disagree.
+/// All symbols without a value. If there are none: for every rank, the first statement that cannot be
+/// planned, reported once for ranks with the same error. If there are none: communications whose parts
+/// disagree.
 pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
     build_with_limits(program, lines, world, &Limits::default())
 }
 
-/// As `build`, within limits that the caller chooses.
+/// Like `build`, with limits that the caller chooses.
 ///
 /// # Errors
-/// As `build`.
+/// As for `build`.
 pub fn build_with_limits(
     program: &Program,
     lines: &LineIndex,
@@ -46,7 +48,7 @@ pub fn build_with_limits(
 /// Plans a world in which rank `r` runs `programs[r]`.
 ///
 /// # Errors
-/// As `build`, each with the rank whose program it is about.
+/// As for `build`, each with the rank whose program it is located in.
 pub fn build_per_rank(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
@@ -63,12 +65,12 @@ pub fn build_per_rank(
     }
 }
 
-/// Whether the programs of a world can be planned.
+/// Checks that the programs of a world can be planned.
 fn check_plannable(programs: &[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>> {
     plan_each(programs, &Limits::default()).map(|_| ())
 }
 
-/// As `build_each`, of programs whose scalars were looked at.
+/// Like `build_per_rank`, for programs without unbound scalars.
 fn plan_each(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
@@ -113,7 +115,7 @@ fn plan_each(
             break;
         }
     }
-    // What the ranks that do not come to a resharding lack is its consequence.
+    // If not all ranks reach a resharding operator, other errors may be consequences of that.
     if faults.iter().any(|(_, it)| it.code == Code::DivergentReshard) {
         faults.retain(|(_, it)| it.code == Code::DivergentReshard);
     }

@@ -1,4 +1,4 @@
-//! The command that tests a program, for whoever has to end it before its time.
+//! Runs the command that tests a program, so that another thread can kill it.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// Between two looks at a command that runs.
+/// The interval at which a running command is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The process of a command, the leader of a process group of its own, while it runs.
+/// Runs one command at a time, each as the leader of its own process group.
 #[derive(Debug, Default)]
 pub struct CommandRunner {
     child: Mutex<Option<Child>>,
@@ -22,12 +22,12 @@ pub struct CommandRunner {
 }
 
 impl CommandRunner {
-    /// Runs a command to its end.
+    /// Runs a command to completion.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// Returns the error of the operating system.
     pub fn run(&self, command: &mut Command) -> io::Result<ExitStatus> {
-        // Under the lock, so that no command starts behind `end`.
+        // The lock is held while the command starts, so that no command starts after `kill`.
         let mut running = self.lock();
         *running = Some(command.process_group(0).spawn()?);
         drop(running);
@@ -45,17 +45,18 @@ impl CommandRunner {
         }
     }
 
-    /// The command cannot be run, which says nothing about a program: nothing else is tested.
+    /// Records that the command cannot be run. This says nothing about the program, and no further programs
+    /// are tested.
     pub(super) fn record_fault(&self, fault: String) {
         self.fault.get_or_init(|| fault);
     }
 
-    /// Why the command could not be run.
+    /// Returns why the command could not be run.
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)
     }
 
-    /// Ends the command that runs, with the processes that it started. No other one starts afterwards.
+    /// Kills the running command and its process group. No other command starts afterwards.
     pub fn kill(&self) {
         let mut running = self.lock();
         let group = running.as_ref().and_then(|it| i32::try_from(it.id()).ok()).and_then(Pid::from_raw);
@@ -65,7 +66,7 @@ impl CommandRunner {
         if let Some(child) = running.as_mut() {
             let _ = child.wait();
         }
-        // The process is about to end: the lock is kept.
+        // The process is about to exit, so the lock is never released.
         std::mem::forget(running);
     }
 

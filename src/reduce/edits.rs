@@ -1,4 +1,4 @@
-//! Proposals that take something away: statements, branches, loops, values of the header.
+//! Proposes programs with parts removed: statements, branches, loops and values of the header.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use passes::{Settings, Verify};
 
 use super::Reducer;
 
-/// Most communications that are removed in pairs: every pair is a test.
+/// The largest number of communications that are removed in pairs. Each pair costs a test.
 const MAX_PAIRED: usize = 16;
 
-/// Every block, those that hold others first.
+/// Returns every block, outer blocks first.
 pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
     let units = program.units.ids().filter_map(|unit| program.units[unit].body);
     let mut found: Vec<BlockId> = program.body.into_iter().chain(units).collect();
@@ -34,12 +34,12 @@ pub(super) fn blocks(program: &Program) -> Vec<BlockId> {
     found
 }
 
-/// Every statement, by block.
+/// Returns every statement, block by block.
 fn all_stmts(program: &Program) -> Vec<StmtId> {
     blocks(program).into_iter().flat_map(|block| program.block(block).to_vec()).collect()
 }
 
-/// Every operator statement.
+/// Returns every operator statement.
 fn operators(program: &Program) -> impl Iterator<Item = (StmtId, &OpStmt)> {
     all_stmts(program).into_iter().filter_map(|stmt| match &program.stmts[stmt] {
         Stmt::Op(it) => Some((stmt, it)),
@@ -47,7 +47,7 @@ fn operators(program: &Program) -> impl Iterator<Item = (StmtId, &OpStmt)> {
     })
 }
 
-/// Puts statements in the place of one.
+/// Replaces a statement by others.
 fn replace(program: &mut Program, stmt: StmtId, with: &[StmtId]) {
     for block in blocks(program) {
         if let Some(at) = program.block(block).iter().position(|it| *it == stmt) {
@@ -63,7 +63,7 @@ fn remove(program: &mut Program, goes: &dyn Fn(&Program, StmtId) -> bool) {
     }
 }
 
-/// Runs of statements of each block.
+/// Removes runs of statements of each block.
 pub(super) fn remove_statements(reducer: &mut Reducer<'_>) -> bool {
     let mut helped = false;
     let mut at = 0;
@@ -81,7 +81,7 @@ pub(super) fn remove_statements(reducer: &mut Reducer<'_>) -> bool {
     helped
 }
 
-/// All statements that name a tensor.
+/// Removes all statements that mention a tensor.
 pub(super) fn remove_tensors(reducer: &mut Reducer<'_>) -> bool {
     let mut names: Vec<String> = Vec::new();
     let program = &reducer.best.program;
@@ -112,7 +112,8 @@ pub(super) fn remove_tensors(reducer: &mut Reducer<'_>) -> bool {
     helped
 }
 
-/// Communications with their waits, alone and in pairs: a send goes together with its receive.
+/// Removes communications with their waits, alone and in pairs, because a send must be removed with its
+/// receive.
 pub(super) fn remove_communications(reducer: &mut Reducer<'_>) -> bool {
     let posts = |it: &OpStmt| it.op.def().class == OpClass::Communicate;
     let posted = operators(&reducer.best.program).filter(|(_, it)| posts(it));
@@ -144,7 +145,7 @@ pub(super) fn remove_communications(reducer: &mut Reducer<'_>) -> bool {
     helped
 }
 
-/// A branch becomes one of its sides, or loses one.
+/// Replaces a branch by one of its sides, or removes its ELSE.
 pub(super) fn simplify_branches(reducer: &mut Reducer<'_>) -> bool {
     let is_branch = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::If(_));
     edit_each(
@@ -172,7 +173,7 @@ pub(super) fn simplify_branches(reducer: &mut Reducer<'_>) -> bool {
     )
 }
 
-/// A loop becomes its first iteration, or half as long.
+/// Replaces a loop by its first iteration, or halves its trip count.
 pub(super) fn shorten_loops(reducer: &mut Reducer<'_>) -> bool {
     let is_loop = |program: &Program, stmt: StmtId| matches!(program.stmts[stmt], Stmt::For(_));
     edit_each(
@@ -201,7 +202,8 @@ pub(super) fn shorten_loops(reducer: &mut Reducer<'_>) -> bool {
 /// An edit of one statement.
 type EditOne = dyn Fn(&mut Program, StmtId);
 
-/// Tries edits on each statement of a kind. A statement that is gone has its place taken by the next one.
+/// Tries the edits on each chosen statement. After a successful edit, retries at the same index, where the
+/// next statement may have moved.
 fn edit_each(
     reducer: &mut Reducer<'_>,
     chosen: &dyn Fn(&Program, StmtId) -> bool,
@@ -228,7 +230,7 @@ fn edit_each(
     helped
 }
 
-/// Inputs, outputs, options and definitions of scalars.
+/// Removes inputs, outputs, options and definitions of scalars.
 pub(super) fn shrink_header(reducer: &mut Reducer<'_>) -> bool {
     let outputs = reducer.drop_chunks(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)));
     let inputs = reducer.drop_chunks(&|it| it.inputs.len(), &|it, run| drop(it.inputs.drain(run)));
@@ -238,7 +240,7 @@ pub(super) fn shrink_header(reducer: &mut Reducer<'_>) -> bool {
     outputs || inputs || options || definitions
 }
 
-/// What passes clean up, where that makes the text shorter.
+/// Canonicalizes the program if that makes the text shorter.
 pub(super) fn canonicalize(reducer: &mut Reducer<'_>) -> bool {
     let Ok(calls) = passes::parse("canonicalize") else { return false };
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
@@ -252,7 +254,8 @@ pub(super) fn canonicalize(reducer: &mut Reducer<'_>) -> bool {
     })
 }
 
-/// Forgets what nothing names any more: HostUnits, and what the text would still say about tensors' domains.
+/// Removes what nothing references any more: HostUnits, and the domains of unused tensors, which would still
+/// be printed.
 pub(super) fn drop_unreferenced(program: &mut Program) {
     let posted: HashSet<UnitId> = operators(program)
         .flat_map(|(_, it)| &it.attrs)
@@ -282,7 +285,8 @@ fn retain_units(program: &mut Program, kept: &HashSet<UnitId>) {
     for unit in program.units.ids().filter(|it| kept.contains(it)) {
         renamed.insert(unit, units.push(program.units[unit].clone()));
     }
-    // Tensors of a unit that is gone keep a name that no unit has, so that they are not taken for the container's.
+    // A tensor of a removed HostUnit keeps an id that no unit has. Otherwise it would be taken for a tensor
+    // of the container.
     let nobody = UnitId::from_index(program.units.len());
     program.units = units;
     for tensor in program.tensors.ids().collect::<Vec<_>>() {

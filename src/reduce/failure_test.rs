@@ -1,7 +1,8 @@
-//! How a program fails, in words that stay the same while it shrinks.
+//! Determines how a program fails, as signatures that stay the same while the program shrinks.
 //!
-//! A smaller program is only of interest if it fails as the first one did: with some of its symptoms and no others. So a
-//! race is not traded for another one that removing a wait has made, nor a deadlock for one that removing a send has.
+//! A smaller program is only interesting if it fails as the original did: all its signatures must be among
+//! those of the original. This prevents the reduction from replacing a race by one that a removed wait
+//! caused, or a deadlock by one that a removed send caused.
 
 use std::{
     cell::Cell,
@@ -37,18 +38,18 @@ use crate::{
     source::Binding,
 };
 
-/// What a program is tested for.
+/// The failure to test for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailureOracle {
-    /// Accesses that nothing orders, or results that depend on the schedule.
+    /// Unordered accesses, or results that depend on the schedule.
     Race,
     /// A deadlock under some schedule.
     Deadlock,
-    /// Results that are not those of a reference, or of the program before the passes.
+    /// Results that differ from a reference, or from the program before the passes.
     WrongResult,
-    /// Passes that panic or leave what a check rejects.
+    /// Passes that panic, or whose result fails a check.
     Crash,
-    /// A shell command that ends with 0; `%s` in it, or its last argument, is the file.
+    /// A shell command that exits with 0. The file replaces `%s`, or becomes the last argument.
     Command(String),
 }
 
@@ -71,38 +72,38 @@ impl FromStr for FailureOracle {
     }
 }
 
-/// How programs are tested.
+/// Tests programs for a failure.
 pub struct FailureTest<'a> {
-    /// What for.
+    /// The failure to test for.
     pub oracle: &'a FailureOracle,
     /// Passes that run first.
     pub calls: &'a [PassCall],
-    /// The program whose results are expected.
+    /// Path of the program that defines the expected results.
     pub reference: Option<&'a str>,
-    /// Bindings of its symbols; those of the program under test are part of it.
+    /// Bindings of the reference's symbols. Bindings of the tested program are part of its text.
     pub bindings: &'a [Binding],
-    /// Number of ranks; `None`: the smallest world that holds every mesh.
+    /// Number of ranks; `None` selects the smallest world that contains every mesh.
     pub ranks: Option<usize>,
-    /// Most ranks, and most memory of plans and of simulated ranks.
+    /// Limits of the number of ranks and of the memory of plans and simulated ranks.
     pub limits: Limits,
     /// Schedules to run under.
     pub schedules: &'a [Schedule],
-    /// Whether races are looked for by the checker, which needs no schedule.
+    /// True to find races with the checker, which needs no schedule.
     pub checks_races: bool,
-    /// Where a command finds the program.
+    /// Path at which the command finds the program.
     pub file: &'a Path,
-    /// The command that runs.
+    /// Runs the command.
     pub running: &'a CommandRunner,
 }
 
-/// Symptoms of the kind that is looked for, and of others that a race may come with.
+/// Signatures of the failure that is tested for, and of other failures that come with it.
 pub type FailureSignatures = BTreeSet<String>;
 
-/// To fail as a program did.
+/// Accepts programs that fail as the original program did.
 pub struct SameFailure<'a> {
-    /// How programs are tested.
+    /// The test.
     pub test: FailureTest<'a>,
-    /// How that program failed.
+    /// Signatures of the original program's failure.
     pub signatures: FailureSignatures,
 }
 
@@ -110,7 +111,7 @@ impl InterestingnessTest for SameFailure<'_> {
     fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool {
         let plan = |program: &Program| self.test.plan(program, before);
         match self.test.oracle {
-            // What cannot be planned fails in its own way, or not at all.
+            // A program that cannot be planned has no order to preserve.
             FailureOracle::Race | FailureOracle::WrongResult => match (plan(&before.program), plan(after)) {
                 (Ok(before), Ok(after)) => order::preserves_order(&before, &after),
                 (Ok(_), Err(_)) => false,
@@ -127,11 +128,12 @@ impl InterestingnessTest for SameFailure<'_> {
 }
 
 thread_local! {
-    /// Whether this thread tests a candidate: a panic is then an answer.
+    /// True while this thread tests a candidate. A panic is then a test result.
     static IS_TESTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Keeps panics of candidates from being reported: they are what is looked for. All others are, as before.
+/// Suppresses reports of panics that candidates cause, because such panics are what the test looks for. Other
+/// panics are reported as before.
 pub fn silence_candidate_panics() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -142,12 +144,12 @@ pub fn silence_candidate_panics() {
 }
 
 impl FailureTest<'_> {
-    /// How a program fails.
+    /// Returns how a program fails.
     ///
     /// # Errors
-    /// What it does instead.
+    /// The program does not fail in that way. The text says what it does instead.
     pub fn failure_signatures(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
-        let examine = || match self.oracle {
+        let observe = || match self.oracle {
             FailureOracle::Command(command) => self.command(command, candidate),
             FailureOracle::Race
             | FailureOracle::Deadlock
@@ -155,16 +157,16 @@ impl FailureTest<'_> {
             | FailureOracle::Crash => {
                 let faults = verify(&candidate.program);
                 match faults.first().filter(|_| has_errors(&faults)) {
-                    Some(fault) => Err(format!("the verifier rejects it: {}", fault.message)),
+                    Some(fault) => Err(format!("the verifier rejects the program: {}", fault.message)),
                     None if *self.oracle == FailureOracle::Crash => self.crash(candidate),
                     None => self.run(candidate),
                 }
             }
         };
         IS_TESTING.set(true);
-        let outcome = catch_unwind(AssertUnwindSafe(examine));
+        let outcome = catch_unwind(AssertUnwindSafe(observe));
         IS_TESTING.set(false);
-        outcome.unwrap_or_else(|_| Err("testing it panics".to_owned()))
+        outcome.unwrap_or_else(|_| Err("the test panicked".to_owned()))
     }
 
     fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, String> {
@@ -181,11 +183,11 @@ impl FailureTest<'_> {
         };
         match run() {
             Ok(status) if status.success() => {
-                Ok(FailureSignatures::from(["the command ends with 0".to_owned()]))
+                Ok(FailureSignatures::from(["the command exits with 0".to_owned()]))
             }
-            Ok(status) => Err(format!("`{command}` ends with {status}")),
+            Ok(status) => Err(format!("`{command}` ended with {status}")),
             Err(fault) => {
-                let fault = format!("`{command}` does not run: {fault}");
+                let fault = format!("cannot run `{command}`: {fault}");
                 self.running.record_fault(fault.clone());
                 Err(fault)
             }
@@ -195,11 +197,11 @@ impl FailureTest<'_> {
     fn crash(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
         let settings = Settings { verify: Verify::Structural, roundtrip: true };
         let failure = match passes::run(&mut candidate.program.clone(), self.calls, settings, &mut |_| ()) {
-            Ok(()) => return Err("the passes run to their end".to_owned()),
+            Ok(()) => return Err("the passes succeed".to_owned()),
             Err(failure) if !failure.error.is_bug() => return Err(failure.to_string()),
             Err(failure) => failure,
         };
-        // Indices in a panic's message, and the lines in others, change with the program.
+        // Indices in panic messages and lines in other messages change while the program shrinks.
         let detail = match &failure.error {
             PassError::Panicked(message) => message.chars().filter(|it| !it.is_ascii_digit()).collect(),
             PassError::VerificationFailed(all) => {
@@ -222,54 +224,56 @@ impl FailureTest<'_> {
         if self.checks_races && *self.oracle == FailureOracle::Race {
             return race_signatures(&program, &plans);
         }
-        let filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
-        let inputs = fill(&filling, &plans)?;
+        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
+        let inputs = fill(&input_spec, &plans)?;
         let expected = match self.oracle {
             FailureOracle::Race => {
                 let ran = run_trial(&plans, &inputs, &Schedule::Program, &[]);
-                let ran = ran.map_err(|it| format!("it fails under schedule program: {}", it.message))?;
+                let ran =
+                    ran.map_err(|it| format!("the program fails under schedule program: {}", it.message))?;
                 expectations(
                     ran.outputs,
                     "schedule program",
                     ExpectationSource::Simulated { exact: ran.exact },
                 )
             }
-            FailureOracle::WrongResult => self.expected_outputs(candidate, &plans, &filling)?,
+            FailureOracle::WrongResult => self.expected_outputs(candidate, &plans, &input_spec)?,
             FailureOracle::Deadlock | FailureOracle::Crash | FailureOracle::Command(_) => Vec::new(),
         };
-        let mut symptoms = FailureSignatures::new();
-        let (mut found, mut instead) = (false, None);
+        let mut signatures = FailureSignatures::new();
+        let (mut found, mut other) = (false, None);
         for schedule in self.schedules {
-            let Err(mishap) = run_trial(&plans, &inputs, schedule, &expected) else { continue };
-            match self.classify(&mishap) {
+            let Err(failure) = run_trial(&plans, &inputs, schedule, &expected) else { continue };
+            match self.classify(&failure) {
                 Relevance::Target => {
                     found = true;
-                    symptoms.insert(failure_signature(&mishap, &program, &plans));
+                    signatures.insert(failure_signature(&failure, &program, &plans));
                 }
-                Relevance::Other => symptoms.extend([failure_signature(&mishap, &program, &plans)]),
+                Relevance::Other => signatures.extend([failure_signature(&failure, &program, &plans)]),
                 Relevance::Ignored => (),
             }
-            instead.get_or_insert(format!("under schedule {schedule}: {}", mishap.message));
+            other.get_or_insert(format!("under schedule {schedule}: {}", failure.message));
         }
         let none = || match self.schedules {
-            [only] => format!("nothing goes wrong under schedule {only}"),
-            many => format!("nothing goes wrong under {} schedules", many.len()),
+            [only] => format!("no failure under schedule {only}"),
+            many => format!("no failure under {} schedules", many.len()),
         };
-        if found { Ok(symptoms) } else { Err(instead.unwrap_or_else(none)) }
+        if found { Ok(signatures) } else { Err(other.unwrap_or_else(none)) }
     }
 
-    fn classify(&self, mishap: &RunFailure) -> Relevance {
-        let (is_deadlock, is_wrong) = match mishap.kind {
+    fn classify(&self, failure: &RunFailure) -> Relevance {
+        let (is_deadlock, is_wrong) = match failure.kind {
             FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => (true, false),
             FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer => {
-                (false, mishap.output.is_some())
+                (false, failure.output.is_some())
             }
             FailureKind::ProgramError => (false, false),
         };
         match self.oracle {
             FailureOracle::Race | FailureOracle::WrongResult if is_wrong => Relevance::Target,
             FailureOracle::Deadlock if is_deadlock => Relevance::Target,
-            // A program that loses what it does besides deadlocking is the smaller one.
+            // A deadlocking program that no longer computes wrong results is a smaller reproducer, so wrong
+            // results do not count.
             FailureOracle::Deadlock if is_wrong => Relevance::Ignored,
             FailureOracle::Race
             | FailureOracle::WrongResult
@@ -279,12 +283,12 @@ impl FailureTest<'_> {
         }
     }
 
-    /// What the results have to be.
+    /// Returns the expected results.
     fn expected_outputs(
         &self,
         candidate: &Candidate,
         plans: &[Plan],
-        filling: &InputSpec,
+        input_spec: &InputSpec,
     ) -> Result<Vec<Expectation>, String> {
         if let Some(path) = self.reference {
             let setup = PrepareOptions {
@@ -296,7 +300,7 @@ impl FailureTest<'_> {
                 inputs: &[],
                 passes: &|_, _| Ok(()),
             };
-            return verdict::reference_expectations(path, &setup, self.limits.memory, filling, plans)
+            return verdict::reference_expectations(path, &setup, self.limits.memory, input_spec, plans)
                 .map_err(|failure| match failure {
                     JobFailure::Rejected(_, faults) => {
                         faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
@@ -305,8 +309,8 @@ impl FailureTest<'_> {
                 });
         }
         let plans = self.plan(&candidate.program, candidate)?;
-        let ran = run_trial(&plans, &fill(filling, &plans)?, &Schedule::Program, &[]);
-        let ran = ran.map_err(|it| format!("it fails before the passes: {}", it.message))?;
+        let ran = run_trial(&plans, &fill(input_spec, &plans)?, &Schedule::Program, &[]);
+        let ran = ran.map_err(|it| format!("the program fails before the passes: {}", it.message))?;
         let basis = ExpectationSource::Reference { exact: ran.exact };
         Ok(expectations(ran.outputs, "the program before the passes", basis))
     }
@@ -315,11 +319,14 @@ impl FailureTest<'_> {
         let smallest = plan::smallest_world(program);
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            return Err(format!("it needs {smallest} ranks; there are {ranks}"));
+            return Err(format!("the program needs {smallest} ranks, but there are {ranks}"));
         }
         let cannot = |fault: Option<&Diagnostic>| {
             let help = |it: &Diagnostic| it.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
-            format!("it cannot run: {}", fault.map(|it| it.message.clone() + &help(it)).unwrap_or_default())
+            format!(
+                "the program cannot run: {}",
+                fault.map(|it| it.message.clone() + &help(it)).unwrap_or_default()
+            )
         };
         let plans = plan::build_with_limits(program, &candidate.lines, ranks, &self.limits)
             .map_err(|faults| cannot(faults.first()))?;
@@ -330,17 +337,18 @@ impl FailureTest<'_> {
     }
 }
 
-fn fill(filling: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
-    filling.clone().fill(plans).map_err(|it| it.to_string())
+fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
+    input_spec.clone().fill(plans).map_err(|it| it.to_string())
 }
 
-/// The races that the checker finds: the tensor, and both statements by operator and tensors.
+/// Returns the signatures of the races that the checker finds: the tensor, and both statements by operator
+/// and tensors.
 fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignatures, String> {
     let report = check(plans, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
-        return Err("it deadlocks".to_owned());
+        return Err("the program deadlocks".to_owned());
     }
-    let mut symptoms = FailureSignatures::new();
+    let mut signatures = FailureSignatures::new();
     for finding in &report.findings {
         let Finding::Race { race, .. } = finding else { continue };
         let buffer = &plans[race.rank].buffers[race.buffer as usize];
@@ -350,42 +358,43 @@ fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignature
             .map(|(_, stmt, _)| stmt_summary(program, stmt))
             .collect();
         sides.sort_unstable();
-        symptoms.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
+        signatures.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
     }
-    match symptoms.is_empty() {
-        true => Err("the check finds no race".to_owned()),
-        false => Ok(symptoms),
+    match signatures.is_empty() {
+        true => Err("the checker finds no race".to_owned()),
+        false => Ok(signatures),
     }
 }
 
-/// What a mishap is to a test.
+/// How a failure relates to the one that is tested for.
 enum Relevance {
-    /// What is looked for.
+    /// It is the failure that is tested for.
     Target,
-    /// Something else, that a smaller program must not add.
+    /// It is another failure, which a smaller program must not add.
     Other,
-    /// Something else, that does not matter.
+    /// It is another failure, which is irrelevant.
     Ignored,
 }
 
-/// What went wrong, without numbers: the kind, the output, and the statement by its operator and tensors.
-fn failure_signature(mishap: &RunFailure, program: &Program, plans: &[Plan]) -> String {
-    let mut words = vec![match mishap.kind {
-        FailureKind::NeverCompletes => "a rank waits for what never happens".to_owned(),
+/// Returns the signature of a failure, without numbers: its kind, the output, and the statement by operator
+/// and tensors.
+fn failure_signature(failure: &RunFailure, program: &Program, plans: &[Plan]) -> String {
+    let mut words = vec![match failure.kind {
+        FailureKind::NeverCompletes => "a rank waits for something that never happens".to_owned(),
         FailureKind::SelfWait => "a rank waits for itself".to_owned(),
         FailureKind::CyclicWait => "ranks wait for each other".to_owned(),
-        FailureKind::WrongOutput => "wrong".to_owned(),
-        FailureKind::UnwrittenOutput => "not written".to_owned(),
-        FailureKind::ReplicasDiffer => "other on other ranks".to_owned(),
-        FailureKind::ProgramError => "stops".to_owned(),
+        FailureKind::WrongOutput => "wrong result".to_owned(),
+        FailureKind::UnwrittenOutput => "unwritten result".to_owned(),
+        FailureKind::ReplicasDiffer => "different results across ranks".to_owned(),
+        FailureKind::ProgramError => "the run stops".to_owned(),
     }];
-    let output = mishap.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());
+    let output = failure.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());
     words.extend(output.map(|it| program.tensor_name(it)));
-    words.extend(mishap.stmt(plans).map(|(_, stmt)| format!("at {}", stmt_summary(program, stmt))));
+    words.extend(failure.stmt(plans).map(|(_, stmt)| format!("at {}", stmt_summary(program, stmt))));
     words.join(" ")
 }
 
-/// A statement's operator, kind and tensors.
+/// Returns the operator, type and tensors of a statement.
 fn stmt_summary(program: &Program, stmt: StmtId) -> String {
     match &program.stmts[stmt] {
         Stmt::Op(it) => {

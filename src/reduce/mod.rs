@@ -1,11 +1,12 @@
-//! Shrinks a program that fails while it still fails in the same way.
+//! Shrinks a failing program to a smaller one that fails in the same way.
 //!
-//! `edits` and `shrink` propose smaller programs, `symptoms` says how a program fails, `order` what it does after what,
-//! and `Reducer` keeps a proposal that fails as the program before it did. A proposal is written down and read back before it is tested, so what was
-//! tested is what is printed, lines included.
+//! `edits` and `shrink` propose smaller programs, `failure_test` determines how a program fails, `order`
+//! checks that a proposal preserves the order of operations, and `Reducer` keeps a proposal if it fails like
+//! the original. Each proposal is printed and read back before the test, so the tested program is exactly the
+//! printed one, line numbers included.
 //!
-//! Invariant: the result depends on the program, the test and the number of tests allowed, and on nothing else; every
-//! proposal that is kept has fewer statements, values or devices, or a shorter text.
+//! Invariant: the result depends only on the program, the test and the test budget. Every accepted proposal
+//! has fewer statements, values or devices, or a shorter text.
 
 mod command_runner;
 mod edits;
@@ -28,19 +29,19 @@ use grammar::{
 
 /// A program and its canonical text.
 pub struct Candidate {
-    /// The text.
+    /// The canonical text.
     pub text: String,
-    /// What it says.
+    /// The program that the text describes.
     pub program: Program,
-    /// Its lines.
+    /// Line index of the text.
     pub lines: LineIndex,
 }
 
 impl Candidate {
-    /// Reads a text of one container. The candidate's own text is the canonical one.
+    /// Reads a text with exactly one container and stores its canonical form.
     ///
     /// # Errors
-    /// A text that does not read, or with more than one container.
+    /// The text does not parse, or contains more than one container.
     pub fn read(text: String) -> Result<Self, Vec<Diagnostic>> {
         let (mut programs, diagnostics) = grammar::read(&text);
         let program = match programs.pop() {
@@ -52,38 +53,40 @@ impl Candidate {
             let lines = LineIndex::new(&text);
             return Ok(Self { text, program, lines });
         }
-        // Places are those of the text that is kept; a text that never comes to rest is a fault of the printer.
+        // Locations must refer to the stored text. If the canonical text does not print as itself, the
+        // printer has a bug.
         let (mut programs, diagnostics) = grammar::read(&canonical);
         let lines = LineIndex::new(&canonical);
         let program = programs.pop().ok_or(diagnostics)?;
         Ok(Self { text: canonical, program, lines })
     }
 
-    /// Number of statements, those inside of others and of HostUnits included.
+    /// Returns the number of statements, including nested ones and those of HostUnits.
     pub fn statements(&self) -> usize {
         edits::blocks(&self.program).iter().map(|block| self.program.block(*block).len()).sum()
     }
 }
 
-/// What came of a reduction.
+/// The result of shrinking a program.
 pub struct ShrinkResult {
     /// The smallest program found.
     pub candidate: Candidate,
-    /// How many programs were tested.
+    /// The number of programs tested.
     pub tests: usize,
-    /// Whether there was more to test than allowed.
+    /// True if the test budget ran out.
     pub hit_limit: bool,
 }
 
-/// What a smaller program has to be.
+/// The interestingness test of a reduction.
 pub trait InterestingnessTest {
-    /// Whether an edit of a program is worth a test; the two share the ids of statements.
+    /// Returns true if an edited program is worth testing. Both programs share statement ids.
     fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool;
-    /// Whether a program fails as the first one did.
+    /// Returns true if a program fails like the original one.
     fn is_interesting(&self, candidate: &Candidate) -> bool;
 }
 
-/// Shrinks a program that fails, with so many tests at most; `progress` hears of every step that helped.
+/// Shrinks a failing program with at most `most_tests` tests. Calls `progress` after every step that made the
+/// program smaller.
 pub fn reduce(
     start: Candidate,
     most_tests: usize,
@@ -92,7 +95,7 @@ pub fn reduce(
 ) -> ShrinkResult {
     let tried = HashSet::from([start.text.clone()]);
     let mut reducer = Reducer { best: start, goal, tried, tests: 0, most_tests };
-    // Smaller numbers come first: they make every further test cheaper.
+    // Numbers shrink first, because that makes all later tests cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
         shrink::shrink_numbers,
         edits::remove_statements,
@@ -117,7 +120,7 @@ pub fn reduce(
     ShrinkResult { candidate: reducer.best, tests: reducer.tests, hit_limit: stopped }
 }
 
-/// The smallest program so far.
+/// The state of a reduction.
 struct Reducer<'t> {
     best: Candidate,
     goal: &'t dyn InterestingnessTest,
@@ -131,7 +134,7 @@ impl Reducer<'_> {
         self.tests >= self.most_tests
     }
 
-    /// Edits the program, and keeps it where it still fails.
+    /// Applies an edit, and keeps the result if it is still interesting.
     fn attempt(&mut self, edit: &dyn Fn(&mut Program)) -> bool {
         if self.is_budget_spent() {
             return false;
@@ -151,8 +154,9 @@ impl Reducer<'_> {
         kept
     }
 
-    /// Delta debugging (Zeller and Hildebrandt 2002, without its step to subsets): removes runs of items, long runs
-    /// before short ones, and from the end, since what comes later uses what comes before.
+    /// Removes items by delta debugging (Zeller and Hildebrandt 2002, without the reduction to subsets).
+    /// Tries long runs before short ones, and later items before earlier ones, because later items use
+    /// earlier ones.
     fn drop_chunks(
         &mut self,
         count: &dyn Fn(&Program) -> usize,

@@ -1,22 +1,26 @@
-//! Whether a smaller program still orders what it does.
+//! Checks that a smaller program preserves the order of the remaining operations.
 //!
-//! A program without its waits has races that the program with them did not have, and shrinking one that fails by a race
-//! must not make it another. So a statement that orders others goes with what it orders, and never before.
+//! Removing a wait can create a race that the original program does not have. The reduction of a race must
+//! not find such a race instead. A statement that orders two operations may therefore only be removed if one
+//! of the two is removed too.
 //!
-//! Orders are those within a rank: of a stream, of events between streams, of a communicator's queue, of waits for works.
+//! The order is the order within one rank: of streams, of events between streams, of communicator queues and
+//! of waits for communications.
 
 use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
 use crate::plan::{InstKind, Plan, SyncEffect};
 
-/// Beyond so many instructions of a rank, orders are not compared: numbers shrink first.
+/// Programs with more instructions per rank are not compared. Shrinking their numbers comes first.
 const MAX_INSTRUCTIONS: usize = 4000;
 
-/// An instruction, by what stays the same: statement, iteration, and which of the two's instructions.
+/// Identifies an instruction across edits: its statement, its iteration, and its index among the instructions
+/// of that statement and iteration.
 type InstKey = (Option<StmtId>, String, usize);
 
-/// Whether each rank does one after the other what it did one after the other, where it still does both.
+/// Returns true if every pair of instructions that was ordered on a rank is still ordered, as far as both
+/// instructions still exist.
 pub(super) fn preserves_order(old: &[Plan], new: &[Plan]) -> bool {
     old.iter().zip(new).all(|(old, new)| {
         if old.code.len() > MAX_INSTRUCTIONS {
@@ -54,11 +58,11 @@ impl InstSet {
     }
 }
 
-/// What is done before what on one rank.
+/// The happens-before order on one rank.
 struct RankOrder {
-    /// The instructions that touch memory or tell others about it.
+    /// The instructions that access memory or signal other ranks.
     positions: FxHashMap<InstKey, usize>,
-    /// By instruction: what is done before it begins.
+    /// For each instruction, the instructions that complete before it starts.
     before: Vec<InstSet>,
 }
 

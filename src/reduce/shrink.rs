@@ -1,7 +1,8 @@
-//! Proposals with smaller numbers: extents, and with them meshes and teams.
+//! Proposes programs with smaller numbers: extents, and with them meshes and teams.
 //!
-//! Extents of one size belong together: a mesh of eight ranks, a device axis of eight, a loop over eight chunks, an index
-//! modulo eight. So a number becomes a smaller one wherever it stands, and the test says whether that made sense.
+//! Equal numbers usually belong together: a mesh of eight ranks, a device axis of eight, a loop over eight
+//! chunks, an index modulo eight. A proposal therefore replaces a number everywhere, and the test decides
+//! whether the result makes sense.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use grammar::ir::{Attr, Expr, Program, Stmt};
 
 use super::Reducer;
 
-/// One number after the other, large ones first: to 1, to 2, to a half, alone and with the products that it is in.
+/// Shrinks each number, large ones first: to 1, to 2, to a half, alone and together with its multiples.
 pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
     let mut helped = false;
     let mut bound = i64::MAX;
@@ -26,14 +27,14 @@ pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
     helped
 }
 
-/// The largest number below a bound that may become smaller.
+/// Returns the largest constant below `bound` that can shrink.
 fn largest(program: &Program, bound: i64) -> Option<i64> {
     let written = program.exprs.ids().filter_map(|expr| program.constant(expr));
     written.filter(|it| (2..bound).contains(it)).max()
 }
 
-/// Makes a number another one; with `products`, its multiples shrink in the same ratio. Meshes and teams of so many devices
-/// keep their first ones.
+/// Replaces a number by another. With `products`, its multiples shrink by the same ratio. Meshes and teams of
+/// `from` devices keep the first `to` of them.
 fn replace_number(program: &mut Program, from: i64, to: i64, products: bool) {
     for expr in program.exprs.ids().collect::<Vec<_>>() {
         if let Expr::Int(value) = &mut program.exprs[expr]

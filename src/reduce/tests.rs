@@ -1,4 +1,4 @@
-//! Reductions of what passes do wrong: passes that do are not on the list of passes, so they stand here.
+//! Tests reductions of bugs in passes. Real passes do not have these bugs, so the tests define faulty ones.
 
 use std::path::Path;
 
@@ -51,16 +51,16 @@ fn count(program: &Program, counted: fn(&Stmt) -> bool) -> usize {
     count
 }
 
-/// Stumbles over a loop that waits for a stream.
+/// Panics on a loop that waits for a stream.
 static STUMBLER: Pass = pass("stumbler", |program, _, _| {
     let loops = count(program, |it| matches!(it, Stmt::For(_)));
     let waits = count(program, |it| matches!(it, Stmt::Op(it) if it.op == Op::Synchronize));
     let none: Option<usize> = if loops > 0 && waits > 0 { Some(program.blocks.len()) } else { None };
     let blocks: Vec<usize> = vec![0; program.blocks.len()];
-    // Out of bounds, at an index that depends on the program.
+    // This access is out of bounds, at an index that depends on the program.
     Ok(Change::from_flag(none.is_some_and(|at| blocks[at] == 1)))
 });
-/// Takes the first of two writes for the only one.
+/// Removes the second of two writes, as if the first were the only one.
 static FORGETTER: Pass = pass("forgetter", |program, _, _| {
     let body = program.body().to_vec();
     let writes = |it: &&usize| matches!(&program.stmts[body[**it]], Stmt::Op(it) if it.op == Op::Set);
@@ -72,11 +72,11 @@ static FORGETTER: Pass = pass("forgetter", |program, _, _| {
     Ok(Change::Unchanged)
 });
 
-/// The smallest program that a pass does to what it does to the text, or what it does instead.
-fn smallest(pass: &'static Pass, test: FailureOracle) -> Result<String, String> {
+/// Returns the smallest program that fails like `TEXT` and the failure signatures, or what happens instead.
+fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String> {
     let calls = [PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }];
-    let examiner = FailureTest {
-        oracle: &test,
+    let test = FailureTest {
+        oracle: &oracle,
         calls: &calls,
         reference: None,
         bindings: &[],
@@ -88,11 +88,10 @@ fn smallest(pass: &'static Pass, test: FailureOracle) -> Result<String, String> 
         running: &CommandRunner::default(),
     };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;
-    let symptoms = examiner.failure_signatures(&start)?;
-    let reduced =
-        reduce(start, 500, &SameFailure { test: examiner, signatures: symptoms.clone() }, &mut |_, _| ());
-    let symptoms: Vec<String> = symptoms.into_iter().collect();
-    Ok(format!("{}\n{}", symptoms.join("\n"), reduced.candidate.text))
+    let signatures = test.failure_signatures(&start)?;
+    let reduced = reduce(start, 500, &SameFailure { test, signatures: signatures.clone() }, &mut |_, _| ());
+    let signatures: Vec<String> = signatures.into_iter().collect();
+    Ok(format!("{}\n{}", signatures.join("\n"), reduced.candidate.text))
 }
 
 #[test]
@@ -111,7 +110,7 @@ stumbler: index out of bounds: the len is  but the index is
 #[test]
 fn a_pass_that_changes_results() {
     let wanted = "\
-wrong T3
+wrong result T3
 %HostIrContainer { (T0_g_float[iS0{1}], T1_g_float[iS1{1}]) -> (T3_g_float[iS3{1}]) :
   T3_g_float[iS3{1}]
      = Set( T1_g_float[iS1{1}] )
@@ -125,12 +124,12 @@ wrong T3
 #[test]
 fn what_does_not_fail_is_told() {
     let crash = smallest(&FORGETTER, FailureOracle::Crash);
-    assert_eq!(crash, Err("the passes run to their end".to_owned()));
+    assert_eq!(crash, Err("the passes succeed".to_owned()));
     let wrong = smallest(&STUMBLER, FailureOracle::WrongResult);
     assert_eq!(
         wrong,
         Err("pass `stumbler` panicked: index out of bounds: the len is 6 but the index is 6".to_owned())
     );
     let race = smallest(&FORGETTER, FailureOracle::Race);
-    assert_eq!(race, Err("nothing goes wrong under 10 schedules".to_owned()));
+    assert_eq!(race, Err("no failure under 10 schedules".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! Element by element comparison: for equality, by f64 shadows, or within tolerances.
+//! Compares tensors element by element: for equality, by f64 shadows, or within tolerances.
 
 use std::fmt;
 
@@ -13,21 +13,21 @@ use crate::io::{
     shard::unravel_index,
 };
 
-/// How far a result may be from what is expected: `|got - expected| <= atol + rtol · |expected|`, as in numpy. Zeros mean
-/// equal values.
+/// Relative and absolute tolerance: `|got - expected| <= atol + rtol · |expected|`, as in numpy. Zeros
+/// require equal values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RtolAtol {
-    /// Relative to the expected value.
+    /// Tolerance relative to the expected value.
     pub rtol: f64,
-    /// Absolute.
+    /// Absolute tolerance.
     pub atol: f64,
 }
 
 impl RtolAtol {
-    /// Equal values.
+    /// Requires equal values.
     pub const EXACT: Self = Self { rtol: 0.0, atol: 0.0 };
 
-    /// The defaults of `torch.testing.assert_close` for an element type: relative and absolute; integers are equal.
+    /// Returns the defaults of `torch.testing.assert_close` for an element type. Integers must be equal.
     pub fn of(dtype: DType) -> Self {
         let (rtol, atol) = match dtype {
             DType::Half => (1e-3, 1e-5),
@@ -46,68 +46,70 @@ impl fmt::Display for RtolAtol {
     }
 }
 
-/// The factor on a program's own rounding error within which another engine's result may be off. The rounding error of an
-/// element is the larger of its own and of what nine of ten elements of its tensor stay within.
+/// Results of another engine may differ by this factor times the rounding error of the program. The rounding
+/// error of an element is its own or the 90th percentile over its tensor, whichever is larger.
 pub const ROUNDING_FACTOR: f64 = 8.0;
 
-/// How near results have to be to what is expected.
+/// The rule by which results are compared with expected values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Tolerance {
-    /// Equal.
+    /// Values must be equal.
     Equal,
-    /// As near as the user says.
+    /// Values must agree within the user's tolerance.
     Within(RtolAtol),
-    /// Two programs on the simulator: equal where both are exact, else by their shadows.
+    /// Two programs on the simulator: equal if both are exact, otherwise compared by their f64 shadows.
     Shadows,
-    /// Rounded results of one plan on two engines: within `ROUNDING_FACTOR` times the rounding error, and equal where all
-    /// engines compute the same bits.
+    /// Rounded results of one plan on two engines: within `ROUNDING_FACTOR` times the rounding error, and
+    /// equal where all engines compute the same bits.
     Engines,
-    /// Rounded results of two programs: `Tolerance::of` the element type and `ROUNDING_FACTOR` times the rounding error.
+    /// Rounded results of two programs: within `RtolAtol::of` the element type plus `ROUNDING_FACTOR` times
+    /// the rounding error.
     Rounded,
 }
 
-/// A comparison of two tensors.
+/// The result of comparing two tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
-    /// What is wrong, if anything is.
+    /// The mismatch, if the tensors do not agree.
     pub mismatch: Option<Mismatch>,
-    /// Whether all values are equal.
+    /// True if all values are equal.
     pub is_equal: bool,
-    /// Elements that were accepted because rounding decides whether they have a finite value.
+    /// Number of elements that are accepted because rounding decides whether their value is finite.
     pub undetermined: usize,
-    /// What the comparison allowed, for the verdict.
+    /// The tolerance, formatted for the verdict.
     pub tolerance_text: String,
 }
 
-/// The element that is furthest off, and how many are.
+/// The element with the largest error, and error statistics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
-    /// Its index, slowest dimension first.
+    /// Index of the element, slowest dimension first.
     pub index: Vec<usize>,
-    /// Its place in row-major order.
+    /// Index of the element in row-major order.
     pub flat_index: usize,
-    /// What was expected.
+    /// Expected value.
     pub expected: String,
-    /// What came.
+    /// Actual value.
     pub got: String,
-    /// How many elements are too far off.
+    /// Number of elements outside the tolerance.
     pub count: usize,
-    /// Of how many.
+    /// Number of all elements.
     pub total: usize,
     /// The largest absolute error of an element.
     pub max_abs: f64,
-    /// The largest relative error of an element that is too far off.
+    /// The largest relative error among the elements outside the tolerance.
     pub max_rel: f64,
-    /// How far off the element might be.
+    /// The tolerance for this element, as an absolute error.
     pub tolerance: f64,
-    /// How that was found.
+    /// The tolerance rule, formatted for the verdict.
     pub tolerance_text: String,
 }
 
-/// Compares by position in row-major order. One shape may be the other one with neighbouring dimensions split or merged.
+/// Compares two tensors in row-major order. Their shapes must be equal, except that adjacent dimensions may
+/// be split or merged.
 ///
 /// # Errors
-/// Another shape, as a message.
+/// The shapes do not match. The error is a message.
 pub fn compare(
     got: ShadowedTensor<'_>,
     expected: ShadowedTensor<'_>,
@@ -117,7 +119,7 @@ pub fn compare(
     let (have, want) = (&got.tensor.shape, &expected.tensor.shape);
     if !is_regrouping(have, want) {
         let hint = if is_permutation(have, want) { "; transposed?" } else { "" };
-        return Err(format!("it has shape {have:?} and {want:?} was expected{hint}"));
+        return Err(format!("it has shape {have:?}, expected {want:?}{hint}"));
     }
     let is_exact = got.shadow.is_none() && expected.shadow.is_none();
     let agreement = match agreement {
@@ -138,7 +140,7 @@ pub fn compare(
         found.is_equal &= are_equal(mine, theirs, at);
         let error = if a == b || a.is_nan() && b.is_nan() { 0.0 } else { abs_or_infinity(a - b) };
         let is_near = match agreement {
-            // Equal numbers may be integers that binary64 does not tell apart.
+            // Values that are equal as binary64 may be different 64-bit integers.
             Tolerance::Equal => false,
             _ if tolerance == f64::INFINITY => {
                 found.undetermined += 1;
@@ -170,12 +172,12 @@ pub fn compare(
     Ok(found)
 }
 
-/// What is computed once for two tensors.
+/// Two tensors and the data that their comparison computes once.
 struct ElementComparer<'a> {
     got: ShadowedTensor<'a>,
     expected: ShadowedTensor<'a>,
     agreement: Tolerance,
-    /// The rounding error that nine of ten elements stay within.
+    /// The 90th percentile of the finite rounding errors above 0.
     typical_rounding: f64,
 }
 
@@ -194,7 +196,8 @@ impl<'a> ElementComparer<'a> {
         judge
     }
 
-    /// The two values of an element, and how far they may be apart; infinity where that is not determined.
+    /// Returns both values of an element and the allowed difference. The allowed difference is infinite if
+    /// rounding decides whether the value is finite.
     fn element(&self, at: usize) -> (f64, f64, f64) {
         let (mine, theirs) = (&self.got.tensor.data, &self.expected.tensor.data);
         let (a, b) = (number_to_f64(mine.get(at)), number_to_f64(theirs.get(at)));
@@ -202,7 +205,7 @@ impl<'a> ElementComparer<'a> {
             0.0 => 0.0,
             it => ROUNDING_FACTOR * it.max(self.typical_rounding),
         };
-        // Nothing is near infinity.
+        // No other value is close to an infinite or NaN expected value.
         let within = |it: RtolAtol| if b.is_finite() { it.atol + it.rtol * b.abs() } else { 0.0 };
         match self.agreement {
             Tolerance::Equal => (a, b, 0.0),
@@ -217,7 +220,7 @@ impl<'a> ElementComparer<'a> {
         }
     }
 
-    /// The rounding error of an element, of whichever tensor has a shadow.
+    /// Returns the rounding error of an element, from the tensors that have a shadow.
     fn rounding(&self, at: usize) -> f64 {
         let of = |it: ShadowedTensor<'_>| {
             it.shadow.map_or(0.0, |shadow| shadow.rounding_error(at, number_to_f64(it.tensor.data.get(at))))
@@ -244,7 +247,7 @@ impl<'a> ElementComparer<'a> {
         }
     }
 
-    /// An element as it is compared.
+    /// Formats an element as it is compared: its value, or its shadow.
     fn text(&self, side: ShadowedTensor<'_>, at: usize) -> String {
         let data = &side.tensor.data;
         match side.shadow.filter(|_| self.agreement == Tolerance::Shadows && !data.dtype().is_integral()) {
@@ -254,7 +257,8 @@ impl<'a> ElementComparer<'a> {
     }
 }
 
-/// Whether two elements are equal: integers by all their bits, zeros of either sign, a NaN where one is expected.
+/// Returns true if two elements are equal. Integers are compared by their bits; zeros of either sign are
+/// equal; a NaN equals a NaN.
 fn are_equal(a: &Data, b: &Data, at: usize) -> bool {
     if a.same_bits(at, b) {
         return true;
@@ -266,12 +270,12 @@ fn are_equal(a: &Data, b: &Data, at: usize) -> bool {
     a == b || a.is_nan() && b.is_nan()
 }
 
-/// The magnitude of an error; infinity where it is not a number.
+/// Returns the absolute value of an error, or infinity if it is a NaN.
 fn abs_or_infinity(error: f64) -> f64 {
     if error.is_nan() { f64::INFINITY } else { error.abs() }
 }
 
-/// Three digits: `8`, `0.889`, `1.3e-6`.
+/// Formats a number with three significant digits: `8`, `0.889`, `1.3e-6`.
 fn format_3_digits(number: f64) -> String {
     let rounded = format!("{number:.2e}").parse().unwrap_or(number);
     match rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
@@ -373,7 +377,7 @@ mod tests {
     #[test]
     fn engines_agree_within_the_rounding_error() -> Result<(), String> {
         let expected = tensor(vec![1f32, 1f32]);
-        // The first element is 2^-10 off; the second is the same on all engines.
+        // The rounding error of the first element is 2^-10. All engines compute the same bits for the second.
         let lanes = [vec![1.0, 1.1], vec![1.0, 1.1], vec![1.0 + 2f64.powi(-10), 1.0]];
         let shadow = Shadow::from_lanes(lanes);
         let judged = |got: [f32; 2]| {
@@ -388,7 +392,8 @@ mod tests {
 
     #[test]
     fn a_cast_that_rounds_twice_differs() -> Result<(), String> {
-        // Just above the middle of 1 and 1.0078125, where binary32 has no number: by way of it, the cast gives 1.
+        // Just above the midpoint of 1 and 1.0078125, where binary32 has no number: a cast through binary32
+        // rounds to 1.
         let value = 1.003_906_25 + 1e-12;
         let from = DenseTensor::full(vec![1], Data::F64(vec![value]));
         let cast = convert(&from, DType::BFloat, &mut Exactness::default()).map_err(|it| it.to_string())?;

@@ -1,4 +1,5 @@
-//! Digests of the files that inputs come from: ranks that read different files under one name would compute different results.
+//! Computes digests of input files. Ranks that read different files under the same name would compute
+//! different results.
 
 use super::inputs::{INPUT, InputFlag};
 use super::{RunError, prepare::JobFailure};
@@ -9,12 +10,13 @@ use crate::{
     launch::handshake::JobManifest,
 };
 
-/// Adds a section for each global input that comes from a file: the element type, the shape and a digest of the elements. A
-/// rank's own part (`@local`) may differ from the others'. A file that cannot be read is returned as the failure.
+/// Adds a section to the manifest for each global input that comes from a file: element type, shape and a
+/// digest of the elements. Parts of single ranks (`@local`) may differ and are skipped. Returns the failure
+/// if a file cannot be read.
 pub(super) fn add_input_digests(manifest: &mut JobManifest, given: &[InputFlag]) -> Option<JobFailure> {
     let mut failure = None;
     for flag in given.iter().filter(|it| !it.local) {
-        // What is wrong with a flag itself is the same on all ranks, and reported when the input is made.
+        // An invalid flag is the same on all ranks and is reported when the input is loaded.
         let Ok(file::TensorSource::File(file)) = flag.source(INPUT, 0) else { continue };
         let text = match file.read() {
             Ok(tensor) => describe(&tensor),
@@ -31,7 +33,8 @@ pub(super) fn add_input_digests(manifest: &mut JobManifest, given: &[InputFlag])
     failure
 }
 
-/// `float 4x8, BLAKE3 …`: files of the same elements have the same text, whatever their format and layout.
+/// Formats a tensor as `f32 4x8, BLAKE3 …`. Files with the same elements give the same text, whatever their
+/// format and memory layout.
 fn describe(tensor: &NdArray) -> String {
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
     let digest = input_file::digest(bytes_of(&tensor.data));

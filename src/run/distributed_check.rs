@@ -1,24 +1,27 @@
-//! Outputs that are too large to be brought together: each rank keeps its own, and tells a digest.
+//! Handles outputs that are too large to gather on one rank: each rank keeps its part, and the ranks compare
+//! digests.
 
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{prepare::JobFailure, verdict::OutputVerdict};
 use crate::{cuda::ProcessGroup, exit::Exit, io::dense::DenseTensor, plan::Plan};
 
-/// Bytes of all ranks' outputs that are brought together though nothing is compared with them.
+/// The maximum total size of all outputs, in bytes, that are gathered on rank 0 when nothing is compared with
+/// them.
 const MAX_GATHERED_BYTES: usize = 64 << 20;
 
-/// Whether outputs are so large that each rank keeps its own, where nothing is compared with them.
+/// Returns true if the outputs are too large to be gathered when nothing is compared with them.
 pub fn exceeds_gather_limit(plans: &[Plan]) -> bool {
     let ports = plans.iter().flat_map(|it| &it.outputs);
     let sizes = ports.filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size()));
     sizes.sum::<usize>() > MAX_GATHERED_BYTES
 }
 
-/// The verdict on outputs that stay on their ranks: whether ranks that hold the same part of one hold the same values.
+/// Judges outputs that stay on their ranks: ranks that hold the same part of an output must hold the same
+/// values.
 ///
 /// # Errors
-/// A rank that does not answer.
+/// A rank does not answer.
 pub fn judge_distributed(
     plans: &[Plan],
     mine: &[Option<DenseTensor>],
@@ -59,7 +62,7 @@ mod tests {
     use super::*;
     use crate::{cuda::CudaError, io::data::Data, plan::tests::plans_of};
 
-    /// Two ranks of one process; the other one gives what this one gives, or its opposite.
+    /// A world of two ranks in one process. The other rank gathers the same bytes, or their complement.
     struct Two {
         differs: bool,
     }

@@ -1,8 +1,9 @@
-//! Symbolic extents, bound by the shapes of input files.
+//! Binds symbolic extents to the shapes of input files.
 //!
-//! A file has the logical or the printed shape of its tensor, or those of one rank's part (see `io::shape_match`). Each axis
-//! whose extent is an unbound symbol, or a product or quotient of one and a constant, binds it. A rank's part binds the extent
-//! of the whole: the local extent times the extents of the mesh over which the axis is split.
+//! A file has the logical or the printed shape of its tensor, or of one rank's part (see `io::shape_match`).
+//! An axis whose extent is an unbound symbol, or a product or quotient of one and a constant, binds the
+//! symbol. The part of one rank binds the extent of the whole axis: the local extent times the extents of the
+//! mesh dimensions over which the axis is split.
 
 use grammar::{
     expr_text,
@@ -15,23 +16,24 @@ use super::{
 };
 use crate::plan::leaf_axes;
 
-/// An axis of a file.
+/// An axis of an input file.
 struct FileAxis {
-    /// The extent in the text.
+    /// The extent of the axis in the program text.
     extent: ExprId,
-    /// By what the file's extent is multiplied to give it.
+    /// The factor between the file's extent and the extent in the text.
     factor: i64,
-    /// The extent that the file has to have here, if that is known without the text.
+    /// The extent that the file must have, if it is known independently of the text.
     known_extent: Option<i64>,
-    /// Whether a file may leave the axis out.
+    /// True if a file may omit the axis.
     is_optional: bool,
 }
 
-/// Gives symbolic extents the values that input files show. A shape that fits no axes is reported here where some of their
-/// extents are unbound, and else when the file is read.
+/// Binds the unbound symbols in the extents of inputs to the shapes of input files. A shape that does not
+/// match is reported here only if the tensor has unbound extents; otherwise it is reported when the file is
+/// loaded.
 ///
 /// # Errors
-/// A file that cannot be read; a shape that cannot be that of its tensor.
+/// A file cannot be read, or its shape cannot be a shape of its tensor.
 pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), RunError> {
     for flag in given {
         let found = Program::tensors_of(&program.inputs).find(|id| program.tensor_name(*id) == flag.name);
@@ -67,7 +69,7 @@ pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), Ru
     Ok(())
 }
 
-/// Whether an extent of the tensor has no value yet.
+/// Returns true if an extent of the tensor contains an unbound symbol.
 fn has_unknown_extent(program: &Program, tensor: TensorId) -> bool {
     let mut symbols = Vec::new();
     program
@@ -76,7 +78,7 @@ fn has_unknown_extent(program: &Program, tensor: TensorId) -> bool {
     symbols.iter().any(|symbol| !program.definitions.contains_key(symbol))
 }
 
-/// The values of symbols with which a file of a shape fits; `None` where there are none.
+/// Returns the values of symbols for which the tensor has the shape of the file, or `None` if there are none.
 fn solve_shape(
     program: &Program,
     tensor: TensorId,
@@ -119,7 +121,7 @@ fn printed_axis(program: &Program, tensor: TensorId, axis: AxisId, local: bool) 
     }
 }
 
-/// The extent of the mesh along a device axis.
+/// Returns the extent of the mesh along a device axis, or `None` for other axes.
 fn mesh_extent(program: &Program, tensor: TensorId, axis: AxisId) -> Option<i64> {
     match program.axes[axis].parallel {
         ParallelType::Device(dim) => Some(program.tensors[tensor].mesh.extent(dim) as i64),
@@ -149,14 +151,14 @@ fn solve_all(program: &Program, axes: &[&FileAxis], shape: &[usize]) -> Option<V
         }
         solve(program, axis.extent, found.checked_mul(axis.factor)?, &mut values)?;
     }
-    // One symbol has one value.
+    // A symbol must not have two values.
     let clash =
         |(symbol, value): &(SymbolId, i64)| values.iter().any(|(it, other)| it == symbol && other != value);
     (!values.iter().any(clash)).then_some(values)
 }
 
-/// Adds the value of the symbol that makes `expr` be `value`; `None` where it cannot be that. What cannot be solved is left
-/// open.
+/// Adds the value of the symbol for which `expr` equals `value`. Returns `None` if `expr` cannot have this
+/// value. Expressions that cannot be solved are skipped.
 fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId, i64)>) -> Option<()> {
     match &program.exprs[expr] {
         Expr::Int(known) => (*known == value).then_some(()),
@@ -183,7 +185,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
     }
 }
 
-/// `a / by` is `value`: splits divide evenly.
+/// Solves `a / by == value`, assuming that the division is exact.
 fn solve_quotient(
     program: &Program,
     a: ExprId,

@@ -1,4 +1,5 @@
-//! One rank's part of a job on GPUs: run, judge, time. All ranks run their plans; rank 0 gathers the outputs and judges.
+//! Runs one rank's part of a job on GPUs. All ranks run their plans; rank 0 gathers the outputs and judges
+//! them.
 
 use std::sync::Arc;
 
@@ -23,68 +24,69 @@ use crate::{
     sim::SimOutcome,
 };
 
-/// What a job on GPUs is asked for.
+/// The parameters of a job on GPUs.
 pub struct GpuJob<'a> {
     /// The plans of all ranks.
     pub plans: &'a Arc<Vec<Plan>>,
-    /// Every rank's part of every input.
+    /// The inputs of this rank, and of other ranks if they are needed, by rank and input.
     pub inputs: &'a [Vec<Data>],
-    /// What outputs are compared with; only rank 0 looks at them.
+    /// The tensors that outputs are compared with. Only rank 0 uses them.
     pub expectations: &'a [Expectation],
-    /// What decides how near outputs have to be.
+    /// The criteria by which rank 0 compares.
     pub criteria: Criteria,
-    /// Whether any rank has something that outputs are compared with.
+    /// True if outputs are compared with anything, on any rank.
     pub compares: bool,
-    /// Tensors that this rank wants besides the outputs.
+    /// Tensors besides the outputs that this rank reads back.
     pub watch: &'a [ViewOnRank],
-    /// Tensors that rank 0 wants, of all ranks; all ranks know them.
+    /// Tensors that rank 0 gathers from all ranks. All ranks have the same list.
     pub gathered: &'a [ViewOnRank],
-    /// Timed runs.
+    /// Parameters of timed runs.
     pub bench: Option<Bench>,
-    /// Runs with streams held back, compared with each other.
+    /// Parameters of runs with random delays, whose outputs are compared with each other.
     pub stress: Option<Stress>,
-    /// Whether to find out what issuing costs the host, and whether that is the host of a captured plan as well.
+    /// Set to profile the host's cost of issuing the plan; true to profile the launch of a captured graph as
+    /// well.
     pub profile_host: Option<bool>,
 }
 
 impl GpuJob<'_> {
-    /// Whether each rank keeps its own outputs.
+    /// Returns true if each rank keeps its own outputs.
     fn keeps_outputs_distributed(&self) -> bool {
         !self.compares && distributed_check::exceeds_gather_limit(self.plans)
     }
 }
 
-/// What is timed.
+/// Parameters of timed runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// Runs before those that count.
+    /// Number of runs before the timed ones.
     pub warmup: usize,
-    /// Runs that count.
+    /// Number of timed runs.
     pub iterations: usize,
-    /// Whether the plan is captured as a graph.
+    /// True to capture the plan as a CUDA graph.
     pub graph: bool,
 }
 
-/// Runs that are compared with the one that was judged.
+/// Parameters of runs with random delays.
 #[derive(Clone, Copy, Debug)]
 pub struct Stress {
-    /// How many.
+    /// Number of runs.
     pub runs: usize,
-    /// What delays are drawn from.
+    /// Seed of the delays.
     pub seed: u64,
-    /// Whether the plan is captured as a graph.
+    /// True to capture the plan as a CUDA graph.
     pub graph: bool,
 }
 
-/// What a job has come to.
+/// The result of a job on GPUs.
 pub struct GpuRunResult {
-    /// The verdict; on other ranks than 0 only its exit code and line are set.
+    /// The verdict. On ranks other than 0 only the exit code and the line are set.
     pub verdict: OutputVerdict,
-    /// What all ranks hold; on other ranks than 0, what they themselves want.
+    /// The outputs of all ranks on rank 0; on other ranks, only the tensors in `watch`.
     pub outcome: SimOutcome,
-    /// Times, if asked for: of whole runs, and of lines.
+    /// The times of whole runs and of lines, if requested.
     pub timing: Option<(Timing, Vec<LineProfile>)>,
-    /// What issuing costs the host, if asked for.
+    /// The cost of issuing the plan on the host, if requested.
     pub host: Option<HostProfile>,
 }
 
@@ -101,7 +103,7 @@ impl ProcessGroup for JobRank {
         self.channel.local_rank
     }
 
-    // A job that has lost a rank is ended by its watchdog; until then this is why nothing goes on.
+    // The watchdog ends a job that has lost a rank. Until then, this error stops the rank.
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
         self.channel.all_gather(mine).map_err(|fault| CudaError::Environment(fault.to_string()))
     }
@@ -133,10 +135,10 @@ impl From<CudaError> for JobFailure {
     }
 }
 
-/// Whether GPUs may run plans that the simulator can run as well, or why not; the same on all ranks.
+/// Checks that GPUs can run these plans. All ranks get the same result.
 ///
 /// # Errors
-/// Why not.
+/// The reason why the simulator must run them.
 pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), String> {
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
     if plans.iter().any(reshards) {
@@ -147,18 +149,18 @@ pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(),
         (ranks, 1) => Err(match cuda::device_names() {
             Err(fault) => fault.to_string(),
             Ok(gpus) if gpus.len() < ranks => {
-                format!("{ranks} ranks want a GPU each, this host has {}", gpus.len())
+                format!("{ranks} ranks need one GPU each, but this host has {}", gpus.len())
             }
-            Ok(_) => format!("`--ranks {ranks}`, or a launcher, would run its {ranks} ranks on GPUs"),
+            Ok(_) => format!("to run on GPUs, use `--ranks {ranks}` or a launcher"),
         }),
-        (ranks, world) => Err(format!("{ranks} ranks in {world} processes")),
+        (ranks, world) => Err(format!("{ranks} ranks cannot run in {world} processes")),
     }
 }
 
-/// The memory of all ranks for people.
+/// Returns a report of the GPU memory of all ranks.
 ///
 /// # Errors
-/// A buffer without a size.
+/// A buffer has no size in bytes.
 pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
     let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| {
         let name = &plans[rank].buffers[buffer as usize].name;
@@ -169,7 +171,7 @@ pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
     for plan in plans {
         let mut rank = layout.describe(plan);
         let sums = rank.pop();
-        // Ranks of one program mostly have one layout.
+        // Ranks that run the same program usually have the same layout.
         if rank != shown {
             lines.extend(rank.iter().cloned());
             shown = rank;
@@ -179,10 +181,10 @@ pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
     Ok(lines)
 }
 
-/// Runs this rank's plan, once for the verdict and then timed, if asked for; `say` gets commentary.
+/// Runs this rank's plan once for the verdict, and then the requested timed runs. `say` prints notes.
 ///
 /// # Errors
-/// What `Engine` and `judge` find.
+/// Errors of the engine, of the channel between ranks, or of the comparison.
 pub fn run(
     job: &GpuJob<'_>,
     engine: &mut Engine,
@@ -203,50 +205,50 @@ pub fn run(
         })
     });
     engine.notes().into_iter().for_each(&mut *say);
-    member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+    member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
     engine.load_inputs(&job.inputs[peers.rank()], peers)?;
     let mine = engine.run()?;
-    member.set_phase("giving its outputs to rank 0");
+    member.set_phase("sending its outputs to rank 0");
     let (mut outcome, mut verdict) = gather_and_judge(job, mine, member)?;
     if job.keeps_outputs_distributed() {
-        say("large outputs stay on their ranks; those that hold the same part agree by digest".to_owned());
+        say("large outputs stay on their ranks; replicated parts are compared by digest".to_owned());
     }
     if job.bench.is_none() || verdict.exit != Exit::Success {
         outcome.watched = read_watched(job, engine, member)?;
     }
     let (mut timing, mut host) = (None, None);
     if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
-        member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
         let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
-        // The last of the timed runs has to be right as well.
-        member.set_phase("giving its outputs to rank 0");
+        // The outputs of the last timed run must be correct as well.
+        member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, mine, member)?;
         outcome.watched = read_watched(job, engine, member)?;
         timing = Some((times, engine.profile_lines(peers)?));
     }
     if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
-        member.set_phase_with_limit("putting its inputs into memory", PhaseLimit::Timeout);
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
         match engine.stress(peers, runs, seed, graph)? {
-            None => say(format!("{runs} runs with delays: outputs equal bit by bit on all ranks")),
+            None => say(format!("{runs} runs with delays: outputs bitwise equal on all ranks")),
             Some(difference) => {
                 let line = format!("[FAILED] {difference}");
                 verdict = OutputVerdict { exit: Exit::WrongResult, line, ..verdict };
             }
         }
     }
-    // What leaves garbage behind comes last.
+    // Profiling leaves undefined outputs behind, so it comes last.
     if let Some(graph) = job.profile_host.filter(|_| verdict.exit == Exit::Success) {
-        member.set_phase_with_limit("timing its host", PhaseLimit::Timeout);
+        member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
         host = Some(engine.profile_host(peers, graph)?);
     }
     Ok(GpuRunResult { verdict, outcome, timing, host })
 }
 
-/// Brings the outputs together and judges them.
+/// Gathers the outputs and judges them.
 fn gather_and_judge(
     job: &GpuJob<'_>,
     mine: Vec<Option<DenseTensor>>,
@@ -263,7 +265,7 @@ fn gather_and_judge(
     Ok((outcome, verdict))
 }
 
-/// All ranks' outputs, on rank 0.
+/// Returns the outputs of all ranks on rank 0.
 fn gather(
     plans: &[Plan],
     mine: Vec<Option<DenseTensor>>,
@@ -290,7 +292,7 @@ fn gather(
             let Some(view) = &port.shard.view else { continue };
             let size = view.len() * port.dtype.size();
             let part = rest.split_off(..size).ok_or_else(|| {
-                let message = format!("rank {} gave too few bytes of {}", plan.rank, port.name);
+                let message = format!("rank {} sent too few bytes of {}", plan.rank, port.name);
                 JobFailure::Other(Exit::InternalError, message)
             })?;
             let data = cuda::data_of(port.dtype, part)
@@ -301,7 +303,7 @@ fn gather(
     Ok(outcome)
 }
 
-/// The tensors that this rank wants besides the outputs; rank 0 gets those of others from them.
+/// Returns the tensors in `job.watch`. Rank 0 also receives the tensors of other ranks.
 fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<Vec<DenseTensor>, JobFailure> {
     let me = member.channel.rank;
     let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, CudaError> {
@@ -332,7 +334,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
         let Some(part) = part else {
             return Err(JobFailure::Other(
                 Exit::InternalError,
-                format!("rank {} gave too few bytes", place.rank),
+                format!("rank {} sent too few bytes", place.rank),
             ));
         };
         let data =
@@ -342,7 +344,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     Ok(blocks)
 }
 
-/// Rank 0 judges and tells the others.
+/// Judges the outputs on rank 0 and sends the exit code to the other ranks.
 fn judge_on_rank0(
     job: &GpuJob<'_>,
     outcome: &SimOutcome,
@@ -350,9 +352,9 @@ fn judge_on_rank0(
 ) -> Result<OutputVerdict, JobFailure> {
     let peers: &dyn ProcessGroup = member;
     if peers.rank() > 0 {
-        member.set_phase("done, rank 0 judges the outputs");
-        let told = peers.all_gather(&[])?;
-        let exit = match told.first().and_then(|it| it.first()) {
+        member.set_phase("waiting for rank 0 to judge the outputs");
+        let received = peers.all_gather(&[])?;
+        let exit = match received.first().and_then(|it| it.first()) {
             Some(0) => Exit::Success,
             Some(_) | None => Exit::WrongResult,
         };

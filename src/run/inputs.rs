@@ -1,4 +1,4 @@
-//! The values of a program's inputs, on every rank.
+//! Computes the values of a program's inputs on every rank.
 
 use std::str::FromStr;
 
@@ -16,17 +16,17 @@ use crate::{
     plan::{InstClass, InstKind, IoBinding, Plan, ReduceOp},
 };
 
-/// The option that gives inputs.
+/// The command-line option that provides inputs.
 pub(super) const INPUT: &str = "--input";
 
-/// `--input NAME=…` or `--input NAME@local=…`.
+/// An operand of `--input`, `--expect` or `--output`: `NAME=…` or `NAME@local=…`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InputFlag {
-    /// The tensor, `T0`.
+    /// Name of the tensor: `T0`.
     pub name: String,
-    /// Whether the value is each rank's own part; `%r` in it stands for the rank.
+    /// True if the value is the part of each rank. `%r` in the value stands for the rank.
     pub local: bool,
-    /// Where it comes from.
+    /// The value: a literal, or `@` and a file.
     pub value: String,
 }
 
@@ -48,12 +48,12 @@ impl FromStr for InputFlag {
 }
 
 impl InputFlag {
-    /// The value for one rank.
+    /// Parses the value for one rank.
     pub(super) fn source(&self, option: &str, rank: usize) -> Result<TensorSource, RunError> {
         self.value_of(rank).parse().map_err(|error| self.flag_error(option, error))
     }
 
-    /// The flag's value, for one rank.
+    /// Returns the text of the value for one rank.
     fn value_of(&self, rank: usize) -> String {
         match self.local {
             true => self.value.replace("%r", &rank.to_string()),
@@ -61,11 +61,11 @@ impl InputFlag {
         }
     }
 
-    /// The value for one rank, in the logical shape of `port`: of the whole tensor, or of the rank's part. `option` is
-    /// the option that the flag belongs to.
+    /// Loads the value for one rank, in the logical shape of `port`: the whole tensor, or the part of the
+    /// rank. `option` is the option that the flag belongs to.
     ///
     /// # Errors
-    /// A value that cannot be read, or does not have the tensor's element type or one of its shapes.
+    /// The value cannot be read, or does not have the tensor's element type or one of its shapes.
     pub fn load(&self, option: &str, rank: usize, port: &IoBinding) -> Result<LoadedTensor, RunError> {
         let loaded =
             self.source(option, rank)?.load(port.dtype).map_err(|error| self.flag_error(option, error))?;
@@ -76,10 +76,10 @@ impl InputFlag {
         }
     }
 
-    /// The shape of an input's value for one rank.
+    /// Returns the shape of an input's value for one rank.
     ///
     /// # Errors
-    /// A value that cannot be read.
+    /// The value cannot be read.
     pub(super) fn shape(&self, rank: usize) -> Result<Vec<usize>, RunError> {
         match self.source(INPUT, rank)? {
             TensorSource::Literal(tensor) => Ok(tensor.shape),
@@ -89,7 +89,7 @@ impl InputFlag {
         }
     }
 
-    /// The value of an option does not have a shape of the tensor.
+    /// Returns the error for a value that does not have a shape of the tensor.
     pub(super) fn shape_error(&self, option: &str, rank: usize, fault: &str) -> RunError {
         let value = self.value_of(rank);
         let what = if value.starts_with('@') { format!("`{value}`") } else { "the literal".to_owned() };
@@ -100,42 +100,44 @@ impl InputFlag {
         RunError::InvalidFlagValue { flag: self.flag_text(option), error }
     }
 
-    /// `--input T0@local`.
+    /// Formats the flag without its value: `--input T0@local`.
     fn flag_text(&self, option: &str) -> String {
         format!("{option} {}{}", self.name, if self.local { "@local" } else { "" })
     }
 }
 
-/// What the inputs are filled with.
+/// The source of the input values: flags and a generator.
 #[derive(Clone, Debug)]
 pub struct InputSpec {
-    /// How inputs without a flag are made up.
+    /// Generates the inputs that no flag provides.
     pub generator: InputGenerator,
-    /// Inputs that are given.
+    /// The flags that provide inputs.
     pub flags: Vec<InputFlag>,
-    /// Float conversions that were made, to be told.
+    /// Notes about conversions between float types, to be printed.
     pub notes: Vec<String>,
 }
 
 impl InputSpec {
-    /// A filling whose `exact` values suit the plans: small enough for the longest sum in the narrowest float type.
+    /// Creates a specification whose `exact` values are small enough that the longest sum is exact in the
+    /// narrowest float type of the plans.
     pub fn new(kind: InputKind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
         Self { generator: InputGenerator { kind, seed, exact }, flags: given, notes: Vec::new() }
     }
 
-    /// Every rank's part of every input.
+    /// Returns every rank's part of every input.
     ///
     /// # Errors
-    /// A flag for a tensor that is no input, a file that does not read or fit, an element type without arithmetic.
+    /// A flag names a tensor that is not an input, a file cannot be read or has the wrong shape, or an
+    /// element type has no arithmetic.
     pub fn fill(&mut self, plans: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
         self.fill_ranks(plans, |_| true)
     }
 
-    /// As `fill`, for the ranks that are wanted; the others get no inputs.
+    /// Like `fill`, but only for the ranks that `wanted` selects. The other ranks get no inputs.
     ///
     /// # Errors
-    /// As `fill`.
+    /// The errors of `fill`.
     pub fn fill_ranks(
         &mut self,
         plans: &[Plan],
@@ -177,11 +179,12 @@ impl InputSpec {
         Ok(ranks)
     }
 
-    /// Every rank's part of every input of another program that takes the same inputs, by position: `plans` are those of the
-    /// program whose inputs the flags name.
+    /// Returns every rank's part of every input of another program that takes the same inputs, by position.
+    /// `plans` belong to the program whose inputs the flags name.
     ///
     /// # Errors
-    /// As `fill`; parts of one element that differ between ranks, where the other program shards the tensor otherwise.
+    /// The errors of `fill`. Ranks hold different values of one element, and the other program shards the
+    /// tensor differently.
     pub fn fill_corresponding(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
         let plain = Self { flags: Vec::new(), notes: Vec::new(), ..self.clone() };
         let mut inputs = plain.clone().fill(other)?;
@@ -223,8 +226,8 @@ impl InputSpec {
             let whole = assemble_shards(&shards)?;
             if let Some(it) = whole.conflict {
                 return Err(RunError::Tensor(format!(
-                    "`{}`: element {:?} is {} on rank {} and {} on rank {}; the other program shards this tensor otherwise \
-                     and needs one value",
+                    "`{}`: element {:?} is {} on rank {} and {} on rank {}; the other program shards this tensor \
+                     differently and needs one value",
                     flag.flag_text(INPUT),
                     it.index,
                     it.values[0],
@@ -235,7 +238,7 @@ impl InputSpec {
             }
             for (rank, inputs) in inputs.iter_mut().enumerate() {
                 let Some(port) = theirs(rank).filter(|it| it.shard.view.is_some()) else { continue };
-                // The shapes differ by splits and merges only: the elements are in the same order.
+                // The shapes differ only by split or merged dimensions, so the order of elements is the same.
                 let tensor =
                     NdArray { shape: port.shard.layout.shape.clone(), data: whole.tensor.data.clone() };
                 inputs[position] = shard::local_shard(&tensor, &port.shard.layout)?;
@@ -267,10 +270,14 @@ impl InputSpec {
 }
 
 fn conversion_note(name: &str, from: DType, port: &IoBinding) -> String {
-    format!("{name}: converted from {} to {}, to nearest even", from.short_name(), port.dtype.short_name())
+    format!(
+        "{name}: converted from {} to {}, rounding to nearest even",
+        from.short_name(),
+        port.dtype.short_name()
+    )
 }
 
-/// The largest number of products that are summed into one element, over ranks included.
+/// Returns the largest number of products that are summed into one element, including sums over ranks.
 pub fn longest_sum(plans: &[Plan]) -> usize {
     let mut local = 1;
     let mut over_ranks = 1;
@@ -300,7 +307,7 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
     local * over_ranks
 }
 
-/// The fewest significand bits of any buffer; 53 where there is no float.
+/// Returns the smallest significand width of any buffer, in bits; 53 if no buffer has a float type.
 fn min_significand_bits(plans: &[Plan]) -> u32 {
     let buffers = plans.iter().flat_map(|plan| &plan.buffers);
     buffers.filter_map(|it| it.dtype.significand_bits()).min().unwrap_or(53)

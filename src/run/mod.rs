@@ -1,7 +1,7 @@
-//! What `hir-run` does between the command line and the verdict: fill inputs, run plans, check results. `oracle` asks
-//! the same of the programs before and after a pass. `ranks` is all of it where each rank has a process of its own.
+//! Implements `hir-run`: prepares inputs, runs plans and judges outputs. `oracle` compares the outputs of a
+//! program before and after a pass. `rank_process` runs programs in jobs with one process per rank.
 //!
-//! Invariant: a result that nobody compared is never called a success without saying so.
+//! Invariant: a verdict of success states whether the outputs were compared.
 
 pub mod compare;
 mod digests;
@@ -31,30 +31,30 @@ use crate::{
     sim::SimError,
 };
 
-/// Why a run has no result to judge.
+/// An error that prevents a verdict on the outputs.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A tensor did not come in or go out.
+    /// A tensor could not be read or written.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// What a flag gives is no tensor.
+    /// The value of a flag is not a tensor.
     #[error("`{flag}`: {error}")]
     InvalidFlagValue {
-        /// The flag, with the tensor's name.
+        /// The option and the name of the tensor.
         flag: String,
-        /// What is wrong.
+        /// The error in the value.
         error: IoError,
     },
-    /// A flag names a tensor that is not there, or gives it another shape.
+    /// A flag names an unknown tensor or gives it a wrong shape.
     #[error("{0}")]
     Tensor(String),
-    /// An element type without arithmetic.
+    /// An element type has no arithmetic.
     #[error(transparent)]
     Dtype(#[from] UnsupportedDtype),
-    /// Parts of a tensor do not fit together.
+    /// The parts of a tensor do not fit together.
     #[error(transparent)]
     Shard(#[from] ShardError),
-    /// The run itself failed.
+    /// The simulated run failed.
     #[error(transparent)]
     Fault(#[from] SimError),
 }

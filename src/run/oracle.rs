@@ -1,10 +1,13 @@
-//! Judges passes by running programs: the simulator is the oracle of `--verify-each=semantic` and `--bisect`.
+//! Verifies passes by running programs on the simulator: the oracle of `--verify-each=semantic` and
+//! `--bisect`.
 //!
-//! A program means what it gives on `exact` inputs, and that every schedule tried gives the same. Inputs and outputs
-//! correspond by position and are compared as whole tensors, so a pass may cut them into other chunks. Results that are
-//! inexact are compared by their f64 shadows: a pass may reorder sums, and may not drop a term.
+//! The reference is the output of the original program on `exact` inputs, which must be the same under all
+//! schedules that are tried. Inputs and outputs correspond by position and are compared as whole tensors, so
+//! a pass may change the sharding. Inexact results are compared by their f64 shadows: a pass may reorder a
+//! sum, but must not drop a term.
 //!
-//! A program with `%options rank=R` is one rank's own: it runs on rank R, and what the passes began with on the others.
+//! A program with `%options rank=R` runs only on rank R. The other ranks run the program from before the
+//! passes.
 
 mod checker;
 
@@ -30,41 +33,41 @@ use crate::{
     sim::Schedule,
 };
 
-/// Seeds of the schedules that are tried, besides `program` and `adversarial`.
+/// Number of seeded schedules that are tried, in addition to `program` and `adversarial`.
 const SEED_COUNT: u64 = 8;
 
-/// Every schedule that is tried.
+/// Returns all schedules that are tried.
 pub fn schedules() -> Vec<Schedule> {
     let plain = [Schedule::Program, Schedule::Adversarial];
     plain.into_iter().chain((0..SEED_COUNT).map(Schedule::Seed)).collect()
 }
 
-/// Runs programs on a simulated world.
+/// Runs programs on simulated ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulationOracle<'a> {
-    /// The lines of the text that the programs come from.
+    /// Line index of the text that the programs come from.
     pub lines: &'a LineIndex,
-    /// Number of ranks; `None`: the smallest world that holds every mesh of the first program.
+    /// Number of ranks; `None`: the smallest world that contains all meshes of the first program.
     pub ranks: Option<usize>,
 }
 
-/// What a program gave, under all schedules.
+/// The outputs of the original program, which are the same under all schedules.
 struct SimulatedReference<'a> {
     oracle: SimulationOracle<'a>,
     program: Program,
     plans: Vec<Plan>,
-    filling: InputSpec,
+    input_spec: InputSpec,
     outputs: Vec<Expectation>,
 }
 
 impl SemanticOracle for SimulationOracle<'_> {
     fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
         let plans = self.plan(program, program)?;
-        let filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
+        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
         let refuse = |message: String| {
             vec![Diagnostic::new(Code::InvalidReference, program.spans.header, message, "this program")]
         };
-        let inputs = filling.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
+        let inputs = input_spec.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
         let mut outputs = Vec::new();
         for schedule in schedules() {
             let ran = run_trial(&plans, &inputs, &schedule, &outputs)
@@ -75,26 +78,26 @@ impl SemanticOracle for SimulationOracle<'_> {
             }
         }
         let program = program.clone();
-        Ok(Box::new(SimulatedReference { oracle: *self, program, plans, filling, outputs }))
+        Ok(Box::new(SimulatedReference { oracle: *self, program, plans, input_spec, outputs }))
     }
 }
 
-/// What a pass left that cannot be planned any more.
+/// Returns the diagnostic for a program that a pass has made impossible to plan.
 fn planning_diagnostic(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
     let first = |it: &Diagnostic| {
-        let message = format!("it cannot run any more: {}", it.message);
+        let message = format!("it can no longer be planned: {}", it.message);
         let label = it.labels.first().map_or("here", |(_, label)| label);
         Diagnostic::new(Code::Miscompiled, it.span(), message, label)
     };
     let header = program.spans.header;
     faults.first().map_or_else(
-        || Diagnostic::new(Code::Miscompiled, header, "it cannot run any more", "this program"),
+        || Diagnostic::new(Code::Miscompiled, header, "it can no longer be planned", "this program"),
         first,
     )
 }
 
 impl SimulationOracle<'_> {
-    /// The plans of all ranks; `others` runs where `program` is one rank's own.
+    /// Plans all ranks. If `program` belongs to one rank, the other ranks run `others`.
     fn plan(&self, program: &Program, others: &Program) -> Result<Vec<Plan>, Vec<Diagnostic>> {
         let smallest = plan::smallest_world(program).max(plan::smallest_world(others));
         let ranks = self.ranks.unwrap_or(smallest);
@@ -116,7 +119,7 @@ impl SimulationOracle<'_> {
     }
 }
 
-/// What a rank runs.
+/// Returns the program that `rank` runs.
 fn program_of_rank<'p>(program: &'p Program, others: &'p Program, rank: usize) -> &'p Program {
     let own = program.options.get("rank").and_then(|it| program.constant(*it));
     if own.is_none_or(|own| own == rank as i64) { program } else { others }
@@ -139,9 +142,9 @@ impl Reference for SimulatedReference<'_> {
         };
         let (found, wanted) = (dtypes(&plans).join(", "), dtypes(&self.plans).join(", "));
         if found != wanted {
-            return Err(fault(format!("its outputs are {found} where they were {wanted}")));
+            return Err(fault(format!("its outputs have element types {found}; they had {wanted}")));
         }
-        let inputs = self.filling.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
+        let inputs = self.input_spec.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
         schedules()
             .into_iter()
             .try_for_each(|schedule| self.check_schedule(program, &plans, &inputs, schedule))
@@ -156,30 +159,30 @@ impl SimulatedReference<'_> {
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
-        run_trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|mishap| {
+        run_trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|failure| {
             let programs = |rank| program_of_rank(program, &self.program, rank);
-            failure_diagnostic(Code::Miscompiled, &mishap, plans, &programs)
+            failure_diagnostic(Code::Miscompiled, &failure, plans, &programs)
         })
     }
 }
 
-/// What went wrong, at the place to look at.
+/// Returns the diagnostic of a failed run, with a label at the statement or output to inspect.
 fn failure_diagnostic<'p>(
     code: Code,
-    mishap: &RunFailure,
+    failure: &RunFailure,
     plans: &[Plan],
     program: &dyn Fn(usize) -> &'p Program,
 ) -> Diagnostic {
-    let output = mishap.output.and_then(|at| program(0).outputs.get(at).copied().and_then(Operand::tensor));
-    let span = match (mishap.stmt(plans), output) {
+    let output = failure.output.and_then(|at| program(0).outputs.get(at).copied().and_then(Operand::tensor));
+    let span = match (failure.stmt(plans), output) {
         (Some((rank, stmt)), _) => program(rank).stmt_span(stmt),
         (None, Some(tensor)) => program(0).tensor_span(tensor),
         (None, None) => program(0).spans.header,
     };
-    let label = match mishap.kind {
+    let label = match failure.kind {
         FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => "waits here",
         FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer
-            if mishap.inst_ref.is_some() =>
+            if failure.inst_ref.is_some() =>
         {
             "too early or too late"
         }
@@ -188,7 +191,7 @@ fn failure_diagnostic<'p>(
         }
         FailureKind::ProgramError => "stops",
     };
-    let it = Diagnostic::new(code, span, &mishap.message, label);
-    let it = if mishap.report.is_empty() { it } else { it.note(mishap.report.join("\n")) };
-    it.note(format!("seen under `--schedule={}`", mishap.schedule))
+    let it = Diagnostic::new(code, span, &failure.message, label);
+    let it = if failure.report.is_empty() { it } else { it.note(failure.report.join("\n")) };
+    it.note(format!("seen under `--schedule={}`", failure.schedule))
 }

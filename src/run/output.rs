@@ -1,4 +1,4 @@
-//! `--output`: tensors of a program, whole or by rank, to files or to the terminal.
+//! `--output`: writes tensors of a program, whole or per rank, to files or to standard output.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -19,11 +19,11 @@ use crate::{
 /// `--output NAME=…` or `--output NAME@local=…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutputFlag {
-    /// The tensor.
+    /// Name of the tensor.
     pub name: String,
-    /// Whether each rank's own part goes to its own file.
+    /// True if each rank's part is written to its own file.
     pub local: bool,
-    /// `-` or a file.
+    /// The destination: `-`, or `@` and a file.
     pub value: String,
 }
 
@@ -44,7 +44,7 @@ impl std::str::FromStr for OutputFlag {
 }
 
 impl OutputFlag {
-    /// That its file can hold elements of a type.
+    /// Checks that the file format supports an element type.
     fn check_dtype(&self, dtype: DType) -> Result<(), RunError> {
         let local = if self.local { "@local" } else { "" };
         let fault =
@@ -55,8 +55,8 @@ impl OutputFlag {
         }
     }
 
-    /// Whether the process of `owner` writes a rank's part; it writes all where there is no other process. Rank 0 writes whole
-    /// tensors, and all parts that go to the terminal.
+    /// Returns true if the process of rank `owner` writes the part of `rank`. A single process (`None`)
+    /// writes all parts. Rank 0 writes whole tensors, and all parts that go to standard output.
     fn is_written_by(&self, owner: Option<usize>, rank: usize) -> bool {
         match owner {
             None => true,
@@ -66,11 +66,11 @@ impl OutputFlag {
     }
 }
 
-/// Where `--output` flags find the tensors that this process writes when the program has run: bound names. `owner` as
-/// `write_outputs` has it.
+/// Returns the views that this process reads back at the end of the program for its `--output` flags. `owner`
+/// is as in `write_outputs`.
 ///
 /// # Errors
-/// A name that is not bound at the end.
+/// No tensor of this name is bound when the program ends.
 pub fn watched_views(
     plans: &[Plan],
     flags: &[OutputFlag],
@@ -95,10 +95,11 @@ pub fn watched_views(
     Ok(places)
 }
 
-/// The plans' memory keeps to the end what `--output` flags ask for; names that nothing binds are for `watches` to refuse.
+/// Marks the buffers of `--output` tensors as live until the end of the plans. `watched_views` reports names
+/// that are not bound.
 ///
 /// # Errors
-/// A file whose format cannot hold its tensor.
+/// A file format does not support the element type of its tensor.
 pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), JobFailure> {
     for plan in plans {
         for flag in flags {
@@ -111,11 +112,11 @@ pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Job
     Ok(())
 }
 
-/// That no file is written twice: each tensor and each part goes to a file of its own, or, where one process writes all of
-/// them, to a key of its own in a .safetensors file.
+/// Checks that no destination is written twice. Each tensor and each part needs its own file or, if one
+/// process writes them all, its own key in a .safetensors file.
 ///
 /// # Errors
-/// Two that go to one place.
+/// Two tensors have the same destination.
 pub fn check_destinations(
     plans: &[Plan],
     flags: &[OutputFlag],
@@ -145,16 +146,16 @@ pub fn check_destinations(
                 files.entry(atomic_file::destination(file.path())).or_insert((writer, BTreeMap::new()));
             let other = if *first == writer { keys.get(&key) } else { keys.values().next() };
             if let Some(other) = other {
-                let way_out = match (*first == writer, flag.local) {
-                    (true, false) => "name another file, or keys in a .safetensors file",
-                    (true, true) => "`%r` in the name stands for the rank",
+                let help = match (*first == writer, flag.local) {
+                    (true, false) => "use another file, or different keys in a .safetensors file",
+                    (true, true) => "use `%r` in the name, which stands for the rank",
                     (false, _) => {
-                        "ranks that are processes need files of their own: `%r` in the name stands for the rank"
+                        "each rank process needs its own file: use `%r` in the name, which stands for the rank"
                     }
                 };
                 let path = file.path().display();
                 let message =
-                    format!("`--output`: {other} and {what} go to the same place, `{path}`: {way_out}");
+                    format!("`--output`: {other} and {what} have the same destination, `{path}`: {help}");
                 return Err(JobFailure::Other(Exit::Usage, message));
             }
             keys.insert(key, what);
@@ -163,11 +164,12 @@ pub fn check_destinations(
     Ok(())
 }
 
-/// Writes what `--output` asks for, from a run that watched what `watches` says; `text` gets what goes to the terminal. Where
-/// each rank has a process, `owner` is the one of this process: it writes its own parts, and rank 0 the whole tensors.
+/// Writes the tensors of the `--output` flags. `outcome` must contain the views that `watched_views`
+/// returned; `text` prints to standard output. `owner` is the rank of this process in a job with one process
+/// per rank: it writes its own parts, and rank 0 writes whole tensors.
 ///
 /// # Errors
-/// A file that cannot be written, parts that do not make up a whole.
+/// A file cannot be written, or parts do not form a whole tensor.
 pub fn write_outputs(
     plans: &[Plan],
     outcome: &SimOutcome,

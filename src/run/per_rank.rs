@@ -1,11 +1,11 @@
-//! Outputs that are judged and written by rank: `--expect T3@local=…`, `--output T3@local=…`.
+//! Outputs that are judged and written per rank: `--expect T3@local=…`, `--output T3@local=…`.
 //!
-//! Each rank's part is compared by itself, so ranks that hold the same elements may hold different values. An output that is also
-//! expected as a whole is not judged so.
+//! Each part is compared separately, so ranks that hold the same elements may hold different values. An
+//! output that is also expected as a whole is not judged per rank.
 
 use crate::plan::{IoBinding, Plan};
 
-/// Marks the outputs that are judged by rank: those named by `local`, and not by `whole`.
+/// Marks the outputs that are judged per rank: those in `local` but not in `whole`.
 pub fn mark(plans: &mut [Plan], local: &[&str], whole: &[&str]) {
     for port in plans.iter_mut().flat_map(|it| &mut it.outputs) {
         port.is_compared_per_rank =
@@ -13,7 +13,7 @@ pub fn mark(plans: &mut [Plan], local: &[&str], whole: &[&str]) {
     }
 }
 
-/// Marks the outputs of another program that correspond, by position, to marked ones.
+/// Marks the outputs that correspond, by position, to the marked outputs of `like`.
 pub fn mark_corresponding(plans: &mut [Plan], like: &[Plan]) {
     let Some(like) = like.first() else { return };
     for plan in plans {
@@ -24,7 +24,8 @@ pub fn mark_corresponding(plans: &mut [Plan], like: &[Plan]) {
     }
 }
 
-/// Commentary: which ranks hold no part of a tensor, and which outputs are not compared between ranks.
+/// Returns notes about the ranks that hold no part of a tensor, and about outputs that are not compared
+/// between ranks.
 pub fn notes(plans: &[Plan], names: &[&str]) -> Vec<String> {
     let mut notes = Vec::new();
     for name in names {

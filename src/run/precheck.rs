@@ -1,7 +1,7 @@
-//! The check of a program before anything runs.
+//! Checks a program before it runs.
 //!
-//! Every process of a job checks for itself: the plans are those of all ranks and the check is deterministic, so all come to the same
-//! verdict without a message, and no rank waits for another one meanwhile.
+//! Every process of a job runs the check itself. It has the plans of all ranks and the check is
+//! deterministic, so all processes reach the same verdict without communication.
 
 use std::time::Instant;
 
@@ -17,24 +17,25 @@ use crate::{
     tool::Reporter,
 };
 
-/// Most instructions of all ranks that are checked where nobody asked for it.
+/// The maximum number of instructions, summed over all ranks, that are checked by default.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
 
-/// What happens with faults that the check finds.
+/// The reaction to faults that the check finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CheckMode {
-    /// They end the run before it begins, with exit code 7.
+    /// Report faults and exit with code 7 before the program runs.
     Error,
-    /// They are printed, and the program runs.
+    /// Report faults and run the program.
     Warn,
-    /// Nothing is checked.
+    /// Do not check.
     Off,
 }
 
-/// Checks the plans of all ranks. A deadlock is left to the run, which reports it by itself before any GPU is touched (exit code 4).
+/// Checks the plans of all ranks. A deadlock is not reported here: the run reports it before it uses a GPU
+/// (exit code 4).
 ///
 /// # Errors
-/// The verdict over a program with faults.
+/// The verdict on a program with faults.
 pub fn check_before_run(
     (mode, model): (CheckMode, OrderingModel),
     sources: &[Source],
@@ -48,7 +49,7 @@ pub fn check_before_run(
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     if instructions > MAX_INSTRUCTIONS {
         say(format!(
-            "# not checked: {instructions} instructions are more than {MAX_INSTRUCTIONS}; `hir-opt --check` checks them"
+            "# not checked: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; use `hir-opt --check`"
         ));
         return Ok(());
     }
@@ -59,7 +60,7 @@ pub fn check_before_run(
     }
     let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
     for (text, it) in report.findings.iter().map(|it| it.diagnostic(plans, sources)) {
-        // The run warns of unwritten reads itself, with those that only a value decides.
+        // The run reports unwritten reads itself, including those that depend on values.
         if it.severity() == Severity::Error {
             found[text].push(it);
         }

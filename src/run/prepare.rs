@@ -1,4 +1,4 @@
-//! From a file's name to plans that are ready to run, or to what is wrong with it.
+//! Reads programs from files and plans them, or returns the diagnostics.
 
 use grammar::{
     codes::Code,
@@ -20,26 +20,26 @@ use crate::{
     tool::reproducer::crash_reproducer,
 };
 
-/// Most bytes that the simulated ranks may hold together where nothing else is said.
+/// The default limit on the total memory of the simulated ranks, in bytes.
 pub const DEFAULT_MEMORY_LIMIT: usize = plan::limits::DEFAULT_MEMORY_LIMIT;
 
-/// Programs that are ready to run: one for all ranks, or one a rank.
+/// Planned programs: one for all ranks, or one for each rank.
 pub struct Prepared {
-    /// Their texts.
+    /// The source texts.
     pub sources: Vec<Source>,
     /// The plans, by rank.
     pub plans: Vec<Plan>,
-    /// Warnings, by text.
+    /// Warnings, by source text.
     pub warnings: Vec<Vec<Diagnostic>>,
-    /// Where the first program begins.
+    /// Span of the header of the first program.
     header: Span,
 }
 
 impl Prepared {
-    /// That the simulator may hold what all ranks of these plans hold.
+    /// Checks that the simulator may allocate the memory of all ranks of these plans.
     ///
     /// # Errors
-    /// More bytes than the limit.
+    /// The plans need more bytes than the limit.
     pub fn check_memory(&self, plans: &[Plan], limit: usize) -> Result<(), JobFailure> {
         match memory_limit_diagnostic(self.header, plans, limit) {
             Some(fault) => Err(JobFailure::Rejected(self.sources[0].clone(), vec![fault])),
@@ -48,16 +48,16 @@ impl Prepared {
     }
 }
 
-/// Which text each rank runs.
+/// The program files of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramFiles {
-    /// All ranks the same.
+    /// All ranks run the same program.
     One(String),
-    /// Rank `r` runs the `r`th.
+    /// Rank `r` runs program `r`.
     PerRank(Vec<String>),
 }
 
-/// `--program 0=a.hir,1=b.hir`.
+/// Parses the operand of `--program`: `0=a.hir,1=b.hir`.
 impl std::str::FromStr for ProgramFiles {
     type Err = String;
 
@@ -68,7 +68,7 @@ impl std::str::FromStr for ProgramFiles {
             let (rank, path) = item.split_once('=').ok_or_else(usage)?;
             let rank: usize = rank.trim().parse().map_err(|_| usage())?;
             if rank > 4096 {
-                return Err(format!("rank {rank} is out of reach"));
+                return Err(format!("rank {rank} exceeds the limit of 4096"));
             }
             ranks.resize(ranks.len().max(rank + 1), None);
             if ranks[rank].replace(path.trim().to_owned()).is_some() {
@@ -83,17 +83,17 @@ impl std::str::FromStr for ProgramFiles {
     }
 }
 
-/// Why a job ends without success.
+/// Why a job fails.
 #[derive(Debug)]
 pub enum JobFailure {
-    /// Diagnostics about a text.
+    /// A source text is rejected.
     Rejected(Source, Vec<Diagnostic>),
-    /// Anything else, with the exit code that it means.
+    /// Any other failure: exit code and message.
     Other(Exit, String),
 }
 
 impl JobFailure {
-    /// The exit code and what is wrong, in a line.
+    /// Returns the exit code and a one-line message.
     pub fn summary(&self) -> (Exit, String) {
         match self {
             Self::Rejected(source, diagnostics) => {
@@ -136,28 +136,28 @@ impl From<RunError> for JobFailure {
     }
 }
 
-/// What a program is prepared with.
+/// Options for preparing a program.
 pub struct PrepareOptions<'a> {
-    /// Number of ranks; `None`: the smallest world that holds every mesh.
+    /// Number of ranks; `None`: the smallest world that contains all meshes.
     pub ranks: Option<usize>,
-    /// What the world may take.
+    /// Limits on the size of the world.
     pub limits: plan::limits::Limits,
-    /// Which container of a text that holds several.
+    /// Index of the container in a text with several.
     pub container: Option<usize>,
-    /// Bindings of symbols.
+    /// Values of symbols (`--set`).
     pub bindings: &'a [Binding],
-    /// Whether the text is a reference: bindings of names that only the program under test has do not concern it.
+    /// True if the program is a reference. Bindings of symbols that it does not have are then ignored.
     pub is_reference: bool,
-    /// Inputs that are given: they bind symbolic extents.
+    /// Input flags, which bind symbolic extents.
     pub inputs: &'a [InputFlag],
-    /// Rewrites the program before it is planned.
+    /// Transforms the program before it is planned.
     pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), JobFailure>,
 }
 
-/// Reads, verifies, rewrites and plans programs.
+/// Reads, verifies, transforms and plans the programs.
 ///
 /// # Errors
-/// A file that does not read, a program that is rejected, a world that is too small.
+/// A file cannot be read, a program is rejected, or the world is too small.
 pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared, JobFailure> {
     let paths: Vec<&String> = match texts {
         ProgramFiles::One(path) => vec![path],
@@ -172,11 +172,11 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         programs.push(program);
         warnings.push(diagnostics);
     }
-    // Each program takes the bindings of its own scalars; one that no program has is a mistake.
+    // Each program takes the bindings of its own scalars. A binding that matches no program is an error.
     if let (ProgramFiles::PerRank(_), false) = (texts, setup.is_reference) {
-        let is_strange = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
-        let strange: Vec<Binding> = setup.bindings.iter().filter(is_strange).cloned().collect();
-        if let Err(fault) = apply_bindings(&mut programs[0], &strange) {
+        let is_unmatched = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
+        let unmatched: Vec<Binding> = setup.bindings.iter().filter(is_unmatched).cloned().collect();
+        if let Err(fault) = apply_bindings(&mut programs[0], &unmatched) {
             return Err(rejected(*fault));
         }
     }
@@ -193,7 +193,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         );
         return Err(JobFailure::Other(Exit::Environment, message));
     }
-    // Before anything is allocated for the ranks.
+    // Checked before anything is allocated for the ranks.
     let largest = (0..programs.len()).max_by_key(|text| plan::smallest_world(&programs[*text])).unwrap_or(0);
     if let Err(fault) = setup.limits.check_world(&programs[largest], ranks) {
         let mut diagnostics = warnings.swap_remove(largest);
@@ -222,7 +222,8 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
     }
 }
 
-/// The tensors of the first text that are planned with an element type that nothing computes with.
+/// Returns diagnostics for tensors with an element type that no engine can compute with, for the first
+/// program that has any.
 fn unsupported_dtypes(
     programs: &[Program],
     plans: &[Plan],
@@ -247,14 +248,14 @@ fn unsupported_dtypes(
     Some((text, faults))
 }
 
-/// Why the ranks are not simulated, where they would hold more than the limit.
+/// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.
 pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
     let found = sim::footprint(plans);
     if found.bytes <= limit {
         return None;
     }
     let message = format!(
-        "the simulated ranks need {} of memory where {} are allowed",
+        "the simulated ranks need {} of memory, but the limit is {}",
         size_text(found.bytes),
         size_text(limit)
     );
@@ -266,7 +267,7 @@ pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize
     Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 
-/// One program of a text, bound and rewritten, with the warnings about it.
+/// Reads one program, binds its symbols and transforms it. Returns its warnings as well.
 fn load(
     path: &str,
     setup: &PrepareOptions<'_>,
@@ -278,8 +279,8 @@ fn load(
     prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
 }
 
-/// One program of a text that is read already, bound and rewritten, with the warnings about it. One of several takes the
-/// bindings of its own scalars and leaves the others to the other programs.
+/// Binds the symbols of one program in a source text and transforms it. Returns its warnings as well. If
+/// `is_one_of_several`, bindings of other programs' symbols are ignored.
 pub(super) fn prepare_program(
     source: Source,
     setup: &PrepareOptions<'_>,
@@ -287,7 +288,7 @@ pub(super) fn prepare_program(
 ) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
     let path = &source.name;
     let (mut programs, mut diagnostics) = source.programs();
-    // Nothing is guessed where the command line says it.
+    // If the command line sets the protocol, the warning about an inferred protocol does not apply.
     if setup.bindings.iter().any(|it| it.name == P2P_PROTOCOL) {
         diagnostics.retain(|it| it.code != Code::LossyProtocol);
     }
@@ -299,12 +300,14 @@ pub(super) fn prepare_program(
     let chosen = match setup.container {
         None if count > 1 => {
             let message =
-                format!("`{path}` holds {count} containers: choose with `--container 0` to {}", count - 1);
+                format!("`{path}` has {count} containers: select one with `--container`, 0 to {}", count - 1);
             return Err(usage(message));
         }
         None => 0,
         Some(chosen) if chosen < count => chosen,
-        Some(chosen) => return Err(usage(format!("`--container {chosen}`: `{path}` holds {count}"))),
+        Some(chosen) => {
+            return Err(usage(format!("`--container {chosen}`: `{path}` has {count} containers")));
+        }
     };
     let mut program = programs.swap_remove(chosen);
     let concerns = |it: &&Binding| match is_one_of_several {

@@ -1,4 +1,5 @@
-//! One rank of a launched job: what a run needs around it so that all processes do the same and end alike.
+//! Runs one rank process of a launched job, so that all processes run the same programs and exit with the
+//! same code.
 
 use std::{io::Write, ops::ControlFlow, time::Duration};
 
@@ -17,18 +18,19 @@ use crate::{
     tool::{Reporter, print_line, sarif_log},
 };
 
-/// How a run ends: its exit code, and its last line.
+/// The result of a run in one process.
 pub struct RunVerdict {
     /// The exit code.
     pub exit: Exit,
-    /// What standard output ends with; `None` where standard error has said it.
+    /// The last line on standard output; `None` if standard error already has the message.
     pub line: Option<String>,
-    /// The same for other ranks' reports, in a line.
+    /// A one-line summary for the reports of other ranks.
     pub summary: String,
 }
 
-/// What all ranks have to hold alike: versions, options, texts of programs, contents of global inputs; and why there is no more
-/// to hold, which they have to agree on too.
+/// Collects everything that must be equal on all ranks: versions, options, program texts, and contents of
+/// global inputs. A file that cannot be read is returned as the failure and is part of the manifest too, so
+/// that all ranks agree on it.
 pub fn manifest(
     options: String,
     texts: &ProgramFiles,
@@ -49,7 +51,7 @@ pub fn manifest(
         let wrong = match path {
             "-" => (
                 Exit::Usage,
-                "every rank reads the program, and standard input is for one: name a file".to_owned(),
+                "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
             ),
             _ => match Source::open(path) {
                 Ok(source) => {
@@ -66,7 +68,7 @@ pub fn manifest(
     (manifest, failure.or(missing))
 }
 
-/// The programs as they are printed; a text that does not read, as it is.
+/// Returns the canonical text of the programs, or the text itself if it does not parse.
 fn canonical_text(source: &Source) -> String {
     let (programs, diagnostics) = source.programs();
     match grammar::diagnostic::has_errors(&diagnostics) {
@@ -75,8 +77,8 @@ fn canonical_text(source: &Source) -> String {
     }
 }
 
-/// One rank of a job: finds the others, lets `programs` run what there is to run, and ends with the exit code of all. Where the
-/// job is lost, rank 0's report ends with what `last` says.
+/// Joins the job as one rank, runs `programs`, and returns the exit code of the job. If the job is lost,
+/// `last` runs after rank 0's report.
 pub fn join(
     launch: &LaunchInfo,
     timeout: Duration,
@@ -89,14 +91,15 @@ pub fn join(
         Err(fault) => return screen.fail(fault.exit().into(), &fault.to_string()),
     };
     programs(&member).unwrap_or_else(|fault| {
-        // The watchdog ends the process; should it not, this does.
+        // The watchdog ends the process. If it does not, this does.
         member.watchdog.wait_for_end();
         fault.exit().into()
     })
 }
 
-/// Runs a program of a job, the `last` one perhaps: compares manifests with those of the other ranks, runs (or fails as all of
-/// them do), and comes to the exit code of all. Rank 0 tells. Breaks where no other program can follow.
+/// Runs one program of a job; `last` is set for the last one. Compares manifests with the other ranks, runs
+/// the program or returns the common failure, and agrees on the exit code. Rank 0 prints the report. Breaks
+/// if no other program can follow.
 ///
 /// # Errors
 /// The job is lost.
@@ -109,11 +112,11 @@ pub fn run(
 ) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
     member.begin_program();
-    // What is compared with other ranks now is what is read again below.
+    // The files that are compared with other ranks now are read again below.
     input_file::forget_read_files();
     let (manifest, failure) = manifest();
     let difference = member.compare_manifests(&manifest)?;
-    // Ranks of different jobs have nothing more to do with each other.
+    // Ranks of different jobs cannot continue together.
     let last = last || difference.is_some();
     let verdict = match difference {
         Some(difference) => {
@@ -132,7 +135,7 @@ pub fn run(
         return Ok(end);
     }
     match (verdict.exit == Exit::Success, others.split_first()) {
-        // A verdict holds for all ranks or for none.
+        // A success is reported only if all ranks succeed.
         (true, Some((first, more))) => {
             more.iter().for_each(|line| screen.message(line));
             print_report(first, "[FAILED]");
@@ -145,7 +148,8 @@ pub fn run(
     Ok(end)
 }
 
-/// Ends this process of a job that is lost, with its report and what `last` says where it is the one to tell.
+/// Returns the handler that ends this process when the job is lost. If this process has the report, it prints
+/// it and calls `last`.
 pub fn end_handler(last: impl Fn(Exit) + Send + 'static) -> EndProcess {
     Box::new(move |exit, report| {
         let exit = Exit::from(exit);
@@ -158,11 +162,11 @@ pub fn end_handler(last: impl Fn(Exit) + Send + 'static) -> EndProcess {
     })
 }
 
-/// Prints a report whose first line is the verdict.
+/// Prints a report. Its first line is the verdict and is printed last.
 fn print_report(report: &str, tag: &str) {
     let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
     let mut out = std::io::stdout().lock();
-    // Whoever reads this may be gone too; the process ends all the same.
+    // Standard output may be closed. The process ends in any case.
     let _ = notes.lines().try_for_each(|line| writeln!(out, "# {line}"));
     let _ = writeln!(out, "{tag} {verdict}").and_then(|()| out.flush());
 }

@@ -1,4 +1,4 @@
-//! Results of a run: ranks' parts put together, and faults in them named.
+//! Assembles the outputs of a run from the parts of all ranks, and explains faults in them.
 
 use super::RunError;
 use crate::{
@@ -14,30 +14,31 @@ use crate::{
 /// One tensor of the program after a run.
 #[derive(Clone, Debug)]
 pub struct OutputTensor {
-    /// The tensor's name.
+    /// Name of the tensor.
     pub name: String,
-    /// What all ranks hold together.
+    /// The whole tensor, assembled from all ranks.
     pub whole: AssembledTensor,
-    /// What each rank holds, by rank.
+    /// The parts, with their ranks.
     pub parts: Vec<(usize, DenseTensor)>,
-    /// Whether each rank's part is judged by itself.
+    /// True if each rank's part is judged separately.
     pub per_rank: bool,
-    /// What is wrong with it, whatever it is compared with: an element that nothing wrote, ranks that disagree.
+    /// A fault that is independent of the expected values: an element that nothing wrote, or ranks that hold
+    /// different values.
     pub fault: Option<String>,
 }
 
 impl OutputTensor {
-    /// What a rank holds, if it holds any.
+    /// Returns the part of a rank, if it has one.
     pub fn part(&self, rank: usize) -> Option<(NdArray, Option<&Shadow>)> {
         let (_, block) = self.parts.iter().find(|it| it.0 == rank)?;
         Some((NdArray { shape: block.shape.clone(), data: block.data.clone() }, block.shadow.as_ref()))
     }
 }
 
-/// The outputs of a run, in header order.
+/// Returns the outputs of a run, in header order.
 ///
 /// # Errors
-/// Parts that do not fit together: our bug, reported as such by the caller.
+/// Parts do not fit together. This is an internal error and the caller reports it as such.
 pub fn outputs(plans: &[Plan], outcome: &SimOutcome) -> std::result::Result<Vec<OutputTensor>, RunError> {
     let count = plans.first().map_or(0, |plan| plan.outputs.len());
     let mut results = Vec::with_capacity(count);
@@ -55,10 +56,10 @@ pub fn outputs(plans: &[Plan], outcome: &SimOutcome) -> std::result::Result<Vec<
     Ok(results)
 }
 
-/// Puts one tensor's parts together.
+/// Assembles a tensor from its parts.
 ///
 /// # Errors
-/// As `outputs`.
+/// The errors of `outputs`.
 pub fn assemble_output(
     parts: &[(usize, &IoBinding, DenseTensor)],
 ) -> std::result::Result<OutputTensor, RunError> {
@@ -111,8 +112,9 @@ fn output_fault(
     })
 }
 
-/// `, line 24, streamIdx=3 on 3 had not run when the outputs were read`: what was to write there and came too late, or
-/// who read before anything was written.
+/// Explains a wrong output: names an instruction that should have written it but ran too late, or an
+/// instruction that read unwritten elements. Returns text to append to a message:
+/// `; line 24, streamIdx=3 on 3 had not run when the outputs were read`.
 pub fn explain(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> String {
     let late = late_writers(plans, outcome, rank, output);
     if let Some(first) = late.first() {
@@ -134,7 +136,7 @@ pub fn explain(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize)
     )
 }
 
-/// The instruction to look at where an output is wrong: the first that `blame` names, if there is one.
+/// Returns the instruction to inspect for a wrong output, if any: the first one that `explain` names.
 pub fn culprit(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> Option<InstRef> {
     let reads = &outcome.notes.unwritten;
     let read = || reads.iter().find(|it| it.reader.rank == rank).or(reads.first());

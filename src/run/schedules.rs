@@ -1,6 +1,7 @@
-//! The schedules of a run: those that are named, all orders of the steps that conflict, or one order that a file gives.
+//! The schedules of a run: named schedules, all orders of conflicting steps, or one order from a file.
 //!
-//! A file has a line for each step: rank, instruction (its index in the rank's plan), step of the instruction. `#` begins a comment.
+//! A schedule file has one line per step: the rank, the index of the instruction in the rank's plan, and the
+//! step of the instruction. `#` begins a comment.
 
 use std::{fmt::Write, path::Path, sync::Arc};
 
@@ -16,28 +17,28 @@ use crate::{
     sim::{self, Schedule, ScheduleSet},
 };
 
-/// The schedules of a run, one after the other.
+/// An iterator over the schedules of a run.
 pub enum ScheduleIter {
-    /// Those that are named.
+    /// Named schedules.
     Named(std::vec::IntoIter<Schedule>),
-    /// All orders of the steps that conflict.
+    /// All orders of the conflicting steps.
     Explored {
         /// The orders.
         orders: Box<Orders>,
-        /// How many have been taken.
+        /// Number of orders returned so far.
         taken: usize,
     },
 }
 
 impl ScheduleIter {
-    /// The schedules for these plans.
+    /// Creates the schedules for these plans.
     ///
     /// # Errors
-    /// A program that is too large to list its orders, or that deadlocks; a file that does not read.
+    /// The program is too large to enumerate its orders, or a file cannot be read.
     pub fn new(schedules: &ScheduleSet, plans: &[Plan], matched: &CommMatching) -> Result<Self, JobFailure> {
         match schedules {
             ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
-            // A program that deadlocks does so in every order.
+            // A program that deadlocks does so in every order, so one schedule is enough.
             ScheduleSet::Explore(_) if crate::plan::sync::deadlocked_state(plans, matched).is_some() => {
                 Ok(Self::Named(vec![Schedule::Program].into_iter()))
             }
@@ -57,7 +58,7 @@ impl ScheduleIter {
         }
     }
 
-    /// How many schedules are left, if that is known.
+    /// Returns the number of remaining schedules, if it is known.
     pub fn remaining(&self) -> Option<usize> {
         match self {
             Self::Named(them) => Some(them.len()),
@@ -65,7 +66,7 @@ impl ScheduleIter {
         }
     }
 
-    /// What there is to say once all have been taken: `12 schedules`.
+    /// Returns the summary after all schedules have run: `12 schedules`.
     pub fn summary(&self, last: &Schedule, count: usize) -> String {
         match self {
             Self::Named(_) if count == 1 => format!("schedule {last}"),
@@ -107,7 +108,7 @@ impl Iterator for ScheduleIter {
     }
 }
 
-/// The steps of a file.
+/// Reads the steps of a schedule file.
 fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
     let cannot = |fault: &dyn std::fmt::Display| {
         JobFailure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
@@ -149,7 +150,8 @@ fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
     Ok(steps.into())
 }
 
-/// Steps as a file that `@FILE` reads, each with what it does; `title` stands on top.
+/// Formats steps as a schedule file for `@FILE`, with a comment for each step. `title` becomes the leading
+/// comment.
 pub fn format_steps(plans: &[Plan], steps: &[Step], title: &str) -> String {
     let mut text = String::new();
     title.lines().for_each(|line| _ = writeln!(text, "# {line}"));

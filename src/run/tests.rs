@@ -1,4 +1,4 @@
-//! The oracle on passes that go wrong: which pass, under which schedule, where.
+//! Tests that the oracle reports the pass, the schedule and the location of a miscompilation.
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -38,9 +38,9 @@ const fn pass(name: &'static str, run: Run) -> Pass {
 }
 
 static KEEP: Pass = pass("keep", |_, _, _| Ok(Change::Unchanged));
-/// Loses every wait for a stream.
+/// Removes every Synchronize.
 static RACER: Pass = pass("racer", |program, _, _| Ok(drop_all(program, &[Op::Synchronize])));
-/// Leaves the receiver alone.
+/// Removes the send and keeps the receive.
 static SILENCER: Pass = pass("silencer", |program, _, _| {
     let Some(first) = branches(program).first().copied() else { return Ok(Change::Unchanged) };
     if let Stmt::If(it) = &program.stmts[first] {
@@ -49,15 +49,15 @@ static SILENCER: Pass = pass("silencer", |program, _, _| {
     }
     Ok(Change::Changed)
 });
-/// Copies nothing.
+/// Removes every copy.
 static SLACKER: Pass = pass("slacker", |program, _, _| Ok(drop_all(program, &[Op::Set])));
-/// Hands the result out under another name.
+/// Returns the output a second time.
 static RENAMER: Pass = pass("renamer", |program, _, _| {
     let mut again = program.outputs.clone();
     program.outputs.append(&mut again);
     Ok(Change::Changed)
 });
-/// Leaves what rank 1 does, and says so.
+/// Keeps only the code of rank 1 and sets `%options rank=1`.
 static SPECIALIST: Pass = pass("specialist", |program, _, _| {
     let own = program.intern_int(1);
     program.options.insert("rank".to_owned(), own);
@@ -97,8 +97,8 @@ fn calls(passes: &[&'static Pass]) -> Vec<PassCall> {
     passes.iter().map(call).collect()
 }
 
-/// What is wrong, as far as texts tell: the failure, the message, the line, the notes.
-fn told(failure: &passes::PipelineError) -> String {
+/// Formats a failure: its text, and the message, line and notes of each diagnostic.
+fn format_failure(failure: &passes::PipelineError) -> String {
     let lines = LineIndex::new(TEXT);
     let about = |it: &Diagnostic| {
         format!("\n{} (line {})\n{}", it.message, lines.line(it.span().start), it.notes.join("\n"))
@@ -106,14 +106,14 @@ fn told(failure: &passes::PipelineError) -> String {
     failure.to_string() + &failure.error.diagnostics().iter().map(about).collect::<String>()
 }
 
-/// How a pipeline ends, checked after every pass.
+/// Runs a pipeline with verification after every pass, and formats the result.
 fn run(passes: &[&'static Pass]) -> String {
     let (mut programs, _) = grammar::read(TEXT);
     let lines = LineIndex::new(TEXT);
     let oracle = SimulationOracle { lines: &lines, ranks: None };
     let settings = Settings { verify: Verify::Semantic(&oracle), roundtrip: true };
     let result = passes::run(&mut programs[0], &calls(passes), settings, &mut |_| ());
-    result.map_or_else(|failure| told(&failure), |()| "done".to_owned())
+    result.map_or_else(|failure| format_failure(&failure), |()| "done".to_owned())
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn an_output_more_is_another_meaning() {
     assert_eq!(
         run(&[&RENAMER]),
         "pass `renamer` changed what the program means\n\
-         its outputs are float, float where they were float (line 1)\n"
+         its outputs have element types float, float; they had float (line 1)\n"
     );
 }
 

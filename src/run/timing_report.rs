@@ -1,4 +1,4 @@
-//! Times of a job on GPUs, for people and for programs.
+//! Formats the measured times of a job on GPUs as tables and as JSON.
 
 use std::time::Duration;
 
@@ -8,7 +8,8 @@ use crate::{
     plan::Plan,
 };
 
-/// The table of a timing, as nccl-tests prints them: in total, where sizes are of all outputs of one rank, and by line.
+/// Formats a timing as a table in the format of nccl-tests: one row for the whole program, whose size is that
+/// of all outputs of one rank, and one row for each source line.
 pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> Vec<String> {
     let bytes = |plan: &Plan| -> usize {
         plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size())).sum()
@@ -46,8 +47,8 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
             bus_factor: bus,
             fused_into: within,
         } = it;
-        // One without a time of its own says whose that is.
-        let (what, time_told) = match within {
+        // A line without its own time names the line that includes its time.
+        let (what, time_text) = match within {
             Some(line) => (format!("{what} in {line}"), "-".to_owned()),
             None => (what.clone(), format!("{time:.2}")),
         };
@@ -56,12 +57,12 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
             true => format!("{:>12} {:>12}", "-", "-"),
             false => format!("{rate:>12.2} {:>12.2}", rate * bus),
         };
-        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_told:>12} {rates}")
+        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_text:>12} {rates}")
     }));
     rows
 }
 
-/// The table of what issuing costs the host.
+/// Formats the cost of issuing the plan on the host as a table.
 pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<String> {
     let of = if ranks > 1 { format!(", rank {}, the furthest of {ranks}", host.rank) } else { String::new() };
     let mut rows = vec![
@@ -84,13 +85,13 @@ pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<String> {
     rows
 }
 
-/// Where the time of the whole program went.
+/// Formats the time spent in each phase of the process.
 pub fn phase_summary(phases: &[(String, Duration)]) -> String {
     let phase = |(what, time): &(String, Duration)| format!("{what} {:.2} s", time.as_secs_f64());
     format!("# rank 0: {}", phases.iter().map(phase).collect::<Vec<_>>().join(", "))
 }
 
-/// What was measured, for programs to read.
+/// Returns the measurements as JSON.
 pub fn json(ran: &GpuRunResult, plans: &[Plan], names: &[&str]) -> serde_json::Value {
     let mut value = serde_json::json!({ "program": names, "ranks": plans.len() });
     let mut add = |more: serde_json::Value| {

@@ -1,4 +1,4 @@
-//! One run of a world, and what went wrong in it: for those who judge many runs, and not for one verdict.
+//! Runs a world once and classifies failures, for callers that judge many runs.
 
 use grammar::ir::StmtId;
 
@@ -17,54 +17,54 @@ use crate::{
     sim::{InstRef, Schedule, SimError},
 };
 
-/// What went wrong in a run.
+/// A failed run.
 #[derive(Clone, Debug)]
 pub struct RunFailure {
-    /// Under which schedule.
+    /// The schedule of the run.
     pub schedule: Schedule,
-    /// Of what kind it is.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// What happened, in a line.
+    /// A one-line message.
     pub message: String,
-    /// More lines about it.
+    /// Further lines of the report.
     pub report: Vec<String>,
-    /// The instruction to look at.
+    /// The instruction to inspect, if known.
     pub inst_ref: Option<InstRef>,
-    /// The output that is wrong, by position.
+    /// Position of the wrong output, if any.
     pub output: Option<usize>,
 }
 
-/// Kinds of things that go wrong.
+/// Kinds of failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum FailureKind {
-    /// A deadlock: a rank waits for what never happens.
+    /// A deadlock: a rank waits for an operation that no rank ever performs.
     NeverCompletes,
     /// A deadlock: a rank waits for itself.
     SelfWait,
-    /// A deadlock: ranks wait for each other.
+    /// A deadlock: ranks wait for each other in a cycle.
     CyclicWait,
-    /// An output differs from what is expected.
+    /// An output differs from the expected value.
     WrongOutput,
     /// An output has elements that nothing wrote.
     UnwrittenOutput,
-    /// An output has elements of which ranks hold different values.
+    /// An output has elements for which ranks hold different values.
     ReplicasDiffer,
-    /// The program stops: it asks for something that has no meaning or is not supported.
+    /// The program stops: it has no defined behaviour, or an operation is not supported.
     ProgramError,
 }
 
-/// What a run gave.
+/// The result of a successful run.
 pub struct RunResult {
     /// The outputs.
     pub outputs: Vec<results::OutputTensor>,
-    /// Whether no number was rounded.
+    /// True if no value was rounded.
     pub exact: bool,
 }
 
-/// Runs a world once on `exact` inputs.
+/// Runs a world once.
 ///
 /// # Errors
-/// What went wrong.
+/// The failure of the run.
 pub fn run_trial(
     plans: &[Plan],
     inputs: &[Vec<Data>],
@@ -137,7 +137,7 @@ impl RunFailure {
         }
     }
 
-    /// The statement to look at.
+    /// Returns the rank and the statement to inspect.
     pub fn stmt(&self, plans: &[Plan]) -> Option<(usize, StmtId)> {
         let at = self.inst_ref?;
         let plan = plans.get(at.rank)?;
@@ -145,7 +145,7 @@ impl RunFailure {
     }
 }
 
-/// The instruction that waits for what never happens, or the first of those that wait for each other.
+/// Returns the instruction that waits forever, or the first instruction of a cycle.
 fn waiting_inst(deadlock: &Deadlock) -> Option<InstRef> {
     let wait = match &deadlock.cause {
         Cause::Cycle { ranks, .. } => deadlock.waits.iter().find(|it| ranks.contains(&it.inst_ref.rank)),

@@ -1,11 +1,12 @@
-//! `--expect=unsharded`: what a program means when every sharding, stream axis and communication is erased.
+//! `--expect=unsharded`: evaluates a program with all shardings, stream axes and communications erased.
 //!
-//! Each tensor is one buffer of its logical shape on one rank, and each operator becomes instructions on whole tensors
-//! (`operators`). Nothing of this is shared with the planner of shards, with resharding, with the passes or with what puts
-//! shards together, so that a fault in one of those shows as a difference. What it shares with them is the text's
-//! reader, the evaluation of scalars and the simulator's definition of each instruction.
+//! Each tensor is one buffer of its logical shape on one rank, and each operator becomes instructions on
+//! whole tensors (`operators`). This code shares nothing with the sharded planner, with resharding, with the
+//! passes or with the assembly of shards, so that a fault in one of those shows as a difference. It shares
+//! only the parser, the evaluation of scalars and the simulator's implementation of each instruction.
 //!
-//! Every tensor is a value: one statement gives it, in a buffer of its own, and no name is a view of another one.
+//! Tensors have value semantics: one statement defines each tensor, in its own buffer, and no tensor is a
+//! view of another.
 
 mod construct;
 mod operators;
@@ -40,39 +41,43 @@ use crate::{
     source::Source,
 };
 
-/// What the outputs of `plans` have to be: those of the program before passes, without shardings, on the same inputs.
+/// Returns the outputs of the program before passes, without shardings, on the same inputs, as expectations
+/// for `plans`.
 ///
 /// # Errors
-/// As `plan`; a program for each rank, inputs that are given or made shard by shard, more memory than the limit.
+/// The errors of `plan_unsharded`. Each rank has its own program, inputs are given or generated shard by
+/// shard, or the plan exceeds the memory limit.
 pub fn unsharded_expectations(
     sources: &[Source],
     setup: &PrepareOptions<'_>,
     memory_limit: usize,
-    filling: &InputSpec,
+    input_spec: &InputSpec,
     plans: &[Plan],
 ) -> std::result::Result<Vec<Expectation>, JobFailure> {
     let usage = |message: String| JobFailure::Other(Exit::Usage, format!("`--expect=unsharded`: {message}"));
     let [source] = sources else {
-        return Err(usage("`--program` gives each rank its own program, and one is needed".to_owned()));
+        return Err(usage(
+            "`--program` gives each rank its own program, but a single program is needed".to_owned(),
+        ));
     };
-    if filling.generator.kind == InputKind::Rank {
-        return Err(usage("`--inputs rank` fills shards, and whole tensors are needed".to_owned()));
+    if input_spec.generator.kind == InputKind::Rank {
+        return Err(usage("`--inputs rank` fills shards, but whole tensors are needed".to_owned()));
     }
-    if let Some(flag) = filling.flags.iter().find(|it| it.local) {
+    if let Some(flag) = input_spec.flags.iter().find(|it| it.local) {
         return Err(usage(format!("`--input {}@local` gives shards; give the whole tensor", flag.name)));
     }
     let setup = PrepareOptions { passes: &|_, _| Ok(()), ..*setup };
     let (source, program, _) = prepare_program(source.clone(), &setup, false)?;
     let rejected = |fault| JobFailure::Rejected(source.clone(), vec![fault]);
-    let erased = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
-    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &erased, memory_limit) {
+    let unsharded = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
+    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &unsharded, memory_limit) {
         return Err(rejected(fault));
     }
-    if let Some(message) = input_mismatch(plans, &erased) {
+    if let Some(message) = input_mismatch(plans, &unsharded) {
         return Err(usage(format!("without shardings the program {message}")));
     }
-    let inputs = filling.fill_corresponding(plans, &erased)?;
-    let (mut found, notes) = simulated_expectations(&erased, inputs, "the program without shardings")?;
+    let inputs = input_spec.fill_corresponding(plans, &unsharded)?;
+    let (mut found, notes) = simulated_expectations(&unsharded, inputs, "the program without shardings")?;
     let exact = notes.exactness.is_exact();
     found.iter_mut().for_each(|it| it.source = ExpectationSource::Reference { exact });
     Ok(found)
@@ -80,11 +85,11 @@ pub fn unsharded_expectations(
 
 type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 
-/// The plan of the program without shardings, for a world of one rank.
+/// Plans the program without shardings, for a world of one rank.
 ///
 /// # Errors
-/// A program that is lowered already: it holds communications, streams, storage, loops or launches. An operator that does
-/// not run, a scalar without a value, a tensor that is written twice.
+/// The program is already lowered: it contains communications, streams, storage, loops or launches. An
+/// operator is not supported, a scalar has no value, or a tensor is written twice.
 pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
     let plan = Plan::empty(0, 1, vec!["main".to_owned()]);
     let mut eraser = UnshardedPlanner {
@@ -106,12 +111,12 @@ struct UnshardedPlanner<'p> {
     program: &'p Program,
     lines: &'p LineIndex,
     scalars: Scalars<'p>,
-    /// The latest value of each tensor.
+    /// The current value of each tensor.
     values: Vec<Option<View>>,
-    /// Arrays of scalars by the symbols that statements call them.
+    /// Arrays of scalars, by the symbol that names them.
     arrays: FxHashMap<SymbolId, ExprId>,
     plan: Plan,
-    /// The statement that is erased.
+    /// Span of the statement that is being planned.
     span: Span,
 }
 
@@ -187,9 +192,9 @@ impl UnshardedPlanner<'_> {
         debug_assert_eq!(out.tensor(), Some(tensor));
         if self.values[tensor.index()].is_some() {
             let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` is written again: what has no storage has one value");
+            let message = format!("`{name}` is written again: without storage a tensor has a single value");
             let it = self.diagnostic(Code::InvalidReference, message);
-            return Err(Box::new(it.help("give the second result a name of its own")));
+            return Err(Box::new(it.help("give the second result another name")));
         }
         let args: Vec<TensorId> = operands(it);
         let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
@@ -204,7 +209,7 @@ impl UnshardedPlanner<'_> {
 
     // ---- tensors
 
-    /// A new buffer of the tensor's logical shape.
+    /// Creates a buffer with the logical shape of the tensor.
     fn buffer(&mut self, tensor: TensorId) -> Result<View> {
         let shape = self.shape(tensor)?;
         let dtype = self.dtype(tensor);
@@ -216,7 +221,7 @@ impl UnshardedPlanner<'_> {
         Ok(View::contiguous(self.plan.buffers.len() as u32 - 1, shape))
     }
 
-    /// Extents of the logical axes that are no reductions.
+    /// Returns the extents of the logical axes, without reduction axes.
     fn shape(&self, tensor: TensorId) -> Result<Vec<usize>> {
         let (mut shape, mut elements) = (Vec::new(), 1usize);
         for axis in self.program.dimensions(tensor) {
@@ -225,7 +230,7 @@ impl UnshardedPlanner<'_> {
                 self.scalars.int(it.expanded.unwrap_or(it.extent)).map_err(|it| self.scalar_fault(it))?;
             let Some(extent) = usize::try_from(value).ok().filter(|_| !it.is_ragged) else {
                 let message =
-                    format!("`{}` of extent {value} is no dimension", axis_text(self.program, axis));
+                    format!("`{}` of extent {value} is not a valid dimension", axis_text(self.program, axis));
                 return Err(self.diagnostic(Code::Unsupported, message));
             };
             elements = elements.saturating_mul(extent.max(1));
@@ -239,7 +244,8 @@ impl UnshardedPlanner<'_> {
         Ok(shape)
     }
 
-    /// As the planner has it: dialects before September 2024 print no type, and mean float.
+    /// Returns the element type, as in the sharded planner: dialects before September 2024 print no type,
+    /// which means float.
     fn dtype(&self, tensor: TensorId) -> DType {
         self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
     }
@@ -247,7 +253,7 @@ impl UnshardedPlanner<'_> {
     fn value(&self, tensor: TensorId) -> Result<View> {
         self.values[tensor.index()].clone().ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
-            self.diagnostic(Code::UndefinedTensor, format!("no statement gives `{name}` a value"))
+            self.diagnostic(Code::UndefinedTensor, format!("no statement defines `{name}`"))
         })
     }
 
@@ -264,14 +270,14 @@ impl UnshardedPlanner<'_> {
         }
     }
 
-    // ---- faults
+    // ---- diagnostics
 
     fn diagnostic(&self, code: Code, message: String) -> Box<Diagnostic> {
         Box::new(Diagnostic::new(code, self.span, format!("{message} (`--expect=unsharded`)"), "here"))
     }
 
     fn lowered(&self, what: &str) -> Box<Diagnostic> {
-        let message = format!("{what} has no meaning without shardings: the program is lowered");
+        let message = format!("{what} has no meaning without shardings: the program is already lowered");
         let it = self.diagnostic(Code::InvalidReference, message);
         Box::new(it.help(
             "compare with the program that it was lowered from: `--reference SPEC.hir`, or give that program and `--passes`",
@@ -299,7 +305,7 @@ impl UnshardedPlanner<'_> {
     }
 }
 
-/// The tensors that an operator reads, positional ones first.
+/// Returns the tensors that an operator reads, positional operands first.
 fn operands(it: &OpStmt) -> Vec<TensorId> {
     let keyed = it.attrs.iter().filter_map(|(_, attr)| attr.tensor());
     Program::tensors_of(&it.args).chain(keyed).collect()

@@ -1,9 +1,9 @@
-//! Warnings about reads of memory that nothing has written.
+//! Warns about reads of unwritten memory.
 //!
-//! A read is every element that a statement takes from memory: an operand of a computation, and the source of a copy, a send
-//! or a collective whose data some rank receives. Only the elements that the statement's views name count, not the buffers
-//! that they lie in. Elements that were moved or computed from unwritten ones are not reported again: the warning is at the
-//! first read. The caller's read of the outputs is judged by `results`.
+//! A read is an element that a statement takes from memory: an operand of a computation, or the source of a
+//! copy, a send or a collective whose data some rank receives. Only the elements of the statement's views
+//! count, not the whole buffers. Elements that were copied or computed from unwritten ones are not reported
+//! again: the warning is at the first read. Reads of the outputs by the caller are judged in `results`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ use crate::{
     source::Source,
 };
 
-/// Most ranks that a note lists.
+/// The maximum number of ranks that a note lists.
 const MAX_RANKS: usize = 16;
 
-/// The reads of one or several runs, folded by statement and tensor.
+/// The unwritten reads of one or several runs, merged by statement and tensor.
 #[derive(Debug, Default)]
 pub struct UnwrittenReads {
     found: BTreeMap<ReadSite, SiteReads>,
 }
 
-/// A statement and a tensor that it reads. The order is that of the texts.
+/// A statement and a tensor that it reads, ordered by source text and line.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ReadSite {
     text: usize,
@@ -35,21 +35,21 @@ struct ReadSite {
 
 #[derive(Debug)]
 struct SiteReads {
-    /// Unwritten elements and all elements of the read that lacks the most.
+    /// The read with the most unwritten elements: their number, and the number of all its elements.
     worst: (usize, usize),
-    /// The ranks that read.
+    /// The reading ranks.
     ranks: BTreeSet<usize>,
-    /// The ranks whose memory they read.
+    /// The ranks that own the memory.
     owners: BTreeSet<usize>,
-    /// The iterations in which they read, in order of discovery.
+    /// The first iteration that reads unwritten elements.
     first: String,
     iterations: BTreeSet<String>,
-    /// The first schedule that shows it.
+    /// The first schedule with such a read.
     schedule: Schedule,
 }
 
 impl UnwrittenReads {
-    /// Adds the reads of a run; each rank runs the text of its number, and the last one where there are fewer.
+    /// Adds the reads of a run. Rank `r` runs source text `r`, or the last one if there are fewer (`texts`).
     pub fn add(&mut self, plans: &[Plan], notes: &RunNotes, schedule: &Schedule, texts: usize) {
         for read in &notes.unwritten {
             let Some(plan) = plans.get(read.reader.rank) else { continue };
@@ -78,7 +78,7 @@ impl UnwrittenReads {
         }
     }
 
-    /// The warnings about each text, sorted by line and tensor.
+    /// Returns the warnings by source text, sorted by line and tensor.
     pub fn warnings(&self, sources: &[Source]) -> Vec<Vec<Diagnostic>> {
         let mut texts: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
         for (key, reads) in &self.found {
@@ -120,7 +120,7 @@ impl SiteReads {
     }
 }
 
-/// `rank 1`, `ranks 0 1 2 3`, and a count where there are many.
+/// Formats ranks: `rank 1`, `ranks 0 1 2 3`, and the number of the remaining ones.
 fn format_ranks(them: &BTreeSet<usize>) -> String {
     let numbers: Vec<String> = them.iter().take(MAX_RANKS).map(ToString::to_string).collect();
     let rest = match them.len().saturating_sub(MAX_RANKS) {

@@ -1,4 +1,4 @@
-//! One job: a program on a world of simulated ranks, and what its results are judged by.
+//! Runs a program on simulated ranks and judges its outputs.
 
 use super::{
     RunError,
@@ -18,39 +18,39 @@ use crate::{
     sim::{self, RunNotes, Schedule, SimOutcome},
 };
 
-/// A tensor that results are compared with.
+/// A tensor that an output is compared with.
 pub struct Expectation {
-    /// Where it comes from, for the verdict.
+    /// Description of the source, for the verdict.
     pub source_name: String,
-    /// The output that it is for: by position, or by name.
+    /// The output to compare.
     pub output: OutputRef,
-    /// Its value.
+    /// The expected value.
     pub tensor: NdArray,
-    /// Its value without rounding, if it is one of a simulated run that rounded.
+    /// The f64 shadow of the value, if it comes from a simulated run that rounded.
     pub shadow: Option<Shadow>,
-    /// How it was found.
+    /// How the expected value was computed.
     pub source: ExpectationSource,
 }
 
-/// How a tensor that results are compared with was found.
+/// How the expected value of an output was computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExpectationSource {
-    /// A file or a literal.
+    /// Given by the user, as a file or a literal.
     UserProvided,
-    /// The simulator, from the plans that are judged.
+    /// Computed by the simulator from the plans under test.
     Simulated {
-        /// Whether that run rounded nothing.
+        /// True if that run rounded nothing.
         exact: bool,
     },
-    /// The simulator, from another program.
+    /// Computed by the simulator from another program.
     Reference {
-        /// Whether that run rounded nothing.
+        /// True if that run rounded nothing.
         exact: bool,
     },
 }
 
 impl ExpectationSource {
-    /// Whether it was found without rounding, as far as that is known.
+    /// Returns true if the value was computed without rounding, as far as that is known.
     fn is_exact(self) -> bool {
         match self {
             Self::UserProvided => true,
@@ -59,23 +59,24 @@ impl ExpectationSource {
     }
 }
 
-/// What decides how near results have to be.
+/// The criteria that select a tolerance.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Criteria {
-    /// What the user says.
+    /// The tolerance given by the user.
     pub user_tolerance: Option<RtolAtol>,
-    /// Whether the run that is judged rounded nothing, if that is known.
+    /// Whether the run under test rounded nothing; `None` if unknown.
     pub exact: Option<bool>,
-    /// Whether inputs were read from files.
+    /// True if inputs were read from files.
     pub reads_files: bool,
-    /// Whether results come from GPUs, which have no shadows.
+    /// True if the results come from GPUs, which compute no shadows.
     pub on_gpus: bool,
 }
 
 impl Criteria {
-    /// How near results have to be to what was found in some way: equal where nothing was rounded, else by their shadows,
-    /// else within the tolerance for the element type and for the program's own rounding error. Inputs from files are
-    /// compared with that tolerance in any case, and so is what rounds without a shadow.
+    /// Returns the tolerance for a comparison. A user tolerance takes precedence. Otherwise the values must
+    /// be equal if nothing was rounded; else they are compared by their shadows if both runs were simulated;
+    /// else within the tolerance of the element type and the rounding error of the program. The last rule
+    /// also applies if inputs come from files, or if the run rounds without a shadow.
     pub fn tolerance_for(&self, basis: ExpectationSource, has_shadows: bool) -> Tolerance {
         let is_exact = self.exact == Some(true);
         match (self.user_tolerance, basis) {
@@ -98,21 +99,21 @@ impl Criteria {
     }
 }
 
-/// Names an output.
+/// Identifies an output.
 pub enum OutputRef {
-    /// By place in the header.
+    /// Position in the program header.
     Position(usize),
-    /// By name.
+    /// Name of the tensor.
     Name(String),
-    /// By place in the header, a rank's own part of it.
+    /// Position in the program header, and the rank whose part is meant.
     RankPart(usize, usize),
 }
 
-/// What a program's own results are under the plainest schedule. A program whose results depend on the schedule has a
-/// race, so runs under other schedules are compared with it where nothing else is given.
+/// Returns a program's own outputs under schedule `program`. If no other expectation is given, runs under
+/// other schedules are compared with these: a program whose outputs depend on the schedule has a race.
 ///
 /// # Errors
-/// As the run itself; results that are faulty even so.
+/// The run fails, or its outputs are faulty under this schedule.
 pub fn program_order_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
@@ -120,10 +121,11 @@ pub fn program_order_expectations(
     simulated_expectations(plans, inputs, "schedule program").map(|it| it.0)
 }
 
-/// The simulator's results under the plainest schedule, named `origin`, and what it noted about the run.
+/// Returns the simulator's outputs under schedule `program`, with `origin` as their source name, and the
+/// notes of the run.
 ///
 /// # Errors
-/// As `self_reference`.
+/// The errors of `program_order_expectations`.
 pub fn simulated_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
@@ -138,8 +140,8 @@ pub fn simulated_expectations(
     Ok((expectations(outputs, origin, ExpectationSource::Simulated { exact }), outcome.notes))
 }
 
-/// How a program's inputs differ from those of the program that it has to agree with. Inputs correspond by position: they
-/// have to be the same tensors, whatever their sharding.
+/// Returns a message if the inputs of `found` differ from those of `wanted`. Inputs correspond by position
+/// and must be the same tensors; their sharding may differ.
 pub(super) fn input_mismatch(wanted: &[Plan], found: &[Plan]) -> Option<String> {
     let (mine, theirs) = (wanted.first()?, found.first()?);
     if mine.inputs.len() != theirs.inputs.len() {
@@ -158,7 +160,8 @@ pub(super) fn input_mismatch(wanted: &[Plan], found: &[Plan]) -> Option<String> 
     })
 }
 
-/// Outputs as what is expected of another run; by rank where they are judged so.
+/// Converts outputs to expectations of another run. Outputs that are judged per rank give one expectation for
+/// each rank.
 pub fn expectations(
     outputs: Vec<results::OutputTensor>,
     origin: &str,
@@ -184,16 +187,17 @@ pub fn expectations(
     found
 }
 
-/// How to simulate the plans: with f64 shadows unless they might take more than `MEMORY_LIMIT`.
+/// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed
+/// `DEFAULT_MEMORY_LIMIT`.
 pub fn simulation_options(plans: &[Plan], watch: Vec<ViewOnRank>) -> sim::SimOptions {
     let bytes = sim::footprint(plans).bytes.saturating_add(sim::shadow_bytes(plans));
     sim::SimOptions { watch, without_shadows: bytes > DEFAULT_MEMORY_LIMIT, ..sim::SimOptions::default() }
 }
 
-/// Runs a program once, as `simulation` decides.
+/// Simulates a program once with `simulation_options`.
 ///
 /// # Errors
-/// What the simulator finds.
+/// The faults that the simulator reports.
 pub fn simulate(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
@@ -209,15 +213,16 @@ pub fn simulate(
     )?)
 }
 
-/// Runs a specification on the same inputs, in program order, and takes its outputs as what is expected.
+/// Runs the reference program at `path` on the same inputs, under schedule `program`, and returns its outputs
+/// as expectations.
 ///
 /// # Errors
-/// As `prepare` and `simulate`; a specification whose own results are faulty.
+/// The errors of `prepare` and `simulate`. The outputs of the reference are faulty themselves.
 pub fn reference_expectations(
     path: &str,
     setup: &PrepareOptions<'_>,
     memory_limit: usize,
-    filling: &InputSpec,
+    input_spec: &InputSpec,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, JobFailure> {
     let mut prepared = prepare(&ProgramFiles::One(path.to_owned()), setup)?;
@@ -226,35 +231,35 @@ pub fn reference_expectations(
     if let Some(message) = input_mismatch(plans, &prepared.plans) {
         return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
-    let inputs = filling.fill_corresponding(plans, &prepared.plans)?;
+    let inputs = input_spec.fill_corresponding(plans, &prepared.plans)?;
     let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, Vec::new())?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(
             Exit::Rejected,
-            format!("the reference `{path}` is faulty itself: {fault}"),
+            format!("the outputs of the reference `{path}` are faulty: {fault}"),
         ));
     }
     let exact = outcome.notes.exactness.is_exact();
     Ok(expectations(outputs, path, ExpectationSource::Reference { exact }))
 }
 
-/// The verdict on one run.
+/// The verdict on the outputs of one run.
 pub struct OutputVerdict {
     /// The exit code.
     pub exit: Exit,
-    /// The last line.
+    /// The verdict line.
     pub line: String,
     /// The outputs.
     pub outputs: Vec<results::OutputTensor>,
-    /// The output that is wrong, by position.
+    /// Position of the wrong output, if any.
     pub wrong_output: Option<usize>,
 }
 
 /// Judges the outputs of a run.
 ///
 /// # Errors
-/// Parts that do not fit together.
+/// The parts of an output do not fit together.
 pub fn judge_outputs(
     plans: &[Plan],
     outcome: &SimOutcome,
@@ -282,7 +287,7 @@ pub fn judge_outputs(
         });
         let Some((at, output)) = found else {
             return Ok(failed(
-                format!("{} has an output more than the program", expectation.source_name),
+                format!("{} has more outputs than the program", expectation.source_name),
                 outputs,
                 None,
             ));
@@ -292,14 +297,14 @@ pub fn judge_outputs(
         let expected = ShadowedTensor { tensor: &expectation.tensor, shadow: expectation.shadow.as_ref() };
         let (name, own, difference) = match &expectation.output {
             OutputRef::Position(_) | OutputRef::Name(_) if output.per_rank && whole.conflict.is_some() => {
-                let message = "ranks hold different values, and one whole tensor is expected".to_owned();
+                let message = "ranks hold different values, but one whole tensor is expected".to_owned();
                 (output.name.clone(), None, Err(message))
             }
             OutputRef::Position(_) | OutputRef::Name(_) => {
                 (output.name.clone(), None, compare(whole.shadowed(), expected, agreement))
             }
             OutputRef::RankPart(_, rank) => {
-                let part = output.part(*rank).ok_or_else(|| "it holds nothing".to_owned());
+                let part = output.part(*rank).ok_or_else(|| "the rank holds no part of it".to_owned());
                 let difference = part.and_then(|(tensor, shadow)| {
                     compare(ShadowedTensor { tensor: &tensor, shadow }, expected, agreement)
                 });
@@ -343,7 +348,8 @@ pub fn judge_outputs(
             ));
         }
     }
-    // A part that nothing was compared with must not pass beside parts that were.
+    // If some parts of an output are compared, all must be. Otherwise a part without an expectation would
+    // pass.
     let missing = outputs.iter().enumerate().find_map(|(at, output)| {
         let expected = |rank: usize| {
             expectations
@@ -355,7 +361,8 @@ pub fn judge_outputs(
         lacks.first().filter(|_| !has.is_empty()).map(|rank| (at, *rank))
     });
     if let Some((at, rank)) = missing {
-        let message = format!("{} of rank {rank}: nothing is expected of this rank", outputs[at].name);
+        let message =
+            format!("{} of rank {rank}: no expected value is given for this rank", outputs[at].name);
         return Ok(failed(message, outputs, Some(at)));
     }
     let mut claims = Vec::new();
@@ -367,7 +374,7 @@ pub fn judge_outputs(
     if is_exact {
         allowed = vec!["exact".to_owned()];
     } else {
-        // Results that happen to be equal are no claim about the run.
+        // If the results are equal although rounding was allowed, "exact" is not reported.
         allowed.retain(|it| it != "exact");
     }
     if undetermined > 0 {
@@ -381,7 +388,7 @@ pub fn judge_outputs(
     Ok(OutputVerdict { exit: Exit::Success, line, outputs, wrong_output: None })
 }
 
-/// How many ranks' own parts of each output were found equal to what.
+/// Number of ranks whose parts agreed, by output and source.
 #[derive(Default)]
 struct ComparedParts(Vec<(String, String, usize)>);
 
@@ -393,7 +400,7 @@ impl ComparedParts {
         }
     }
 
-    /// `T3@local: 4 ranks' own parts equal to @ref.%r.npy`.
+    /// Formats the results: `T3@local: 4 ranks' own parts equal to @ref.%r.npy`.
     fn claims(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|(name, origin, ranks)| match ranks {
             1 => format!("{name}@local: 1 rank's own part equal to {origin}"),
@@ -402,12 +409,13 @@ impl ComparedParts {
     }
 }
 
-/// Whether the program ends on another stream than the one it began on: its caller reads the outputs there.
+/// Returns a note if the stream at the end of the program is not the stream at its entry. The caller reads
+/// the outputs on the stream at the end.
 pub fn final_stream_note(plans: &[Plan]) -> Option<String> {
     let plan = plans.first()?;
     let last = plan.code.last().filter(|inst| inst.kind == InstKind::ReadOutputs)?;
     (last.stream != 0).then(|| {
         let name = &plan.streams[last.stream as usize];
-        format!("the program ends on {name}, not on the one it began on: outputs are read there")
+        format!("the program ends on {name}, not on the stream it began on: outputs are read on {name}")
     })
 }

@@ -1,4 +1,4 @@
-//! What happens when an actor goes on: hosts issue, streams run, and those that waited are woken up.
+//! Advances actors: hosts issue instructions, streams run them, and waiting actors wake up.
 
 use super::{
     InstRef, SimError, SimOptions, SimOutcome,
@@ -12,7 +12,7 @@ use crate::plan::{
 };
 
 impl Machine<'_> {
-    /// Goes on until nothing may happen.
+    /// Runs until no actor is ready.
     pub fn run(mut self, options: &SimOptions) -> Result<SimOutcome, SimError> {
         for rank in 0..self.plans.len() {
             self.update_readiness(self.host_of(rank));
@@ -46,7 +46,8 @@ impl Machine<'_> {
         Ok(self.outcome)
     }
 
-    /// Makes an actor ready if its head may happen, else has it woken up by what it waits for.
+    /// Makes an actor ready if its head may run, or registers it as a waiter of the condition that its head
+    /// needs.
     pub fn update_readiness(&mut self, actor: usize) {
         let Some(inst) = self.head(actor) else { return };
         if let Some(condition) = self.unmet_condition(actor) {
@@ -75,14 +76,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether what an actor does next touches memory.
+    /// Returns true if the next step of an actor accesses memory.
     fn touches_memory(&self, actor: usize, at: InstRef) -> bool {
         let part = |part: u32| {
             !sync::Step { inst_ref: at, index: part }.accesses(self.plans, self.matched).is_empty()
         };
         let it = &self.actors[actor];
         match (it.kind, &it.in_flight) {
-            // A posting touches nothing.
+            // A posting does not access memory.
             (ActorKind::Stream, _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
             (_, Some(InFlight::HalfCopy)) => part(1),
             (_, Some(InFlight::CollectiveMember { has_read_input: begun })) => part(u32::from(*begun)),
@@ -91,7 +92,7 @@ impl Machine<'_> {
         }
     }
 
-    /// That a step is the one that is given, where steps are.
+    /// Checks that a step is the given one, under a schedule of given steps.
     pub fn check_given_step(&self, at: InstRef, part: u32) -> Result<(), SimError> {
         match self.ready.current_step() {
             Some(step) if step != (sync::Step { inst_ref: at, index: part }) => {
@@ -124,14 +125,14 @@ impl Machine<'_> {
         });
     }
 
-    /// Makes a condition true.
+    /// Sets a condition and updates the actors that waited for it.
     pub fn set_condition(&mut self, condition: Condition) {
         for it in self.conditions.set(condition) {
             self.update_readiness(it);
         }
     }
 
-    /// The head of a stream or queue is complete.
+    /// Completes the head of a stream or queue.
     pub fn retire(&mut self, actor: usize) {
         let it = &mut self.actors[actor];
         it.in_flight = None;
@@ -142,7 +143,7 @@ impl Machine<'_> {
         self.update_readiness(actor);
     }
 
-    /// An instruction is complete.
+    /// Marks an instruction as complete.
     fn complete(&mut self, rank: usize, inst: usize) {
         self.inst_states[rank][inst] = InstState::Done;
         if let Some(trace) = &mut self.outcome.trace {
@@ -150,7 +151,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The host's next step: it issues an instruction, or enters or leaves one of its own.
+    /// Runs the next step of a host: it issues an instruction, or starts or completes a host instruction.
     fn run_host(&mut self, actor: usize) -> Result<(), SimError> {
         let rank = self.actors[actor].rank;
         let inst = self.hosts[rank].next;
@@ -183,7 +184,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Puts an instruction on its stream.
+    /// Issues an instruction to its stream.
     pub fn issue(&mut self, rank: usize, inst: usize) {
         self.hosts[rank].next += 1;
         self.issued += 1;
@@ -236,7 +237,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Reads the outputs of a rank, and notes what has not run: its own instructions, and others' that write here.
+    /// Reads the outputs of a rank, and records the instructions that have not run: its own, and those of
+    /// other ranks that write to its memory.
     fn finish(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
         let plans = self.plans;
         let mut space = Memories::World(&mut self.memories);

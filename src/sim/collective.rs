@@ -1,7 +1,8 @@
-//! What communications do to memory.
+//! Executes the memory effects of communications.
 //!
-//! Every collective is: each output is a row of parts of what the members give, or of all of it combined. All members run it at once, or
-//! each reads what it gives, and writes what it gets once those have read who give it.
+//! The output of each member of a collective is a concatenation of parts of the members' inputs, or of the
+//! reduction of all inputs. Either all members run at once, or each member reads its input first, and writes
+//! its output after the members that it receives from have read theirs.
 
 use grammar::dtype::DType;
 
@@ -18,7 +19,7 @@ use crate::{
     plan::{Collective, CollectiveKind, InstKind, OutputPiece, P2pOp, PieceSource, Plan, Reshard, View},
 };
 
-/// Runs one collective, or one resharding operator, for all its members, which are in team order.
+/// Runs one collective or one resharding operator for all its members, which are in team order.
 pub(super) fn run(
     plans: &[Plan],
     members: &[InstRef],
@@ -30,20 +31,21 @@ pub(super) fn run(
         .iter()
         .map(|it| if let InstKind::Reshard(it) = kind(it) { Some(&**it) } else { None })
         .collect();
-    if let Some(them) = reshards {
+    if let Some(reshards) = reshards {
         let mut space = Memories::World(memories);
-        return reshard::run(&them, members, &mut space, notes)
+        return reshard::run(&reshards, members, &mut space, notes)
             .map_err(|it| it.into_sim_error(plans, members[0]));
     }
     let mut team = TeamCollective::of(plans, members.to_vec())?;
-    // All read before one writes.
+    // All members read before any member writes.
     for member in 0..members.len() {
         team.gather_inputs(member, memories, notes)?;
     }
     (0..members.len()).try_for_each(|member| team.write_output(member, memories, notes))
 }
 
-/// A communication takes the elements that it will write: they have no value until then.
+/// Marks the elements that a communication will write as unwritten. They have no value until the
+/// communication completes.
 pub(super) fn mark_unwritten(
     plans: &[Plan],
     at: InstRef,
@@ -53,7 +55,7 @@ pub(super) fn mark_unwritten(
     Memories::World(memories).mark_unwritten(at.rank, view).map_err(|it| it.into_sim_error(plans, at))
 }
 
-/// What a send gives.
+/// Reads the elements that a send transfers.
 pub(super) fn read_message(
     plans: &[Plan],
     (from, send): (InstRef, &P2pOp),
@@ -64,7 +66,7 @@ pub(super) fn read_message(
     Memories::World(memories).read(from.rank, &send.view, notes).map_err(|it| it.into_sim_error(plans, from))
 }
 
-/// Puts what a send at `from` gave to where the receive wants it.
+/// Writes the elements that a send at `from` read to the view of the receive.
 pub(super) fn write_message(
     plans: &[Plan],
     (from, block): (InstRef, &DenseTensor),
@@ -83,24 +85,24 @@ pub(super) fn write_message(
     space.store(to.rank, &recv.view, block, notes).map_err(|it| it.into_sim_error(plans, to))
 }
 
-/// One collective of all members, and what has been read of it.
+/// One collective of all members, and the inputs that have been read.
 pub(super) struct TeamCollective<'a> {
     plans: &'a [Plan],
-    /// Where each member posted it, in team order.
+    /// The instruction of each member, in team order.
     members: Vec<InstRef>,
-    /// What each posted.
+    /// The collective that each member posted.
     posted: Vec<&'a Collective>,
-    /// What members give, as far as it has been read.
+    /// The inputs of the members, as far as they have been read.
     inputs: Vec<Option<DenseTensor>>,
-    /// All inputs, combined.
+    /// The reduction of all inputs.
     combined: Option<DenseTensor>,
 }
 
 impl<'a> TeamCollective<'a> {
-    /// Before anything is read. The members are in team order.
+    /// Creates the state before any input is read. The members are in team order.
     ///
     /// # Errors
-    /// Members that post collectives of other kinds than the first.
+    /// Two members posted different kinds of collectives.
     pub fn of(plans: &'a [Plan], members: Vec<InstRef>) -> Result<Self, SimError> {
         let collective = |it: &InstRef| {
             let InstKind::Collective(it) = &plans[it.rank].code[it.inst].kind else {
@@ -109,8 +111,8 @@ impl<'a> TeamCollective<'a> {
             };
             Ok(&**it)
         };
-        let them = members.iter().map(collective).collect::<Result<Vec<_>, _>>()?;
-        let it = Self { plans, inputs: vec![None; members.len()], members, posted: them, combined: None };
+        let posted = members.iter().map(collective).collect::<Result<Vec<_>, _>>()?;
+        let it = Self { plans, inputs: vec![None; members.len()], members, posted, combined: None };
         for (member, other) in it.posted.iter().enumerate() {
             if !other.kind.is_compatible_with(it.posted[0].kind) {
                 return Err(it.mismatch_error(
@@ -124,7 +126,7 @@ impl<'a> TeamCollective<'a> {
         Ok(it)
     }
 
-    /// A member reads what it gives, and takes the elements that it will write.
+    /// Reads the input of a member, and marks the elements of its output as unwritten.
     pub fn read_input(
         &mut self,
         member: usize,
@@ -136,7 +138,7 @@ impl<'a> TeamCollective<'a> {
             self.load(member, memories, notes)?;
         }
         match &it.output {
-            // It gets something.
+            // Only members that receive something write their output.
             Some(output) if !it.kind.source_members(member, self.members.len()).is_empty() => {
                 mark_unwritten(self.plans, self.members[member], output, memories)
             }
@@ -144,7 +146,7 @@ impl<'a> TeamCollective<'a> {
         }
     }
 
-    /// The members whose data a member gets.
+    /// Returns the members from which a member receives data.
     pub fn givers(&self, member: usize) -> Result<Vec<usize>, SimError> {
         let it = self.posted[member];
         if it.output.as_ref().is_none_or(View::is_empty) {
@@ -154,7 +156,7 @@ impl<'a> TeamCollective<'a> {
         Ok(it.kind.source_members(member, self.members.len()))
     }
 
-    /// Reads what a member gets, as far as it has not been read.
+    /// Reads the inputs that a member receives, as far as they have not been read.
     pub fn gather_inputs(
         &mut self,
         member: usize,
@@ -174,7 +176,7 @@ impl<'a> TeamCollective<'a> {
         Ok(())
     }
 
-    /// Writes what a member gets, all of which has been read.
+    /// Writes the output of a member. Everything that it receives has been read.
     pub fn write_output(
         &self,
         member: usize,
@@ -195,7 +197,7 @@ impl<'a> TeamCollective<'a> {
         }
     }
 
-    /// Puts a member's result where it wants it.
+    /// Writes the result of a member to its output view.
     fn deliver(
         &self,
         member: usize,
@@ -208,14 +210,16 @@ impl<'a> TeamCollective<'a> {
         let dtype = space.dtype(rank, output).map_err(|it| self.error_at(member, it))?;
         if block.data.len() != output.len() || block.data.dtype() != dtype {
             let (mine, theirs) = (size_text(output.len(), dtype), tensor_size_text(block));
-            let message =
-                format!("{} delivers {theirs}, the output holds {mine}", self.posted[member].kind.describe());
+            let message = format!(
+                "{} delivers {theirs}, but the output holds {mine}",
+                self.posted[member].kind.describe()
+            );
             return Err(SimError::program(self.plans, self.members[member], message));
         }
         space.store(rank, output, block, notes).map_err(|it| self.error_at(member, it))
     }
 
-    /// What the output of a member is made of, in order.
+    /// Returns the parts that make up a member's output, in order.
     fn deliveries(&self, member: usize) -> Result<Vec<OutputPiece>, SimError> {
         let kind = self.posted[member].kind;
         if let CollectiveKind::Permute { recv_peer, .. } = kind
@@ -223,13 +227,13 @@ impl<'a> TeamCollective<'a> {
                 self.posted.get(recv_peer).map(|it| it.kind)
             && send_peer != member
         {
-            let mine = format!("permutes from member {recv_peer}");
+            let mine = format!("receives from member {recv_peer}");
             return Err(self.mismatch_error(member, mine, recv_peer, format!("sends to member {send_peer}")));
         }
         Ok(kind.output_pieces(member, self.posted.len()))
     }
 
-    /// Reads what a member gives. All that are read must be of one type and size.
+    /// Reads the input of a member. All inputs must have the same element type and size.
     fn load(&mut self, from: usize, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
         let kind = self.posted[0].kind.describe();
         let Some(at) = self.members.get(from).copied() else {
@@ -240,12 +244,12 @@ impl<'a> TeamCollective<'a> {
             return Ok(());
         }
         let Some(view) = &self.posted[from].input else {
-            return Err(SimError::program(self.plans, at, format!("{kind} without an input")));
+            return Err(SimError::program(self.plans, at, format!("{kind} has no input")));
         };
         notes.current = Some(at);
         let mut block =
             Memories::World(memories).read(at.rank, view, notes).map_err(|it| self.error_at(from, it))?;
-        // Members may give differently shaped views of the same size.
+        // The inputs may be views of different shapes but equal size.
         block.shape = vec![block.data.len()];
         for (other, theirs) in self.inputs.iter().enumerate() {
             if let Some(theirs) = theirs
@@ -264,27 +268,29 @@ impl<'a> TeamCollective<'a> {
         Ok(())
     }
 
-    /// Combines all members' inputs.
+    /// Reduces all members' inputs.
     fn combine(&mut self, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
         for from in 0..self.posted.len() {
             self.load(from, memories, notes)?;
         }
-        // What combines delivers nothing else: the inputs are not wanted any more.
+        // A reduction delivers nothing else, so the inputs are no longer needed.
         let parts: Vec<DenseTensor> = self.inputs.iter_mut().filter_map(Option::take).collect();
         let Some(op) = self.posted[0].kind.reduce_op() else {
-            return Err(SimError::Internal("a collective that combines nothing".to_owned()));
+            return Err(SimError::Internal(
+                "a collective without a reduction operation cannot reduce".to_owned(),
+            ));
         };
         let combined = kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness);
         self.combined = Some(combined.map_err(|it| self.error_at(0, it.into()))?);
         Ok(())
     }
 
-    /// Where a piece lies in what its giver gives.
+    /// Returns the part of the input that a delivery contains.
     fn piece_range(&self, member: usize, given: usize, it: OutputPiece) -> Result<View, SimError> {
         let count = self.posted.len();
         if it.part.is_some() && !given.is_multiple_of(count) {
             let kind = self.posted[member].kind.describe();
-            let message = format!("{kind} of {given} elements does not divide by {count} members");
+            let message = format!("{kind} of {given} elements cannot be split equally among {count} members");
             return Err(SimError::program(self.plans, self.members[member], message));
         }
         let elements = it.source_range(given, count);
@@ -295,7 +301,7 @@ impl<'a> TeamCollective<'a> {
         error.into_sim_error(self.plans, self.members[member])
     }
 
-    /// Two members that do not go together.
+    /// Returns the error of two members that do not match.
     fn mismatch_error(&self, member: usize, mine: String, other: usize, theirs: String) -> SimError {
         let at = self.members[other];
         let place = line_and_location(self.plans, at).1;
@@ -304,7 +310,7 @@ impl<'a> TeamCollective<'a> {
     }
 }
 
-/// Pieces of blocks of one type, one after the other; `None` where there is none.
+/// Concatenates parts of tensors of one element type. Returns `None` if there are no parts.
 pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<DenseTensor>, StepError> {
     let Some((first, _)) = pieces.first() else { return Ok(None) };
     let total = pieces.iter().map(|(_, view)| view.len()).sum();
@@ -324,12 +330,12 @@ pub(super) fn concatenate(pieces: &[(&DenseTensor, View)]) -> Result<Option<Dens
     Ok(Some(DenseTensor { shape: vec![total], data, written, shadow }))
 }
 
-/// So many elements in a row.
+/// Returns a contiguous view of `len` elements from `offset`.
 pub(super) fn flat_range(offset: usize, len: usize) -> View {
     View { offset, ..View::contiguous(0, vec![len]) }
 }
 
-/// `1024 x bf16`.
+/// Formats a size, such as `1024 x bf16`.
 fn size_text(len: usize, dtype: DType) -> String {
     format!("{len} x {}", dtype.short_name())
 }

@@ -1,6 +1,7 @@
-//! What has become true, and which actors wait for what has not.
+//! Stores which conditions hold, and which actors wait for those that do not hold yet.
 //!
-//! A world of many ranks has millions of conditions: each takes a byte, and an actor that waits is listed until it holds.
+//! A world of many ranks has millions of conditions, so each takes one byte. Waiters are stored only until
+//! their condition holds.
 
 use rustc_hash::FxHashMap;
 
@@ -9,9 +10,9 @@ use crate::plan::{Plan, sync::CommMatching};
 
 /// The conditions of all ranks.
 pub(super) struct Conditions {
-    /// By rank and number.
+    /// By rank and event number.
     events: Vec<Vec<bool>>,
-    /// By rank and number.
+    /// By rank and work number.
     works: Vec<Vec<bool>>,
     /// By communication.
     comms: Vec<bool>,
@@ -19,7 +20,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Nothing is true yet.
+    /// Returns the state in which no condition holds.
     pub(super) fn new(plans: &[Plan], matched: &CommMatching) -> Self {
         Self {
             events: plans.iter().map(|it| vec![false; it.event_count]).collect(),
@@ -29,7 +30,7 @@ impl Conditions {
         }
     }
 
-    /// Whether a condition holds.
+    /// Returns true if a condition holds.
     pub(super) fn holds(&self, condition: Condition) -> bool {
         let is_set = |all: &[bool], number: u32| all.get(number as usize).copied().unwrap_or(false);
         match condition {
@@ -39,12 +40,12 @@ impl Conditions {
         }
     }
 
-    /// An actor is to be woken up once a condition holds.
+    /// Registers an actor to wake up when a condition holds.
     pub(super) fn add_waiter(&mut self, condition: Condition, actor: usize) {
         self.waiters.entry(condition).or_default().push(actor);
     }
 
-    /// Makes a condition true, and returns the actors to wake up.
+    /// Sets a condition, and returns the actors to wake up.
     pub(super) fn set(&mut self, condition: Condition) -> Vec<usize> {
         let all = match condition {
             Condition::Event(rank, _) => &mut self.events[rank],

@@ -1,36 +1,37 @@
-//! How much memory a run takes at most, told before any is taken.
+//! Estimates the peak memory of a run before it allocates anything.
 //!
-//! A small text can ask for any amount: extents are numbers. What is counted: the plans, every buffer of every rank with a byte an
-//! element that says whether it is written, inputs and outputs once more, and what the largest instruction reads and writes, 16
-//! bytes an element in the widest of the kernels' forms.
+//! Extents are numbers, so a small program can need any amount of memory. The estimate counts the plans,
+//! every buffer of every rank with one byte per element for the written mask, inputs and outputs once more,
+//! and the operands and results of the largest instruction at 16 bytes per element, the widest representation
+//! in the kernels.
 
 use crate::{
     io::data::shadow::LANES,
     plan::{InstKind, Plan, View},
 };
 
-/// What a world holds.
+/// Memory that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {
-    /// All of it, in bytes.
+    /// Total size in bytes.
     pub bytes: usize,
-    /// The largest buffer: its bytes, its tensor's name, the rank.
+    /// The largest buffer: its size in bytes, the tensor's name and the rank.
     pub largest: Option<(usize, String, usize)>,
 }
 
-/// Bytes that the f64 shadows of all buffers take where every value is inexact.
+/// Returns the size in bytes of the f64 shadows of all buffers if every value is inexact.
 pub fn shadow_bytes(plans: &[Plan]) -> usize {
     let buffers = plans.iter().flat_map(|plan| &plan.buffers).filter(|it| !it.dtype.is_integral());
     buffers.fold(0, |sum: usize, it| sum.saturating_add(it.len.saturating_mul(LANES * 8)))
 }
 
-/// Bytes that an instruction takes of the simulator's state: its progress, its place in queues, what it makes true.
+/// Bytes of simulator state per instruction: its state, queue entries and conditions.
 const STATE: usize = 64;
 
-/// Bytes of an element while a kernel works on it.
+/// Bytes per element while a kernel computes.
 const WORKING: usize = 16;
 
-/// The memory of all ranks together. Amounts that are beyond counting stay at the largest number.
+/// Returns the memory of all ranks together. Sizes saturate instead of overflowing.
 pub fn footprint(plans: &[Plan]) -> Footprint {
     let mut all = Footprint::default();
     let mut working = 0;
@@ -42,7 +43,7 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
                 all.largest = Some((bytes, buffer.name.clone(), plan.rank));
             }
         }
-        // A small buffer can be a large output: a view may repeat its elements.
+        // A small buffer can be a large output, because a view may repeat its elements.
         for port in plan.inputs.iter().chain(&plan.outputs) {
             let elements = port.shard.view.as_ref().map_or(0, View::len);
             all.bytes = all.bytes.saturating_add(elements.saturating_mul(WORKING));
@@ -55,12 +56,12 @@ pub fn footprint(plans: &[Plan]) -> Footprint {
     all
 }
 
-/// Elements of all operands and results of an instruction.
+/// Returns the number of elements of all operands and results of an instruction.
 fn elements(kind: &InstKind) -> usize {
     if let InstKind::Reshard(it) = kind {
         let whole = it.buffers.iter().fold(0, |sum: usize, buffer| sum.saturating_add(buffer.len));
         let most = it.body.iter().map(elements).max().unwrap_or(0);
-        // The parts of all ranks, and the index of every element, stand beside the whole.
+        // The parts of all ranks and the index of every element are stored beside the whole tensor.
         return whole.saturating_mul(3).saturating_add(most);
     }
     let mut sum: usize = 0;

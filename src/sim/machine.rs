@@ -1,12 +1,12 @@
-//! The state of all ranks and what may happen next in it.
+//! The state of all ranks, and which instructions may run next.
 //!
-//! A host issues its instructions onto streams and never waits, but in `Exchange` and `Barrier`. A stream runs its
-//! instructions in order; posting a communication runs on the stream and releases the item of the same instruction on
-//! the communicator's queue. Hosts, streams and queues are *actors*; each has one next thing to do, its head, and is
-//! ready when that may happen now.
+//! A host issues its instructions to streams and waits only in `ShareMemHandles` and `Barrier`. A stream runs
+//! its instructions in order. A communication is issued to its stream and to its communicator's queue; when
+//! the stream posts it, the queue may run it. Hosts, streams and queues are *actors*. The next instruction of
+//! an actor is its head, and the actor is ready if its head may run now.
 //!
-//! Invariant: what an actor waits for only ever becomes true, so a ready actor stays ready until it is chosen; ready
-//! sets are kept by wake-ups, and no step looks at more than its own neighbours.
+//! Invariant: a condition never becomes false again, so a ready actor stays ready until it is chosen.
+//! Wake-ups maintain the ready set, so a step visits only the actors that it affects.
 
 use std::collections::VecDeque;
 
@@ -24,46 +24,47 @@ use crate::{
     },
 };
 
-/// Something that becomes true once and stays true.
+/// A condition that becomes true once and stays true.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Condition {
-    /// An event of a rank is set.
+    /// An event of a rank is recorded.
     Event(usize, u32),
-    /// A work of a rank is complete.
+    /// A communication of a rank is complete.
     Work(usize, u32),
-    /// All parts of a communication have arrived; a signal is raised.
+    /// All parts of a communication have arrived, or a signal is set.
     Comm(CommNo),
 }
 
-/// What has become of an instruction.
+/// The state of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InstState {
     /// It has not run on its stream.
     Pending,
-    /// The stream has released it on the communicator's queue.
+    /// Its stream has posted it to the communicator's queue.
     Posted,
     /// It is complete.
     Done,
 }
 
-/// A host's program counter.
+/// The program counter of a host.
 #[derive(Clone, Default)]
 pub(super) struct HostState {
     /// The instruction to issue next.
     pub next: usize,
-    /// Whether it is a host instruction that has begun.
+    /// True if the next instruction is a host instruction that has started.
     pub is_inside_inst: bool,
 }
 
-/// What issues or runs instructions.
+/// An entity that issues or runs instructions.
 pub(super) struct Actor {
-    /// Its rank.
+    /// The rank.
     pub rank: usize,
-    /// What it is.
+    /// The kind of actor.
     pub kind: ActorKind,
-    /// Instructions that were issued to it and are not complete, with the time of issue; the first is the head.
+    /// Incomplete instructions that were issued to the actor, with their issue times. The first one is the
+    /// head.
     pub items: VecDeque<(usize, u64)>,
-    /// How far a head that needs other actors has come.
+    /// The state of a head that has started.
     pub in_flight: Option<InFlight>,
     pub(super) ready: bool,
 }
@@ -74,50 +75,50 @@ impl Actor {
     }
 }
 
-/// Kinds of actors.
+/// The kinds of actors.
 #[derive(Clone, Copy)]
 pub(super) enum ActorKind {
     /// Issues instructions.
     Host,
-    /// Runs them.
+    /// Runs instructions.
     Stream,
     /// Runs the communications of a communicator.
     Queue,
 }
 
-/// A head that has begun, and needs other actors or another step.
+/// The state of a head that has started and needs other actors or another step.
 pub(super) enum InFlight {
-    /// A collective or a resharding operator that has arrived at its communication, which runs for all members at once.
+    /// A collective or a resharding operator that has arrived. It runs for all members at once.
     Collective,
-    /// A transfer whose sides have arrived at their messages, each of which runs for both sides at once.
+    /// A transfer whose sends and receives have arrived. Each message runs for both sides at once.
     Transfer {
-        /// Sides that have not run.
+        /// The number of sends and receives that have not run.
         left: usize,
         /// Messages to send whose receiver has arrived.
         ready: VecDeque<Message>,
     },
-    /// A collective that this member runs by itself: whether it has read what it gives.
+    /// A collective that this member runs on its own.
     CollectiveMember {
-        /// Whether it has.
+        /// True if the member has read its input.
         has_read_input: bool,
     },
-    /// A transfer whose sides run one by one.
+    /// A transfer whose sends and receives run one by one.
     TransferSides {
-        /// Sides that have not run.
+        /// The number of sends and receives that have not run.
         left: usize,
-        /// Steps that may happen (`plan::sync::Step::part`).
+        /// Steps that may run (`plan::sync::Step::part`).
         ready: VecDeque<u32>,
     },
-    /// A copy whose first half has been done.
+    /// A copy whose first half has run.
     HalfCopy,
 }
 
-/// A side of a transfer at the head of a queue.
+/// A send or a receive of the transfer at the head of a queue.
 #[derive(Clone, Copy)]
 pub(super) struct SideRef {
     /// The queue.
     pub queue: usize,
-    /// Which side of the transfer.
+    /// Its index in `Transfer::ops`.
     pub side: usize,
 }
 
@@ -130,83 +131,85 @@ pub(super) struct Message {
     pub recv: SideRef,
 }
 
-/// A collective that some members have begun and not all have ended.
+/// A collective that some members have started and not all have completed.
 pub(super) struct InFlightCollective<'a> {
-    /// What they have posted and given.
+    /// The members' collectives and the inputs read so far.
     pub team: TeamCollective<'a>,
-    /// By member.
+    /// The state of each member.
     pub members: Vec<MemberState>,
-    /// Members that have not ended.
+    /// The number of members that have not completed.
     pub left: usize,
 }
 
-/// A member of such a collective.
+/// The state of a member of a collective in flight.
 #[derive(Clone, Default)]
 pub(super) struct MemberState {
-    /// Whether it has begun.
+    /// True if the member has read its input.
     pub has_read_input: bool,
     /// Actors that wait until it has.
     pub waiting: Vec<usize>,
 }
 
-/// All ranks, their memory and their synchronisation.
+/// The state of all ranks, their memory and their synchronization.
 pub(super) struct Machine<'a> {
-    /// What the ranks do.
+    /// The plans, by rank.
     pub plans: &'a [Plan],
-    /// Program counters, by rank.
+    /// The states of the hosts, by rank.
     pub hosts: Vec<HostState>,
     /// Hosts, streams and queues, rank by rank.
     pub actors: Vec<Actor>,
-    /// What has become of the instructions, by rank.
+    /// The states of the instructions, by rank.
     pub inst_states: Vec<Vec<InstState>>,
-    /// Who communicates with whom.
+    /// The communications that the ranks' instructions take part in.
     pub matched: &'a CommMatching,
-    /// Parts that have arrived, by communication.
+    /// The number of parts that have arrived, by communication.
     pub arrived: Vec<u32>,
-    /// Whether nobody goes on from a communication before all who take part are there. NCCL does not promise it, so most schedules do
-    /// not count on it; it shows deadlocks.
+    /// True if every participant of a communication waits until all have arrived. NCCL does not guarantee
+    /// this, so most schedules do not assume it. It exposes deadlocks.
     pub is_synchronous: bool,
-    /// Sides of messages that have arrived before the other side.
+    /// Sends and receives that arrived before the other side of their message.
     pub unmatched_sides: FxHashMap<CommNo, SideRef>,
-    /// Messages that have been sent and not been received.
+    /// Messages that have been sent but not received.
     pub sent_messages: FxHashMap<CommNo, DenseTensor>,
-    /// Collectives that some members have begun and not all have ended.
+    /// Collectives that some members have started and not all have completed.
     pub in_flight_collectives: FxHashMap<CommNo, InFlightCollective<'a>>,
-    /// What is true and who waits for it.
+    /// The conditions and their waiters.
     pub conditions: Conditions,
-    /// The actors that may go on.
+    /// The ready actors.
     pub ready: ReadySet,
-    /// Instructions issued so far.
+    /// The number of instructions issued so far.
     pub issued: u64,
-    /// Storage, by rank.
+    /// The memory of each rank.
     pub memories: Vec<Memory>,
     /// The results so far.
     pub outcome: SimOutcome,
-    /// Instructions of other ranks that write to each rank's memory.
+    /// For each rank, the instructions of other ranks that write to its memory.
     pub remote_writes: Vec<Vec<InstRef>>,
-    /// The first actor of each rank: its host, before its streams.
+    /// The first actor of each rank: its host, followed by its streams.
     first_actor: Vec<usize>,
-    /// The queues of the plans' communicators, by rank.
+    /// The queue of each communicator, by rank.
     queues: Vec<Vec<usize>>,
 }
 
 impl<'a> Machine<'a> {
-    /// All ranks before their first instruction. `meets`: see the field.
+    /// Creates the state before the first instruction. See the field for `is_synchronous`.
     ///
     /// # Errors
-    /// `Fault::Internal`: a team that is not a set of ranks, or a communicator of others.
+    /// `SimError::Internal` if a team is not a set of ranks, or a rank is not in the team of its
+    /// communicator.
     pub fn new(
         plans: &'a [Plan],
         matched: &'a CommMatching,
         memories: Vec<Memory>,
         schedule: &Schedule,
-        meets: bool,
+        is_synchronous: bool,
     ) -> Result<Self, SimError> {
         let world = plans.len();
         check_teams(plans, matched)?;
         let program = Schedule::Program;
-        // Steps are those of a program that comes to its end.
-        let schedule = if meets && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };
+        // Given steps apply only to programs that complete.
+        let schedule =
+            if is_synchronous && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };
         let mut machine = Self {
             plans,
             hosts: vec![HostState::default(); world],
@@ -214,7 +217,7 @@ impl<'a> Machine<'a> {
             inst_states: plans.iter().map(|it| vec![InstState::Pending; it.code.len()]).collect(),
             matched,
             arrived: vec![0; matched.comms.len()],
-            is_synchronous: meets,
+            is_synchronous,
             unmatched_sides: FxHashMap::default(),
             sent_messages: FxHashMap::default(),
             in_flight_collectives: FxHashMap::default(),
@@ -247,7 +250,7 @@ impl<'a> Machine<'a> {
         Ok(machine)
     }
 
-    /// The instruction that an actor has to do next.
+    /// Returns the next instruction of an actor.
     pub fn head(&self, actor: usize) -> Option<usize> {
         let it = &self.actors[actor];
         match it.kind {
@@ -259,26 +262,26 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The actor that issues a rank's instructions.
+    /// Returns the actor that issues a rank's instructions.
     pub fn host_of(&self, rank: usize) -> usize {
         self.first_actor[rank]
     }
 
-    /// The actor that runs a rank's stream, which the plan must have.
+    /// Returns the actor that runs a stream of a rank. The plan must have the stream.
     pub fn stream_of(&self, rank: usize, stream: StreamNo) -> usize {
         self.first_actor[rank] + 1 + stream as usize
     }
 
-    /// The actor that runs the communications of a rank's communicator.
+    /// Returns the actor that runs the communications of a communicator of a rank.
     ///
     /// # Errors
-    /// `Fault::Internal`: the plan has no such communicator.
+    /// `SimError::Internal` if the plan has no such communicator.
     pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Result<usize, SimError> {
         let queue = self.queues[rank].get(communicator as usize).copied();
         queue.ok_or_else(|| SimError::Internal(format!("rank {rank} has no communicator {communicator}")))
     }
 
-    /// How far every rank is.
+    /// Returns the position of every rank.
     pub fn state(&self) -> WorldState {
         let position = |(rank, plan): (usize, &Plan)| {
             let issued = self.hosts[rank].next;
@@ -290,18 +293,18 @@ impl<'a> Machine<'a> {
         self.plans.iter().enumerate().map(position).collect()
     }
 
-    /// Whether a condition holds.
+    /// Returns true if a condition holds.
     pub fn holds(&self, condition: Condition) -> bool {
         self.conditions.holds(condition)
     }
 
-    /// What an instruction does to the synchronisation.
+    /// Returns the synchronization effect of an instruction.
     pub fn effect(&self, rank: usize, inst: usize) -> SyncEffect<'a> {
         self.plans[rank].code[inst].kind.effect()
     }
 
-    /// The first condition for which a head waits and that does not hold: the parts of collectives and transfers aside, which
-    /// arrive when the head is considered.
+    /// Returns the first condition that an actor's head waits for and that does not hold. The other parts of
+    /// collectives and transfers do not count here; `update_readiness` handles them.
     pub fn unmet_condition(&self, actor: usize) -> Option<Condition> {
         let Actor { rank, kind: role, .. } = self.actors[actor];
         let inst = self.head(actor)?;
@@ -323,7 +326,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Whether teams are sets of ranks of the world, and members of each other's communicators.
+/// Checks that teams are sets of ranks of the world, and that each rank is in the teams of its communicators.
 fn check_teams(plans: &[Plan], matched: &CommMatching) -> Result<(), SimError> {
     let world = plans.len();
     for team in matched.groups.iter().map(|it| &it.team) {
@@ -340,7 +343,7 @@ fn check_teams(plans: &[Plan], matched: &CommMatching) -> Result<(), SimError> {
     Ok(())
 }
 
-/// Instructions that write to another rank's memory, by that rank.
+/// Returns, for each rank, the instructions of other ranks that write to its memory.
 fn remote_writes(plans: &[Plan]) -> Vec<Vec<InstRef>> {
     let mut res = vec![Vec::new(); plans.len()];
     for (rank, plan) in plans.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! Communications whose parts run one by one: a member of a collective reads what it gives, and later writes what it gets; a side of a
-//! transfer sends, or receives. In between, what is written later has no value.
+//! Communications whose parts run one by one. A member of a collective reads its input, and later writes its
+//! output. Each send or receive of a transfer runs separately. Until they are written, the elements that a
+//! communication will write have no value.
 //!
-//! A part waits for those whose data it gets, and for nobody else. NCCL promises no more.
+//! A part waits only for the parts that send data to it. NCCL guarantees no more.
 
 use std::collections::VecDeque;
 
@@ -16,13 +17,13 @@ use crate::plan::{
 };
 
 impl Machine<'_> {
-    /// The collective at a queue's head may begin: it reads what this member gives.
+    /// Starts the collective at a queue's head: the member may read its input.
     pub fn start_member(&mut self, actor: usize) {
         self.actors[actor].in_flight = Some(InFlight::CollectiveMember { has_read_input: false });
         self.make_ready(actor);
     }
 
-    /// The collective of an actor's head, and which of its members the actor is.
+    /// Returns the collective at an actor's head, and the index of the member that the actor runs.
     fn membership(&self, actor: usize) -> Result<(CommNo, InstRef, usize), SimError> {
         let rank = self.actors[actor].rank;
         let at = self.head(actor).map(|inst| InstRef { rank, inst });
@@ -31,10 +32,10 @@ impl Machine<'_> {
             let part = self.matched.comm(comm).parts.iter().find(|it| it.inst_ref == at)?;
             if let CommRole::Member(member) = part.role { Some((comm, at, member)) } else { None }
         });
-        found.ok_or_else(|| SimError::Internal("a collective without members runs".to_owned()))
+        found.ok_or_else(|| SimError::Internal("a collective without members was started".to_owned()))
     }
 
-    /// A member reads what it gives.
+    /// Reads the input of a member.
     pub fn read_member_input(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, at, member) = self.membership(actor)?;
         self.check_given_step(at, 0)?;
@@ -55,7 +56,8 @@ impl Machine<'_> {
         waiting.into_iter().chain([actor]).try_for_each(|it| self.make_ready_if_inputs_read(it))
     }
 
-    /// A member that has begun may end once those have begun whose data it gets.
+    /// Makes a member that has read its input ready to write its output, if the members that it receives from
+    /// have read theirs.
     fn make_ready_if_inputs_read(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, _, member) = self.membership(actor)?;
         let Some(it) = self.in_flight_collectives.get_mut(&comm) else { return Ok(()) };
@@ -67,7 +69,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A member writes what it gets.
+    /// Writes the output of a member.
     pub fn write_member_output(&mut self, actor: usize) -> Result<(), SimError> {
         let (comm, at, member) = self.membership(actor)?;
         self.check_given_step(at, 1)?;
@@ -85,7 +87,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// The transfer at a queue's head begins: its sends may run, and its receives may take the elements that they write later.
+    /// Starts the transfer at a queue's head. Its sends may run, and its receives may mark the elements that
+    /// they will write as unwritten.
     pub fn start_sides(&mut self, queue: usize, transfer: &Transfer) {
         let first = |(side, it): (usize, &P2pOp)| match it.direction {
             Direction::Recv if !it.view.is_empty() => acquire_step(side),
@@ -148,7 +151,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// A side may receive its message, at once if it has been sent.
+    /// Makes a receive ready if its message has been sent, or registers it to wait for the message.
     fn expect_message(&mut self, side: SideRef, comm: CommNo) {
         if !self.sent_messages.contains_key(&comm) {
             self.unmatched_sides.insert(comm, side);
@@ -157,7 +160,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A side sends its message, or receives it.
+    /// Runs a send or a receive.
     fn deliver(&mut self, at: InstRef, comm: CommNo, side: &P2pOp) -> Result<(), SimError> {
         let notes = &mut self.outcome.notes;
         match side.direction {

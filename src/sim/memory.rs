@@ -1,7 +1,7 @@
-//! What ranks store: every buffer's elements, which of them have been written, and their f64 shadow.
+//! The memory of ranks: the elements of every buffer, a mask of written elements, and the f64 shadow.
 //!
-//! Invariants: a copy of an unwritten element is unwritten; nothing else is known about it. A buffer without a shadow holds
-//! values that all orders of summation and all engines give.
+//! Invariants: a copy of an unwritten element is unwritten, and nothing else is known about such an element.
+//! A buffer without a shadow holds values that all orders of summation and all engines produce.
 
 use grammar::dtype::DType;
 
@@ -14,35 +14,35 @@ use crate::{
     plan::{Buffer, BufferNo, View},
 };
 
-/// The storage of one buffer.
+/// The contents of one buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BufferData {
-    /// Elements; 0 where unwritten.
+    /// The elements; 0 where unwritten.
     pub data: Data,
-    /// Which elements have been written.
+    /// The mask of written elements.
     pub written: WrittenMask,
-    /// The values without rounding, from the first inexact one on.
+    /// The values without rounding, from the first inexact value on.
     pub shadow: Option<Shadow>,
 }
 
 impl BufferData {
-    /// Unwritten storage.
+    /// Returns unwritten contents.
     ///
     /// # Errors
-    /// An element type that `Data` does not hold.
+    /// `Data` does not support the element type.
     pub fn unwritten(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
         Ok(Self { data: Data::zeros(dtype, len)?, written: WrittenMask::empty(len), shadow: None })
     }
 
-    /// Storage whose elements are all written.
+    /// Returns contents whose elements are all written.
     pub fn full(data: Data) -> Self {
         Self { written: WrittenMask::full(data.len()), data, shadow: None }
     }
 
-    /// Storage of zeros, as an allocation with `zero` leaves it.
+    /// Returns contents of zeros, as after an allocation with `zero`.
     ///
     /// # Errors
-    /// As `unwritten`.
+    /// Like `unwritten`.
     pub fn zeroed(dtype: DType, len: usize) -> Result<Self, UnsupportedDtype> {
         Data::zeros(dtype, len).map(Self::full)
     }
@@ -55,38 +55,38 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Unwritten storage for every buffer of a plan.
+    /// Allocates unwritten storage for every buffer of a plan.
     ///
     /// # Errors
-    /// An element type that `Data` does not hold.
+    /// `Data` does not support an element type.
     pub fn new(buffers: &[Buffer]) -> Result<Self, UnsupportedDtype> {
         let cells =
             buffers.iter().map(|it| BufferData::unwritten(it.dtype, it.len)).collect::<Result<_, _>>()?;
         Ok(Self { buffers: cells })
     }
 
-    /// Number of buffers.
+    /// Returns the number of buffers.
     pub fn len(&self) -> usize {
         self.buffers.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no buffers.
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()
     }
 
-    /// A buffer's storage.
+    /// Returns the contents of a buffer.
     pub fn buffer(&self, buffer: BufferNo) -> &BufferData {
         &self.buffers[buffer as usize]
     }
 
-    /// A buffer's storage, to change.
+    /// Returns the mutable contents of a buffer.
     pub fn buffer_mut(&mut self, buffer: BufferNo) -> &mut BufferData {
         &mut self.buffers[buffer as usize]
     }
 }
 
-/// The elements of a view, dense. The view must lie inside the cell.
+/// Copies the elements of a view to a dense tensor. The view must lie inside the buffer.
 pub fn gather(cell: &BufferData, view: &View) -> DenseTensor {
     DenseTensor {
         shape: view.shape.clone(),
@@ -96,8 +96,8 @@ pub fn gather(cell: &BufferData, view: &View) -> DenseTensor {
     }
 }
 
-/// Writes a block of the cell's element type to a view of as many elements; they become unwritten where the block's are.
-/// False, and nothing is written, when the types differ.
+/// Writes a tensor to a view with the same number of elements. Elements that are unwritten in the tensor
+/// become unwritten. Returns false and writes nothing if the element types differ.
 pub fn scatter(cell: &mut BufferData, view: &View, block: &DenseTensor) -> bool {
     if !cell.data.scatter(view, &block.data) {
         return false;
@@ -108,14 +108,14 @@ pub fn scatter(cell: &mut BufferData, view: &View, block: &DenseTensor) -> bool 
         (slot, _) if is_whole(view, cell.data.len()) => slot.clone_from(&block.shadow),
         (Some(shadow), _) => shadow.scatter(view, &block.shadow()),
         (slot @ None, Some(from)) => {
-            // The cell's other elements are exact; those of the view are written over.
+            // The other elements of the buffer are exact, and those of the view are overwritten.
             slot.insert(Shadow::of(&cell.data)).scatter(view, from);
         }
     }
     true
 }
 
-/// Whether a view is all of a buffer, in its order.
+/// Returns true if a view covers the whole buffer in its order.
 fn is_whole(view: &View, len: usize) -> bool {
     view.len() == len && View::contiguous(view.buffer, view.shape.clone()).strides == view.strides
 }
@@ -135,14 +135,15 @@ mod tests {
         assert_eq!(block.shape, [2, 2]);
         assert_eq!(block.written, WrittenMask::from_flags(vec![false, false, true, true]));
 
-        // Another type is refused; the unwritten half stays unwritten, over what was written before.
+        // Another type is refused. Copying the unwritten half makes elements unwritten that were written
+        // before.
         memory.buffer_mut(1).written = WrittenMask::full(4);
         assert!(!scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
         let block = convert(&block, DType::BFloat, &mut Exactness::default()).ok();
         let block = block.unwrap_or(DenseTensor::full(Vec::new(), Data::Bool(Vec::new())));
         assert!(scatter(memory.buffer_mut(1), &View::contiguous(1, vec![4]), &block));
         assert_eq!(memory.buffer(1).written, block.written);
-        // 0.1 is not a bf16 number, 3 is: the shadow keeps it.
+        // bf16 represents 3 but not 0.1; the shadow keeps 0.1.
         assert_eq!(memory.buffer(1).data.to_f64(), [0.0, 0.0, 0.10009765625, 3.0]);
         let exact = memory.buffer(1).shadow.as_ref().map(|it| it.lane(0).to_vec());
         assert_eq!(exact, Some(vec![0.0, 0.0, f64::from(0.1f32), 3.0]));

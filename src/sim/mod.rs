@@ -1,12 +1,14 @@
-//! Runs the plans of all ranks in one process. What the simulator does for an instruction is what it means.
+//! Simulates all ranks in one process. The simulator defines the semantics of every instruction.
 //!
-//! `machine` holds the state of all ranks, `advance`, `queue` and `member` say what may happen next, `schedule` chooses; `step`,
-//! `collective` and `reshard` touch `memory` by means of `kernels`; `plan::sync` explains why nothing may happen any more.
+//! `machine` holds the state of all ranks. `advance`, `queue` and `member` determine which steps may run
+//! next, and `schedule` chooses one. `step`, `collective` and `reshard` access `memory` with the help of
+//! `kernels`. `plan::sync` explains why no step may run.
 //!
-//! Under schedule `program`, and in programs that deadlock, a communication happens at once for all who take part (`queue`). Under all
-//! others each rank begins and ends it by itself, and waits for nobody whose data it does not get (`member`).
+//! Under schedule `program`, and in programs that deadlock, a communication runs at once for all participants
+//! (`queue`). Under all other schedules, each rank starts and completes it on its own, and waits only for the
+//! ranks that it receives data from (`member`).
 //!
-//! Invariant: a run depends on the plans, the inputs and the schedule, and on nothing else.
+//! Invariant: a run depends only on the plans, the inputs and the schedule.
 
 use std::sync::Arc;
 
@@ -47,119 +49,119 @@ pub use {
     schedule::{Schedule, ScheduleError, ScheduleSet},
 };
 
-/// What to do besides running.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct SimOptions {
-    /// Views whose contents are wanted when everything has run.
+    /// Views whose contents are returned after the run.
     pub watch: Vec<ViewOnRank>,
-    /// Whether to list the instructions in the order in which they completed.
+    /// True to record the instructions in the order of completion.
     pub trace: bool,
-    /// Whether to leave out the f64 shadows of inexact values, which take 24 bytes an element.
+    /// True to omit the f64 shadows of inexact values, which take 24 bytes per element.
     pub without_shadows: bool,
-    /// Whether the plans deadlock, if that is known: it costs a walk through all instructions.
+    /// Whether the plans deadlock, if known. Computing it requires a pass over all instructions.
     pub deadlocks: Option<bool>,
-    /// Who may ask how far the run is.
+    /// Answers progress queries of other threads.
     pub progress_query: Option<Arc<ProgressQuery>>,
 }
 
-/// What a run leaves.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct SimOutcome {
-    /// By rank and output: what `Finish` read; `None` where the rank holds no part of it.
+    /// The outputs, by rank and output; `None` if the rank holds no part of the output.
     pub outputs: Vec<Vec<Option<DenseTensor>>>,
-    /// By rank: instructions that had not run when the outputs were read, its own and others' that write to its
-    /// memory.
+    /// For each rank, the instructions that had not run when its outputs were read: its own, and those of
+    /// other ranks that write to its memory.
     pub pending: Vec<Vec<InstRef>>,
-    /// The contents of `Options::watch`.
+    /// The contents of `SimOptions::watch`.
     pub watched: Vec<DenseTensor>,
-    /// What the numbers and the masks went through.
+    /// Roundings and reads of unwritten elements.
     pub notes: RunNotes,
-    /// Choices made.
+    /// The number of scheduling choices.
     pub steps: u64,
-    /// Each instruction once, in the order of completion, if asked for.
+    /// The instructions in the order of completion, if requested.
     pub trace: Option<Vec<InstRef>>,
 }
 
-/// What instructions had to do that a caller may want to know.
+/// Numerical events of a run that a caller may want to report.
 #[derive(Clone, Debug, Default)]
 pub struct RunNotes {
     /// Roundings that changed a value.
     pub exactness: Exactness,
     /// The first instruction that rounded.
     pub first_inexact: Option<InstRef>,
-    /// Reads of elements that nothing had written yet, in order.
+    /// Reads of elements that were not written yet, in order.
     pub unwritten: Vec<UnwrittenRead>,
-    /// Buffers, by rank, into which an instruction has stored elements that come from unwritten ones.
+    /// Buffers, by rank, that hold elements copied or computed from unwritten ones.
     tainted: FxHashSet<(usize, BufferNo)>,
-    /// The instruction that is running.
+    /// The current instruction.
     current: Option<InstRef>,
 }
 
-/// A read of elements that nothing had written yet, of a buffer into which no unwritten elements were stored either: their first
-/// read.
+/// A read of unwritten elements. Reads of buffers that received unwritten elements from elsewhere are not
+/// recorded, so this is the first read of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwrittenRead {
-    /// Who read; of a communication or reshard, one of those who took part.
+    /// The instruction that read. For a communication or a resharding operator, one of the participants.
     pub reader: InstRef,
-    /// Whose memory.
+    /// The rank whose memory was read.
     pub rank: usize,
-    /// Which buffer.
+    /// The buffer that was read.
     pub buffer: BufferNo,
-    /// How many elements of the view had not been written.
+    /// The number of unwritten elements in the view.
     pub missing: usize,
-    /// How many elements the view has.
+    /// The number of elements in the view.
     pub elements: usize,
 }
 
-/// Why a run has no outcome.
+/// An error that ends a run.
 #[derive(Clone, Debug, Error)]
 pub enum SimError {
-    /// Nothing may happen and not all is done.
+    /// No step may run, and instructions remain.
     #[error("{0}")]
     Deadlock(Box<Deadlock>),
-    /// The program asks for something that has no meaning.
+    /// The program is invalid at this instruction.
     #[error("rank {rank}: {place}: {message}")]
     Program {
         /// The rank.
         rank: usize,
-        /// The line in the text; 0 for the end of the program.
+        /// Line in the text; 0 at the end of the program.
         line: u32,
-        /// The line and the iteration.
+        /// The line and the iteration, for messages.
         place: String,
         /// What is wrong.
         message: String,
     },
-    /// The program asks for something that the simulator does not do.
+    /// The program needs something that the simulator does not support.
     #[error("rank {rank}: {place}: {message}")]
     Unsupported {
         /// The rank.
         rank: usize,
-        /// The line in the text; 0 for the end of the program.
+        /// Line in the text; 0 at the end of the program.
         line: u32,
-        /// The line and the iteration.
+        /// The line and the iteration, for messages.
         place: String,
         /// What is not supported.
         message: String,
     },
-    /// A given step may not happen when its turn comes.
+    /// A given step may not run when its turn comes.
     #[error(
-        "step {} of instruction {} on rank {} is not ready at this point of the given order: the order is that of another program, \
-         or of another number of ranks",
+        "step {} of instruction {} on rank {} is not ready at this point of the given order: the order belongs to another program \
+         or to another number of ranks",
         .0.index, .0.inst_ref.inst, .0.inst_ref.rank
     )]
     StepNotReady(Step),
-    /// The plans are inconsistent: our bug.
+    /// The plans are inconsistent, which is a bug of this project.
     #[error("internal error: {0}")]
     Internal(String),
 }
 
-/// Runs all ranks' plans to the end. `matched` holds the plans' communications (`Matched::of`), `inputs` each rank's part of each
-/// input, row-major, by rank and input.
+/// Runs all ranks' plans to completion. `matched` holds the plans' communications (`Matched::of`). `inputs`
+/// holds each rank's part of each input, row-major, by rank and input.
 ///
-/// Reading an element that nothing wrote is no fault: the masks of the outputs tell what depends on it.
+/// Reading an unwritten element is not an error. The masks of the outputs show which elements depend on it.
 ///
 /// # Errors
-/// A deadlock, a program that has no meaning or asks for too much, or plans that contradict themselves.
+/// A deadlock, an invalid or unsupported program, or inconsistent plans.
 pub fn run(
     plans: &[Plan],
     matched: &CommMatching,
@@ -169,22 +171,25 @@ pub fn run(
 ) -> Result<SimOutcome, SimError> {
     for (rank, plan) in plans.iter().enumerate() {
         if plan.rank != rank || plan.world != plans.len() {
-            return Err(SimError::Internal(format!("plan {rank} is rank {} of {}", plan.rank, plan.world)));
+            return Err(SimError::Internal(format!(
+                "plan {rank} is for rank {} of {}",
+                plan.rank, plan.world
+            )));
         }
         if let Some(inst) = plan.code.iter().position(|it| it.stream as usize >= plan.streams.len()) {
-            return Err(SimError::Internal(format!("rank {rank}: instruction {inst} is on no stream")));
+            return Err(SimError::Internal(format!("rank {rank}: instruction {inst} has no stream")));
         }
     }
     let memories = initial_memories(plans, inputs)?;
     let deadlocks = || options.deadlocks.unwrap_or_else(|| deadlocked_state(plans, matched).is_some());
-    let meets = *schedule == Schedule::Program || deadlocks();
-    let mut machine = machine::Machine::new(plans, matched, memories, schedule, meets)?;
+    let is_synchronous = *schedule == Schedule::Program || deadlocks();
+    let mut machine = machine::Machine::new(plans, matched, memories, schedule, is_synchronous)?;
     machine.outcome.trace = options.trace.then(Vec::new);
     machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)
 }
 
-/// Memory before the first instruction.
+/// Returns the memory of all ranks before the first instruction.
 fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory>, SimError> {
     let internal = |rank: usize, message: String| SimError::Internal(format!("rank {rank}: {message}"));
     let mut memories = Vec::new();
@@ -194,7 +199,7 @@ fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory
             Memory::new(&plan.buffers).map_err(|it| unsupported_buffer(plans, rank, &it.to_string()))?;
         if inputs.len() != plan.inputs.len() {
             let (given, wanted) = (inputs.len(), plan.inputs.len());
-            return Err(internal(rank, format!("{given} inputs given, {wanted} wanted")));
+            return Err(internal(rank, format!("{given} inputs given, {wanted} expected")));
         }
         let mut space = Memories::Private(&mut memory);
         for (port, data) in plan.inputs.iter().zip(inputs) {
@@ -213,7 +218,8 @@ fn initial_memories(plans: &[Plan], inputs: Vec<Vec<Data>>) -> Result<Vec<Memory
     Ok(memories)
 }
 
-/// The first buffer that the simulator cannot hold, at the instruction that brings it into being.
+/// Returns the error for the first buffer that the simulator cannot store, at the instruction that allocates
+/// it.
 fn unsupported_buffer(plans: &[Plan], rank: usize, message: &str) -> SimError {
     let plan = &plans[rank];
     let buffer = plan.buffers.iter().position(|it| Data::zeros(it.dtype, 0).is_err()).unwrap_or(0);
@@ -225,7 +231,8 @@ fn unsupported_buffer(plans: &[Plan], rank: usize, message: &str) -> SimError {
     SimError::Unsupported { rank, line, place, message: format!("`{name}`: {message}") }
 }
 
-/// Instructions among `pending` that write to the storage of an output of `rank`: why it may be incomplete.
+/// Returns the pending instructions that write to the storage of an output of `rank`. They are the reason why
+/// the output may be incomplete.
 pub fn late_writers(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: usize) -> Vec<InstRef> {
     let port = plans.get(rank).and_then(|it| it.outputs.get(output));
     let Some(view) = port.and_then(|it| it.shard.view.as_ref()) else { return Vec::new() };
@@ -236,7 +243,7 @@ pub fn late_writers(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: u
     outcome.pending.get(rank).map(|it| it.iter().filter(hits).copied().collect()).unwrap_or_default()
 }
 
-/// `line 24, streamIdx=3 on stream 3`.
+/// Describes an instruction, such as `line 24, streamIdx=3 on stream 3`.
 pub fn describe(plans: &[Plan], at: InstRef) -> String {
     let plan = &plans[at.rank];
     let stream = plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it);
@@ -244,7 +251,7 @@ pub fn describe(plans: &[Plan], at: InstRef) -> String {
 }
 
 impl SimOutcome {
-    /// Nothing yet.
+    /// Returns an empty result.
     pub fn new(plans: &[Plan]) -> Self {
         Self {
             outputs: plans.iter().map(|it| vec![None; it.outputs.len()]).collect(),
@@ -258,7 +265,7 @@ impl SimOutcome {
 }
 
 impl RunNotes {
-    /// The instruction that is running reads a view of which some elements have not been written.
+    /// Records that the current instruction reads a view with unwritten elements.
     fn read_unwritten(&mut self, rank: usize, buffer: BufferNo, written: &WrittenMask) {
         if let Some(at) = self.current.filter(|_| !self.tainted.contains(&(rank, buffer))) {
             let (missing, elements) = (written.unwritten_count(), written.len());
@@ -268,14 +275,14 @@ impl RunNotes {
 }
 
 impl SimError {
-    /// A fault of the program, at an instruction.
+    /// Returns the error of an invalid program at an instruction.
     fn program(plans: &[Plan], at: InstRef, message: String) -> Self {
         let (line, place) = line_and_location(plans, at);
         Self::Program { rank: at.rank, line, place, message }
     }
 }
 
-/// The line of an instruction, and its place for people.
+/// Returns the line of an instruction, and its location for messages.
 fn line_and_location(plans: &[Plan], at: InstRef) -> (u32, String) {
     let plan = &plans[at.rank];
     let inst = &plan.code[at.inst];

@@ -1,4 +1,4 @@
-//! A question to a run, from another thread: how far is it?
+//! Lets another thread query the progress of a run.
 
 use std::{
     sync::{
@@ -11,7 +11,7 @@ use std::{
 use super::machine::{InstState, Machine};
 use crate::plan::sync::lines_by_rank;
 
-/// Between the thread that asks and the one that runs.
+/// The channel between the querying thread and the run.
 #[derive(Debug, Default)]
 pub struct ProgressQuery {
     asked: AtomicBool,
@@ -20,7 +20,8 @@ pub struct ProgressQuery {
 }
 
 impl ProgressQuery {
-    /// A line for each rank, or for ranks that are at the same place; `None` where no run answers within `limit`.
+    /// Returns one line for each rank, or for each group of ranks at the same instruction. Returns `None` if
+    /// no run answers within `limit`.
     pub fn ask(&self, limit: Duration) -> Option<String> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         self.asked.store(true, Relaxed);
@@ -29,7 +30,7 @@ impl ProgressQuery {
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 
-    /// Answers where somebody asks.
+    /// Answers a pending query.
     pub(super) fn answer_if_asked(&self, machine: &Machine<'_>) {
         if self.asked.load(Relaxed) && self.asked.swap(false, Relaxed) {
             *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress_report(machine));
@@ -38,7 +39,7 @@ impl ProgressQuery {
     }
 }
 
-/// How far every rank is.
+/// Describes the progress of every rank.
 fn progress_report(machine: &Machine<'_>) -> String {
     let lines = machine.inst_states.iter().enumerate().map(|(rank, states)| {
         let done = states.iter().filter(|it| **it == InstState::Done).count();

@@ -1,7 +1,8 @@
-//! Communications that run at once for all who take part: a collective or resharding operator once all members have arrived, a message
-//! once both sides have. `member` has those whose parts run one by one.
+//! Communications that run at once for all participants: a collective or resharding operator when all members
+//! have arrived, a message when both sides have. `member` handles those whose parts run one by one.
 //!
-//! `plan::sync` says which instructions are parts of one communication; here their actors arrive, one by one.
+//! `plan::sync` determines which instructions belong to one communication. Here, their actors arrive one by
+//! one.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ use crate::plan::{
 };
 
 impl<'a> Machine<'a> {
-    /// Puts a communication on its stream and on its queue.
+    /// Issues a communication to its stream and to its queue.
     pub fn issue_on_queue(
         &mut self,
         rank: usize,
@@ -28,7 +29,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// A stream has come to a posting: the queue may run it from now on.
+    /// Posts the communication at a stream's head, so that the queue may run it.
     pub fn post(&mut self, stream: usize, communicator: CommunicatorNo) -> Result<(), SimError> {
         let rank = self.actors[stream].rank;
         let queue = self.queue_of(rank, communicator)?;
@@ -40,14 +41,15 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// One more part of a communication has arrived. True for the last.
+    /// Counts one more arrived part of a communication. Returns true for the last one.
     pub fn arrive(&mut self, comm: CommNo) -> bool {
         let arrived = &mut self.arrived[comm as usize];
         *arrived += 1;
         *arrived as usize == self.matched.expected_parts(self.matched.comm(comm))
     }
 
-    /// The collective or resharding operator at an actor's head arrives; the last one makes the communication ready to run.
+    /// Marks the collective or resharding operator at an actor's head as arrived. The last arrival makes the
+    /// communication ready to run.
     pub fn start_collective(&mut self, actor: usize, inst: usize) {
         let matched = self.matched;
         let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank, inst }).first() else {
@@ -63,7 +65,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The actor whose head a part of a collective or resharding operator is, once it has arrived.
+    /// Returns the actor whose head is this part of a collective or resharding operator, once the part has
+    /// arrived.
     pub fn actor_of(&self, part: &CommPart) -> Option<usize> {
         let InstRef { rank, inst } = part.inst_ref;
         match self.effect(rank, inst) {
@@ -81,13 +84,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs the collective or resharding operator at an actor's head, for all its members.
+    /// Runs the collective or resharding operator at an actor's head for all its members.
     pub fn run_collective(&mut self, actor: usize) -> Result<(), SimError> {
         let matched = self.matched;
         let rank = self.actors[actor].rank;
         let comm = self.head(actor).and_then(|inst| matched.comms_of(InstRef { rank, inst }).first());
         let Some(comm) = comm.map(|it| matched.comm(*it)) else {
-            return Err(SimError::Internal("a collective without members runs".to_owned()));
+            return Err(SimError::Internal("a collective without members was started".to_owned()));
         };
         let mut parts: Vec<&CommPart> = comm.parts.iter().collect();
         parts.sort_by_key(|it| it.role);
@@ -101,7 +104,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Runs the collective at a queue's head, or one message of the transfer that it is.
+    /// Runs the collective at a queue's head, or one message of the transfer there.
     pub fn run_queue(&mut self, actor: usize) -> Result<(), SimError> {
         let ready = match &mut self.actors[actor].in_flight {
             Some(InFlight::Transfer { ready, .. }) => ready,
@@ -134,7 +137,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// The transfer at a queue's head begins: its sides arrive at their messages.
+    /// Starts the transfer at a queue's head: its sends and receives arrive at their messages.
     pub fn start_transfer(&mut self, queue: usize, inst: usize, transfer: &'a Transfer) {
         let matched = self.matched;
         let at = InstRef { rank: self.actors[queue].rank, inst };
@@ -161,7 +164,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A side of the transfer at a queue's head, with its place.
+    /// Returns a send or a receive of the transfer at a queue's head, with the instruction.
     fn side_at(&self, it: SideRef) -> Option<(InstRef, &'a P2pOp)> {
         let at = InstRef { rank: self.actors[it.queue].rank, inst: self.head(it.queue)? };
         match self.effect(at.rank, at.inst) {
@@ -170,7 +173,8 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Sides of the transfer at a queue's head have run; with the last, it is complete.
+    /// Marks `count` sends or receives of the transfer at a queue's head as complete. The last one completes
+    /// the transfer.
     fn complete_sides(&mut self, actor: usize, count: usize) {
         let Some(InFlight::Transfer { left, .. }) = &mut self.actors[actor].in_flight else { return };
         *left -= count;
@@ -181,7 +185,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// A communication is complete, and so is its work.
+    /// Completes a communication and sets its condition.
     pub fn finish_communication(&mut self, actor: usize, at: InstRef) {
         if let SyncEffect::Post(it) = self.effect(at.rank, at.inst) {
             self.set_condition(Condition::Work(at.rank, it.work()));

@@ -1,6 +1,7 @@
-//! A resharding operator: assembles whole tensors from all ranks, computes on them, scatters the result.
+//! Runs a resharding operator: assembles whole operands from all ranks, computes the result and scatters it.
 //!
-//! An element of an operand that several ranks hold is the first one's, in team order, and is written if it is on all.
+//! If several ranks hold an element of an operand, the value of the first rank in team order is used. The
+//! element counts as written only if it is written on all of them.
 
 use super::{
     InstRef, RunNotes,
@@ -14,23 +15,25 @@ use crate::{
     plan::{Reshard, View},
 };
 
-/// Runs the operator of all members, in team order.
+/// Runs the operator for all members, in team order.
 pub(super) fn run(
-    them: &[&Reshard],
+    reshards: &[&Reshard],
     members: &[InstRef],
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
 ) -> Result<(), StepError> {
-    let Some(first) = them.first() else { return Ok(()) };
-    if let Some(other) = them.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
+    let Some(first) = reshards.first() else { return Ok(()) };
+    if let Some(other) = reshards.iter().position(|it| it.body != first.body || it.buffers != first.buffers) {
         let (here, there) = (members[0].rank, members[other].rank);
-        return Err(StepError::Program(format!("ranks {here} and {there} meet in different operators")));
+        return Err(StepError::Program(format!(
+            "ranks {here} and {there} run different operators in one resharding communication"
+        )));
     }
     let mut private = Memory::new(&first.buffers).map_err(KernelError::from)?;
     let mut private = Memories::Private(&mut private);
     for at in 0..first.operands.len() {
         let whole = View::contiguous(at as u32, first.operands[at].layout.shape.clone());
-        if let Some(block) = assemble(them, members, at, space, notes)? {
+        if let Some(block) = assemble(reshards, members, at, space, notes)? {
             private.store(0, &whole, &block, notes)?;
         }
     }
@@ -39,7 +42,7 @@ pub(super) fn run(
     }
     let number = first.operands.len() as u32;
     let result = private.load(0, &View::contiguous(number, first.result.layout.shape.clone()))?;
-    for (it, at) in them.iter().zip(members) {
+    for (it, at) in reshards.iter().zip(members) {
         let Some(view) = &it.result.view else { continue };
         let part = pick(&result, &it.result.layout.global_indices());
         space.store(at.rank, view, &part, notes)?;
@@ -47,26 +50,29 @@ pub(super) fn run(
     Ok(())
 }
 
-/// A whole operand from the members' parts; `None` where nobody holds one.
+/// Assembles a whole operand from the members' parts. Returns `None` if no member holds a part.
 fn assemble(
-    them: &[&Reshard],
+    reshards: &[&Reshard],
     members: &[InstRef],
     operand: usize,
     space: &mut Memories<'_>,
     notes: &mut RunNotes,
 ) -> Result<Option<DenseTensor>, StepError> {
     let mut parts = Vec::new();
-    let mut sources = vec![None; them[0].operands[operand].layout.shape.iter().product()];
+    let mut sources = vec![None; reshards[0].operands[operand].layout.shape.iter().product()];
     let mut written = vec![true; sources.len()];
     let mut offset = 0;
-    for (it, at) in them.iter().zip(members) {
+    for (it, at) in reshards.iter().zip(members) {
         let Some(shard) = it.operands.get(operand) else { continue };
         let Some(view) = &shard.view else { continue };
         notes.current = Some(*at);
         let part = space.read(at.rank, view, notes)?;
         let indices = shard.layout.global_indices();
         if indices.len() != part.data.len() || indices.iter().any(|&it| it >= sources.len()) {
-            return Err(StepError::Internal(format!("operand {operand} of rank {} is misplaced", at.rank)));
+            return Err(StepError::Internal(format!(
+                "operand {operand} of rank {} does not fit its layout",
+                at.rank
+            )));
         }
         for (here, whole) in indices.into_iter().enumerate() {
             sources[whole].get_or_insert(offset + here);
@@ -77,7 +83,7 @@ fn assemble(
     }
     let pieces: Vec<_> = parts.iter().map(|it| (it, flat_range(0, it.data.len()))).collect();
     let Some(all) = concatenate(&pieces)? else { return Ok(None) };
-    // An element that nobody holds takes any value and stays unwritten.
+    // An element that no rank holds has an arbitrary value and stays unwritten.
     for (written, source) in written.iter_mut().zip(&sources) {
         *written &= source.is_some();
     }
@@ -95,7 +101,7 @@ fn assemble(
     }))
 }
 
-/// The elements at `indices`.
+/// Returns the elements at `indices`.
 fn pick(block: &DenseTensor, indices: &[usize]) -> DenseTensor {
     let written = match block.written.is_full() {
         true => WrittenMask::full(indices.len()),

@@ -1,4 +1,4 @@
-//! Who goes next: picks one of the actions that the synchronisation allows.
+//! Schedules: chooses one of the actions that the synchronization allows.
 //!
 //! Invariant: the same schedule and the same plans give the same choices.
 
@@ -17,23 +17,24 @@ use crate::{
     plan::sync::{InstRef, Step},
 };
 
-/// How the simulator chooses among actions that may run. Spelt `program`, `seed:7`, `adversarial`.
+/// The policy by which the simulator chooses among ready actions. Its text form is `program`, `seed:7` or
+/// `adversarial`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
-    /// The earliest instruction: the smallest index in its rank's code, then the smallest rank. Every instruction runs
-    /// as soon as it is issued and allowed.
+    /// Chooses the instruction with the smallest index in its rank's code, then the smallest rank. Every
+    /// instruction runs as soon as it is issued and allowed.
     #[default]
     Program,
-    /// Random and reproducible. Even seeds give hosts and queues random priorities with a few changes on the way, as
-    /// probabilistic concurrency testing does (Burckhardt et al. 2010), so some queue lags far behind; odd seeds
-    /// choose uniformly, so instructions interleave finely.
+    /// Chooses randomly and reproducibly. Even seeds assign random priorities to hosts and queues and change
+    /// a few of them during the run, as in probabilistic concurrency testing (Burckhardt et al. 2010), so
+    /// that some queue lags far behind. Odd seeds choose uniformly, so that instructions interleave finely.
     Seed(u64),
-    /// Hosts run ahead as far as they can, then the instruction that was issued last runs first.
+    /// Lets hosts run ahead as far as possible, then runs the instruction that was issued last.
     Adversarial,
-    /// The steps that touch memory in this order, and then the others in the order of `Program`. What touches no memory happens as soon
-    /// as it may.
+    /// Runs the steps that access memory in the given order, and then the remaining ones in the order of
+    /// `Program`. Steps that do not access memory run as soon as possible.
     Steps {
-        /// What reports call it.
+        /// The name in reports.
         name: Arc<str>,
         /// The steps.
         steps: Arc<[Step]>,
@@ -60,22 +61,23 @@ impl FromStr for Schedule {
     }
 }
 
-/// Most schedules of one run.
+/// The largest number of schedules in one run.
 const MAX_SCHEDULES: u64 = 10_000_000;
 
-/// Which schedules a program runs under.
+/// The schedules that a program runs under.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScheduleSet {
-    /// One schedule, or one for every seed of a range: `seed:0..50`.
+    /// One schedule, or one for each seed of a range: `seed:0..50`.
     List(Vec<Schedule>),
-    /// At most so many orders of the steps that conflict, each of which may give another result: `explore:100`.
+    /// Up to this many orders of the conflicting steps, each of which may give a different result:
+    /// `explore:100`.
     Explore(usize),
-    /// The order that a file gives: `@FILE`.
+    /// The order given by a file: `@FILE`.
     File(PathBuf),
 }
 
 impl ScheduleSet {
-    /// Whether it is the order of the program alone.
+    /// Returns true if the only schedule is `program`.
     pub fn is_program(&self) -> bool {
         matches!(self, Self::List(them) if *them == [Schedule::Program])
     }
@@ -100,20 +102,21 @@ impl FromStr for ScheduleSet {
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
             return match (first.parse::<u64>(), last.parse::<u64>()) {
-                (Ok(first), Ok(last)) if first < last && last - first > MAX_SCHEDULES => {
-                    Err(format!("`{text}` has {} seeds: a run takes {MAX_SCHEDULES} at most", last - first))
-                }
+                (Ok(first), Ok(last)) if first < last && last - first > MAX_SCHEDULES => Err(format!(
+                    "`{text}` has {} seeds, but a run takes at most {MAX_SCHEDULES}",
+                    last - first
+                )),
                 (Ok(first), Ok(last)) if first < last => {
                     Ok(Self::List((first..last).map(Schedule::Seed).collect()))
                 }
-                _ => Err(format!("`{text}` is no range of seeds: expected `seed:0..50`")),
+                _ => Err(format!("`{text}` is not a range of seeds: expected `seed:0..50`")),
             };
         }
         if let Some(most) = text.strip_prefix("explore:") {
             return match most.parse() {
                 Ok(most) if (1..=MAX_SCHEDULES).contains(&most) => Ok(Self::Explore(most as usize)),
                 _ => Err(format!(
-                    "`{text}` is no number of orders: expected `explore:100`, at most {MAX_SCHEDULES}"
+                    "`{text}` is not a number of orders: expected `explore:100`, at most {MAX_SCHEDULES}"
                 )),
             };
         }
@@ -137,38 +140,39 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// Something that may happen now.
+/// An action that may run now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadyAction {
-    /// The host or queue whose head it is.
+    /// The actor whose head it is.
     pub actor: usize,
-    /// Whether it is a host's.
+    /// True if the actor is a host.
     pub is_host: bool,
-    /// The instruction's index in its rank's code.
+    /// Index of the instruction in its rank's code.
     pub inst: usize,
-    /// Its rank.
+    /// The rank.
     pub rank: usize,
-    /// When it was issued, among all ranks.
+    /// The issue time, counted over all ranks.
     pub issue_time: u64,
-    /// Whether it touches memory; looked at only where steps are given.
+    /// True if the action accesses memory. Only set if steps are given.
     pub touches_memory: bool,
 }
 
-/// The actions that may happen now, one for each actor at most.
+/// The actions that may run now, at most one for each actor.
 pub(super) struct ReadySet {
     actions: SelectionPolicy,
     steps: u64,
 }
 
-/// By what the next one is chosen.
+/// The policy and its data structure.
 enum SelectionPolicy {
-    /// The greatest key goes first.
+    /// Chooses the greatest key.
     Ordered { adversarial: bool, heap: BinaryHeap<(u64, usize)> },
-    /// The actor of the greatest priority goes first; at each change, the one about to go falls behind all others.
+    /// Chooses the actor with the greatest priority. At each change, the actor about to be chosen gets the
+    /// lowest priority.
     Priorities { of: Vec<u64>, changes: VecDeque<u64>, heap: BinaryHeap<(u64, usize)> },
-    /// Any.
+    /// Chooses uniformly at random.
     Uniform { bag: Vec<usize>, random: Random },
-    /// Those that touch no memory, then the next of the given steps, then the earliest instruction.
+    /// Chooses actions that do not access memory, then the next given step, then the earliest instruction.
     Listed {
         free: Vec<usize>,
         touching: BTreeMap<(usize, usize), usize>,
@@ -177,11 +181,11 @@ enum SelectionPolicy {
     },
 }
 
-/// Most priority changes in one run.
+/// The largest number of priority changes in one run.
 const MAX_CHANGES: u64 = 12;
 
 impl ReadySet {
-    /// An empty set for so many actors, which will take about so many steps.
+    /// Creates an empty set for `actors` actors that take about `steps` steps.
     pub fn new(schedule: &Schedule, actors: usize, steps: u64) -> Self {
         let ordered = |adversarial| SelectionPolicy::Ordered { adversarial, heap: BinaryHeap::new() };
         let actions = match schedule {
@@ -209,7 +213,7 @@ impl ReadySet {
         Self { actions, steps: 0 }
     }
 
-    /// Adds an action of an actor that has none here.
+    /// Adds the action of an actor that has no action in the set.
     pub fn push(&mut self, action: ReadyAction) {
         match &mut self.actions {
             SelectionPolicy::Ordered { adversarial: false, heap } => {
@@ -231,10 +235,10 @@ impl ReadySet {
         }
     }
 
-    /// Takes the actor whose action happens next; `None` where nothing may happen.
+    /// Removes and returns the actor whose action runs next, or `None` if no action is ready.
     ///
     /// # Errors
-    /// The given step that may not happen now.
+    /// Returns the given step if it may not run now.
     pub fn pop(&mut self) -> Result<Option<usize>, Step> {
         self.steps += 1;
         Ok(match &mut self.actions {
@@ -269,12 +273,12 @@ impl ReadySet {
         })
     }
 
-    /// Whether steps are given.
+    /// Returns true if the steps are given.
     pub fn has_given_steps(&self) -> bool {
         matches!(self.actions, SelectionPolicy::Listed { .. })
     }
 
-    /// The given step that happens now.
+    /// Returns the given step that runs now.
     pub fn current_step(&self) -> Option<Step> {
         match &self.actions {
             SelectionPolicy::Listed { current, .. } => *current,
@@ -284,7 +288,7 @@ impl ReadySet {
         }
     }
 
-    /// Chooses one of `count` things that one actor may do.
+    /// Chooses one of `count` alternatives of one actor.
     pub fn pick(&mut self, count: usize) -> usize {
         match &mut self.actions {
             SelectionPolicy::Ordered { adversarial: true, .. } => count.saturating_sub(1),
@@ -296,16 +300,16 @@ impl ReadySet {
     }
 }
 
-/// The splitmix64 generator.
+/// A splitmix64 generator.
 pub(super) struct Random(pub u64);
 
 impl Random {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next(&mut self) -> u64 {
         split_mix(&mut self.0)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a random number below `end`, which must not be 0.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }

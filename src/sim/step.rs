@@ -1,4 +1,4 @@
-//! What one instruction does to memory, at once.
+//! Executes the memory effects of one instruction.
 //!
 //! Invariant: all operands are read before anything is written, so views may overlap.
 
@@ -15,22 +15,22 @@ use crate::{
     plan::{Arg, InstKind, Number, Plan, View, ViewOnRank},
 };
 
-/// Why an instruction has no result, wherever it is.
+/// An error of an instruction, without its location.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StepError {
-    /// A kernel has none.
+    /// A kernel failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The program is wrong.
+    /// The program is invalid.
     #[error("{0}")]
     Program(String),
-    /// The plan is wrong.
+    /// The plan is inconsistent.
     #[error("{0}")]
     Internal(String),
 }
 
 impl StepError {
-    /// The fault of an instruction.
+    /// Adds the location of the instruction.
     pub fn into_sim_error(self, plans: &[Plan], at: InstRef) -> SimError {
         let (line, place) = line_and_location(plans, at);
         let (rank, message) = (at.rank, self.to_string());
@@ -46,11 +46,11 @@ impl StepError {
     }
 }
 
-/// The memory that instructions work on.
+/// The memory that instructions access.
 pub(super) enum Memories<'a> {
-    /// That of all ranks.
+    /// The memory of all ranks.
     World(&'a mut [Memory]),
-    /// The private buffers of a reshard's body, whatever rank a place names.
+    /// The private buffers of a resharding operator's body. The rank of an operand is ignored.
     Private(&'a mut Memory),
 }
 
@@ -62,20 +62,20 @@ impl Memories<'_> {
         };
         let cell = memory.filter(|it| (view.buffer as usize) < it.len()).map(|it| it.buffer_mut(view.buffer));
         cell.filter(|it| view.bounds().is_none_or(|(_, last)| last < it.data.len()))
-            .ok_or_else(|| StepError::Internal(format!("{view:?} is not inside the memory of rank {rank}")))
+            .ok_or_else(|| StepError::Internal(format!("{view:?} is outside the memory of rank {rank}")))
     }
 
-    /// The element type of a view.
+    /// Returns the element type of a view.
     pub fn dtype(&mut self, rank: usize, view: &View) -> Result<DType, StepError> {
         Ok(self.buffer(rank, view)?.data.dtype())
     }
 
-    /// The elements of a view.
+    /// Returns the elements of a view.
     pub fn load(&mut self, rank: usize, view: &View) -> Result<DenseTensor, StepError> {
         Ok(memory::gather(self.buffer(rank, view)?, view))
     }
 
-    /// The elements of a view, for an instruction: what nothing has written is noted.
+    /// Returns the elements of a view, and records a read of unwritten elements.
     pub fn read(&mut self, rank: usize, view: &View, notes: &mut RunNotes) -> Result<DenseTensor, StepError> {
         let block = self.load(rank, view)?;
         if let (Self::World(_), false) = (&*self, block.written.is_full()) {
@@ -84,7 +84,7 @@ impl Memories<'_> {
         Ok(block)
     }
 
-    /// The elements of a view have no value any more.
+    /// Marks the elements of a view as unwritten.
     pub fn mark_unwritten(&mut self, rank: usize, view: &View) -> Result<(), StepError> {
         let cell = self.buffer(rank, view)?;
         let BufferData { data, written, shadow } =
@@ -93,7 +93,7 @@ impl Memories<'_> {
         Ok(())
     }
 
-    /// Puts elements into a view; their type converts.
+    /// Writes elements to a view, converted to its element type.
     pub fn store(
         &mut self,
         rank: usize,
@@ -116,10 +116,10 @@ impl Memories<'_> {
         Ok(())
     }
 
-    /// Runs an instruction that touches memory and nothing else.
+    /// Runs an instruction whose only effect is on memory.
     pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut RunNotes) -> Result<(), StepError> {
         let (out, block) = match kind {
-            // The host allocates; no stream does anything. Every buffer is unwritten at first.
+            // The host allocates, and no stream does anything. Every buffer is unwritten at first.
             InstKind::Alloc { zero: false, .. } => return Ok(()),
             InstKind::Alloc { buffer, zero: true } => {
                 let cell = self.buffer(rank, &View::contiguous(*buffer, vec![0]))?;
@@ -189,13 +189,15 @@ impl Memories<'_> {
             | InstKind::Barrier
             | InstKind::Reshard(_)
             | InstKind::ReadOutputs => {
-                return Err(StepError::Internal("an instruction that does not compute".to_owned()));
+                return Err(StepError::Internal(
+                    "an instruction that does not compute was run on memory".to_owned(),
+                ));
             }
         };
         self.store(rank, out, &block, notes)
     }
 
-    /// Zeros of a view's type and size.
+    /// Returns zeros of a view's type and size.
     fn zeros_for(&mut self, rank: usize, view: &View) -> Result<Data, StepError> {
         let dtype = self.dtype(rank, view)?;
         Ok(Data::zeros(dtype, view.len()).map_err(KernelError::from)?)

@@ -1,4 +1,4 @@
-//! The simulator on plans built by hand.
+//! Tests of the simulator on plans built by hand.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{
     plan::*,
 };
 
-/// Builds one rank's plan; every instruction is on a line of its own, from 1.
+/// Builds the plan of one rank. Each instruction is on its own line, counted from 1.
 struct RankPlanBuilder(Plan);
 
 impl RankPlanBuilder {
@@ -126,7 +126,7 @@ impl RankPlanBuilder {
 
     fn finish(mut self) -> Plan {
         self.on(0, InstKind::ReadOutputs);
-        // As many as there may be.
+        // Upper bounds of the numbers of events and works.
         (self.0.event_count, self.0.work_count) = (self.0.code.len(), self.0.code.len());
         self.0
     }
@@ -154,7 +154,7 @@ fn schedules(seeds: u64) -> impl Iterator<Item = Schedule> {
     [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..seeds).map(Schedule::Seed))
 }
 
-/// What rank's first output holds, -1 where unwritten.
+/// Returns the contents of the rank's first output, with -1 for unwritten elements.
 fn values(outcome: &SimOutcome, rank: usize) -> Vec<f64> {
     let show = |it: &DenseTensor| {
         let values = it.data.to_f64();
@@ -169,7 +169,7 @@ fn text(res: Result<SimOutcome, SimError>) -> String {
 
 const TEAM: [usize; 3] = [2, 0, 3];
 
-/// A world of four of which the team (2 0 3) does one collective; member m gives `10 (m + 1) + element`.
+/// Runs one collective of the team (2 0 3) in a world of four. Member m contributes `10 (m + 1) + element`.
 fn collective(
     input: usize,
     output: usize,
@@ -237,10 +237,13 @@ fn mismatching_collectives_name_both_places() {
     let res = collective(2, 1, |_| ReduceScatter { op: ReduceOp::Sum }, &Schedule::Program);
     assert_eq!(
         res.err().map(|it| it.to_string()).as_deref(),
-        Some("rank 2: line 1: ReduceScatter (Sum) of 2 elements does not divide by 3 members")
+        Some("rank 2: line 1: ReduceScatter (Sum) of 2 elements cannot be split equally among 3 members")
     );
     let res = collective(2, 5, |_| Allgather, &Schedule::Program).err().map(|it| it.to_string());
-    assert_eq!(res.as_deref(), Some("rank 2: line 1: Allgather delivers 6 x f32, the output holds 5 x f32"));
+    assert_eq!(
+        res.as_deref(),
+        Some("rank 2: line 1: Allgather delivers 6 x f32, but the output holds 5 x f32")
+    );
 }
 
 #[test]
@@ -273,7 +276,7 @@ fn transfers_among_all_pairs() -> Result<(), SimError> {
     Ok(())
 }
 
-/// A ring in which every rank first sends and then receives, as one transfer or as two.
+/// Returns a ring in which every rank first sends and then receives, as one transfer or as two.
 fn ring(world: usize, grouped: bool) -> Vec<Plan> {
     let team: Vec<usize> = (0..world).collect();
     let plan = |rank: usize| {
@@ -361,7 +364,7 @@ fn slot(from: usize, to: usize, meaning: SignalKind) -> SignalId {
     SignalId { from, to, kind: meaning, index: 0 }
 }
 
-/// Rank 0 gives one element to rank 1 through peer memory: `get` copies on rank 1, put on rank 0.
+/// Rank 0 passes one element to rank 1 through peer memory. With `get`, rank 1 copies, otherwise rank 0.
 fn one_sided(get: bool, guarded: bool) -> Vec<Plan> {
     let (mut sender, mut receiver) = (RankPlanBuilder::new(0, 2, 1), RankPlanBuilder::new(1, 2, 1));
     let (given, got) = (sender.buffer(1), receiver.output(1));
@@ -380,7 +383,7 @@ fn one_sided(get: bool, guarded: bool) -> Vec<Plan> {
     if guarded {
         other.on(0, InstKind::WaitSignal { signal: done });
     }
-    // Reusing the buffer before `done` would be seen.
+    // Reusing the buffer before `done` would change the result.
     sender.fill(0, &given, 8);
     vec![sender.finish(), receiver.finish()]
 }
@@ -399,7 +402,8 @@ fn get_and_put_protocols() -> Result<(), SimError> {
     Ok(())
 }
 
-/// Stream 1 copies what stream 0 fills, and stream 0 reads the result; `joined` tells which joins are there.
+/// Stream 1 copies what stream 0 fills, and stream 0 reads the result. `joined` selects which waits for
+/// events are present.
 fn two_streams(joined: [bool; 2]) -> Vec<Plan> {
     let mut it = RankPlanBuilder::new(0, 1, 2);
     let (from, to) = (it.buffer(1), it.output(1));
@@ -508,7 +512,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
          rank 2: line 1 (ShareMemHandles): waits for rank 0 to share P2PCommunication 38 as receiver from rank 2; \
          rank 0 never does, it is at line 1 (ShareMemHandles), waiting for rank 1"
     );
-    // Each shares first with the rank before it as sender, then as receiver: a cycle.
+    // Each rank first shares as sender, then as receiver, which forms a cycle.
     let twice = |at: usize| {
         let mut it = RankPlanBuilder::new(at, 3, 2);
         it.on(1, InstKind::ShareMemHandles { handles: vec![handle(send, (at + 1) % 3, 38)] });
@@ -573,7 +577,7 @@ fn an_event_that_is_never_recorded_is_told() {
 
 #[test]
 fn a_row_sharded_matrix_reshards() -> Result<(), SimError> {
-    // Each of two ranks holds two rows of a 4 x 2 matrix; the result is its transpose, sharded by rows likewise.
+    // Each of two ranks holds two rows of a 4 x 2 matrix. The result is its transpose, also sharded by rows.
     let shard = |view: &View, shape: [usize; 2], rank: usize| {
         let rows = vec![
             AxisPiece { extent: 2, coordinate: Some(rank) },
@@ -613,7 +617,8 @@ fn a_row_sharded_matrix_reshards() -> Result<(), SimError> {
 
 #[test]
 fn postings_order_a_queue_and_only_waits_order_a_stream() -> Result<(), SimError> {
-    // Two broadcasts into one buffer: the later one wins; without the wait the output may be read before.
+    // Two broadcasts write to one buffer, and the later one wins. Without the wait, the output may be read
+    // earlier.
     let plans = |waits: bool| -> Vec<Plan> {
         (0..2)
             .map(|rank| {
@@ -652,7 +657,8 @@ fn instructions_that_compute() -> Result<(), SimError> {
     it.on(0, InstKind::Map { op: Op::Add, args: args[..2].to_vec(), out: Box::new(sum.clone()) });
     it.on(0, InstKind::Map { op: Op::Sub, args: args[1..].to_vec(), out: Box::new(row.clone()) });
     it.on(0, InstKind::Alloc { buffer: out.buffer, zero: false });
-    // [11, 13, 15] · [9, 7, 5] as a 1 x 3 by 3 x 1 product, then the sum of the first two elements.
+    // [11, 13, 15] · [9, 7, 5] as a product of a 1 x 3 and a 3 x 1 matrix, then the sum of the first two
+    // elements.
     let shaped = |view: &View, shape: [usize; 2]| View::contiguous(view.buffer, shape.to_vec());
     let one = |offset| View { offset, ..View::contiguous(out.buffer, vec![1, 1]) };
     let (a, b) = (shaped(&sum, [1, 3]), shaped(&row, [3, 1]));
@@ -714,7 +720,7 @@ fn a_long_program_runs_quickly() -> Result<(), SimError> {
     Ok(())
 }
 
-/// A random program of three ranks, which may well hang.
+/// Returns a random program of three ranks, which may deadlock.
 fn random_program(random: &mut Random) -> Vec<Plan> {
     let world = 3;
     let len = random.below(13) as u32;

@@ -1,4 +1,4 @@
-//! Shows programs between passes: on standard error, or as numbered files.
+//! Prints programs between passes to standard error or to numbered files.
 
 use std::{io::Write, path::PathBuf, time::Duration};
 
@@ -8,7 +8,7 @@ use similar::TextDiff;
 
 use crate::atomic_file;
 
-/// Which programs are shown. Without a list of passes, a flag means all of them.
+/// Selects the programs to print. A flag without a list of passes applies to all passes.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Programs between passes")]
 pub struct DumpFlags {
@@ -24,23 +24,23 @@ pub struct DumpFlags {
     /// Print the program after every pass.
     #[arg(long)]
     print_ir_after_all: bool,
-    /// Print after a pass only where it changed the program.
+    /// Print after a pass only if it changed the program.
     #[arg(long)]
     print_ir_after_change: bool,
-    /// Print what a failing pass left.
+    /// Print the program in the state in which a failing pass left it.
     #[arg(long)]
     print_ir_after_failure: bool,
-    /// Print what every pass changed: the program, or the lines.
+    /// Print the program after every pass that changed it; `=diff` prints only the changed lines.
     #[arg(long, value_name = "diff", num_args = 0..=1, require_equals = true, default_missing_value = "whole",
         value_parser = ["whole", "diff"])]
     print_changed: Option<String>,
-    /// Write the programs into numbered files instead.
+    /// Write the programs to numbered files in this directory instead of standard error.
     #[arg(long, value_name = "DIR")]
     print_ir_tree_dir: Option<PathBuf>,
 }
 
 impl DumpFlags {
-    /// Whether programs go to standard error.
+    /// Returns whether programs are printed to standard error.
     pub fn prints(&self) -> bool {
         let Self { print_ir_before, print_ir_after, print_changed, print_ir_tree_dir, .. } = self;
         let all = [self.print_ir_before_all, self.print_ir_after_all, self.print_ir_after_change];
@@ -49,10 +49,10 @@ impl DumpFlags {
         print_ir_tree_dir.is_none() && (any || some)
     }
 
-    /// Says which name of a list is no pass.
+    /// Checks that all listed names are passes.
     ///
     /// # Errors
-    /// The first such name, in a message.
+    /// Returns a message about the first unknown name.
     pub fn check(&self) -> Result<(), String> {
         let lists =
             [("--print-ir-before", &self.print_ir_before), ("--print-ir-after", &self.print_ir_after)];
@@ -91,34 +91,34 @@ fn is_listed(list: &Option<Vec<String>>, pass: &str) -> bool {
     list.as_ref().is_some_and(|names| names.is_empty() || names.iter().any(|it| it == pass))
 }
 
-/// Follows the driver's events.
+/// Prints programs and collects times from the events of the pass driver.
 pub struct Dumper<'f> {
     flags: &'f DumpFlags,
-    /// The program before the pass that runs, where lines are compared.
+    /// The program before the current pass, if a diff is printed.
     before: String,
     /// Number of the next file.
     file: usize,
-    /// Time in passes, by name, in the order of their first run.
+    /// Time spent in each pass, in the order of their first runs.
     times: Vec<(&'static str, Duration)>,
-    /// Time in checks.
+    /// Time spent in checks.
     checks: Duration,
-    /// What went wrong with a file.
+    /// The last error in writing a file.
     file_error: Option<String>,
 }
 
 impl<'f> Dumper<'f> {
-    /// Shows what the flags ask for.
+    /// Creates a dumper that prints what the flags select.
     pub fn new(flags: &'f DumpFlags) -> Self {
         let (times, checks) = (Vec::new(), Duration::ZERO);
         Self { flags, before: String::new(), file: 0, times, checks, file_error: None }
     }
 
-    /// What went wrong with a file of `--print-ir-tree-dir`.
+    /// Returns the last error in writing a file of `--print-ir-tree-dir`.
     pub fn file_error(&self) -> Option<&str> {
         self.file_error.as_deref()
     }
 
-    /// Shows what there is to see of an event.
+    /// Prints the program and records the times of an event.
     pub fn handle_event(&mut self, event: PassEvent<'_>) {
         match event {
             PassEvent::Before { call, program } => {
@@ -140,7 +140,7 @@ impl<'f> Dumper<'f> {
                     self.show("After", name, "", &self.text(program));
                 }
             }
-            // A program that a panic left half rewritten may not print.
+            // A program that a pass left incomplete when it panicked may not be printable.
             PassEvent::Failed { error: PassError::Panicked(_), .. } => (),
             PassEvent::Failed { call, program, error: _ } => {
                 if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, Change::Changed) {
@@ -150,7 +150,7 @@ impl<'f> Dumper<'f> {
         }
     }
 
-    /// The program, or the lines of it that changed.
+    /// Returns the program or, for a diff, its changed lines.
     fn text(&self, program: &Program) -> String {
         let after = print(program);
         match self.flags.wants_diff() {
@@ -173,7 +173,7 @@ impl<'f> Dumper<'f> {
         }
     }
 
-    /// The table of `--timing`.
+    /// Returns the table of `--timing`.
     pub fn timing(&self, reading: Duration) -> String {
         let mut out = String::from("// -----// Timing //----- //\n");
         let passes: Duration = self.times.iter().map(|(_, time)| *time).sum();
@@ -185,7 +185,7 @@ impl<'f> Dumper<'f> {
     }
 }
 
-/// The lines that differ, with what stands around them.
+/// Returns a unified diff with two lines of context.
 pub fn diff(before: &str, after: &str) -> String {
     TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
 }

@@ -1,4 +1,5 @@
-//! Files of several cases: `// -----` between them, `// expected-error@+1 {{text}}` where one goes wrong.
+//! Test files with several cases, separated by `// -----`, and with `// expected-error@+1 {{text}}` for
+//! expected diagnostics.
 
 use std::collections::HashMap;
 
@@ -10,16 +11,16 @@ use grammar::{
 
 use crate::source::Source;
 
-/// The line between two parts of a file.
+/// The line that separates two parts of a file.
 pub const SEPARATOR: &str = "// -----";
 
-/// Most empty lines that all parts of a text together have in front of them.
+/// Maximum total number of empty lines that are inserted before the parts of a text.
 const MOST_EMPTY_LINES: usize = 1 << 26;
 
-/// The parts of a text, without the lines between them.
+/// Splits a text into its parts, without the separators.
 ///
 /// # Errors
-/// A text whose parts would need too many empty lines in front of them to keep their lines' numbers.
+/// Rejects a text whose parts would need too many empty lines before them to keep their line numbers.
 pub fn split_input(source: &Source) -> Result<Vec<&str>, Diagnostic> {
     let text = &source.text;
     let (mut parts, mut begin, mut at) = (Vec::new(), 0, 0);
@@ -32,10 +33,14 @@ pub fn split_input(source: &Source) -> Result<Vec<&str>, Diagnostic> {
             begin = at;
             empty_lines = empty_lines.saturating_add(line_count);
             if empty_lines > MOST_EMPTY_LINES {
-                let message = format!("too many parts: the text has {} of them up to here", parts.len());
-                let it =
-                    Diagnostic::new(Code::TooLarge, Span::new(start, at), message, "one more part begins");
-                return Err(it.help("put the parts behind this line into another file"));
+                let message = format!("too many parts: the text has {} parts before this line", parts.len());
+                let it = Diagnostic::new(
+                    Code::TooLarge,
+                    Span::new(start, at),
+                    message,
+                    "another part begins here",
+                );
+                return Err(it.help("move the parts after this line to another file"));
             }
         }
     }
@@ -43,11 +48,11 @@ pub fn split_input(source: &Source) -> Result<Vec<&str>, Diagnostic> {
     Ok(parts)
 }
 
-/// What a comment says will be reported.
+/// A diagnostic that a comment expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ExpectedDiagnostic {
     severity: Severity,
-    /// The line that the report has to point at.
+    /// The line of the expected diagnostic.
     line: u32,
     /// A part of the message.
     text: String,
@@ -55,7 +60,8 @@ struct ExpectedDiagnostic {
     comment: u32,
 }
 
-/// What the comments of a text expect and does not come, and what comes and is not expected, a line each.
+/// Returns one line for each expected diagnostic that is missing and for each diagnostic that is not
+/// expected.
 pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
     let (mut expected, mut faults) = (Vec::new(), Vec::new());
     for (line, text) in (1..).zip(source.text.lines()) {
@@ -65,7 +71,7 @@ pub fn mismatches(source: &Source, diagnostics: &[Diagnostic]) -> Vec<String> {
             Err(fault) => faults.push(format!("{}:{line}: {fault}", source.name)),
         }
     }
-    // By line: a text may have as many comments as diagnostics.
+    // Indexed by line, because a text may have many comments and many diagnostics.
     let mut by_line: HashMap<u32, Vec<usize>> = HashMap::new();
     for (at, wanted) in expected.iter().enumerate() {
         by_line.entry(wanted.line).or_default().push(at);
@@ -102,7 +108,7 @@ fn severity_name(severity: Severity) -> &'static str {
     }
 }
 
-/// Reads `expected-error@+1 {{text}}`; `None` for any other comment.
+/// Parses `expected-error@+1 {{text}}`; returns `None` for any other comment.
 fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnostic>, String> {
     const WORDS: [(&str, Severity); 3] = [
         ("expected-error", Severity::Error),

@@ -1,4 +1,4 @@
-//! The texts behind `--list-passes`, `--list-ops` and `--explain`.
+//! The texts of `--list-passes`, `--list-ops` and `--explain`.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use grammar::{
     ops::{OPS, OperandDef},
 };
 
-/// Every pass with its options, then every pipeline.
+/// Lists all passes with their options, then all pipelines.
 pub fn passes() -> String {
     let mut out = String::from("passes:\n");
     for pass in passes::PASSES {
@@ -26,7 +26,7 @@ pub fn passes() -> String {
     out
 }
 
-/// Every operator with its operands.
+/// Lists all operators with their operands.
 pub fn operators() -> String {
     let mut out = String::new();
     for row in OPS {
@@ -43,10 +43,10 @@ pub fn operators() -> String {
     out
 }
 
-/// The paragraph about a diagnostic's code.
+/// Returns the paragraph about a diagnostic's code.
 ///
 /// # Errors
-/// There is no such code.
+/// Reports that there is no such code.
 pub fn explanation(code: &str) -> Result<String, String> {
     let known = Code::from_text(code).or_else(|| Code::from_text(&code.to_uppercase()));
     let Some(known) = known else {

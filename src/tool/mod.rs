@@ -1,6 +1,7 @@
-//! What the command-line tools share: reports on standard error, colour, usage errors, our own bugs.
+//! Code shared by the command-line tools: reports on standard error, colours, usage errors, and internal
+//! errors.
 //!
-//! Invariant: standard output carries results only; a reader of it that goes away ends a tool quietly.
+//! Invariant: standard output contains only results; if its reader closes it, a tool ends without an error.
 
 pub mod dump;
 pub mod expect;
@@ -26,7 +27,7 @@ use passes::PassCall;
 
 use crate::{atomic_file, exit::Exit, plan::limits::MAX_RANKS, source::Source, tool_name::set_tool_name};
 
-/// When reports are coloured.
+/// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.
@@ -38,7 +39,7 @@ pub enum Color {
     Never,
 }
 
-/// Standard error, as a tool uses it.
+/// Reports of a tool on standard error.
 #[derive(Clone, Copy, Debug)]
 pub struct Reporter {
     tool: &'static str,
@@ -48,12 +49,12 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// The screen of a tool.
+    /// Creates the reporter of a tool.
     pub fn new(tool: &'static str, format: Format, color: Color) -> Self {
         let color = match color {
             Color::Always => true,
             Color::Never => false,
-            // By the convention of no-color.org, an empty value is none.
+            // By the convention of no-color.org, an empty value counts as unset.
             Color::Auto => {
                 io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
             }
@@ -64,17 +65,17 @@ impl Reporter {
         Self { tool, format, color, quiet: false }
     }
 
-    /// The name of the tool.
+    /// Returns the name of the tool.
     pub fn tool(&self) -> &'static str {
         self.tool
     }
 
-    /// The screen of a rank whose reports another rank makes.
+    /// Returns a reporter without output, for a rank whose reports another rank prints.
     pub fn silent(self) -> Self {
         Self { quiet: true, ..self }
     }
 
-    /// Draws diagnostics about a text.
+    /// Prints diagnostics about a text.
     pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
         if self.quiet {
             return;
@@ -84,16 +85,16 @@ impl Reporter {
         }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
-        // Where standard error is closed, nobody is there to be told.
+        // If standard error is closed, diagnostics cannot be delivered.
         let _ = drawn.and_then(|()| io::stderr().write_all(&text));
     }
 
-    /// One line that no place in a text belongs to.
+    /// Prints a message that does not refer to a position in a text.
     pub fn message(&self, message: &str) {
         self.report(message, false);
     }
 
-    /// A line, and the exit code that it explains.
+    /// Prints a message and returns the exit code that it explains.
     pub fn fail(&self, exit: Exit, message: &str) -> Exit {
         self.report(message, exit != Exit::Success);
         exit
@@ -109,10 +110,10 @@ impl Reporter {
         }
     }
 
-    /// The passes of `--passes`; a fault is drawn with a caret into its text.
+    /// Parses the value of `--passes`; an error is printed with its position in the text.
     ///
     /// # Errors
-    /// The exit code of a text that is no pipeline.
+    /// Returns the exit code for an invalid pipeline.
     pub fn parse_pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
             self.report_diagnostics(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
@@ -120,7 +121,8 @@ impl Reporter {
         })
     }
 
-    /// How a tool ends that has printed lines: no success where standard output did not take all of them.
+    /// Returns the exit code of a tool that has printed results: a failure if standard output did not accept
+    /// all of them.
     pub fn finish(&self, exit: Exit) -> Exit {
         record_stdout_error(io::stdout().flush().as_ref().copied());
         match STDOUT_ERROR.get() {
@@ -131,7 +133,7 @@ impl Reporter {
         }
     }
 
-    /// Writes a result to a file, or to standard output where none is given.
+    /// Writes a result to a file, or to standard output if no file is given.
     pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
         let (result, name) = match file.filter(|it| *it != Path::new("-")) {
             Some(path) => (atomic_file::write(path, text.as_bytes()), path.display().to_string()),
@@ -148,15 +150,15 @@ impl Reporter {
     }
 }
 
-/// What the system said when standard output first refused a line.
+/// The first error in writing to standard output.
 static STDOUT_ERROR: OnceLock<String> = OnceLock::new();
 
-/// Prints a line on standard output. A reader that went away has seen enough; any other refusal is for `Screen::finish` to report.
+/// Prints a line on standard output. A closed pipe is ignored; `Reporter::finish` reports any other error.
 pub fn print_line(line: &str) {
     record_stdout_error(writeln!(io::stdout(), "{line}").as_ref().copied());
 }
 
-/// Standard output for what is not in lines; refusals are noted as `print` notes them.
+/// Standard output for results that are not lines; errors are recorded as by `print_line`.
 #[derive(Clone, Copy, Debug)]
 pub struct ResultOutput;
 
@@ -170,7 +172,7 @@ impl Write for ResultOutput {
     }
 }
 
-/// Standard error, unless it goes where standard output goes.
+/// Returns standard error, unless it is the same file as standard output.
 pub fn stderr_if_separate() -> Option<Box<dyn Write + Send>> {
     let (out, err) = (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr()));
     let place = |it: rustix::fs::Stat| (it.st_dev, it.st_ino);
@@ -191,16 +193,16 @@ fn record_stdout_error(written: Result<(), &io::Error>) {
     }
 }
 
-/// The number of `--ranks`.
+/// Parses the value of `--ranks`.
 ///
 /// # Errors
-/// What is no number of ranks of a world.
+/// Rejects values that are not a valid number of ranks.
 pub fn parse_ranks(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
     number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
 }
 
-/// Reports what clap found: help goes out in full, a wrong command line in one line.
+/// Reports a result of clap: prints help in full, and an error in the command line as one line.
 pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
         return match error.print() {
@@ -215,7 +217,7 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     Exit::Usage
 }
 
-/// What is wrong with a command line, in one line.
+/// Returns the error in a command line as one line.
 pub fn usage_error_text(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -224,18 +226,19 @@ pub fn usage_error_text(error: &clap::Error) -> String {
     told.join("; ").replace(":; ", ": ")
 }
 
-/// The arguments of the command line, to be printed: of one that is not UTF-8, such as the name of a file, parts are replaced.
+/// Returns the command-line arguments for printing; parts that are not UTF-8 are replaced.
 pub fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
 }
 
-/// Makes a panic say that it is ours, and what to send us; the process then ends with 101. To be called first in `main`.
+/// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
+/// 101. Must be called first in `main`.
 pub fn install_panic_hook(tool: &'static str) {
     set_tool_name(tool);
     std::panic::set_hook(Box::new(move |panic| {
         let _ = writeln!(
             io::stderr(),
-            "{tool}: internal error, a bug of {tool} {version} and not of your program: {panic}\n\
+            "{tool}: internal error, a bug in {tool} {version} and not in your program: {panic}\n\
              {tool}: please report it with the program and this command line: {tool} {line}",
             version = env!("CARGO_PKG_VERSION"),
             line = arguments().join(" "),

@@ -1,4 +1,5 @@
-//! Files that show a pass failing: the program before it, and in comments the command line that runs it again.
+//! Reproducers: files that reproduce a failure of a pass. They contain the program before the pass and, in
+//! comments, the command line that runs it again.
 //!
 //! ```text
 //! // hir-opt reproducer: pass `fuse` panicked: index out of bounds
@@ -7,7 +8,7 @@
 //! %HostIrContainer { … }
 //! ```
 //!
-//! `own_bug` writes such a file.
+//! `crash_reproducer` writes such a file when a tool crashes.
 
 use std::{io, path::Path};
 
@@ -15,10 +16,10 @@ use crate::input_file;
 
 pub mod crash_reproducer;
 
-/// How the first line of a reproducer for hir-opt begins.
+/// The beginning of the first line of a reproducer for hir-opt.
 const TITLE: &str = "// hir-opt reproducer: ";
 
-/// The flags that a reproducer may set: no other changes whether a pass or the planner fails.
+/// The flags that a reproducer may set; other flags do not affect whether a pass or the planner fails.
 const FLAGS: &[&str] = &[
     "--passes",
     "--verify-each",
@@ -32,27 +33,32 @@ const FLAGS: &[&str] = &[
     "--bisect",
 ];
 
-/// The text of a tool's reproducer. `lines` say how to run it again: for hir-opt they are `--name=value`, one each.
+/// Returns the text of a reproducer for a tool. `lines` give the command to run it again; for hir-opt, each
+/// line is one `--name=value`.
 pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> String {
     let failure = failure.lines().next().unwrap_or_default();
     let lines: String = lines.iter().map(|it| format!("// {it}\n")).collect();
     format!("// {tool} reproducer: {failure}\n{lines}{program}")
 }
 
-/// The flags that a reproducer was written with.
+/// Reads the flags of a reproducer.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// The outer error reports a file that cannot be read; the inner one reports a file that is not a valid
+/// reproducer.
 pub fn flags(path: &Path) -> io::Result<Result<Vec<String>, String>> {
     let text = String::from_utf8(input_file::read(path)?)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text"))?;
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text file"))?;
     Ok(read(&text).map_err(|fault| format!("`{}` {fault}", path.display())))
 }
 
 fn read(text: &str) -> Result<Vec<String>, String> {
     let mut comments = text.lines().take_while(|line| line.starts_with("//"));
     if !comments.any(|line| line.starts_with(TITLE)) {
-        return Err(format!("is no reproducer: none of its first lines begins with `{}`", TITLE.trim_end()));
+        return Err(format!(
+            "is not a reproducer: none of its first lines begins with `{}`",
+            TITLE.trim_end()
+        ));
     }
     let flags = comments.filter_map(|line| line.strip_prefix("// ").filter(|it| it.starts_with("--")));
     flags

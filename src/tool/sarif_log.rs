@@ -1,5 +1,5 @@
-//! The SARIF log of `--error-format=sarif`: everything that a tool reports on standard error, as one JSON document that is written when the
-//! tool ends.
+//! The SARIF log of `--error-format=sarif`: one JSON document with everything that a tool reports, written to
+//! standard error when the tool ends.
 
 use std::{
     io::{self, Write},
@@ -13,14 +13,14 @@ use grammar::{
 
 use crate::{exit::Exit, source::Source, tool_name::tool_name};
 
-/// What has been reported; taken out when it is written.
+/// The log; removed when it is written.
 static LOG: Mutex<Option<Log>> = Mutex::new(None);
 
 fn log() -> MutexGuard<'static, Option<Log>> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins the log, if none has begun.
+/// Creates the log, if there is none.
 pub(super) fn open() {
     log().get_or_insert_default();
 }
@@ -32,14 +32,15 @@ pub(super) fn add(source: &Source, diagnostics: &[Diagnostic]) {
     }
 }
 
-/// Adds a line that no place in a text belongs to.
+/// Adds a message that does not refer to a position in a text.
 pub(super) fn note(message: &str, is_error: bool) {
     if let Some(log) = &mut *log() {
         log.add_notification(message, is_error);
     }
 }
 
-/// Writes the log, if one has begun; an empty one only where this process reports for its job.
+/// Writes the log, if there is one. An empty log is written only if this process reports for its job
+/// (`reports`).
 pub fn close(exit: Exit, reports: bool) {
     let Some(log) = log().take().filter(|it| reports || !it.is_empty()) else { return };
     let is_success = match exit {
@@ -54,6 +55,6 @@ pub fn close(exit: Exit, reports: bool) {
     };
     let ending = Invocation { code: exit as u8, is_success };
     let text = log.text(tool_name(), env!("CARGO_PKG_VERSION"), Some(ending));
-    // Where standard error is closed, nobody is there to be told.
+    // If standard error is closed, the log cannot be delivered.
     let _ = io::stderr().write_all(text.as_bytes());
 }

@@ -1,8 +1,8 @@
-//! The thread that a tool works on.
+//! Runs a tool on a thread with a large stack.
 //!
-//! Nesting has limits of its own: 200 brackets, operators, loops or branches inside each other in a text, 1,000 definitions
-//! that are evaluated through each other. What these need of the stack fits `STACK` many times over. The stack of the first
-//! thread is what `ulimit -s` says, which may be too small.
+//! Nesting is limited: 200 levels of brackets, operators, loops or branches in a text, and 1,000 definitions
+//! that depend on each other. `STACK` is many times what these limits require. The stack size of the main
+//! thread is set by `ulimit -s` and may be too small.
 
 use std::{
     io::{self, Write},
@@ -12,10 +12,10 @@ use std::{
 
 use crate::exit::Exit;
 
-/// Bytes of the stack; pages that are never touched take no memory.
+/// Size of the stack in bytes; pages that are never accessed use no memory.
 const STACK: usize = 32 << 20;
 
-/// Runs a tool on a thread with a large stack. A panic is our bug.
+/// Runs a tool on a thread with a large stack. A panic ends with the exit code of an internal error.
 pub fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     thread::scope(|scope| {
         match thread::Builder::new().name("hir-main".to_owned()).stack_size(STACK).spawn_scoped(scope, work) {

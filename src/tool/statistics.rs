@@ -1,13 +1,14 @@
-//! What passes did, in numbers: how often they ran and changed something, and which statements came and went.
+//! Statistics of passes: how many times each pass ran and changed the program, and how it changed the number
+//! of statements.
 
 use grammar::ir::{Program, Stmt};
 use indexmap::IndexMap;
 use passes::{Change, PassEvent};
 
-/// Statements by what they are.
+/// Numbers of statements by operator or kind.
 type OpCounts = IndexMap<&'static str, i64>;
 
-/// Follows the driver's events.
+/// Collects statistics from the events of the pass driver.
 #[derive(Clone, Debug, Default)]
 pub struct Statistics {
     before: OpCounts,
@@ -22,7 +23,7 @@ struct PassStatistics {
 }
 
 impl Statistics {
-    /// Counts what an event tells.
+    /// Updates the statistics for an event.
     pub fn handle_event(&mut self, event: PassEvent<'_>) {
         match event {
             PassEvent::Before { program, .. } => self.before = counts(program),
@@ -41,7 +42,7 @@ impl Statistics {
         }
     }
 
-    /// The table of `--statistics`.
+    /// Returns the table of `--statistics`.
     pub fn table(&self) -> String {
         let mut out = String::from("// -----// Statistics //----- //\n");
         for (name, row) in &self.rows {

@@ -1,20 +1,22 @@
-# Runs many command lines of hir-run in few jobs, which start GPUs and communicators once each. For run.sh and compare.sh,
-# which source this and set $work, a folder.
+# Runs many command lines of hir-run in few jobs, which start GPUs and communicators once each. run.sh and
+# compare.sh source this file and set $work, a folder.
 #
-#   $gpus                           how many GPUs are visible
-#   batch_add JOB NUMBER WORD...    a command line for a job
-#   batch_reason FILE               why a run failed, by its output
-#   batch_run JOB COMMAND...        runs what was added for it, by COMMAND... --batch FILE, whose output goes to $work/log
+#   $gpus                           number of visible GPUs
+#   batch_add JOB NUMBER WORD...    adds a command line to a job
+#   batch_reason FILE               prints why a run failed, from its output
+#   batch_run JOB COMMAND...        runs the command lines of a job, by COMMAND... --batch FILE; the output
+#                                   goes to $work/log
 #
-# Afterwards $work/entry.NUMBER.log is what each has printed, and $work/entry.NUMBER.exit its exit code. A job that is lost
-# ends with the command line that it was at; the rest runs in another.
+# Afterwards $work/entry.NUMBER.log is the output of each command line, and $work/entry.NUMBER.exit its exit
+# code. A job that is lost ends with the current command line; the remaining ones run in another job.
 
 gpus=${HIR_EMULATED_GPUS:-$(
     tr , '\n' <<<"${CUDA_VISIBLE_DEVICES-$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null)}" |
         grep -cE '^ *[0-9A-Za-z-]+ *$'
 )}
 
-# The reason that an output gives for a failure, on the last such line; ranks that hir-run starts say whose it is.
+# Prints the last line of an output that gives the reason for a failure. Lines of ranks that hir-run starts
+# have a prefix.
 batch_reason() { grep -hE '^\[FAILED\]|^(\[[0-9]+\] )?hir-run:|panicked' "$1" | tail -1; }
 
 batch_add() {
@@ -32,7 +34,8 @@ batch_run() {
     while [ -s "$lines" ]; do
         status=0
         "$@" --batch "$lines" || status=$?
-        # Prints how many command lines have begun; those that have ended have told their exit codes.
+        # Prints the number of command lines that have begun. Those that have ended have printed their exit
+        # codes.
         ended=$(awk -v folder="$work/entry." -v numbers="$numbers" -v status="$status" '
             function told(at, code) { print code >(all[at] ".exit"); close(all[at] ".exit") }
             BEGIN { while ((getline number < numbers) > 0) all[++count] = folder number }
@@ -47,7 +50,8 @@ batch_run() {
             at { print >log_file; next }
             { before = before $0 "\n" }
             END {
-                # Lost in a command line, or after the last one that ended well, or before the first.
+                # The job was lost in a command line, or after the last one that succeeded, or before the
+                # first.
                 if (running || (at && status != 0 && !failed)) told(at, status)
                 if (!at) while (at < count) {
                     log_file = all[++at] ".log"

@@ -1,32 +1,36 @@
 #!/usr/bin/env bash
-# Runs everything that this project does on the GPUs of a host, and compares every result with the simulator's, bit by bit.
+# Runs everything that this project does on the GPUs of a host, and compares every result with that of the
+# simulator, bit by bit.
 #
-#   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS] [-T SECONDS]
-#                    [-o FOLDER] [-q] [PART...]
+#   tests/gpu/run.sh [-b FOLDER_OF_BINARIES] [-r "1 2 4 8"] [-f FILTER] [-t SECONDS] [-s RUNS]
+#                    [-T SECONDS] [-o FOLDER] [-q] [PART...]
 #
 #   -b   default: target/release
-#   -r   numbers of ranks, as far as there are GPUs; default: 1 2 4 8. Cases for other numbers run by default too.
-#   -f   an extended regular expression: only runs whose line, without the verdict, it matches
-#   -t   seconds for everything; what does not fit is told and counts as failed; default: 3600
-#   -s   runs with delays, of each plan in the part stress; default: 1000
-#   -o   where the output of runs that failed is kept
-#   -q   one process a program: step by step once, then timed as a graph (issue: both); both results are compared. Without it
-#        timed runs step by step have processes of their own.
-#   -T   hir-run's -T: seconds until a run that hangs is given up; default: 60
+#   -r   numbers of ranks, up to the number of GPUs; default: 1 2 4 8. By default, cases for other numbers
+#        run too.
+#   -f   an extended regular expression: only runs whose line, without the verdict, matches it
+#   -t   seconds for everything; what does not fit is reported and counts as failed; default: 3600
+#   -s   number of runs with delays, for each plan in the part stress; default: 1000
+#   -o   folder for the output of runs that failed
+#   -q   one process per program: it runs once step by step, then timed as a graph (issue: both), and both
+#        results are compared. Without it, timed runs step by step have separate processes.
+#   -T   hir-run's -T: seconds until a run that hangs is ended; default: 60
 #
 # Parts, all by default:
-#   programs    samples and test cases, lowered where they need it, issued step by step and as a graph
-#   pipelines   every pipeline of hir-opt --list-passes, on programs made for the number of ranks, and on un-lowered samples and
-#               cases
-#   protocols   who moves data, and how: backends, gets and puts, loops of collectives
+#   programs    samples and test cases, lowered if necessary, issued step by step and as a graph
+#   pipelines   every pipeline of hir-opt --list-passes, on programs made for the number of ranks, and on
+#               samples and cases that are not lowered
+#   protocols   transports and protocols: backends, gets and puts, loops of collectives
 #   launch      the same job started by hir-run, by torchrun's variables and by mpirun
-#   stress      many runs with streams held back at random, all equal
-#   faults      ranks that are killed or stopped, deadlocks, ranks that hold different programs, too little memory
-#   sanitizer   compute-sanitizer's memcheck and racecheck over the kernels
+#   stress      many runs with random delays of streams, all with equal results
+#   faults      ranks that are killed or stopped, deadlocks, ranks that run different programs, too little
+#               memory
+#   sanitizer   compute-sanitizer's memcheck and racecheck on the kernels
 #
-# Runs of one number of ranks share a job, which starts its GPUs once. One line a run: part, ranks, issue (eager, graph, both),
-# program, passes, verdict; then a table of the parts. Exit code 0: all that ran passed, and something ran. Under an emulator
-# HIR_EMULATED_GPUS says how many GPUs there are.
+# Runs with the same number of ranks share a job, which initialises its GPUs once. The output has one line per
+# run: part, ranks, issue (eager, graph, both), program, passes, verdict; then a table of the parts. The exit
+# code is 0 if all that ran passed, and something ran. Under an emulator, HIR_EMULATED_GPUS is the number of
+# GPUs.
 set -u
 cd "$(dirname "$0")/../.."
 usage() {
@@ -71,11 +75,11 @@ trap clean EXIT
 declare -A passed failed skipped
 since=$SECONDS
 left() { echo $((budget - SECONDS + since)); }
-# Seconds for one run; one that is stopped or hangs ends sooner, by itself.
+# Time limit of one run, in seconds. A run that is stopped or hangs ends sooner by itself.
 limit=$((3 * patience))
 part=""
 
-# Prints a line and counts it: ranks, issue, program, passes, verdict.
+# Prints a line and counts it. Arguments: ranks, issue, program, passes, verdict.
 line() {
     printf '%-10s %5s  %-6s %-46s %-46s %s\n' "$part" "$1" "$2" "${3:0:46}" "${4:0:46}" "$5"
 }
@@ -93,30 +97,30 @@ skip() {
     skipped[$part]=$((${skipped[$part]:-0} + 1))
     line "$1" "$2" "$3" "$4" "skipped: $5"
 }
-# Whether a run is asked for, and there is time for it.
+# Succeeds if a run is selected and there is time for it.
 chosen() {
     printf '%s %s %s %s %s\n' "$part" "$1" "$2" "$3" "$4" | grep -qE -- "$filter" || return 1
     if [ $((SECONDS - since)) -gt "$budget" ]; then
-        fail "$1" "$2" "$3" "$4" "not run: $budget s are over"
+        fail "$1" "$2" "$3" "$4" "not run: the time of $budget s is over"
         return 1
     fi
 }
 enough() { [ "$1" -le "$gpus" ]; }
-# Whether programs of so many ranks are asked for.
+# Succeeds if programs with this number of ranks are selected.
 is_wanted() { enough "$1" && { [ -z "$wanted" ] || [[ " $wanted " == *" $1 "* ]]; }; }
 
-# What is left of a run that went wrong: its output is in $log.
+# Prints the reason of a failed run, whose output is in $log.
 log=$work/log
 told() { batch_reason "$log" | cut -c1-300 | grep . || tail -2 "$log" | tr '\n' ' '; }
 
-# Runs a command line on so many ranks, started in the way of $style; output goes to $work/log.
+# Runs a command line on a number of ranks, started as $style says. The output goes to $work/log.
 style=ranks
 port=$((20000 + RANDOM % 20000))
 launch() {
     local count=$1 rank status=0
     shift
     if [ "$(left)" -le 0 ]; then
-        echo "hir-run: not run: $budget s are over" >"$work/log"
+        echo "hir-run: not run: the time of $budget s is over" >"$work/log"
         return 1
     fi
     case $style in
@@ -132,8 +136,9 @@ launch() {
         ;;
     esac
 }
-# Starts ranks as torchrun does: ranks, and hir-run's arguments, a program first where the last rank takes $other instead. Their
-# process ids are in jobs_started by rank, their output in $work/log.RANK.
+# Starts ranks as torchrun does. Arguments: the number of ranks, and hir-run's arguments, the program first.
+# If $other is set, the last rank runs $other instead. The process ids go to jobs_started by rank, the output
+# to $work/log.RANK.
 other=""
 start() {
     local count=$1 rank
@@ -148,7 +153,7 @@ start() {
         disown
     done
 }
-# Nothing outlives its time, stopped or not.
+# Kills a process at its time limit, even if it is stopped.
 guard() {
     local second
     for ((second = 0; second < limit; second++)); do
@@ -163,8 +168,9 @@ collect() {
     jobs_started=()
 }
 
-# Remembers a run until `settle`: ranks, issue, program, passes as the line shows them, words that its output has to have
-# (`refused: ` and words: it has to be rejected with these), and hir-run's arguments.
+# Queues a run until `settle`. Arguments: ranks, issue, program, passes as the line shows them, words that the
+# output must contain (`refused: ` and words: the program must be rejected with these), and hir-run's
+# arguments.
 runs=0 jobs=()
 declare -A what_of words_of
 queue() {
@@ -176,7 +182,7 @@ queue() {
     batch_add "$style.$count" $runs "$@"
     [[ " ${jobs[*]} " == *" $style.$count "* ]] || jobs+=("$style.$count")
 }
-# Runs what was queued, in a job for each way to start and number of ranks.
+# Runs what was queued, in one job for each launcher and number of ranks.
 settle() {
     local job number status part count mode name label log usual=$limit
     for job in "${jobs[@]}"; do
@@ -190,7 +196,7 @@ settle() {
             if [ "$status" = 1 ] && grep -qF -- "${words_of[$number]#refused: }" "$log"; then
                 pass "$count" "$mode" "$name" "$label"
             else
-                fail "$count" "$mode" "$name" "$label" "(exit $status, to be refused) $(told)"
+                fail "$count" "$mode" "$name" "$label" "(exit $status, expected to be refused) $(told)"
             fi
         elif [ "$status" = 0 ] && grep -q '^\[SUCCESS\].*equal to the simulator' "$log" && grep -qF -- "${words_of[$number]}" "$log"; then
             pass "$count" "$mode" "$name" "$label"
@@ -202,7 +208,8 @@ settle() {
     runs=0 jobs=() style=ranks limit=$usual
 }
 
-# A program in each issue: ranks, program, passes or '-', more flags. Lines call the passes $label, if it is set.
+# Queues a program in each issue mode. Arguments: ranks, program, passes or '-', more flags. The lines show
+# $label for the passes, if it is set.
 check() {
     local count=$1 program=$2 passes=$3 mode flags words name label=${label:-$3} refused
     shift 3
@@ -217,7 +224,7 @@ check() {
     done
 }
 
-# Programs for so many ranks: what, ranks.
+# Writes a program for a number of ranks, and prints its path. Arguments: kind, ranks.
 make() {
     local file=$work/$1-$2.hir
     case $1 in
@@ -227,14 +234,15 @@ make() {
     pipeline-stages) benches/gpu/programs.sh "$1" "$2" 8 48 256 ;;
     allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
     *-CUDA) benches/gpu/programs.sh "${1%-CUDA}" "$2" 4096 CUDA ;;
-    # A length that neither the ranks nor a wide access divide, and one of many blocks.
+    # A length that neither the number of ranks nor the width of a vector access divides, and one of many
+    # blocks.
     allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4099 NCCL "${1#allreduce-}" ;;
     large-allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4194304 NCCL "${1#large-allreduce-}" ;;
     *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
     esac >"$file"
     echo "$file"
 }
-# Pipelines that the kinds of program are for. A pipeline that is not named here fails.
+# Prints the kinds of program to which a pipeline applies. A pipeline that is not named here fails.
 programs_of() {
     case $1 in
     @default) echo allgather allreduce reduce-scatter ;;
@@ -247,14 +255,15 @@ programs_of() {
     esac
 }
 pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' '; }
-# Names that a pipeline leaves open.
+# Prints flags for the symbols that a pipeline leaves unbound.
 symbols() {
     if grep -q numberOfStreams <("$opt" "$1" --passes "$2" 2>/dev/null); then echo --set numberOfStreams=3; fi
 }
 
-# The symbols of a case's first command.
+# Prints the --set flags of a case's first command.
 sets_of() { grep -m1 '^// RUN: hir-run' "$1" | grep -oE -- '--set [^ ]+' | tr '\n' ' '; }
-# How many ranks a program has, if the simulator runs it: one that does not run there is not meant to run on GPUs.
+# Prints the number of ranks of a program if the simulator runs it. A program that does not run there is not
+# meant to run on GPUs.
 ranks_of() {
     local report
     report=$(timeout 60 "$run" "$@" --device=sim 2>/dev/null)
@@ -269,7 +278,7 @@ run_programs() {
         ranks=$(ranks_of "$program" "${sets[@]}")
         [ -n "$ranks" ] || continue
         [ -z "$wanted" ] || [[ " $wanted " == *" $ranks "* ]] || continue
-        # GPUs do not reshard: that is lowered.
+        # GPUs do not run resharding operators, so they are lowered.
         passes=-
         if reshards "$program" "${sets[@]}"; then passes=@lower; fi
         if enough "$ranks"; then
@@ -316,7 +325,7 @@ run_protocols() {
             local swizzle=""
             [[ $options != *permute* ]] || swizzle=swizzle-stream,
             passes="$front,${swizzle}stream-parallel{$options},lower-to-communication,assign-streams{dependent=keep},$back"
-            # What a pass refuses, it refuses without GPUs too.
+            # Options that a pass refuses are skipped. Passes refuse them without GPUs too.
             if ! timeout 60 "$run" "$file" --passes "$passes" --reference "$file" >"$work/log" 2>&1; then
                 ! chosen "$count" - "${file#"$work/"}" "{$options}" || skip "$count" - "${file#"$work/"}" "{$options}" "$(told | cut -c1-120)"
                 continue
@@ -349,7 +358,7 @@ run_launch() {
                 skip "$count" - "by mpirun" - "no mpirun"
                 continue
             fi
-            # Programs are the same; their names say how they are started.
+            # The programs are equal; their names show how they are started.
             cp "$(make linear-allreduce "$count")" "$work/by-$style-$count.hir"
             check "$count" "$work/by-$style-$count.hir" @overlap-linear-allreduce
             cp "$(make allreduce "$count")" "$work/by-$style-allreduce-$count.hir"
@@ -377,22 +386,22 @@ run_stress() {
     done
 }
 
-# A fault and what it has to end in: name, ranks, exit code, words, then the exit code that came.
+# Checks the outcome of a fault. Arguments: name, ranks, expected exit code, words, actual exit code.
 expect() {
     local name=$1 count=$2 code=$3 words=$4 came=$5
     if [ "$came" -ne "$code" ]; then
-        fail "$count" - "$name" - "exit $came and not $code: $(told)"
+        fail "$count" - "$name" - "exit $came, expected $code: $(told)"
     elif ! grep -qE -- "$words" "$work/log"; then
-        fail "$count" - "$name" - "nothing says '$words': $(told)"
+        fail "$count" - "$name" - "the output does not contain '$words': $(told)"
     else
         pass "$count" - "$name" -
     fi
 }
-# A rank of a long job gets a signal: name, ranks, signal, words.
+# Sends a signal to a rank of a long job. Arguments: name, ranks, signal, words.
 struck() {
     local name=$1 count=$2 signal=$3 words=$4 status=0 rank victim
     start "$count" "$(make allreduce "$count")" --device=cuda -w 100000000 -n 1 -T 6
-    # Rank 0 tells that all are running when it has loaded everything.
+    # Rank 0 prints this line when all ranks have loaded everything.
     for ((rank = 0; rank < 300; rank++)); do
         grep -qs 'GPU memory' "$work/log.0" && break
         sleep 0.2
@@ -404,7 +413,7 @@ struck() {
     kill -9 "$victim" 2>/dev/null
     for rank in "${!jobs_started[@]}"; do wait "${jobs_started[$rank]}" 2>/dev/null; done
     collect
-    # NCCL may see that a rank is gone before the others miss it.
+    # NCCL may notice the loss of a rank before the other ranks do.
     [ $status -ne 5 ] || status=4
     expect "$name" "$count" 4 "$words" $status
 }
@@ -423,7 +432,8 @@ run_faults() {
             other="" style=ranks
         fi
     done
-    # They are refused before anything runs: on a GPU some would end by luck, as NCCL may buffer a send that nobody receives.
+    # These are refused before anything runs. On GPUs, some would end by luck, as NCCL may buffer a send
+    # without a receive.
     for case in deadlock/cuda-missing-send deadlock/one-rank-skips deadlock/both-receive-first; do
         count=$(grep -oE 'DeviceMesh\{[^}]*\}' tests/cases/$case.hir | grep -oE '[0-9]+' | sort -n | tail -1)
         count=$((count + 1))
@@ -461,7 +471,8 @@ run_sanitizer() {
         for program in "${programs[@]}"; do
             chosen 1 eager "${program#tests/cases/}" $tool || continue
             runs=$((runs + 1)) program_of[$runs]=$program job=$tool
-            # A process for each where memory counts: the next program of a job may be given more of it than it wants.
+            # memcheck needs a process for each program, since the next program of a job may get more memory
+            # than it requests.
             [ $tool = racecheck ] || job=$tool.$runs
             batch_add $job $runs "$program"
             [[ " ${jobs[*]} " == *" $job "* ]] || jobs+=("$job")
@@ -469,7 +480,8 @@ run_sanitizer() {
         for job in "${jobs[@]}"; do batch_run "$job" sanitized $tool; done
         for number in "${!program_of[@]}"; do
             log=$work/entry.$number.log status=$(cat "$work/entry.$number.exit" 2>/dev/null)
-            # What the tool has to say of a program stands in its output; its name and sums are of the whole job.
+            # The findings on a program are in its output. The name of the tool and its totals concern the
+            # whole job.
             found=$(grep -h '^=====' "$log" | grep -vE 'COMPUTE-SANITIZER| SUMMARY: |Target application returned' | head -3 | tr '\n' ' ')
             if [ "$status" = 0 ] && [ -z "$found" ]; then
                 pass 1 eager "${program_of[$number]#tests/cases/}" $tool
@@ -491,10 +503,10 @@ echo "# $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $("$run" --version)"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^/# /'
 printf '%-10s %5s  %-6s %-46s %-46s %s\n' part ranks issue program passes verdict
 for count in "${counts[@]}"; do
-    enough "$count" || echo "# $count ranks are left out: there are $gpus GPUs"
+    enough "$count" || echo "# skipping $count ranks: there are only $gpus GPUs"
 done
 for part in "${parts[@]}"; do
-    # These have jobs of their own; the others queue.
+    # These parts have their own jobs; the others queue their runs.
     case $part in faults | sanitizer) settle ;; esac
     run_"$part"
 done

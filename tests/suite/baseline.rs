@@ -1,9 +1,10 @@
-//! What every program does, and what it does without one of its synchronisations: a recorded table, so that a change of planner
-//! or simulator shows which verdicts and which causes it changes.
+//! Records the verdict on every program, and on every program without one of its synchronisations. A change
+//! of the planner or the simulator then shows which verdicts and causes it changes.
 //!
-//! The programs are all samples and cases that run on the simulator, and what every pipeline makes of those that nothing has
-//! lowered. A line of `tests/baseline/**/*.txt` is a program, or the program without one statement: what went wrong first, under which schedule, and
-//! the line that is blamed; then what the checker finds. `INSTA_UPDATE=always` writes the table anew; its difference is for review.
+//! The programs are all samples and cases that run on the simulator, and the result of every pipeline on
+//! those that are not lowered. A line of `tests/baseline/**/*.txt` describes a program, or the program
+//! without one statement: the first failure, the schedule under which it occurs, and the line that causes it;
+//! then the findings of the checker. `INSTA_UPDATE=always` writes the table again; review its difference.
 
 use std::{
     fmt::Write,
@@ -41,15 +42,15 @@ use crate::{
     shown,
 };
 
-/// Larger programs take too long in a debug build: bytes that all ranks hold, instructions of all of them.
+/// Larger programs take too long in a debug build: bytes, and instructions, of all ranks together.
 const MEMORY: usize = 1 << 24;
 const INSTRUCTIONS: usize = 10_000;
-/// A wrong result that the checker finds no cause of: no row has it.
+/// A wrong result for which the checker finds no cause. No row contains it.
 const MISSED: &str = "MISSED";
-/// Worlds that are simulated.
+/// Maximum number of simulated ranks.
 const RANKS: usize = 16;
 
-/// A trial for the cases of each folder, and one for each pipeline.
+/// Returns one trial for the cases of each folder, and one for each pipeline.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut folders: Vec<(String, Vec<PathBuf>)> = Vec::new();
     for path in cases {
@@ -75,7 +76,7 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     let mut text = String::new();
     for path in paths {
         let outcome = catch_unwind(AssertUnwindSafe(|| rows(path, pipeline)));
-        text += &outcome.map_err(|_| format!("{}: panics, see above", shown(path)))??;
+        text += &outcome.map_err(|_| format!("{}: panicked, see above", shown(path)))??;
     }
     if let Some(row) = text.lines().find(|it| it.ends_with(MISSED)) {
         return Err(format!("the checker finds nothing: {row}").into());
@@ -93,7 +94,7 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
 }
 
-/// The rows of one file; none where nothing of it runs.
+/// Returns the rows of one file. Empty if no program of the file runs.
 fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
     let mut rows = String::new();
     for (program, lines) in programs(path, pipeline)? {
@@ -105,7 +106,8 @@ fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
     Ok(rows)
 }
 
-/// The programs of a file with the lines of their texts; for a pipeline, what it makes of those that nothing has lowered.
+/// Returns the programs of a file, with the line indices of their texts. With a pipeline, returns its results
+/// on the programs that are not lowered.
 pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, LineIndex)>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (programs, diagnostics) = grammar::read(&text);
@@ -114,7 +116,7 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
         return Ok(found);
     }
     for mut program in programs {
-        // Cases say themselves what is bound.
+        // The RUN lines of the cases contain the bindings.
         if apply_bindings(&mut program, &bindings(&text)).is_err() || has_errors(&grammar::verify(&program)) {
             continue;
         }
@@ -137,7 +139,7 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
     Ok(found)
 }
 
-/// The rows of a program: its own, and one for each synchronisation that it may go without.
+/// Returns the rows of a program: its own, and one for each synchronisation that can be removed.
 fn program_rows(program: &Program, lines: &LineIndex) -> String {
     let Some(plans) = plans_if_small(program, lines) else { return String::new() };
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
@@ -177,7 +179,7 @@ fn program_rows(program: &Program, lines: &LineIndex) -> String {
     rows
 }
 
-/// A program without a statement.
+/// Returns a program without a statement.
 pub fn without_statement(program: &Program, stmt: StmtId) -> Program {
     let mut mutant = program.clone();
     for block in mutant.blocks.ids().collect::<Vec<_>>() {
@@ -186,7 +188,7 @@ pub fn without_statement(program: &Program, stmt: StmtId) -> Program {
     mutant
 }
 
-/// What becomes of a program that lacks a statement, where it runs at all.
+/// Returns the outcome of a program that lacks a statement, or why it does not run.
 fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String) -> String {
     let refused = |all: &[Diagnostic]| {
         let it = all.iter().find(|it| it.severity() == Severity::Error)?;
@@ -201,7 +203,7 @@ fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> St
     }
 }
 
-/// The plans of a program that is small enough to run often.
+/// Returns the plans of a program that is small enough to run often.
 pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
     let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
     let plans = plan::build(program, lines, ranks).ok()?;
@@ -210,7 +212,7 @@ pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>>
     (computes && instructions <= INSTRUCTIONS && footprint(&plans).bytes <= MEMORY).then_some(plans)
 }
 
-/// The statements that only order others, in the order of the text.
+/// Returns the statements that only order other statements, in textual order.
 pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     let mut found = Vec::new();
     let Some(body) = program.body else { return found };
@@ -235,7 +237,8 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
     found
 }
 
-/// A row, after the static deadlock was compared with the simulated one: both say the same, word for word.
+/// Returns the row if the static deadlock check and the simulator report the same text; else a row that shows
+/// both.
 fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
     let predicted = sync::deadlock(plans).map(|it| it.to_string());
     match simulated == predicted {
@@ -244,16 +247,17 @@ fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> S
     }
 }
 
-/// What the checker finds in a program that comes to its end; nothing where it finds nothing.
+/// Returns the checker's first finding in a program that runs to its end. Empty if there is none.
 fn checker_findings(plans: &[Plan]) -> String {
     let report = check::check(plans, check::Checks::ALL_FAULTS);
     let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
-    // The order of communicators makes no result wrong.
+    // The order of communicators does not make a result wrong, so other findings come first.
     let first = found.min_by_key(|it| (it.severity() != Severity::Error, it.code == Code::CommunicatorOrder));
     first.map_or(String::new(), |it| format!("; check: {} {}", it.code.text(), it.message))
 }
 
-/// The same of a program that the simulator finds wrong: the checker finds all of these that an order can make right.
+/// Returns the checker's finding in a program that the simulator finds wrong. The checker must find all
+/// failures that an order can repair.
 fn confirming_findings(mishap: &RunFailure, plans: &[Plan]) -> String {
     match mishap.kind {
         FailureKind::WrongOutput | FailureKind::UnwrittenOutput => match checker_findings(plans) {
@@ -268,7 +272,7 @@ fn confirming_findings(mishap: &RunFailure, plans: &[Plan]) -> String {
     }
 }
 
-/// What went wrong, and where.
+/// Describes the failure and its location.
 fn describe_failure(mishap: &RunFailure, plans: &[Plan]) -> String {
     let row = row(mishap, plans);
     match mishap.kind {

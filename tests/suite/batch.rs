@@ -1,4 +1,5 @@
-//! Jobs of many programs on GPUs, which are emulated: what a program finds of those before it, and what ends a job.
+//! Tests of jobs that run many programs on emulated GPUs: what a program inherits from the programs before
+//! it, and what ends a job.
 
 use std::{fs, process::Command, time::Duration};
 
@@ -21,8 +22,9 @@ pub fn trials() -> Vec<Trial> {
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
 
-/// Programs of several backends and issues run one after the other, some wrong or refused by all ranks. Memory is used again,
-/// given back where another program needs more, and refused to one that needs more than there is.
+/// Programs with several backends and issue modes run one after the other; all ranks fail or refuse some of
+/// them. Memory is reused, released when another program needs more, and refused to a program that needs more
+/// than there is.
 fn programs_share_a_job() -> Result<(), Failed> {
     let folder = env!("CARGO_TARGET_TMPDIR");
     let large = |name: &str, count: usize| {
@@ -38,7 +40,7 @@ fn programs_share_a_job() -> Result<(), Failed> {
     let (large, huge) = (large("large", 25_000_000)?, large("huge", 50_000_000)?);
     let programs = [
         ("tests/cases/comm/allreduce-operators.hir -n 2 -G --stress 3", 0),
-        // Not lowered: GPUs refuse it.
+        // Not lowered, so GPUs refuse it.
         ("samples/allgather.hir", 1),
         ("tests/cases/comm/p2p-cuda-get.hir -n 2 -G", 0),
         ("samples/row-parallel-streams.hir --set i0=12 -n 2", 0),
@@ -50,7 +52,7 @@ fn programs_share_a_job() -> Result<(), Failed> {
         ("samples/row-parallel-streams.hir --set i0=15 -n 2 -G", 0),
         // Some ranks cannot write.
         ("tests/cases/launch/loop.hir --output T1@local=@/dev/null/%r.npy", 6),
-        // Rank 0 alone would read it.
+        // Only rank 0 would read the file.
         ("tests/cases/launch/loop.hir --expect T1=@tests/cases/launch/absent.npy", 6),
         ("tests/cases/comm/p2p-cuda-put.hir", 0),
     ];
@@ -73,7 +75,8 @@ fn programs_share_a_job() -> Result<(), Failed> {
     )
 }
 
-/// The same program with the same bindings finds its plan as it lies on the GPU, whatever ran of it; another one does not.
+/// A program with the same bindings reuses its plan on the GPU, whatever its other options are. A different
+/// program does not.
 fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
     let path = format!("{}/kept.txt", env!("CARGO_TARGET_TMPDIR"));
     let layer = "samples/row-parallel-streams.hir -w 1 -n 2 --profile-host --set";
@@ -96,7 +99,7 @@ fn a_plan_is_kept_for_the_next_program() -> Result<(), Failed> {
     expect(equal && prepared == programs.map(|it| it.1) && ends.iter().all(|it| it.0 == Some(0)), &ends)
 }
 
-/// A program that deadlocks is refused before it runs, so those behind it run.
+/// A program that deadlocks is refused before it runs, so the programs after it run.
 fn a_deadlock_in_a_batch_does_not_end_it() -> Result<(), Failed> {
     let path = format!("{}/hangs.txt", env!("CARGO_TARGET_TMPDIR"));
     let good = "tests/cases/launch/loop.hir";
@@ -111,7 +114,8 @@ fn a_deadlock_in_a_batch_does_not_end_it() -> Result<(), Failed> {
     expect(ends.iter().all(|it| it.0 == Some(4)) && ends[1..].iter().all(|it| it.1.is_empty()), &ends)
 }
 
-/// Texts of one program that differ in blanks are one program; a plan that only some ranks have from before is kept by none.
+/// Texts that differ only in blanks are one program. A plan that only some ranks have cached is not reused by
+/// any rank.
 fn a_plan_is_kept_by_all_or_none() -> Result<(), Failed> {
     let folder = |name: &str, blanks: &str| -> Result<String, Failed> {
         let path = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
@@ -141,7 +145,7 @@ fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
     };
     let output = start()?.env("HIR_EMULATED_FAULT", "20").output_with_timeout()?;
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // The context is lost with it: nothing else is tried.
+    // The CUDA context is lost, so no other program is tried.
     let ended =
         out.contains("# exit code 5\n# 2 more are not run") && out.matches("# exit code").count() == 1;
     match output.status.code() == Some(5) && ended && err.contains("CUDA_ERROR_ILLEGAL_ADDRESS") {

@@ -1,17 +1,18 @@
-//! What any text has to survive as a batch file: each line is a command line or is refused, with its number and a reason.
+//! Checks the reader of batch files on arbitrary text: each line is a command line, or is refused with its
+//! number and a reason.
 
 use crate::command_lines;
 
-/// Reads a batch file and says what its options mean to other ranks.
+/// Reads a batch file, and computes the canonical form of its options.
 ///
 /// # Errors
-/// A refusal without a line of the text, or without a reason.
+/// Returns an error for a refusal without a line of the text or without a reason.
 pub fn run(text: &str) -> Result<(), String> {
     match command_lines::parse_batch(text, &[]) {
         Ok(lines) => lines.iter().try_for_each(|it| {
-            // A combination of options that is refused is none for other ranks.
+            // Combinations of options that are refused have no canonical form.
             if it.options.validate().is_ok() && it.options.canonical_options().is_empty() {
-                return Err(format!("line {} says nothing: {}", it.number, it.text));
+                return Err(format!("line {} has no canonical options: {}", it.number, it.text));
             }
             Ok(())
         }),

@@ -1,7 +1,9 @@
-//! Emulated programs of several ranks or streams once more where each piece of work on an emulated GPU is held up by a random time: streams and ranks come
-//! in other orders, and the results are those of the simulator all the same. `HIR_EMULATED_DELAY=5000` holds up for longer.
+//! Runs the emulated programs that have several ranks or streams once more, with random delays of all work on
+//! the emulated GPUs. Streams and ranks then proceed in other orders, and the results must still be those of
+//! the simulator. `HIR_EMULATED_DELAY=5000` sets longer delays.
 //!
-//! One program of each file, the one with the most passes. Programs on as many ranks share a job, as `hir-run --batch` runs them.
+//! One program of each file runs, the one with the most passes. Programs with the same number of ranks share
+//! a job, as with `hir-run --batch`.
 
 use std::{
     collections::BTreeMap,
@@ -19,13 +21,13 @@ use super::{
 };
 use crate::timeout::RunWithTimeout;
 
-/// Microseconds that a piece of work is held up for at most, unless told: longer than most pieces take.
+/// Default maximum delay of a piece of work, in microseconds: longer than most pieces of work take.
 const DELAY: &str = "300";
 
-/// Matrix products of a million elements, half a minute each.
+/// Matrix products of a million elements, which take half a minute each.
 const LARGE: [&str; 2] = ["tests/cases/published/ring-0044.hir", "tests/cases/published/pairs-0039.hir"];
 
-/// A trial for each number of ranks.
+/// Returns a trial for each number of ranks.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut by_ranks: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
     for (case, runs, refusal) in emulated::runs(cases) {
@@ -36,7 +38,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         let fits = |it: &Run| {
             let any = |of: &dyn Fn(&str) -> bool| it.arguments.iter().any(|it| of(it));
             let is_parallel = it.ranks > 1 || text.contains("Stream") || any(&|it| it.contains("stream"));
-            // The time of a job is that of all its programs.
+            // The time-out would apply to the job of all programs, so programs with `-T` are left out.
             refusal.is_none() && is_parallel && !any(&|it| it.starts_with("-T"))
         };
         let passes = |it: &Run| it.arguments.iter().map(String::len).sum::<usize>();
@@ -50,10 +52,10 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     by_ranks.into_iter().map(trial).collect()
 }
 
-/// Runs programs; resharding operators are lowered in a second job, with the passes that the refusals name.
+/// Runs programs. Resharding operators are lowered in a second job, with the passes that the refusals name.
 fn check_runs(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
     let (told, errors) = run_job(ranks, runs)?;
-    // The refusals of the job, in its order.
+    // The refusals, in the order of the job.
     let mut refusals = errors.lines().filter_map(emulated::suggested_passes);
     let (mut lowered, mut wrong) = (Vec::new(), Vec::new());
     for (run, text) in runs.iter().zip(told) {
@@ -77,7 +79,7 @@ fn difference(run: &Run, text: &str) -> Option<String> {
     (!done).then(|| format!("{} ranks, {:?}\n{text}", run.ranks, run.arguments))
 }
 
-/// What is told of each program of a job, up to its exit code, and its errors.
+/// Returns what the job prints for each program, up to its exit code, and its standard error.
 fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let batch = folder.path().join("programs.txt");
@@ -107,8 +109,7 @@ fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> 
     match told.len() == runs.len() {
         true => Ok((told, errors)),
         false => {
-            let message =
-                format!("{} of {} programs have ended\n{program}\n{errors}", told.len(), runs.len());
+            let message = format!("{} of {} programs ended\n{program}\n{errors}", told.len(), runs.len());
             Err(message.into())
         }
     }

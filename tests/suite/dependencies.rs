@@ -1,5 +1,6 @@
-//! Which module may use which: the layers of `docs/architecture.md`. Read from the `use` lines and paths of the sources, so that an
-//! arrow that points up fails here, and a new module has to be given its place.
+//! Checks which module may use which: the layers of `docs/architecture.md`. The dependencies are read from
+//! the `use` lines and paths of the sources. A dependency on a higher layer fails, and a new module must be
+//! assigned to a layer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,13 +15,13 @@ use crate::ROOT;
 /// Some modules of a folder, and the modules of the same folder that each of them may use.
 type Layer = (&'static str, &'static [&'static str]);
 
-/// All modules of the rows before; so modules of one row do not use each other.
+/// All modules of the preceding rows. So modules of one row do not use each other.
 const BEFORE: &[&str] = &["<"];
 
 /// All modules.
 const ALL: &[&str] = &["*"];
 
-/// Folders of modules; the first rows are used by those behind them.
+/// The folders of modules, with their layers from the lowest to the highest.
 const LAYERS: &[(&str, &[Layer])] = &[
     ("grammar/src", GRAMMAR),
     ("passes/src", PASSES),
@@ -55,7 +56,7 @@ const GRAMMAR: &[Layer] = &[
     ("tensor", BEFORE),
     ("resolve", BEFORE),
     ("read", BEFORE),
-    // What reads and prints.
+    // Modules that both read and print.
     ("dialect fix verify", BEFORE),
     ("lib reference roundtrip", ALL),
 ];
@@ -95,7 +96,7 @@ const TRANSFORM: &[Layer] = &[
     ("chunk lower_to_communication", &["decompose_resharding"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),
     ("swizzle_stream", &["chunk", "decompose_resharding"]),
-    // It parallelises loops in several ways and keeps the best.
+    // Parallelises loops in several ways and selects the best.
     ("overlap", BEFORE),
 ];
 
@@ -133,12 +134,13 @@ const HIR: &[Layer] = &[
         ],
     ),
     ("reduce", &["check", "io", "plan", "run", "sim", "source"]),
-    // The binaries and the crate's root use everything.
+    // The binaries and the root of the crate use everything.
     ("bin", ALL),
     ("lib", ALL),
 ];
 
-/// The plan, one rank as its program says, all ranks, the world.
+/// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
+/// world.
 const PLAN: &[Layer] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
@@ -158,7 +160,7 @@ const PLAN: &[Layer] = &[
 
 const SYNC: &[Layer] = &[
     ("matching", &[]),
-    // Guaranteed and blocking happens_before are never mixed.
+    // The guaranteed order and the blocking order are never mixed.
     ("step", BEFORE),
     ("happens_before", BEFORE),
     ("comm_order", BEFORE),
@@ -192,12 +194,13 @@ const CHECK: &[Layer] = &[
 const TRANSPORT: &[Layer] = &[
     ("messages signals queue staging", &[]),
     ("copies", BEFORE),
-    // They share what combines and copies.
+    // Both algorithms use the common reductions and copies.
     ("one_shot two_shot", &["copies"]),
     ("lower", BEFORE),
 ];
 
-/// Libraries and the device, then the stages of a plan: buffers get places, instructions become calls, calls run.
+/// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
+/// commands, and execution.
 const CUDA: &[Layer] = &[
     ("buffer_assignment error comm_order", &[]),
     ("library", BEFORE),
@@ -212,11 +215,11 @@ const CUDA: &[Layer] = &[
     ("device_assignment", BEFORE),
 ];
 
-/// Crates, and the crates of the project that each may use.
+/// The crates, and the crates of the project that each may use.
 const CRATES: [(&str, &[&str]); 3] =
     [("grammar", &[]), ("passes", &["grammar"]), ("src", &["grammar", "passes"])];
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
@@ -234,7 +237,7 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
         let found = dependencies_of(folder, &known)?;
         for (module, (used, file)) in &found {
             let Some(below) = allowed.get(module.as_str()) else {
-                faults.push(format!("{file}: module `{module}` has no place among the layers"));
+                faults.push(format!("{file}: module `{module}` is not assigned to a layer"));
                 continue;
             };
             let up = used.iter().filter(|(it, _)| !below.contains(it.as_str()));
@@ -246,7 +249,7 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-/// What each module of some rows may use.
+/// Returns the modules that each module of some rows may use.
 fn allowed(rows: &[Layer]) -> Result<BTreeMap<&'static str, BTreeSet<&'static str>>, String> {
     let all: BTreeSet<&str> = rows.iter().flat_map(|row| row.0.split_whitespace()).collect();
     let mut before = BTreeSet::new();
@@ -256,7 +259,7 @@ fn allowed(rows: &[Layer]) -> Result<BTreeMap<&'static str, BTreeSet<&'static st
             ALL => all.clone(),
             BEFORE => before.clone(),
             listed => match listed.iter().find(|it| !before.contains(**it)) {
-                Some(it) => return Err(format!("`{modules}` may use `{it}`, which is not before it")),
+                Some(it) => return Err(format!("`{modules}` may use `{it}`, which is not in a lower layer")),
                 None => listed.iter().copied().collect(),
             },
         };
@@ -266,7 +269,8 @@ fn allowed(rows: &[Layer]) -> Result<BTreeMap<&'static str, BTreeSet<&'static st
     Ok(allowed)
 }
 
-/// The modules of a folder, each with one of its files and the other known modules that it uses, with the file that does.
+/// The modules of a folder. For each module: the other known modules that it uses, each with the file that
+/// uses it, and one file of the module.
 type Dependencies = BTreeMap<String, (BTreeMap<String, String>, String)>;
 
 fn dependencies_of(folder: &str, known: &BTreeSet<String>) -> Result<Dependencies, Failed> {
@@ -282,7 +286,7 @@ fn dependencies_of(folder: &str, known: &BTreeSet<String>) -> Result<Dependencie
         let place = [&inside[..], &own[..]].concat();
         for path in paths(&production(&fs::read_to_string(&path)?), &place) {
             let Some([first, rest @ ..]) = path.strip_prefix(&inside[..]) else { continue };
-            // A function that the root exports again may have the name of another module.
+            // A function that the root re-exports may have the name of another module.
             let first = reexports.get(first).filter(|_| rest.is_empty()).unwrap_or(first);
             if first != module && known.contains(first) {
                 used.entry(first.clone()).or_insert_with(|| file.clone());
@@ -292,13 +296,13 @@ fn dependencies_of(folder: &str, known: &BTreeSet<String>) -> Result<Dependencie
     Ok(arrows)
 }
 
-/// The modules that a path of a file names: `sync/mod.rs` and `sync.rs` are `sync`.
+/// Returns the module path of a file: `sync` for `sync/mod.rs` and `sync.rs`.
 fn modules(file: &str) -> Vec<String> {
     let file = file.strip_suffix(".rs").unwrap_or(file);
     file.split('/').filter(|it| !it.is_empty() && *it != "mod").map(str::to_owned).collect()
 }
 
-/// What the root of a folder exports again, by name, with the module that it is from.
+/// Returns the names that the root of a folder re-exports, with the modules that define them.
 fn reexports(folder: &Path) -> Result<BTreeMap<String, String>, Failed> {
     let roots = [folder.join("lib.rs"), folder.join("mod.rs"), folder.with_extension("rs")];
     let Some(root) = roots.iter().find(|it| it.is_file()) else {
@@ -341,13 +345,13 @@ fn crates_use_only_crates_below() -> Result<(), Failed> {
 fn analyses_change_no_program() -> Result<(), Failed> {
     for path in sources("passes/src/analysis")? {
         if production(&fs::read_to_string(&path)?).contains("&mut Program") {
-            return Err(format!("{}: takes a program to change it", path.display()).into());
+            return Err(format!("{}: takes a mutable program", path.display()).into());
         }
     }
     Ok(())
 }
 
-/// The sources of a folder that are not tests.
+/// Returns the sources of a folder, without tests.
 fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
     let mut folders = vec![Path::new(ROOT).join(folder)];
     let mut found = Vec::new();
@@ -368,7 +372,7 @@ fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
     }
 }
 
-/// A source without comments and without its unit tests, which stand last.
+/// Returns a source without comments and without its unit tests, which come last.
 fn production(text: &str) -> String {
     let tests = ["\n#[cfg(test)]\nmod tests {", "\n#[cfg(test)]\npub(super) mod tests {", "\n#[cfg(all(test"];
     let end = tests.iter().filter_map(|it| text.find(it)).min();
@@ -376,11 +380,11 @@ fn production(text: &str) -> String {
     lines.filter(|it| !it.trim_start().starts_with("//")).map(|it| it.to_owned() + "\n").collect()
 }
 
-/// All paths of a module that begin with `crate` or `super`, as seen from the crate's root.
+/// Returns all paths of a module that begin with `crate` or `super`, relative to the root of the crate.
 fn paths(text: &str, module: &[String]) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
     for (at, root) in text.match_indices("crate::").chain(text.match_indices("super::")) {
-        // A longer name, a macro's `$crate`, or the second `super` of a path.
+        // Skips a longer name, the `$crate` of a macro, and the second `super` of a path.
         let before = text[..at].chars().next_back();
         if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == '$' || it == ':') {
             continue;
@@ -394,7 +398,7 @@ fn paths(text: &str, module: &[String]) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// The paths of the tree at the beginning of a text: `a::{b, c::d}` is `a::b` and `a::c::d`.
+/// Expands the path tree at the beginning of a text: `a::{b, c::d}` gives `a::b` and `a::c::d`.
 fn expanded(text: &str) -> Vec<Vec<String>> {
     let text = text.trim_start();
     let Some(list) = text.strip_prefix('{') else {

@@ -1,10 +1,10 @@
-//! What the simulator runs, the GPU executor runs with the same results: every program of the cases and samples that ends in
-//! success, step by step and as a graph, on as many processes as it has ranks. A case with a line `// REFUSED ON GPUS: words`
-//! is refused there instead, in such words.
+//! Compares the GPU executor with the simulator: every program of the cases and samples that succeeds there
+//! runs step by step and as a graph, on one process per rank. A case with a line `// REFUSED ON GPUS: words`
+//! must be refused instead, with these words.
 //!
-//! The GPUs and the vendor's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no GPU. Where
-//! there is none the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail there. What only real GPUs can show (speed, the
-//! vendor's own rules) is tested by `tests/gpu/run.sh`.
+//! The GPUs and NVIDIA's libraries are emulated (`tests/gpu/emulator`), so this needs a C++ compiler and no
+//! GPU. Without a compiler the trials are ignored; with `HIR_REQUIRE_CXX=1` they fail. Only
+//! `tests/gpu/run.sh` tests what real GPUs are needed for: speed, and the rules of NVIDIA's libraries.
 
 use std::{
     collections::BTreeSet,
@@ -18,10 +18,10 @@ use libtest_mimic::{Failed, Trial};
 use super::{ENVIRONMENT, ROOT, emulator, shown, split};
 use crate::timeout::RunWithTimeout;
 
-/// The files that have a trial: one that is not in it any more has lost its success, and nobody would miss it.
+/// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
 
-/// A trial for each file with a program that runs.
+/// Returns a trial for each file with a program that runs.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut trials = Vec::new();
     let mut names = Vec::new();
@@ -39,14 +39,15 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     trials
 }
 
-/// The files with programs that run, those programs, and in what words they are refused on GPUs, if they are.
+/// Returns the files with programs that run, those programs, and the message with which GPUs refuse them, if
+/// they do.
 pub fn runs(cases: &[PathBuf]) -> Vec<(PathBuf, BTreeSet<Run>, Option<String>)> {
     let mut found = Vec::new();
     for case in cases {
         let snapshot = fs::read_to_string(format!("{}.snap", case.display())).unwrap_or_default();
         let all: Vec<(Run, bool)> =
             snapshot.split("\n$ ").filter_map(|it| Run::from_transcript(it, case)).collect();
-        // What fails under some schedule is free to fail here.
+        // A program that fails under some schedule may fail here.
         let (right, wrong): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, succeeds)| *succeeds);
         let wrong: BTreeSet<Run> = wrong.into_iter().map(|it| it.0).collect();
         let runs: BTreeSet<Run> = right.into_iter().map(|it| it.0).filter(|it| !wrong.contains(it)).collect();
@@ -73,7 +74,7 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
     match listed == found {
         true => Ok(()),
         false => Err(format!(
-            "{TRIAL_LIST} is not what runs on emulated GPUs: it has lost {}; it lacks {}: `INSTA_UPDATE=always` writes it anew",
+            "{TRIAL_LIST} is out of date: no longer running: {}; not listed: {}: `INSTA_UPDATE=always` writes it",
             differ(&listed, &found),
             differ(&found, &listed)
         )
@@ -81,13 +82,13 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
     }
 }
 
-/// The passes that a refusal of resharding operators names.
+/// Returns the passes that a refusal of resharding operators names.
 pub fn suggested_passes(text: &str) -> Option<&str> {
     let text = text.split("a resharding operator runs on the simulator only").nth(1)?;
     text.split("`--passes ").nth(1)?.split('`').next()
 }
 
-/// Whether a run is equal to the simulator's, or has nothing to be compared.
+/// Returns true if a run is equal to that of the simulator, or has no result to compare.
 pub fn matches_simulator(text: &str) -> bool {
     ["equal to the simulator", "[SUCCESS] ran, complete"].iter().any(|it| text.contains(it))
 }
@@ -99,7 +100,7 @@ pub struct Run {
     pub arguments: Vec<String>,
 }
 
-/// Arguments with a value that choose how the simulator runs, what it is compared with, and what is printed.
+/// Arguments with a value that select the simulator's schedule, the reference, and the output.
 const DROPPED: [&str; 10] = [
     "--schedule",
     "--reference",
@@ -114,7 +115,7 @@ const DROPPED: [&str; 10] = [
 ];
 
 impl Run {
-    /// What a command of a snapshot, with what it printed, has run, and whether with success.
+    /// Returns the run of a snapshot's command and whether it succeeded, from the command and its output.
     fn from_transcript(transcript: &str, case: &Path) -> Option<(Self, bool)> {
         let (command, printed) = transcript.split_once('\n')?;
         let command = command.strip_prefix("$ ").unwrap_or(command).strip_prefix("hir-run ")?;
@@ -129,7 +130,7 @@ impl Run {
             }
             if DROPPED.contains(&name) {
                 let value = if word.contains('=') { Some(word.clone()) } else { words.next() };
-                // What is judged by rank stays so.
+                // An output that is compared rank by rank stays so.
                 let Some(value) = value.filter(|it| it.contains("@local=")) else { continue };
                 if value.contains("%t") {
                     return None;
@@ -138,7 +139,8 @@ impl Run {
                 arguments.push(value.replace("%S", &folder).replace("%s", &shown(case)));
                 continue;
             }
-            // Files of another run, programs for each rank and what is no run are left to the cases themselves.
+            // The cases themselves test files of another run, one program per rank, and commands that run
+            // nothing.
             if word.contains("%t") || ["--program", "--memory"].contains(&name) {
                 return None;
             }
@@ -147,7 +149,7 @@ impl Run {
         Some((Self { ranks, arguments }, printed.starts_with("exit: 0\n") && printed.contains("[SUCCESS]")))
     }
 
-    /// Runs it; resharding operators are lowered first, with the passes that the refusal names.
+    /// Runs the program. Resharding operators are lowered first, with the passes that the refusal names.
     fn check(&self) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
         let (done, text) = match suggested_passes(&text) {
@@ -160,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Runs it where it is refused with these words, by all ranks together: none is left waiting for another.
+    /// Runs the program, which all ranks must refuse with these words, so that no rank waits for another.
     fn check_refused(&self, words: &str) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
         let message = format!(": {words}");
@@ -170,7 +172,7 @@ impl Run {
         }
     }
 
-    /// With more passes behind its own.
+    /// Returns the run with `passes` after its own passes.
     pub fn with_passes(&self, passes: &str) -> Self {
         let mut run = self.clone();
         match run.arguments.iter().position(|it| it == "--passes") {
@@ -180,15 +182,16 @@ impl Run {
         run
     }
 
-    /// On emulated GPUs, once step by step for the verdict, then captured, with streams held back too: whether
-    /// that succeeds, and what is printed, with how the process ended. `passes` follow those of the arguments.
+    /// Runs the program on emulated GPUs: once step by step for the verdict, then as a captured graph, with
+    /// random stream delays too. Returns whether it succeeds, and its output and exit status. `passes` follow
+    /// those of the arguments.
     fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         let run = passes.map_or(self.clone(), |it| self.with_passes(it));
         command
             .args(&run.arguments)
             .args("--device=cuda --check=off --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
-        // Hundreds of runs more, so not of everything.
+        // This adds hundreds of runs, so only samples do it.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");
         }

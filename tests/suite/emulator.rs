@@ -1,4 +1,4 @@
-//! The emulated GPUs that tests run on, built from `tests/gpu/emulator` where a C++ compiler is.
+//! Builds the emulated GPUs on which tests run from `tests/gpu/emulator`, if there is a C++ compiler.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 use super::{ROOT, files};
 use crate::timeout::RunWithTimeout;
 
-/// Whether there is no C++ compiler, and nobody insists.
+/// Returns true if there is no C++ compiler and `HIR_REQUIRE_CXX` is not set.
 pub fn is_missing() -> bool {
     static MISSING: LazyLock<bool> = LazyLock::new(|| {
         std::env::var("HIR_REQUIRE_CXX").as_deref() != Ok("1")
@@ -20,11 +20,11 @@ pub fn is_missing() -> bool {
     *MISSING
 }
 
-/// What a process needs to run on emulated GPUs: the names of the vendor's libraries, a compiler for kernels, and settings of
-/// the emulator.
+/// Returns the environment that a process needs to run on emulated GPUs: the names of NVIDIA's libraries, a
+/// compiler for kernels, and settings of the emulator.
 ///
 /// # Errors
-/// An emulator that does not compile.
+/// Returns an error if the emulator does not compile.
 pub fn environment() -> Result<Vec<(String, String)>, String> {
     let library = LIBRARY.as_ref().map_err(Clone::clone)?.display().to_string();
     let mut variables: Vec<(String, String)> =
@@ -35,7 +35,7 @@ pub fn environment() -> Result<Vec<(String, String)>, String> {
     Ok(variables)
 }
 
-/// The emulator, built once for its sources.
+/// The path of the emulator's library, built once for its sources.
 static LIBRARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     let folder = Path::new(ROOT).join("tests/gpu/emulator");
     let (sources, headers) = (files(&folder, "cpp"), files(&folder, "h"));
@@ -43,7 +43,7 @@ static LIBRARY: LazyLock<Result<PathBuf, String>> = LazyLock::new(|| {
     for source in sources.iter().chain(&headers) {
         fs::read(source).map_err(|fault| fault.to_string())?.hash(&mut hasher);
     }
-    // Its kernels are kept beside it.
+    // The emulator keeps its compiled kernels beside the library.
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulator-{:016x}", hasher.finish()));
     let library = place.join("libgpu.so");
     if library.exists() {

@@ -1,5 +1,6 @@
-//! Layers at sizes that divide by nothing but the number of ranks, through every pipeline that is for them, on emulated GPUs: one
-//! job for each number of ranks, every result compared with the simulator's.
+//! Runs layers whose sizes are divisible by nothing but the number of ranks through every applicable
+//! pipeline, on emulated GPUs. There is one job for each number of ranks, and every result is compared with
+//! that of the simulator.
 
 use std::{fs, process::Command};
 
@@ -8,12 +9,12 @@ use libtest_mimic::{Failed, Trial};
 use super::{ROOT, emulator};
 use crate::timeout::RunWithTimeout;
 
-/// A kind of `benches/gpu/programs.sh`.
+/// A kind of program that `benches/gpu/programs.sh` prints.
 struct Layer {
     kind: &'static str,
-    /// Its sizes for so many ranks.
+    /// Its sizes for a number of ranks.
     sizes: fn(usize) -> Vec<usize>,
-    /// Pipelines, with the flags that they need.
+    /// The pipelines, with the flags that they need.
     pipelines: &'static [&'static str],
 }
 

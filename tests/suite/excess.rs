@@ -1,7 +1,7 @@
-//! What the checker says that random programs can do without: the program without one such statement is free of faults, and gives the
-//! same outputs under several schedules.
+//! Checks what the checker reports as removable in random programs: the program without one such statement
+//! has no faults, and gives the same outputs under several schedules.
 //!
-//! `HIR_EXCESS=5000` tries more, `HIR_SEED=7` others. A failure prints the program and the line.
+//! `HIR_EXCESS=5000` tries more programs, `HIR_SEED=7` others. A failure prints the program and the line.
 
 use grammar::{
     attr,
@@ -19,13 +19,13 @@ use passes::{SemanticOracle, Settings};
 
 use crate::{generator, lowered, programs, rng::Rng};
 
-/// Programs of a trial, unless told.
+/// Default number of programs per trial.
 const PROGRAMS: usize = 400;
 
-/// What was found: waits that are implied, waits that are not needed, writes that nothing reads.
+/// Numbers of findings: redundant waits, unnecessary waits, and writes that nothing reads.
 type FindingCounts = [usize; 3];
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_EXCESS", PROGRAMS), number("HIR_SEED", 0) * 1_000_000);
@@ -37,10 +37,10 @@ pub fn trials() -> Vec<Trial> {
                 check_findings(&text, &program).map_err(|fault| format!("seed {seed}: {fault}\n{text}"))?;
             sum.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
         }
-        // What finds nothing proves nothing.
+        // A trial without findings would prove nothing.
         match sum.iter().zip(least).all(|(sum, least)| *sum * PROGRAMS >= least * count) {
             true => Ok(()),
-            false => Err(Failed::from(format!("only {sum:?} were found in {count} programs"))),
+            false => Err(Failed::from(format!("only {sum:?} findings in {count} programs"))),
         }
     };
     vec![
@@ -51,18 +51,18 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A random program of streams and communications.
+/// Returns a random program of streams and communications.
 fn random_stream_program(seed: u64) -> Option<(String, Program)> {
     let text = lowered::program(seed);
     let program = grammar::read(&text).0.pop()?;
     Some((text, program))
 }
 
-/// A random program behind a random pipeline, where that accepts it.
+/// Returns the result of a random pipeline on a random program, if the pipeline accepts it.
 fn random_lowered_program(seed: u64) -> Option<(String, Program)> {
-    let mut dice = Rng(seed ^ 0xe8c5);
-    let pipeline = generator::pipeline(&mut dice);
-    let mut program = grammar::read(&programs::program(seed, 1 + dice.below(4))).0.pop()?;
+    let mut rng = Rng(seed ^ 0xe8c5);
+    let pipeline = generator::pipeline(&mut rng);
+    let mut program = grammar::read(&programs::program(seed, 1 + rng.below(4))).0.pop()?;
     let calls = passes::parse(&pipeline).ok()?;
     passes::run(&mut program, &calls, Settings::default(), &mut |_| ()).ok()?;
     let text = grammar::print(&program);
@@ -70,7 +70,7 @@ fn random_lowered_program(seed: u64) -> Option<(String, Program)> {
     Some((text, program))
 }
 
-/// How many findings of each kind the program can do without.
+/// Returns the number of findings of each kind, after checking that each of them can be removed.
 fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String> {
     let lines = LineIndex::new(text);
     let ranks = plan::smallest_world(program);
@@ -83,10 +83,10 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
         .collect();
     let faults = check(&plans, Checks::ALL_FAULTS).findings.len();
     if faults + excess.len() != report.findings.len() {
-        return Err("the search for excess changes what else is found".to_owned());
+        return Err("the search for removable statements changes the other findings".to_owned());
     }
     if faults > 0 {
-        // What reads unwritten elements has no one meaning.
+        // A program that reads unwritten elements has no unique result.
         return Ok(FindingCounts::default());
     }
     let oracle = SimulationOracle { lines: &lines, ranks: Some(ranks) };
@@ -107,14 +107,15 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
         let fault = |what: String| format!("without line {line}, {what}");
         let after = match plan::build(&without, &lines, ranks) {
             Ok(after) => after,
-            // A name has lost its storage, or a communication its other side.
+            // The name of a tensor has lost its storage, or a communication its other side.
             Err(_) if kind == 2 => continue,
             Err(faults) => return Err(fault(format!("no plan: {}", faults[0].message))),
         };
         let report = check(&after, Checks::ALL_FAULTS);
         if let Some(first) = report.findings.first() {
             if matches!(it.kind, ExcessKind::UnreadWrite { communicates: true, .. }) {
-                // Its Waits have ordered other accesses, or its other side is a statement of its own.
+                // The Waits of the removed statement have ordered other accesses, or its other side is a
+                // separate statement.
                 continue;
             }
             return Err(fault(format!("a fault: {}", first.diagnostic(&after, &[]).1.message)));
@@ -130,7 +131,7 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
     Ok(found)
 }
 
-/// The program without a statement, of a communication also without its Waits; and its line.
+/// Returns the program without a statement and, if it is a communication, without its Waits; and its line.
 fn without(program: &Program, plans: &[Plan], it: &Excess) -> (u32, Program) {
     let mut program = program.clone();
     let origin = plans[it.stmt.0].origins[it.stmt.1 as usize];

@@ -1,14 +1,15 @@
-//! Random plans with random synchronisation: what the checker proves, all orders of conflicting steps, and the simulator's own schedules
-//! agree.
+//! Compares three views of random plans with random synchronisation: the checker's findings, all orders of
+//! conflicting steps, and the simulator's own schedules.
 //!
-//! * Every order that `check::Orders` lists is one that the simulator can run.
-//! * Where the list is complete, no schedule of the simulator, which knows nothing of it, gives a result that none of the orders gives.
-//! * Of small worlds, all orders that the synchronisation allows are run, equivalent or not: they give the results that the listed orders
-//!   give, and no others.
-//! * Each race that the checker finds is a pair of instructions whose steps conflict, and has an order that shows it; of each buffer with
-//!   steps that conflict, the checker finds a race.
+//! * The simulator can run every order that `check::Orders` lists.
+//! * If the list is complete, no schedule of the simulator, which does not use the list, gives a result that
+//!   none of the orders gives.
+//! * For small worlds, all orders that the synchronisation allows are run, equivalent or not. They give
+//!   exactly the results of the listed orders.
+//! * Each race that the checker finds is a pair of instructions whose steps conflict, and has an order that
+//!   shows it. For each buffer with conflicting steps, the checker finds a race.
 //!
-//! `HIR_EXPLORE=20000` tries more, `HIR_SEED=7` others.
+//! `HIR_EXPLORE=20000` tries more worlds, `HIR_SEED=7` others.
 
 use std::{collections::BTreeSet, io::Write, sync::Arc};
 
@@ -26,20 +27,20 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::rng::Rng;
 
-/// Worlds, unless told.
+/// Default number of worlds.
 const WORLDS: usize = 1500;
-/// Most orders of a world.
+/// Maximum number of listed orders per world.
 const MAX_ORDERS: usize = 400;
-/// Most orders that are run of a small world, equivalent ones included.
+/// Maximum number of orders to run for a small world, including equivalent ones.
 const MAX_EXHAUSTIVE_ORDERS: usize = 300;
-/// Seeds of schedules for each world.
+/// Number of seeded schedules per world.
 const SEEDS: u64 = 24;
-/// Elements of a buffer.
+/// Number of elements per buffer.
 const LEN: usize = 3;
-/// Buffers of a rank; the first is its output.
+/// Number of buffers per rank. The first is the output.
 const BUFFERS: usize = 3;
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_EXPLORE", WORLDS), number("HIR_SEED", 0) * 1_000_000);
@@ -51,7 +52,7 @@ pub fn trials() -> Vec<Trial> {
         if std::env::var("HIR_EXPLORE").is_ok() {
             let _ = writeln!(std::io::stderr(), "{seen:?}");
         }
-        // Worlds of one kind only prove nothing of the other.
+        // Worlds of one kind prove nothing about the other kinds.
         let is_enough = [seen.race_free, seen.racing, seen.complete, seen.nondeterministic, seen.exhaustive]
             .iter()
             .all(|it| it * 20 > count);
@@ -60,20 +61,20 @@ pub fn trials() -> Vec<Trial> {
     vec![Trial::test("checker_orders_and_schedules_agree", all)]
 }
 
-/// What the worlds were.
+/// The number of worlds by outcome.
 #[derive(Debug, Default)]
 struct WorldCounts {
-    /// Deadlocked.
+    /// Worlds that deadlock.
     deadlocked: usize,
-    /// Without a race.
+    /// Worlds without a race.
     race_free: usize,
-    /// With one.
+    /// Worlds with a race.
     racing: usize,
-    /// Of these, those all of whose orders were run.
+    /// Worlds with a race all of whose listed orders were run.
     complete: usize,
-    /// Of these, those that give several results.
+    /// Worlds of `complete` that give several results.
     nondeterministic: usize,
-    /// Of all, those all of whose orders were run, equivalent ones included.
+    /// Worlds for which all orders were run, including equivalent ones.
     exhaustive: usize,
 }
 
@@ -99,7 +100,7 @@ impl WorldCounts {
         {
             let found = run(&schedule)?;
             if !results.contains(&found) {
-                return Err(format!("{schedule} gives what no order gives:\n{found}\n{}", show(&plans)));
+                return Err(format!("{schedule} gives a result of no order:\n{found}\n{}", show(&plans)));
             }
         }
         if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.truncation().is_none()) {
@@ -110,7 +111,7 @@ impl WorldCounts {
             }
             if found != results {
                 return Err(format!(
-                    "all orders give {} results, those listed {}\n{}",
+                    "all orders give {} results, the listed orders {}\n{}",
                     found.len(),
                     results.len(),
                     show(&plans)
@@ -136,7 +137,7 @@ impl WorldCounts {
             };
             if !conflicts.iter().any(is_pair) {
                 return Err(format!(
-                    "{race:?} is a race, and no steps of the two conflict\n{}",
+                    "{race:?} is reported as a race, but no steps of the two instructions conflict\n{}",
                     show(&plans)
                 ));
             }
@@ -149,19 +150,23 @@ impl WorldCounts {
             let [a, b] = [a, b].map(|it| places(listed.steps[*it]));
             if !races.iter().any(|it| a.contains(&(it.rank, it.buffer)) && b.contains(&(it.rank, it.buffer)))
             {
-                return Err(format!("steps conflict, and the checker finds no race there\n{}", show(&plans)));
+                return Err(format!("steps conflict, but the checker finds no race there\n{}", show(&plans)));
             }
         }
         if conflicts.is_empty() {
             self.race_free += 1;
-            return if results.len() == 1 { Ok(()) } else { Err("no conflict, several results".to_owned()) };
+            return if results.len() == 1 {
+                Ok(())
+            } else {
+                Err("no conflict but several results".to_owned())
+            };
         }
         self.racing += 1;
         for (early, late) in conflicts {
             let ahead = listed.prefix_with_late_first(early, late);
             let shown = run(&Schedule::Steps { name: "ahead".into(), steps: ahead.into() })?;
             if orders.truncation().is_none() && !results.contains(&shown) {
-                return Err(format!("a witness gives what no order gives\n{}", show(&plans)));
+                return Err(format!("a witness gives a result that no order gives\n{}", show(&plans)));
             }
         }
         self.complete += usize::from(orders.truncation().is_none());
@@ -170,13 +175,13 @@ impl WorldCounts {
     }
 }
 
-/// All orders of the steps that touch memory; `None`: there are too many.
+/// Returns all orders of the steps that touch memory, or `None` if there are too many.
 fn all_orders(plans: &[Plan], matched: &sync::CommMatching) -> Option<Vec<Vec<sync::Step>>> {
     let graph = sync::happens_before::HappensBeforeGraph::from_plans(plans, matched).ok()?;
     let touches = |it: &sync::Step| !it.accesses(plans, matched).is_empty();
     let steps: Vec<(u32, sync::Step)> =
         (0..).zip(&graph.nodes).filter_map(|(number, it)| Some((number, it.step.filter(touches)?))).collect();
-    // By step: those that have to come first.
+    // For each step, the steps that must precede it.
     let mut first: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.nodes.len()];
     for node in graph.topological_order() {
         let before = &graph.predecessors[node as usize];
@@ -208,7 +213,7 @@ fn show(plans: &[Plan]) -> String {
     plans.iter().map(hir::plan::plan_text).collect()
 }
 
-/// What a run leaves: the outputs, and all memory.
+/// Runs the plans and returns the outputs and the final contents of all memory.
 fn result(plans: &[Plan], matched: &sync::CommMatching, schedule: &Schedule) -> Result<String, String> {
     let place = |rank, buffer| ViewOnRank { rank, view: View::contiguous(buffer, vec![LEN]) };
     let watch =
@@ -225,18 +230,18 @@ fn result(plans: &[Plan], matched: &sync::CommMatching, schedule: &Schedule) -> 
     }
 }
 
-/// Two or three ranks with two streams each.
+/// A builder of random plans for two or three ranks with two streams each.
 struct WorldBuilder {
-    dice: Rng,
+    rng: Rng,
     plans: Vec<Plan>,
     numbers: u32,
-    /// Communications that nothing has waited for yet: rank and work.
+    /// Communications without a Wait so far: rank and work.
     not_awaited: Vec<(usize, u32)>,
 }
 
 fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Rng(seed ^ 0x0e_c5);
-    let ranks = 2 + dice.below(2);
+    let mut rng = Rng(seed ^ 0x0e_c5);
+    let ranks = 2 + rng.below(2);
     let plan = |rank| {
         let mut plan = Plan {
             communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
@@ -256,24 +261,24 @@ fn plans(seed: u64) -> Vec<Plan> {
         plan
     };
     let mut world =
-        WorldBuilder { dice, plans: (0..ranks).map(plan).collect(), numbers: 0, not_awaited: Vec::new() };
+        WorldBuilder { rng, plans: (0..ranks).map(plan).collect(), numbers: 0, not_awaited: Vec::new() };
     for rank in 0..ranks {
         let to = Box::new(View::contiguous(1, vec![LEN]));
         world.on(rank, 0, InstKind::Fill { to, value: Number::Int(rank as i64 + 1) });
-        if world.dice.below(2) == 0 {
+        if world.rng.below(2) == 0 {
             world.join(rank, 0, 1);
         }
     }
-    for _ in 0..2 + world.dice.below(5) {
+    for _ in 0..2 + world.rng.below(5) {
         world.step();
     }
     for (rank, work) in std::mem::take(&mut world.not_awaited) {
-        if world.dice.below(3) > 0 {
+        if world.rng.below(3) > 0 {
             world.on(rank, 0, InstKind::Wait { work });
         }
     }
     for rank in 0..ranks {
-        if world.dice.below(3) > 0 {
+        if world.rng.below(3) > 0 {
             world.join(rank, 1, 0);
         }
         world.on(rank, 0, InstKind::ReadOutputs);
@@ -297,7 +302,7 @@ impl WorldBuilder {
         work
     }
 
-    /// Stream `to` waits for stream `from`.
+    /// Makes stream `to` wait for stream `from`.
     fn join(&mut self, rank: usize, from: u32, to: u32) {
         self.plans[rank].event_count += 1;
         let event = self.plans[rank].event_count as u32 - 1;
@@ -306,21 +311,21 @@ impl WorldBuilder {
     }
 
     fn stream(&mut self) -> u32 {
-        self.dice.below(2) as u32
+        self.rng.below(2) as u32
     }
 
-    /// Some elements of some buffer.
+    /// Returns a view of `len` elements of a random buffer.
     fn view(&mut self, len: usize) -> View {
-        let buffer = self.dice.below(BUFFERS) as u32;
-        let offset = self.dice.below(LEN - len + 1);
+        let buffer = self.rng.below(BUFFERS) as u32;
+        let offset = self.rng.below(LEN - len + 1);
         View { buffer, offset, shape: vec![len], strides: vec![1] }
     }
 
     fn len(&mut self) -> usize {
-        1 + self.dice.below(LEN)
+        1 + self.rng.below(LEN)
     }
 
-    /// A flag from one rank to another.
+    /// Adds a signal from one rank to another, and its wait.
     fn flag(&mut self, from: usize, to: usize) {
         self.numbers += 1;
         let slot = SignalId { from, to, kind: SignalKind::Ready, index: self.numbers };
@@ -329,14 +334,14 @@ impl WorldBuilder {
         self.on(to, awaits, InstKind::WaitSignal { signal: slot });
     }
 
-    /// One thing that all ranks, or two of them, do together, or one alone.
+    /// Adds one random action of one rank, of two ranks, or of all ranks.
     fn step(&mut self) {
         let ranks = self.plans.len();
-        let rank = self.dice.below(ranks);
-        let peer = (rank + 1 + self.dice.below(ranks - 1)) % ranks;
+        let rank = self.rng.below(ranks);
+        let peer = (rank + 1 + self.rng.below(ranks - 1)) % ranks;
         let stream = self.stream();
         self.numbers += 1;
-        match self.dice.below(9) {
+        match self.rng.below(9) {
             0 => {
                 let len = self.len();
                 let to = Box::new(self.view(len));
@@ -354,19 +359,19 @@ impl WorldBuilder {
                 let (mine, theirs) = (self.view(len), self.view(len));
                 let mine = Box::new(ViewOnRank { rank, view: mine });
                 let theirs = Box::new(ViewOnRank { rank: peer, view: theirs });
-                let (from, to) = if self.dice.below(2) == 0 { (mine, theirs) } else { (theirs, mine) };
-                if self.dice.below(2) == 0 {
+                let (from, to) = if self.rng.below(2) == 0 { (mine, theirs) } else { (theirs, mine) };
+                if self.rng.below(2) == 0 {
                     self.flag(peer, rank);
                 }
                 self.on(rank, stream, InstKind::Copy { from, to });
-                if self.dice.below(2) == 0 {
+                if self.rng.below(2) == 0 {
                     self.flag(rank, peer);
                 }
             }
             3 => self.join(rank, stream, 1 - stream),
             4 => self.flag(rank, peer),
             5 if !self.not_awaited.is_empty() => {
-                let at = self.dice.below(self.not_awaited.len());
+                let at = self.rng.below(self.not_awaited.len());
                 let (rank, work) = self.not_awaited.swap_remove(at);
                 self.on(rank, stream, InstKind::Wait { work });
             }
@@ -375,10 +380,10 @@ impl WorldBuilder {
         }
     }
 
-    /// Ranks exchange parts, or one sends to the other.
+    /// Makes two ranks exchange parts, or one send to the other.
     fn transfers(&mut self, rank: usize, peer: usize) {
         let len = self.len();
-        let both = self.dice.below(2) == 0;
+        let both = self.rng.below(2) == 0;
         for (me, other, first) in [(rank, peer, Direction::Send), (peer, rank, Direction::Recv)] {
             let mut sides = vec![first];
             sides.extend(both.then(|| first.opposite()));
@@ -402,9 +407,9 @@ impl WorldBuilder {
 
     fn collective(&mut self) {
         let ranks = self.plans.len();
-        let root = self.dice.below(ranks);
+        let root = self.rng.below(ranks);
         let op = ReduceOp::Sum;
-        let (kind, input, output) = match self.dice.below(5) {
+        let (kind, input, output) = match self.rng.below(5) {
             0 => (CollectiveKind::Broadcast { root }, 1, 1),
             1 => (CollectiveKind::Reduce { root, op }, 1, 1),
             2 => (CollectiveKind::Allreduce { op }, 2, 2),

@@ -1,8 +1,8 @@
-//! A write that fails leaves every file as it was.
+//! Checks that a failed write leaves every file as it was.
 //!
-//! The shell limits the size of files (`ulimit -f`, in blocks), so that a write fails as on a full disk. Every limit is tried,
-//! from none at all to one that is large enough: after each run a file has its old contents or its new ones, and nothing else
-//! lies in the folder.
+//! The shell limits the size of files (`ulimit -f`, in blocks), so that a write fails as on a full disk.
+//! Every limit is tried, from zero blocks to one that is large enough. After each run, a file must have its
+//! old contents or its new ones, and the folder must contain nothing else.
 
 use std::{
     fs,
@@ -15,20 +15,20 @@ use libtest_mimic::{Failed, Trial};
 use crate::ROOT;
 use crate::timeout::RunWithTimeout;
 
-/// What the old file contains where it is not a program.
+/// Contents of the old file, unless it is a program.
 const OLD: &str = "old contents\n";
-/// Most limits that are tried: no file of these commands is so long.
+/// Maximum limit to try, in blocks. No file of these commands is as large.
 const MOST_BLOCKS: usize = 200;
 
-/// A command that writes a file; `{}` in it is the file.
+/// A command that writes a file. `{}` in it stands for the file.
 struct Writer {
     name: &'static str,
     tool: &'static str,
     line: &'static [&'static str],
     file: &'static str,
-    /// The file to begin with; `None`: `OLD`.
+    /// The initial contents of the file: those of another file, or `OLD` if `None`.
     source: Option<&'static str>,
-    /// The exit code where all is written.
+    /// The exit code if everything is written.
     exit: i32,
 }
 
@@ -75,7 +75,7 @@ const WRITERS: &[Writer] = &[
     },
 ];
 
-/// Trials about files that tools write.
+/// Returns the trials about files that tools write.
 pub fn trials() -> Vec<Trial> {
     let writers = WRITERS.iter().map(|it| Trial::test(format!("files::{}", it.name), || fails_anywhere(it)));
     let others = [
@@ -85,7 +85,7 @@ pub fn trials() -> Vec<Trial> {
     writers.chain(others).collect()
 }
 
-/// A folder for one trial.
+/// Creates a folder for one trial.
 fn folder(name: &str) -> Result<PathBuf, Failed> {
     let folder = std::env::temp_dir().join(format!("hir-files-{name}-{}", std::process::id()));
     let _ = fs::remove_dir_all(&folder);
@@ -113,21 +113,21 @@ fn fails_anywhere(writer: &Writer) -> Result<(), Failed> {
         match output.status.code() {
             Some(code) if code == writer.exit && left == new => {
                 fs::remove_dir_all(&folder)?;
-                // A test that never fails a write shows nothing.
+                // A trial in which no write fails proves nothing.
                 return if failures > 0 { Ok(()) } else { Err("no write failed".into()) };
             }
             Some(code) if code > 0 && left == old.as_bytes() => failures += 1,
             Some(_) | None => return Err(shown().into()),
         }
     }
-    Err(format!("{} fails with {MOST_BLOCKS} blocks too", writer.name).into())
+    Err(format!("{} fails even with a limit of {MOST_BLOCKS} blocks", writer.name).into())
 }
 
-/// Runs a command, with a limit on the size of files.
+/// Runs a command with a limit on the size of files, in blocks.
 fn run(writer: &Writer, path: &Path, blocks: Option<usize>) -> Result<Output, Failed> {
     let (file, folder) = (path.display().to_string(), path.parent().unwrap_or(path).display().to_string());
     let words = writer.line.iter().map(|it| it.replace("{}", &file).replace("{.}", &folder));
-    // The signal of the limit does not end the tool either.
+    // The tool must also survive the signal of the limit.
     let limit = blocks.map_or(String::new(), |it| format!("ulimit -f {it}; "));
     let mut shell = Command::new("sh");
     shell.args(["-c", &format!("{limit}exec \"$0\" \"$@\""), writer.tool]).args(words);
@@ -135,7 +135,7 @@ fn run(writer: &Writer, path: &Path, blocks: Option<usize>) -> Result<Output, Fa
     Ok(shell.output_with_timeout()?)
 }
 
-/// What is no regular file is written as it stands: a terminal's or a pipe's name is not replaced.
+/// A file that is not a regular file is written in place: the name of a terminal or a pipe is not replaced.
 fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
     let folder = folder("descriptors")?;
     let fifo = folder.join("fifo").display().to_string();
@@ -152,14 +152,15 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
     if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
 }
 
-/// Whoever writes a file by other means loses the old one where the disk is full.
+/// Code that writes a file by other means would lose the old one on a full disk.
 fn only_one_module_writes_files() -> Result<(), Failed> {
     let mut found = Vec::new();
     for path in crate::files(&Path::new(ROOT).join("src"), "rs") {
         let (text, name) = (fs::read_to_string(&path)?, path.display().to_string());
-        // Test modules make their own files; a secret is never replaced; a scratch file of the reducer is no result.
+        // Exempt: test modules, which create their own files; secrets, which are never replaced; and the
+        // temporary files of the reducer.
         let is_exempt =
-            ["src/atomic_file.rs", "tests.rs", "/tests/", "src/reduce/symptoms.rs", "src/launch/secret"];
+            ["src/atomic_file.rs", "tests.rs", "/tests/", "src/reduce/failure_test.rs", "src/launch/secret"];
         if is_exempt.iter().any(|it| name.contains(it)) {
             continue;
         }

@@ -1,8 +1,10 @@
-//! `--fix=check` on right programs that lack one of their synchronisations: what it says is fixed has no fault, and gives what the right
-//! program gives, under every schedule that is tried.
+//! Runs `--fix=check` on correct programs that lack one of their synchronisations. A program that it reports
+//! as fixed must have no fault, and must give the result of the correct program under every schedule that is
+//! tried.
 //!
-//! The programs are those of `baseline`. A file of `tests/baseline/fixes` counts, for each folder of cases and each pipeline, the programs
-//! with a race, and lists those that no edit fixes; `INSTA_UPDATE=always` writes it anew.
+//! The programs are those of `baseline`. A file of `tests/baseline/fixes` contains, for each folder of cases
+//! and each pipeline, the number of programs with a race, and the programs that no edit fixes.
+//! `INSTA_UPDATE=always` writes it again.
 
 use std::{
     fmt::Write,
@@ -37,7 +39,7 @@ use crate::{
     shown,
 };
 
-/// A trial for all cases as they are, and one for each pipeline.
+/// Returns a trial for all cases as they are, and one for each pipeline.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let pipelines = PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").map(Some);
     let trial = |pipeline: Option<&'static str>| {
@@ -52,12 +54,12 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
 /// `--check=race`.
 const RACE: Checks = Checks { comm: false, memory: false, ..Checks::ALL_FAULTS };
 
-/// That `docs/checker.md` says what the files of `tests/baseline/fixes` sum up to.
+/// Checks that `docs/checker.md` contains the totals of the files of `tests/baseline/fixes`.
 fn check_documentation() -> Result<(), Failed> {
     let (mut fixed, mut racy) = (0, 0);
     for file in fs::read_dir(Path::new(ROOT).join("tests/baseline/fixes"))? {
         let text = fs::read_to_string(file?.path())?;
-        // "251 of 259 programs with a race are fixed, …".
+        // The first line reads "251 of 259 programs with a race are fixed, …".
         let mut words = text.split(' ');
         fixed += words.next().ok_or("no number")?.parse::<usize>()?;
         racy += words.nth(1).ok_or("no number")?.parse::<usize>()?;
@@ -75,16 +77,16 @@ fn check_documentation() -> Result<(), Failed> {
     }
 }
 
-/// What became of the programs that lack a synchronisation.
+/// The outcomes of the programs that lack a synchronisation.
 #[derive(Default)]
 struct Count {
-    /// Those with a race.
+    /// Number of programs with a race.
     racy: usize,
-    /// Of these, those that edits have fixed.
+    /// Number of those programs that edits have fixed.
     fixed: usize,
-    /// How many edits that took.
+    /// Number of edits for them.
     edits: usize,
-    /// The others, one a line.
+    /// The other programs with a race, one per line.
     unfixed: String,
 }
 
@@ -110,7 +112,8 @@ fn table(name: &str, cases: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
     Err(diff.unified_diff().context_radius(0).header("recorded", "now").to_string().into())
 }
 
-/// Counts the programs that lack one synchronisation of a right program. `by_race`: those fixed for `--check=race` have to be right, too.
+/// Counts the programs that lack one synchronisation of a correct program. With `by_race`, those fixed by
+/// `--check=race` must be correct too.
 fn mutants(
     program: &Program,
     lines: &LineIndex,
@@ -134,7 +137,7 @@ fn mutants(
         let Some(before) = plans_of_text(&text).map(|it| faults(&it)).filter(|it| !it.is_empty()) else {
             continue;
         };
-        // A deadlock is not for edits to end.
+        // Edits do not repair deadlocks.
         if before
             .iter()
             .all(|it| !it.starts_with("E0701") && !it.starts_with("E0702") && !it.starts_with("E0703"))
@@ -172,7 +175,7 @@ fn mutants(
     Ok(())
 }
 
-/// The plans of a text, if it has any.
+/// Returns the plans of a text, or `None` if the text is not a valid program or cannot be planned.
 fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program =
@@ -180,7 +183,7 @@ fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
     plan::build(&program, &LineIndex::new(text), plan::smallest_world(&program)).ok()
 }
 
-/// What the checker finds, warnings left out.
+/// Returns the checker's findings without warnings.
 fn faults(plans: &[Plan]) -> Vec<String> {
     let found = check(plans, Checks::ALL).findings;
     let found = found.iter().map(|it| it.diagnostic(plans, &[]).1);
@@ -188,7 +191,7 @@ fn faults(plans: &[Plan]) -> Vec<String> {
     faults.map(|it| format!("{} {}", it.code.text(), it.message)).collect()
 }
 
-/// That plans give what is wanted, under several schedules.
+/// Checks that the plans give the expected outputs under several schedules.
 fn check_results(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
     schedules.into_iter().try_for_each(|it| match run_trial(plans, inputs, &it, wanted) {

@@ -1,9 +1,10 @@
-//! Random programs through the lowering passes: what comes out is verified, reads back, holds no resharding operator, and
-//! gives under twenty schedules exactly what the program meant, or, where sums are rounded, the same f64 shadow. The program
-//! itself gives what it gives on whole tensors, with every sharding erased. The checker finds no fault in what comes out.
+//! Runs random programs through the lowering passes. The lowered program must verify, read back and contain
+//! no resharding operator. Under twenty schedules it must give exactly the result of the original program or,
+//! if sums are rounded, the same f64 shadow. The original program must give the same result on whole tensors,
+//! with all shardings removed. The checker must find no fault in the lowered program.
 //!
-//! `HIR_PROGRAMS=20000` tries more, `HIR_SEED=7` others. A failure prints the smallest program of its seed, and the command
-//! line that runs it.
+//! `HIR_PROGRAMS=20000` tries more programs, `HIR_SEED=7` others. A failure prints the smallest failing
+//! program of its seed, and the command line that runs it.
 
 use std::{
     collections::BTreeMap,
@@ -29,13 +30,13 @@ use passes::{PIPELINES, Settings, Verify};
 
 use crate::{programs, rng::Rng};
 
-/// Programs of a trial, unless told.
+/// Default number of programs per trial.
 const PROGRAMS: usize = 1000;
-/// Trials that share them.
+/// Number of trials that share the programs.
 const SHARDS: usize = 4;
-/// Of a program, at most.
+/// Maximum number of operators per program.
 const OPERATORS: usize = 4;
-/// Ways to lower a program, besides the pipelines that have names.
+/// Pipelines that lower a program, besides the named ones.
 const LOWERINGS: &[&str] = &[
     "decompose-resharding,lower-to-communication",
     "decompose-resharding{reshard=result},lower-to-communication",
@@ -45,9 +46,9 @@ const LOWERINGS: &[&str] = &[
     "canonicalize,decompose-resharding{reshard=result},lower-to-communication,remove-dead-code",
     SINGLE_STEP_PASS,
 ];
-/// Leaves, or refuses, what is more than one step.
+/// A pass that leaves, or refuses, operators that need more than one step.
 const SINGLE_STEP_PASS: &str = "lower-to-communication";
-/// Lowerings that others follow.
+/// Lowering pipelines that may be followed by other passes.
 const BASES: &[&str] = &[
     "@lower",
     "decompose-resharding,stream-parallel,lower-to-communication,allocate-and-deallocate",
@@ -58,7 +59,7 @@ const BASES: &[&str] = &[
     "decompose-resharding,chunk,stream-parallel{allgather=p2p-ring},lower-to-communication,\
      allocate-and-deallocate,assign-streams{count=numberOfStreams,dependent=keep}",
 ];
-/// What may follow, in this order.
+/// Passes that may follow, in this order.
 const FOLLOWING: &[&str] = &[
     "hoist-share-mem-handles",
     "use-local-shard-in-place",
@@ -78,26 +79,26 @@ const FOLLOWING: &[&str] = &[
     "renumber",
 ];
 
-/// A pipeline that leaves no resharding operator.
-pub fn pipeline(dice: &mut Rng) -> String {
-    match dice.below(10) {
-        0..=3 => dice.choose_cloned(LOWERINGS).to_owned(),
+/// Returns a random pipeline that leaves no resharding operator.
+pub fn pipeline(rng: &mut Rng) -> String {
+    match rng.below(10) {
+        0..=3 => rng.choose_cloned(LOWERINGS).to_owned(),
         4..=6 => {
-            // The first one lowers nothing.
+            // `@default` lowers nothing.
             let named: Vec<&str> =
                 PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
-            dice.choose_cloned(&named).to_owned()
+            rng.choose_cloned(&named).to_owned()
         }
         _ => {
-            let base = dice.choose_cloned(BASES);
+            let base = rng.choose_cloned(BASES);
             let mut following = FOLLOWING.to_vec();
-            following.retain(|_| dice.chance(25));
+            following.retain(|_| rng.chance(25));
             std::iter::once(base).chain(following).collect::<Vec<_>>().join(",")
         }
     }
 }
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let count = number("HIR_PROGRAMS", PROGRAMS * SHARDS) / SHARDS;
@@ -112,7 +113,7 @@ pub fn trials() -> Vec<Trial> {
     (0..SHARDS).map(shard).collect()
 }
 
-/// Fails with all faults, each kind once, and where too few programs were compared exactly.
+/// Fails with all faults, each kind once, and if too few programs were compared exactly.
 fn verdict(results: &[Result<bool, String>]) -> Result<(), Failed> {
     let mut kinds: BTreeMap<&str, (usize, &str)> = BTreeMap::new();
     for fault in results.iter().filter_map(|it| it.as_ref().err()) {
@@ -126,15 +127,16 @@ fn verdict(results: &[Result<bool, String>]) -> Result<(), Failed> {
     Err(format!("{faults}{inexact} of {} programs round", results.len()).into())
 }
 
-/// One program, and where it fails the smallest one of its seed; whether its sums were exact.
+/// Tries one program, and after a failure finds the smallest failing program of the seed. Returns true if its
+/// sums were exact.
 fn attempt(seed: u64) -> Result<bool, String> {
-    let mut dice = Rng(seed ^ 0x5eed);
-    let operators = 1 + dice.below(OPERATORS);
-    let pipeline = pipeline(&mut dice);
+    let mut rng = Rng(seed ^ 0x5eed);
+    let operators = 1 + rng.below(OPERATORS);
+    let pipeline = pipeline(&mut rng);
     let check = |operators| {
         let text = programs::program(seed, operators);
         let outcome = catch_unwind(AssertUnwindSafe(|| check_meaning(&text, &pipeline)));
-        outcome.unwrap_or_else(|_| Err("panics, see above".to_owned())).map_err(|fault| (fault, text))
+        outcome.unwrap_or_else(|_| Err("panicked, see above".to_owned())).map_err(|fault| (fault, text))
     };
     let mut failure = match check(operators) {
         Ok(is_exact) => return Ok(is_exact),
@@ -155,7 +157,8 @@ fn attempt(seed: u64) -> Result<bool, String> {
     ))
 }
 
-/// Whether a program means the same behind a pipeline; false where its own sums are rounded, and compared by f64 shadows.
+/// Checks that a pipeline preserves the meaning of a program. Returns false if the program's own sums are
+/// rounded, so that f64 shadows were compared.
 pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let lines = LineIndex::new(text);
@@ -163,21 +166,21 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let Some(mut program) = programs.pop() else { return Err("no program".to_owned()) };
     fail_on_errors("does not verify", &grammar::verify(&program))?;
     let ranks = plan::smallest_world(&program);
-    let before = build_plans("does not plan", &program, &lines, ranks)?;
+    let before = build_plans("cannot be planned", &program, &lines, ranks)?;
     let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
     let outcome = simulate(&before, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
     let is_exact = outcome.notes.exactness.is_exact();
     let outputs = results::outputs(&before, &outcome).map_err(|it| it.to_string())?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
-        return Err(format!("the program itself is faulty: {fault}"));
+        return Err(format!("the original program has a fault: {fault}"));
     }
     let whole = whole_tensors(&program, &lines, &mut filling)?;
     if let Some(wanted) = whole {
         let criteria = Criteria { exact: Some(is_exact), ..Criteria::default() };
         let verdict = judge_outputs(&before, &outcome, &wanted, &criteria).map_err(|it| it.to_string())?;
         if verdict.exit != Exit::Success {
-            return Err(format!("differs from its whole tensors: {}", verdict.line));
+            return Err(format!("differs from its result on whole tensors: {}", verdict.line));
         }
     }
     let expected = expectations(outputs, "the program", ExpectationSource::Reference { exact: is_exact });
@@ -185,21 +188,21 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let settings = Settings { verify: Verify::Structural, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
-        // Overlap is not for every program.
+        // Overlap pipelines do not apply to every program.
         Err(failure)
             if failure.error.is_bug() || LOWERINGS.contains(&pipeline) && pipeline != SINGLE_STEP_PASS =>
         {
             let why: Vec<&str> = failure.error.diagnostics().iter().map(|it| it.message.as_str()).collect();
             return Err(format!("{failure}: {}", why.join("; ")));
         }
-        // A pipeline that cannot overlap a communication leaves it whole.
+        // A pipeline that cannot overlap a communication must lower it without overlap.
         Err(failure) if pipeline.starts_with('@') && !pipeline.contains(',') && can_lower(text) => {
             return Err(format!("{pipeline} refuses what @lower lowers: {failure}"));
         }
         Err(_) => return Ok(true),
         Ok(()) => (),
     }
-    let after = build_plans("does not plan any more", &program, &lines, ranks)?;
+    let after = build_plans("cannot be planned after the pipeline", &program, &lines, ranks)?;
     let report = check(&after, Checks::ALL_FAULTS);
     if let Some(it) = report.findings.first() {
         return Err(format!("the checker finds: {}", it.diagnostic(&after, &[]).1.message));
@@ -223,7 +226,8 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     Ok(is_exact)
 }
 
-/// What the program gives with every sharding erased; `None` where it writes a tensor twice, or means another one on each rank.
+/// Returns the program's outputs with all shardings removed. `None` if the program writes a tensor twice or
+/// depends on the rank.
 fn whole_tensors(
     program: &Program,
     lines: &LineIndex,
@@ -236,7 +240,7 @@ fn whole_tensors(
         {
             return Ok(None);
         }
-        Err(fault) => return Err(format!("has no whole tensors: {}", fault.message)),
+        Err(fault) => return Err(format!("cannot run on whole tensors: {}", fault.message)),
     };
     let inputs = filling.fill(&erased).map_err(|it| it.to_string())?;
     let outcome = simulate(&erased, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
@@ -247,7 +251,7 @@ fn whole_tensors(
     Ok(Some(outputs))
 }
 
-/// Whether `@lower` lowers a program.
+/// Returns true if `@lower` lowers a program.
 fn can_lower(text: &str) -> bool {
     let (mut programs, _) = grammar::read(text);
     let calls = passes::parse("@lower").unwrap_or_default();

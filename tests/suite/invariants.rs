@@ -1,5 +1,6 @@
-//! What any text has to survive, for the mutations of the suite and for the fuzz targets in `fuzz/`: reading, verifying,
-//! printing and reading again; planning and running; passes. The answer is a result or diagnostics, never a panic.
+//! Invariants that hold for any text, for the mutations of the suite and for the fuzz targets in `fuzz/`:
+//! reading, verifying, printing and reading again; planning and running; passes. Each returns a result or
+//! diagnostics and never panics.
 
 #![allow(dead_code, reason = "every user takes some of the ways")]
 
@@ -22,16 +23,17 @@ use hir::{
 };
 use passes::{Settings, Verify};
 
-/// The largest world that is planned.
+/// Maximum number of ranks that are planned.
 const RANKS: usize = 8;
-/// Programs that hold more, or do more, are not run.
+/// Limits on bytes and instructions beyond which a program is not run.
 const BYTES: usize = 1 << 22;
 const INSTRUCTIONS: usize = 4_000;
-/// Programs that hold more, or do more, are not run behind every pass.
+/// Limits on bytes and instructions beyond which a program is not run after every pass.
 const LOWERED_BYTES: usize = 1 << 20;
 const LOWERED_INSTRUCTIONS: usize = 600;
 
-/// Reads and verifies a text; what has no error prints, reads back without a warning, and prints the same.
+/// Reads and verifies a text. A program without errors must print, read back without a warning, and print the
+/// same text again.
 pub fn read(text: &str) -> Result<(), String> {
     let (programs, diagnostics) = grammar::read(text);
     check_arena_sizes(&programs, text)?;
@@ -53,7 +55,7 @@ pub fn read(text: &str) -> Result<(), String> {
         let reprinted: Vec<String> = again.iter().map(grammar::print).collect();
         if !rejected && reprinted != [printed.as_str()] {
             return Err(format!(
-                "canonical text is no fixed point:\n{printed}\nbecomes\n{}",
+                "canonical text is not a fixed point:\n{printed}\nbecomes\n{}",
                 reprinted.join("\n")
             ));
         }
@@ -61,7 +63,7 @@ pub fn read(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What `--fix` writes means the same, and leaves no guess open.
+/// Checks that the output of `--fix` has the same meaning and contains nothing ambiguous.
 pub fn check_fix(text: &str, programs: &[Program]) -> Result<(), String> {
     let fixed = grammar::fix(text);
     let (again, diagnostics) = grammar::read(&fixed);
@@ -75,7 +77,7 @@ pub fn check_fix(text: &str, programs: &[Program]) -> Result<(), String> {
     }
 }
 
-/// Arenas grow with the text, not faster.
+/// Checks that the arenas grow at most linearly with the text.
 fn check_arena_sizes(programs: &[Program], text: &str) -> Result<(), String> {
     let nodes = |it: &Program| {
         [it.tensors.len(), it.axes.len(), it.exprs.len(), it.symbols.len(), it.stmts.len(), it.blocks.len()]
@@ -85,11 +87,11 @@ fn check_arena_sizes(programs: &[Program], text: &str) -> Result<(), String> {
     let nodes: usize = programs.iter().map(nodes).sum();
     match nodes <= 64 + text.len() {
         true => Ok(()),
-        false => Err(format!("{nodes} nodes out of {} bytes", text.len())),
+        false => Err(format!("{nodes} nodes for {} bytes of text", text.len())),
     }
 }
 
-/// Plans what has no error, on a world of at most `RANKS`, and runs what is small enough.
+/// Plans a program without errors on at most `RANKS` ranks, and runs it if it is small enough.
 pub fn run(text: &str) -> Result<(), String> {
     let (programs, diagnostics) = grammar::read(text);
     if has_errors(&diagnostics) {
@@ -100,7 +102,8 @@ pub fn run(text: &str) -> Result<(), String> {
         if has_errors(&grammar::verify(&program)) {
             continue;
         }
-        // Extents divide and indices are in range for one of the two, if for any.
+        // If there is a value for which extents divide and indices are in range, it is usually one of these
+        // two.
         let mut other = program.clone();
         let open = bind_unbound_symbols(&mut program, 8);
         simulate(&program, &lines)?;
@@ -112,7 +115,7 @@ pub fn run(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Gives a value to every symbol that the text leaves open; whether there are any.
+/// Binds every symbol that the text does not define to `value`. Returns true if there are any.
 fn bind_unbound_symbols(program: &mut Program, value: i64) -> bool {
     let mut bound: HashSet<SymbolId> = HashSet::new();
     bound.extend(program.find_symbol("rank"));
@@ -132,7 +135,8 @@ fn bind_unbound_symbols(program: &mut Program, value: i64) -> bool {
 }
 
 fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
-    // Beyond `RANKS` this is an error, and the rest of the planner never sees such a program.
+    // A program that needs more than `RANKS` ranks cannot be planned here, so the rest of the planner never
+    // sees it.
     let ranks = plan::smallest_world(program).min(RANKS);
     let Ok(plans) = plan::build(program, lines, ranks) else { return Ok(()) };
     if sim::footprint(&plans).bytes > BYTES || plans.iter().any(|plan| plan.code.len() > INSTRUCTIONS) {
@@ -160,15 +164,15 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     let Some(first) = first.filter(|_| report.findings.is_empty() && report.not_checked.is_empty()) else {
         return Ok(());
     };
-    // What the checker finds nothing in has one result, whatever the order.
+    // A program without a finding has one result, whatever the order.
     for schedule in [Schedule::Program, Schedule::Adversarial, Schedule::Seed(0)] {
         let Some(other) = run(&schedule)? else {
             return Err(format!(
-                "the checker finds nothing, and schedule {schedule} does not come to its end"
+                "the checker finds nothing, but schedule {schedule} does not run to the end"
             ));
         };
         let is_same = |(a, b): (&Option<DenseTensor>, &Option<DenseTensor>)| match (a, b) {
-            // Two NaNs print alike and are not equal.
+            // Two NaNs have the same text but are not equal.
             (Some(a), Some(b)) => {
                 a.written == b.written
                     && (a.data == b.data || format!("{:?}", a.data) == format!("{:?}", b.data))
@@ -177,19 +181,20 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
             (Some(_), None) | (None, Some(_)) => false,
         };
         if !first.outputs.iter().flatten().zip(other.outputs.iter().flatten()).all(is_same) {
-            return Err(format!("the checker finds nothing, and schedule {schedule} gives another result"));
+            return Err(format!("the checker finds nothing, but schedule {schedule} gives another result"));
         }
         if !other.notes.unwritten.is_empty() {
             return Err(format!(
-                "the checker finds nothing, and schedule {schedule} reads unwritten elements"
+                "the checker finds nothing, but schedule {schedule} reads unwritten elements"
             ));
         }
     }
     Ok(())
 }
 
-/// Runs passes over a program. They may refuse it with a reason; they may not leave what the verifier rejects or what does not
-/// read back, or change the meaning of a program that leaves no order open.
+/// Runs passes over a program. A pass may refuse the program with a reason. It must not produce a program
+/// that the verifier rejects or that does not read back, or change the meaning of a program whose result does
+/// not depend on the order.
 pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
     let (mut programs, diagnostics) = grammar::read(text);
     let sound = |it: &Program| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it));
@@ -211,7 +216,7 @@ pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a program is small, and leaves no order open.
+/// Returns true if a program is small and its result does not depend on the order.
 fn is_deterministic(program: &Program, lines: &LineIndex) -> bool {
     let is_plain = |(_, stmt): (StmtId, &Stmt)| match stmt {
         Stmt::Op(it) => matches!(

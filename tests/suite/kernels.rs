@@ -1,18 +1,18 @@
-//! Every kernel compiles for every architecture, where NVRTC is there. Where it is not, or does not know an architecture, the
-//! trials are ignored; with `HIR_REQUIRE_NVRTC=1` they fail there.
+//! Compiles every kernel for every architecture, if NVRTC is installed. If it is not, or does not know an
+//! architecture, the trials are ignored; with `HIR_REQUIRE_NVRTC=1` they fail.
 
 use std::sync::LazyLock;
 
 use hir::cuda::{CudaError, instances};
 use libtest_mimic::Trial;
 
-/// Names, compute capabilities, and whether every NVRTC that is supported knows them: CUDA 12.8 is the first to know 10.0.
+/// Name, compute capability, and whether every supported NVRTC knows it. CUDA 12.8 is the first to know 10.0.
 const ARCHITECTURES: [(&str, i32, bool); 3] =
     [("ampere", 80, true), ("hopper", 90, true), ("blackwell", 100, false)];
 
 static KNOWN: LazyLock<Result<Vec<i32>, CudaError>> = LazyLock::new(instances::capabilities);
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trial = |(name, capability, always): (&str, i32, bool)| {
         Trial::test(format!("kernels::all_compile_for_{name}"), move || Ok(instances::compile(capability)?))
@@ -21,7 +21,7 @@ pub fn trials() -> Vec<Trial> {
     ARCHITECTURES.into_iter().map(trial).collect()
 }
 
-/// Whether a trial is ignored: what cannot be compiled here, and nobody insists on.
+/// Returns true if a trial is ignored because this host cannot compile for the architecture.
 fn is_unknown(capability: i32, always: bool) -> bool {
     match &*KNOWN {
         Ok(known) => !always && !known.contains(&capability),

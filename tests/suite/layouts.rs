@@ -1,7 +1,8 @@
-//! Where buffers lie, of random plans and of random programs behind lowering passes: those that share bytes are ordered,
-//! as a graph of all edges says, and under one schedule shared storage gives what storage of their own gives, racy or not.
+//! Checks buffer assignments of random plans and of lowered random programs. Buffers that share bytes must be
+//! ordered according to a graph of all edges. Under one schedule, shared storage must give the result of
+//! separate storage, even if the program has races.
 //!
-//! `HIR_LAYOUTS=20000` tries more, `HIR_SEED=7` others.
+//! `HIR_LAYOUTS=20000` tries more assignments, `HIR_SEED=7` others.
 
 use grammar::span::LineIndex;
 use hir::{
@@ -23,12 +24,12 @@ mod reachability;
 #[path = "layouts/shared_storage.rs"]
 mod shared_storage;
 
-/// Layouts of a trial, unless told.
+/// Default number of buffer assignments per trial.
 const LAYOUTS: usize = 1000;
-/// Operators of a program, at most.
+/// Maximum number of operators per program.
 const OPERATORS: usize = 6;
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_LAYOUTS", LAYOUTS), number("HIR_SEED", 0) * 1_000_000);
@@ -43,7 +44,7 @@ pub fn trials() -> Vec<Trial> {
         }
         match faults.first() {
             Some(first) => Err(Failed::from(format!("{} of {count} layouts: {first}", faults.len()))),
-            // Layouts that share nothing prove nothing.
+            // Assignments in which no buffers share memory prove nothing.
             None if sharing * 10 < count => Err(format!("only {sharing} of {count} layouts share").into()),
             None => Ok(()),
         }
@@ -54,11 +55,11 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The plans of a random program behind a random pipeline, where that accepts it.
+/// Returns the plans of a random program after a random pipeline, if the pipeline accepts it.
 fn program(seed: u64) -> Option<Vec<Plan>> {
-    let mut dice = Rng(seed ^ 0x1a70);
-    let text = programs::program(seed, 1 + dice.below(OPERATORS));
-    let calls = passes::parse(&generator::pipeline(&mut dice)).ok()?;
+    let mut rng = Rng(seed ^ 0x1a70);
+    let text = programs::program(seed, 1 + rng.below(OPERATORS));
+    let calls = passes::parse(&generator::pipeline(&mut rng)).ok()?;
     let mut program = grammar::read(&text).0.pop()?;
     let settings = Settings { verify: Verify::Structural, roundtrip: false };
     passes::run(&mut program, &calls, settings, &mut |_| ()).ok()?;
@@ -66,7 +67,7 @@ fn program(seed: u64) -> Option<Vec<Plan>> {
     plan::build(&program, &LineIndex::new(&text), ranks).ok()
 }
 
-/// Whether some buffers share bytes; a fault where that can be seen.
+/// Returns true if some buffers share bytes, or an error if the sharing changes a result.
 fn check_layouts(plans: &[Plan]) -> Result<bool, String> {
     let layout = BufferAssignment::of(plans).map_err(|it| format!("{it:?} is too large"))?;
     let shares = check_sharing(plans, &layout)?;
@@ -100,7 +101,7 @@ fn check_layouts(plans: &[Plan]) -> Result<bool, String> {
     Ok(shares)
 }
 
-/// Whether what was written is the same.
+/// Returns true if the written elements are equal.
 fn written_elements_agree(own: Option<&DenseTensor>, shared: Option<&DenseTensor>) -> bool {
     let (Some(own), Some(shared)) = (own, shared) else { return own.is_none() && shared.is_none() };
     let (mine, theirs) = (own.data.to_f64(), shared.data.to_f64());
@@ -108,10 +109,11 @@ fn written_elements_agree(own: Option<&DenseTensor>, shared: Option<&DenseTensor
     mine.len() == theirs.len() && (0..mine.len()).all(|at| !own.written.get(at) || same(at))
 }
 
-/// A buffer that an instruction touches: rank and index of the instruction, buffer, whether it is written.
+/// An access of an instruction to a buffer: rank and index of the instruction, buffer, and whether it writes.
 type BufferAccess = ((usize, usize), usize, bool);
 
-/// Whether some buffers share bytes; a fault where those are not ordered, or lie outside.
+/// Returns true if some buffers share bytes, or an error if their accesses are not ordered or a buffer is
+/// outside its segment.
 fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, String> {
     let mut uses: Vec<Vec<BufferAccess>> = vec![Vec::new(); plans.len()];
     for plan in plans {
@@ -145,7 +147,7 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
         let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
         let touched = |buffer: usize| uses.iter().any(|it| it.1 == buffer);
         if ports.into_iter().any(|it| sharing[it.buffer as usize] && touched(it.buffer as usize)) {
-            return Err(format!("rank {}: an input or output shares its place", plan.rank));
+            return Err(format!("rank {}: an input or output shares its memory", plan.rank));
         }
         for (a, first, reads) in uses {
             let written =
@@ -160,7 +162,9 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
                 shares = true;
                 if (*reads || *writes) && !graph.is_ordered(*a, *b) && !graph.is_ordered(*b, *a) {
                     let rank = plan.rank;
-                    return Err(format!("rank {rank}: {a:?} and {b:?} touch bytes of {first} and {second}"));
+                    return Err(format!(
+                        "rank {rank}: {a:?} and {b:?} race on bytes of {first} and {second}"
+                    ));
                 }
             }
         }

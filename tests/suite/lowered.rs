@@ -1,8 +1,11 @@
-//! Random lowered programs through the passes that rewrite them: streams, joins, posted communications and their Waits, loops
-//! that may run zero times, and more synchronisation than they need. What is right before a pass is right behind it.
+//! Runs random lowered programs through the passes that rewrite them. The programs have streams, joins,
+//! posted communications and their Waits, loops that may run zero times, and more synchronisation than they
+//! need. A program that is correct before a pass must be correct after it.
 //!
-//! What the checker finds nothing in has one result, and passes leave it so. A program is kept if it gives one result under every schedule of the semantic oracle, that is, if it is free of races there.
-//! `HIR_LOWERED=5000` tries more, `HIR_SEED=7` others. A failure prints the program and the command line that shows it.
+//! A program without a finding of the checker has one result, and passes must preserve it. A program is used
+//! if it gives one result under every schedule of the semantic oracle, that is, if these show no race.
+//! `HIR_LOWERED=5000` tries more programs, `HIR_SEED=7` others. A failure prints the program and the command
+//! line that reproduces it.
 
 use std::{fmt::Write, fs, process::Command};
 
@@ -20,13 +23,13 @@ mod slices;
 
 use crate::{rng::Rng, timeout::RunWithTimeout};
 
-/// Programs of a trial, unless told.
+/// Default number of programs per trial.
 const PROGRAMS: usize = 4000;
-/// Those that a program has to give one result under before a pass is to blame.
+/// The schedules under which a program must give one result before a failure is attributed to a pass.
 const SCHEDULES: &str = "seed:0..1000";
-/// Trials that share them.
+/// Number of trials that share the programs.
 const SHARDS: usize = 2;
-/// Passes of which each program gets some, in any order.
+/// The passes. Each program gets some of them, in any order.
 const PASSES: &[&str] = &[
     "remove-redundant-sync",
     "merge-stream-loops",
@@ -42,17 +45,17 @@ const PASSES: &[&str] = &[
     "canonicalize",
     "remove-dead-code",
 ];
-/// Storage of programs, besides the input; the last ones are outputs.
+/// Number of tensors of a program, besides the input. The last ones are outputs.
 const TENSORS: usize = 5;
 const OUTPUTS: usize = 2;
-/// Storage of loops over rows; the first one is an input and the last one an output.
+/// Number of matrices for loops over rows. The first is an input and the last an output.
 const MATRICES: usize = 3;
 const ROWS: usize = 3;
-/// Streams besides the first.
+/// Number of streams besides the first.
 const STREAMS: usize = 3;
 const SHAPE: &str = "{2}";
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let count = number("HIR_LOWERED", PROGRAMS) / SHARDS;
@@ -62,7 +65,7 @@ pub fn trials() -> Vec<Trial> {
             let seeds = (0..count).map(|at| (seed + at * SHARDS + shard) as u64);
             let results = seeds.map(attempt).collect::<Result<Vec<bool>, String>>()?;
             let free = results.iter().filter(|it| **it).count();
-            // Others would test nothing.
+            // Programs with races test nothing.
             match free * 3 >= results.len() {
                 true => Ok(()),
                 false => Err(format!("{free} of {} programs are free of races", results.len()).into()),
@@ -72,19 +75,19 @@ pub fn trials() -> Vec<Trial> {
     (0..SHARDS).map(shard).collect()
 }
 
-/// The program of a seed.
+/// Returns the program of a seed.
 pub fn program(seed: u64) -> String {
     ProgramWriter::program(seed)
 }
 
-/// Whether a program is free of races.
+/// Tries the program of a seed. Returns true if it is free of races.
 ///
 /// # Errors
-/// A pass that changes what it does.
+/// Returns an error if a pass changes its meaning.
 fn attempt(seed: u64) -> Result<bool, String> {
     let text = ProgramWriter::program(seed);
-    let mut dice = Rng(seed ^ 0x10e7);
-    let calls: Vec<&str> = (0..1 + dice.below(3)).map(|_| dice.choose_cloned(PASSES)).collect();
+    let mut rng = Rng(seed ^ 0x10e7);
+    let calls: Vec<&str> = (0..1 + rng.below(3)).map(|_| rng.choose_cloned(PASSES)).collect();
     let pipeline = calls.join(",");
     check_meaning(&text, &pipeline).map_err(|fault| {
         let file = std::env::temp_dir().join(format!("hir-lowered-{seed}.hir"));
@@ -112,7 +115,7 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let is_clean = fault_in(&program, &lines).is_none();
     let meaning = match oracle.reference(&program) {
         Ok(meaning) => meaning,
-        Err(faults) if is_clean => return Err(format!("the checker finds nothing, and: {}", first(&faults))),
+        Err(faults) if is_clean => return Err(format!("no finding, but a failure: {}", first(&faults))),
         Err(_) => return Ok(false),
     };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
@@ -128,7 +131,7 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     }
     let kept = meaning.check_equivalent(&program);
     kept.map(|()| true).or_else(|it| {
-        // The oracle tries few schedules: what races under another one has no one meaning.
+        // The oracle tries few schedules. A program with a race under another schedule has no unique result.
         if races(text)? {
             return Ok(false);
         }
@@ -136,7 +139,7 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     })
 }
 
-/// What the checker finds first in a program, or why it cannot be planned.
+/// Returns the first finding of the checker, or the reason why the program cannot be planned.
 fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
     match plan::build(program, lines, plan::smallest_world(program)) {
         Err(faults) => faults.first().map(|it| it.message.clone()),
@@ -147,7 +150,7 @@ fn fault_in(program: &Program, lines: &LineIndex) -> Option<String> {
     }
 }
 
-/// Whether many schedules give several results.
+/// Returns true if the result differs between schedules.
 fn races(text: &str) -> Result<bool, String> {
     let file = tempfile::NamedTempFile::new().map_err(|it| it.to_string())?;
     fs::write(file.path(), text).map_err(|it| it.to_string())?;
@@ -156,37 +159,37 @@ fn races(text: &str) -> Result<bool, String> {
     command.output_with_timeout().map(|it| !it.status.success()).map_err(|it| it.to_string())
 }
 
-/// The streams that may have made the last value of a tensor, and those that have read it since.
+/// The streams that may have produced the last value of a tensor, and those that have read it since.
 #[derive(Clone, Default)]
 struct TensorUses {
     written: Vec<usize>,
     read: Vec<usize>,
 }
 
-/// A program in the making. Stream 0 is the first one, `s0`.
+/// Builds the text of a program. Stream 0 is the first stream, `s0`.
 struct ProgramWriter {
-    dice: Rng,
+    rng: Rng,
     text: String,
     indent: usize,
     current: usize,
     uses: Vec<TensorUses>,
-    /// Posted communications that nothing waits for yet: number, operand, result.
+    /// Posted communications without a Wait so far: number, operand, result.
     posted: Vec<(usize, usize, usize)>,
     communicates: bool,
     numbers: usize,
-    /// The index of the loop that is being written.
+    /// The index of the loop whose body is being built.
     index: Option<usize>,
-    /// How many of a hundred joins that are needed are there.
+    /// Percentage of the necessary joins that are inserted.
     join_percent: usize,
 }
 
 impl ProgramWriter {
     fn program(seed: u64) -> String {
-        let mut dice = Rng(seed ^ 0x7eed);
-        let communicates = dice.chance(60);
-        let care = if dice.chance(70) { 100 } else { 95 };
+        let mut rng = Rng(seed ^ 0x7eed);
+        let communicates = rng.chance(60);
+        let care = if rng.chance(70) { 100 } else { 95 };
         let mut it = Self {
-            dice,
+            rng,
             text: String::new(),
             indent: 1,
             current: 0,
@@ -218,7 +221,7 @@ impl ProgramWriter {
             it.stream(stream);
             it.line("Synchronize(Stream s0)");
         }
-        for _ in 0..4 + it.dice.below(8) {
+        for _ in 0..4 + it.rng.below(8) {
             it.statement(true);
         }
         while !it.posted.is_empty() {
@@ -226,7 +229,7 @@ impl ProgramWriter {
         }
         it.stream(0);
         for stream in 1..=STREAMS {
-            if it.dice.chance(it.join_percent) {
+            if it.rng.chance(it.join_percent) {
                 it.line(&format!("Synchronize(Stream {stream})"));
             }
         }
@@ -258,9 +261,9 @@ impl ProgramWriter {
         self.current = stream;
     }
 
-    /// The current stream waits for what another one did, unless care is lacking.
+    /// Makes the current stream wait for another one, with a probability of `join_percent`.
     fn join(&mut self, stream: usize) {
-        if stream != self.current && self.dice.chance(self.join_percent) {
+        if stream != self.current && self.rng.chance(self.join_percent) {
             self.line(&format!("Synchronize(Stream {})", Self::name(stream)));
         }
     }
@@ -281,12 +284,12 @@ impl ProgramWriter {
     }
 
     fn statement(&mut self, top: bool) {
-        let current = self.dice.below(STREAMS + 1);
-        match self.dice.below(11) {
+        let current = self.rng.below(STREAMS + 1);
+        match self.rng.below(11) {
             10 => self.branch(current),
             0 | 1 => {
                 self.stream(current);
-                let other = self.dice.below(STREAMS + 1);
+                let other = self.rng.below(STREAMS + 1);
                 if other != current {
                     self.line(&format!("Synchronize(Stream {})", Self::name(other)));
                 }
@@ -297,10 +300,10 @@ impl ProgramWriter {
             }
             4 if top && !self.posted.is_empty() => {
                 self.stream(current);
-                let at = self.dice.below(self.posted.len());
+                let at = self.rng.below(self.posted.len());
                 let arrived = self.posted[at].2;
                 self.wait(at);
-                if self.dice.chance(50) {
+                if self.rng.chance(50) {
                     self.post(Some(arrived));
                 }
             }
@@ -313,7 +316,7 @@ impl ProgramWriter {
         }
     }
 
-    /// Whether no communication is filling or reading a tensor.
+    /// Returns true if no posted communication reads or writes a tensor.
     fn is_free(&self, at: usize) -> bool {
         self.posted.iter().all(|(_, from, to)| *from != at && *to != at)
     }
@@ -327,30 +330,30 @@ impl ProgramWriter {
         if free.is_empty() {
             return;
         }
-        let (out, a) = (self.dice.choose_cloned(&free), self.dice.choose_cloned(&free));
-        let (first, second) = (if self.dice.chance(30) { 0 } else { a }, self.dice.choose_cloned(&free));
+        let (out, a) = (self.rng.choose_cloned(&free), self.rng.choose_cloned(&free));
+        let (first, second) = (if self.rng.chance(30) { 0 } else { a }, self.rng.choose_cloned(&free));
         self.reads(first);
         self.reads(second);
         self.writes(out);
         let (out, first, second) = (self.tensor(out), self.tensor(first), self.tensor(second));
-        let sign = if self.dice.chance(50) { "+" } else { "-" };
+        let sign = if self.rng.chance(50) { "+" } else { "-" };
         self.line(&format!("{out}\n     = {first}\n    {sign} {second};"));
     }
 
-    /// A branch that waits for a stream, on one rank or in one iteration.
+    /// Adds a branch that waits for a stream, on one rank or in one iteration.
     fn branch(&mut self, current: usize) {
         self.stream(current);
-        let other = (current + 1 + self.dice.below(STREAMS)) % (STREAMS + 1);
+        let other = (current + 1 + self.rng.below(STREAMS)) % (STREAMS + 1);
         let condition = self.index.map_or("rank == 1".to_owned(), |it| format!("i{it} == 1"));
         self.line(&format!("IF Manual ( {condition} ):"));
         self.line(&format!("  Synchronize(Stream {})", Self::name(other)));
     }
 
-    /// A communication of a tensor, or of any.
+    /// Posts a communication of a given tensor or of a random one.
     fn post(&mut self, from: Option<usize>) {
         let free = self.free();
-        let from = from.unwrap_or_else(|| self.dice.choose_cloned(&free));
-        let to = self.dice.choose_cloned(&free);
+        let from = from.unwrap_or_else(|| self.rng.choose_cloned(&free));
+        let to = self.rng.choose_cloned(&free);
         if from == to {
             return;
         }
@@ -358,8 +361,8 @@ impl ProgramWriter {
         self.writes(to);
         self.numbers += 1;
         let (number, mut input, output) = (self.numbers, self.tensor(from), self.tensor(to));
-        if self.dice.chance(20) {
-            // A row of the first matrix instead, through a view that is bound here.
+        if self.rng.chance(20) {
+            // Uses a row of the first matrix instead, through a view that is bound here.
             self.reads(TENSORS + 1);
             self.select(100 + number, 0, "1");
             input = self.row(100 + number);
@@ -370,7 +373,7 @@ impl ProgramWriter {
         self.posted.push((number, from, to));
     }
 
-    /// The current stream waits for a communication, which both of its tensors have been in use by.
+    /// Makes the current stream wait for a communication, which has used both of its tensors.
     fn wait(&mut self, at: usize) {
         let (number, from, to) = self.posted.remove(at);
         self.line(&format!("Wait(Communication {number})"));
@@ -379,20 +382,21 @@ impl ProgramWriter {
         self.uses[to].written = vec![current];
     }
 
-    /// A loop of few rounds, or none. It ends on the stream that it began on; what its body uses is ordered from round to round,
-    /// as its first and last stream are one that waits for all of them.
+    /// Adds a loop with few iterations or none. The loop ends on the stream on which it begins. In each
+    /// iteration, that stream waits for all others at the beginning and at the end, so the accesses of the
+    /// body are ordered from iteration to iteration.
     fn repeat(&mut self) {
-        let home = self.dice.below(STREAMS + 1);
+        let home = self.rng.below(STREAMS + 1);
         self.stream(home);
         self.numbers += 1;
-        let (index, rounds) = (self.numbers, self.dice.below(4));
+        let (index, rounds) = (self.numbers, self.rng.below(4));
         self.line(&format!("FOR i{index} from 0 to {rounds}:"));
         self.indent += 1;
         let length = self.text.len();
         let before = self.uses.clone();
-        if self.dice.chance(25) {
-            // Waits alone: in a loop that runs zero times, for nothing.
-            let other = self.dice.below(STREAMS + 1);
+        if self.rng.chance(25) {
+            // A body that only waits. If the loop runs zero times, nothing is waited for.
+            let other = self.rng.below(STREAMS + 1);
             if other != home {
                 self.line(&format!("Synchronize(Stream {})", Self::name(other)));
             }
@@ -405,7 +409,7 @@ impl ProgramWriter {
             self.stream(home);
             streams.iter().for_each(|stream| self.join(*stream));
             self.index = Some(index);
-            for _ in 0..1 + self.dice.below(3) {
+            for _ in 0..1 + self.rng.below(3) {
                 self.statement(false);
             }
             self.index = None;
@@ -416,7 +420,7 @@ impl ProgramWriter {
             self.line(&format!("SetCurrentStream(Stream {})", Self::name(home)));
         }
         self.indent -= 1;
-        // Whoever made a value before may be the last one, as the loop may run zero times.
+        // The previous writers may still be the last ones, since the loop may run zero times.
         for (now, before) in self.uses.iter_mut().zip(before) {
             now.read.extend(before.read);
             now.written.extend(before.written);

@@ -1,4 +1,5 @@
-//! What timed and repeated runs on (emulated) GPUs say: the JSON of a timed run, and a race that only delays show.
+//! Checks the output of timed and repeated runs on emulated GPUs: the JSON of a timed run, and a race that
+//! only shows with delays.
 
 use std::{fs, process::Command};
 
@@ -7,7 +8,7 @@ use libtest_mimic::{Failed, Trial};
 use super::{ROOT, emulator};
 use crate::timeout::RunWithTimeout;
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
@@ -48,7 +49,7 @@ fn json_holds_every_run() -> Result<(), Failed> {
         && p99 <= max
         && number("graph_nodes")? >= 1.0
         && json["lines"].as_array().is_some_and(|lines| !lines.is_empty());
-    // The table beside it says the same.
+    // The printed table must contain the same number.
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     match holds && table.contains(&format!("{median:.2}")) {
         true => Ok(()),
@@ -59,7 +60,8 @@ fn json_holds_every_run() -> Result<(), Failed> {
 fn delays_show_a_race() -> Result<(), Failed> {
     let program = "tests/cases/cuda/delayed-race.hir";
     let mut command = hir_run(&[program, "--device=cuda", "--check=off", "--stress", "200"])?;
-    // The emulated streams poll: without a delay of several polls one of them may always be first.
+    // The emulated streams poll. Without a delay of several polling intervals, one of them may always be
+    // first.
     let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let verdict = told.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();

@@ -1,8 +1,10 @@
-//! Wrong programs: plans in which one thing is changed, on one rank and in one iteration, or on all ranks. Each is flagged by the checker,
-//! or comes to one result in every order. Nothing is flagged as a race of two statements that no order shows.
+//! Tests the checker on wrong programs: plans with one change, on one rank and in one iteration, or on all
+//! ranks. The checker must flag each of them, unless it gives one result in every order. The checker must not
+//! report a race between two statements that no order shows.
 //!
-//! A mutant that is missed and a false alarm fail the test. The programs are all samples and cases that run on the simulator, and what every pipeline makes of them. A few mutants of each are tried;
-//! `HIR_MUTANTS=1000` tries so many of each and prints the table, `HIR_SEED=7` others.
+//! A missed mutant and a false alarm fail the test. The programs are all samples and cases that run on the
+//! simulator, and the results of every pipeline on them. A few mutants of each program are tried;
+//! `HIR_MUTANTS=1000` tries 1000 of each and prints the table, `HIR_SEED=7` tries others.
 
 use std::{
     collections::BTreeSet,
@@ -24,32 +26,32 @@ use passes::PIPELINES;
 
 use crate::{baseline, rng::Rng, shown};
 
-/// Mutants of each program, unless told.
+/// Default number of mutants per program.
 const MUTANTS: usize = 12;
-/// Most orders and schedules that a mutant runs under.
+/// Maximum number of listed orders, and number of seeded schedules, that a mutant runs under.
 const ORDERS: usize = 12;
 const SEEDS: u64 = 4;
 
-/// What is changed.
+/// The change that makes a mutant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
-    /// A statement that only orders is left out.
+    /// Removes a synchronisation.
     Delete,
-    /// A statement is executed twice.
+    /// Executes a statement twice.
     Duplicate,
-    /// Two statements change places.
+    /// Moves a statement behind one of the next statements.
     Swap,
-    /// A statement runs on another stream.
+    /// Moves a statement to another stream.
     Stream,
-    /// A send or receive names another peer, a copy another rank.
+    /// Changes the peer of a send or receive.
     Peer,
-    /// A collective has another root, on one rank or on all.
+    /// Changes the root of a collective, on one rank or on all.
     Root,
-    /// A statement runs on another communicator.
+    /// Moves a communication to another communicator.
     Team,
-    /// A view begins elsewhere.
+    /// Changes the offset of a view.
     Slice,
-    /// A view is shorter.
+    /// Shortens a view.
     Count,
 }
 
@@ -65,24 +67,25 @@ const CHANGES: [Change; 9] = [
     Change::Count,
 ];
 
-/// What became of the mutants of a kind.
+/// Numbers of mutants by outcome, for one kind of change.
 #[derive(Clone, Copy, Default)]
 struct MutantCounts {
     mutants: usize,
-    /// The plans contradict themselves or each other: sizes, kinds, roots.
+    /// The plans contradict themselves or each other in sizes, kinds or roots.
     refused: usize,
     /// The checker finds a fault.
     flagged: usize,
-    /// One result in every order, that of the original.
+    /// Every order gives the result of the original program.
     equivalent: usize,
-    /// One result in every order, another one: another program, and a correct one.
+    /// Every order gives the same result, which differs from that of the original program: a different,
+    /// correct program.
     other: usize,
 }
 
-/// The rows of all files.
+/// The counts of all files, by kind of change.
 type Table = Arc<Mutex<[MutantCounts; CHANGES.len()]>>;
 
-/// A trial for the files as they are, one for each pipeline, and the table.
+/// Returns a trial for the files as they are, one for each pipeline, and the trial that prints the table.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let pipelines = PIPELINES.iter().map(|it| Some(it.name)).filter(|it| *it != Some("@default"));
     let ways: Vec<Option<&str>> = std::iter::once(None).chain(pipelines).collect();
@@ -110,7 +113,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
 }
 
 fn show(title: &str, table: &Table) -> String {
-    let mut text = format!("{title}: change, mutants, refused, flagged, equivalent, another program\n");
+    let mut text = format!("{title}: change, mutants, refused, flagged, equivalent, different program\n");
     let rows = table.lock().unwrap_or_else(PoisonError::into_inner);
     for (change, it) in CHANGES.iter().zip(rows.iter()) {
         let _ = writeln!(
@@ -122,22 +125,22 @@ fn show(title: &str, table: &Table) -> String {
     text
 }
 
-/// Tries mutants of a world.
+/// Tries mutants of a program.
 fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(), String> {
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans).fill(plans) else {
         return Ok(());
     };
-    // Mutants of a program that is flagged itself show nothing.
+    // Mutants of a program that is flagged itself prove nothing.
     if !check(plans, Checks::ALL_FAULTS).findings.is_empty() {
         return Ok(());
     }
     let Some(right) = result(plans, &inputs, &Schedule::Program)? else { return Ok(()) };
-    let mut dice = Rng(seed as u64 ^ 0x3a7e ^ plans.iter().map(|it| it.code.len() as u64).sum::<u64>());
+    let mut rng = Rng(seed as u64 ^ 0x3a7e ^ plans.iter().map(|it| it.code.len() as u64).sum::<u64>());
     let (mut tried, mut left) = (0, 20 * count);
     while tried < count && left > 0 {
         left -= 1;
-        let change = dice.choose_cloned(&CHANGES);
-        let Some((mutant, what)) = apply_change(plans, change, &mut dice) else { continue };
+        let change = rng.choose_cloned(&CHANGES);
+        let Some((mutant, what)) = apply_change(plans, change, &mut rng) else { continue };
         tried += 1;
         let mut row = MutantCounts { mutants: 1, ..MutantCounts::default() };
         let fault = |text: &str| format!("{change:?} {what}: {text}");
@@ -158,11 +161,11 @@ fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(
     Ok(())
 }
 
-/// What is said of a mutant.
+/// The outcome for a mutant.
 enum MutantOutcome {
     Refused,
     Flagged,
-    /// Its one result.
+    /// All orders and schedules give this result.
     Clean(String),
 }
 
@@ -187,9 +190,9 @@ fn mutant_outcome(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<MutantOutcome,
         | Finding::Excess(_) => false,
     };
     if report.findings.iter().any(is_race) && steps.conflicts.is_empty() {
-        return Err("FALSE ALARM: a race, and no steps that conflict".to_owned());
+        return Err("FALSE ALARM: the checker reports a race, but no steps conflict".to_owned());
     }
-    // The order of communicators makes no result wrong.
+    // The order of communicators does not make a result wrong.
     if !report.findings.iter().all(|it| matches!(it, Finding::CommunicatorOrder(_))) {
         return Ok(MutantOutcome::Flagged);
     }
@@ -200,12 +203,12 @@ fn mutant_outcome(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<MutantOutcome,
     });
     let seeds = (0..SEEDS).map(Schedule::Seed).chain([Schedule::Adversarial]);
     for schedule in orders.chain(seeds) {
-        let missed = || format!("MISSED: the checker finds nothing, and {schedule} fails");
+        let missed = || format!("MISSED: the checker finds nothing, but {schedule} fails");
         results.insert(result(plans, inputs, &schedule)?.ok_or_else(missed)?);
     }
     match (results.pop_first(), results.len()) {
         (Some(only), 0) => Ok(MutantOutcome::Clean(only)),
-        _ => Err("MISSED: the checker finds nothing, and orders give several results".to_owned()),
+        _ => Err("MISSED: the checker finds nothing, but the orders give several results".to_owned()),
     }
 }
 
@@ -216,7 +219,7 @@ fn allocates(plans: &[Plan], party: Party) -> bool {
     }
 }
 
-/// The outputs; `None` where the plans contradict themselves.
+/// Returns the outputs, or `None` if the plans contradict themselves.
 fn result(plans: &[Plan], inputs: &[Vec<Data>], schedule: &Schedule) -> Result<Option<String>, String> {
     let run = sim::run(
         plans,
@@ -228,24 +231,24 @@ fn result(plans: &[Plan], inputs: &[Vec<Data>], schedule: &Schedule) -> Result<O
     match run {
         Ok(it) => Ok(Some(format!("{:?}", it.outputs))),
         Err(SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
-        // Deadlocks have been looked for.
+        // The checker must have found a deadlock before.
         Err(fault @ (SimError::Deadlock(_) | SimError::StepNotReady(_) | SimError::Internal(_))) => {
             Err(format!("MISSED: {schedule}: {fault}"))
         }
     }
 }
 
-/// Plans with one change, and where it is; `None` where it does not fit.
-fn apply_change(plans: &[Plan], change: Change, dice: &mut Rng) -> Option<(Vec<Plan>, String)> {
+/// Returns the plans with one change, and its location; `None` if the change is not possible.
+fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(Vec<Plan>, String)> {
     let mut plans = plans.to_vec();
-    let rank = dice.below(plans.len());
+    let rank = rng.below(plans.len());
     let world = plans.len();
     let end = plans[rank].code.len().checked_sub(1)?;
     let (inst, what) = {
         let fits =
             |at: &usize| is_applicable(change, &plans[rank].code[*at].kind, plans[rank].streams.len(), world);
         let all: Vec<usize> = (0..end).filter(fits).collect();
-        let inst = *all.get(dice.below(all.len()))?;
+        let inst = *all.get(rng.below(all.len()))?;
         (inst, format!("rank {rank}, instruction {inst}: {:?}", plans[rank].code[inst].kind))
     };
     match change {
@@ -255,29 +258,29 @@ fn apply_change(plans: &[Plan], change: Change, dice: &mut Rng) -> Option<(Vec<P
             plans[rank].code.insert(inst, it);
         }
         Change::Swap => {
-            let other = (inst + 1 + dice.below(4)).min(end.checked_sub(1)?);
+            let other = (inst + 1 + rng.below(4)).min(end.checked_sub(1)?);
             plans[rank].code[inst..=other].rotate_left(1);
         }
         Change::Stream => {
             let streams = plans[rank].streams.len() as u32;
             let it = &mut plans[rank].code[inst];
-            it.stream = (it.stream + 1 + dice.below(streams as usize - 1) as u32) % streams;
+            it.stream = (it.stream + 1 + rng.below(streams as usize - 1) as u32) % streams;
         }
         Change::Peer => {
-            let peer = dice.below(world);
+            let peer = rng.below(world);
             match &mut plans[rank].code[inst].kind {
                 InstKind::Transfer(it) => {
-                    let side = dice.below(it.ops.len());
+                    let side = rng.below(it.ops.len());
                     it.ops.get_mut(side)?.peer = peer;
                 }
                 _ => return None,
             }
         }
         Change::Root => {
-            let (root, matched) = (dice.below(world), sync::CommMatching::from_plans(&plans));
+            let (root, matched) = (rng.below(world), sync::CommMatching::from_plans(&plans));
             let at = sync::InstRef { rank, inst };
             let all = matched.comm(*matched.comms_of(at).first()?).parts.clone();
-            let everywhere = dice.below(2) == 0;
+            let everywhere = rng.below(2) == 0;
             for it in all.iter().filter(|it| everywhere || it.inst_ref == at) {
                 let InstKind::Collective(it) = &mut plans[it.inst_ref.rank].code[it.inst_ref.inst].kind
                 else {
@@ -290,7 +293,7 @@ fn apply_change(plans: &[Plan], change: Change, dice: &mut Rng) -> Option<(Vec<P
         }
         Change::Team => {
             let count = plans[rank].communicators.len();
-            let other = dice.below(count) as u32;
+            let other = rng.below(count) as u32;
             match &mut plans[rank].code[inst].kind {
                 InstKind::Collective(it) => it.communicator = other,
                 InstKind::Transfer(it) => it.communicator = other,
@@ -299,21 +302,21 @@ fn apply_change(plans: &[Plan], change: Change, dice: &mut Rng) -> Option<(Vec<P
         }
         Change::Slice | Change::Count => {
             let lens: Vec<usize> = plans[rank].buffers.iter().map(|it| it.len).collect();
-            let view = random_view(&mut plans[rank].code[inst].kind, rank, dice)?;
+            let view = random_view(&mut plans[rank].code[inst].kind, rank, rng)?;
             if change == Change::Count {
                 let dim = view.shape.iter().position(|it| *it > 1)?;
                 view.shape[dim] -= 1;
             } else {
                 let (first, last) = view.bounds()?;
                 let room = lens.get(view.buffer as usize)?.checked_sub(last - first)?;
-                view.offset = dice.below(room);
+                view.offset = rng.below(room);
             }
         }
     }
     Some((plans, what))
 }
 
-/// Whether a change fits an instruction.
+/// Returns true if a change applies to an instruction.
 fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) -> bool {
     let orders = matches!(
         kind,
@@ -336,7 +339,7 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
     );
     match change {
         Change::Delete => orders,
-        // An event is recorded once, a flag raised once.
+        // An event is recorded only once, and a signal is raised only once.
         Change::Duplicate => {
             computes
                 || matches!(
@@ -362,25 +365,25 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
     }
 }
 
-/// One of the views of an instruction, on its own rank.
-fn random_view<'p>(kind: &'p mut InstKind, rank: usize, dice: &mut Rng) -> Option<&'p mut View> {
+/// Returns a random view of an instruction on its own rank.
+fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option<&'p mut View> {
     match kind {
         InstKind::Copy { from, to } => {
             let mut mine = [from, to].into_iter().filter(|it| it.rank == rank);
-            let skipped = dice.below(2);
+            let skipped = rng.below(2);
             mine.nth(skipped).map(|it| &mut it.view)
         }
         InstKind::Fill { to, .. } => Some(&mut **to),
-        InstKind::Gemm(it) => Some(if dice.below(2) == 0 { &mut it.a } else { &mut it.out }),
+        InstKind::Gemm(it) => Some(if rng.below(2) == 0 { &mut it.a } else { &mut it.out }),
         InstKind::Map { out, .. } => Some(&mut **out),
         InstKind::Reduce(it) => Some(&mut it.out),
         InstKind::PeerReduce { out, .. } => Some(&mut **out),
-        InstKind::Collective(it) => match dice.below(2) {
+        InstKind::Collective(it) => match rng.below(2) {
             0 => it.input.as_mut(),
             _ => it.output.as_mut(),
         },
         InstKind::Transfer(it) => {
-            let side = dice.below(it.ops.len());
+            let side = rng.below(it.ops.len());
             it.ops.get_mut(side).map(|it| &mut it.view)
         }
         InstKind::Alloc { .. }

@@ -1,7 +1,9 @@
-//! Thousands of broken programs: seeded mutations of every sample and case, and hostile texts too large to keep as files.
+//! Runs thousands of broken programs: seeded mutations of every sample and case, and hostile texts that are
+//! too large to keep as files.
 //!
-//! Every one of them has to end in a result or in diagnostics, soon. `HIR_MUTATIONS=500` (a program) and `HIR_SEED=7` try
-//! others; a text that fails is written to the temporary folder and named.
+//! Each of them must give a result or diagnostics within a time limit. `HIR_MUTATIONS=500` (mutants per
+//! program) and `HIR_SEED=7` try others. A text that fails is written to the temporary folder, and its name
+//! is printed.
 
 use std::{
     collections::HashSet,
@@ -17,14 +19,15 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::{invariants, rng::Rng};
 
-/// Mutants of every program, unless told.
+/// Default number of mutants per program.
 const MUTANTS: usize = 24;
-/// Trials that share them.
+/// Number of trials that share the programs.
 const SHARDS: usize = 4;
-/// The longest that one text may take, unoptimised and on a busy machine.
+/// Time limit for one text, unoptimised and on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// The trials of this file. `cases` are the programs to break, `samples` those whose pieces are mixed into them.
+/// Returns the trials of this file. `cases` are the programs to mutate, and `samples` those whose pieces are
+/// inserted into them.
 pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let programs: Arc<Vec<String>> = Arc::new(cases.iter().map(read).collect());
@@ -49,29 +52,30 @@ pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
     (0..SHARDS).map(shard).chain([hostile, guesses]).collect()
 }
 
-/// `--fix` leaves no `lossy-…` warning in any program; every warning of that name stands in some case.
+/// Checks that `--fix` leaves no `lossy-…` warning in any program, and that every such warning occurs in some
+/// case.
 fn check_lossy_warnings(texts: &[String]) -> Result<(), Failed> {
     let mut left: HashSet<Code> =
         Code::ALL.iter().copied().filter(|it| it.text().starts_with("lossy")).collect();
-    // Printing warns of it, not reading.
+    // Printing gives this warning, not reading.
     left.remove(&Code::LossyDialect);
     let mut faults = Vec::new();
     for text in texts {
         let (programs, diagnostics) = grammar::read(text);
         let lossy: Vec<Code> =
             diagnostics.iter().map(|it| it.code).filter(|it| it.text().starts_with("lossy")).collect();
-        // What the verifier rejects is not edited.
+        // A program that the verifier rejects is not edited.
         let rejected = || programs.iter().any(|it| has_errors(&grammar::verify(it)));
         if !lossy.is_empty() && !has_errors(&diagnostics) && !rejected() {
             lossy.iter().for_each(|it| _ = left.remove(it));
             faults.extend(invariants::check_fix(text, &programs).err());
         }
     }
-    faults.extend(left.into_iter().map(|it| format!("no case gives {}", it.text())));
+    faults.extend(left.into_iter().map(|it| format!("no case gives the warning {}", it.text())));
     fail_with_all(faults.into_iter().map(Err))
 }
 
-/// Fails with every fault.
+/// Fails with the list of all faults.
 fn fail_with_all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> {
     let faults: Vec<String> = results.filter_map(Result::err).collect();
     match faults.is_empty() {
@@ -88,41 +92,41 @@ fn survives(text: &str) -> Result<(), String> {
         Ok(Ok(())) if start.elapsed() < TIME_LIMIT => return Ok(()),
         Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
         Ok(Err(fault)) => fault,
-        Err(_) => "panics, see above".to_owned(),
+        Err(_) => "panicked, see above".to_owned(),
     };
     let file = std::env::temp_dir().join(format!("hir-mutant-{:016x}.hir", hash(text)));
     let _ = fs::write(&file, text);
     Err(format!("{}: {fault}", file.display()))
 }
 
-// ---- mutations
+// ---- Mutations
 
-/// A text's own number, by which a case has the same mutants whatever other cases there are.
+/// Hashes a text. Seeds derive from it, so a case has the same mutants whatever other cases there are.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 fn mutant(program: &str, pieces: &[String], seed: u64) -> String {
-    let mut dice = Rng(hash(program).wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
+    let mut rng = Rng(hash(program).wrapping_add(seed.wrapping_mul(0x1_0000_0001)));
     let mut text = program.to_owned();
-    for _ in 0..=dice.below(3) {
-        text = match dice.below(8) {
-            0 => lines(&text, &mut dice),
-            1 => indentation(&text, &mut dice),
-            2 => bytes(&text, &mut dice),
-            3 => splice(&text, &pieces[dice.below(pieces.len())], &mut dice),
-            4 | 5 => numbers(&text, &mut dice),
-            _ => tokens(&text, &mut dice),
+    for _ in 0..=rng.below(3) {
+        text = match rng.below(8) {
+            0 => lines(&text, &mut rng),
+            1 => indentation(&text, &mut rng),
+            2 => bytes(&text, &mut rng),
+            3 => splice(&text, &pieces[rng.below(pieces.len())], &mut rng),
+            4 | 5 => numbers(&text, &mut rng),
+            _ => tokens(&text, &mut rng),
         };
     }
     text
 }
 
-/// Deletes, doubles or swaps pieces of a text.
-fn shuffle(mut pieces: Vec<&str>, dice: &mut Rng) -> String {
+/// Deletes, duplicates or swaps pieces of a text.
+fn shuffle(mut pieces: Vec<&str>, rng: &mut Rng) -> String {
     if !pieces.is_empty() {
-        let (here, there) = (dice.below(pieces.len()), dice.below(pieces.len()));
-        match dice.below(4) {
+        let (here, there) = (rng.below(pieces.len()), rng.below(pieces.len()));
+        match rng.below(4) {
             0 => drop(pieces.remove(here)),
             1 => pieces.insert(there, pieces[here]),
             2 => pieces[here] = pieces[there],
@@ -132,15 +136,15 @@ fn shuffle(mut pieces: Vec<&str>, dice: &mut Rng) -> String {
     pieces.concat()
 }
 
-fn lines(text: &str, dice: &mut Rng) -> String {
-    shuffle(text.split_inclusive('\n').collect(), dice)
+fn lines(text: &str, rng: &mut Rng) -> String {
+    shuffle(text.split_inclusive('\n').collect(), rng)
 }
 
-fn tokens(text: &str, dice: &mut Rng) -> String {
-    shuffle(split(text), dice)
+fn tokens(text: &str, rng: &mut Rng) -> String {
+    shuffle(split(text), rng)
 }
 
-/// Words and numbers, and every other character by itself.
+/// Splits a text into words, numbers, and single other characters.
 fn split(text: &str) -> Vec<&str> {
     let mut pieces = Vec::new();
     let mut start = 0;
@@ -157,7 +161,7 @@ fn split(text: &str) -> Vec<&str> {
     pieces
 }
 
-fn numbers(text: &str, dice: &mut Rng) -> String {
+fn numbers(text: &str, rng: &mut Rng) -> String {
     const NUMBERS: &[&str] = &[
         "0",
         "1",
@@ -186,10 +190,10 @@ fn numbers(text: &str, dice: &mut Rng) -> String {
     let mut pieces = split(text);
     let places: Vec<usize> =
         (0..pieces.len()).filter(|at| pieces[*at].starts_with(|it: char| it.is_ascii_digit())).collect();
-    if let (Some(at), Some(number)) = (places.get(dice.below(places.len())), dice.choose(NUMBERS)) {
-        // Mostly every mention of the number, so that the program stays consistent.
+    if let (Some(at), Some(number)) = (places.get(rng.below(places.len())), rng.choose(NUMBERS)) {
+        // Usually replaces every mention of the number, so that the program stays consistent.
         let old = pieces[*at];
-        match dice.below(3) {
+        match rng.below(3) {
             0 => pieces[*at] = number,
             _ => pieces.iter_mut().filter(|it| **it == old).for_each(|it| *it = number),
         }
@@ -197,10 +201,10 @@ fn numbers(text: &str, dice: &mut Rng) -> String {
     pieces.concat()
 }
 
-fn indentation(text: &str, dice: &mut Rng) -> String {
+fn indentation(text: &str, rng: &mut Rng) -> String {
     let count = text.lines().count();
-    let (from, to) = (dice.below(count), dice.below(count));
-    let indent = " ".repeat(dice.below(8));
+    let (from, to) = (rng.below(count), rng.below(count));
+    let indent = " ".repeat(rng.below(8));
     let change = |(at, line): (usize, &str)| match (from.min(to)..=from.max(to)).contains(&at) {
         true => format!("{indent}{}", line.trim_start_matches(' ')),
         false => line.to_owned(),
@@ -208,31 +212,31 @@ fn indentation(text: &str, dice: &mut Rng) -> String {
     text.split_inclusive('\n').enumerate().map(change).collect()
 }
 
-fn bytes(text: &str, dice: &mut Rng) -> String {
+fn bytes(text: &str, rng: &mut Rng) -> String {
     const NASTY: &[u8] = b"\0\n\r\t (){}[]=,:;%/\xff\xc3";
     let mut bytes = text.as_bytes().to_vec();
-    let at = dice.below(bytes.len() + 1);
-    match dice.below(5) {
+    let at = rng.below(bytes.len() + 1);
+    match rng.below(5) {
         0 => bytes.truncate(at),
         1 => drop(bytes.drain(..at)),
-        2 => bytes.insert(at, dice.below(256) as u8),
-        3 => drop(bytes.drain(at..bytes.len().min(at + 1 + dice.below(40)))),
+        2 => bytes.insert(at, rng.below(256) as u8),
+        3 => drop(bytes.drain(at..bytes.len().min(at + 1 + rng.below(40)))),
         _ => {
             if let Some(byte) = bytes.get_mut(at) {
-                *byte = NASTY[dice.below(NASTY.len())];
+                *byte = NASTY[rng.below(NASTY.len())];
             }
         }
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The beginning of one program and the end of another.
-fn splice(text: &str, other: &str, dice: &mut Rng) -> String {
-    let (head, tail) = (dice.below(text.lines().count() + 1), dice.below(other.lines().count() + 1));
+/// Joins the beginning of one program and the end of another.
+fn splice(text: &str, other: &str, rng: &mut Rng) -> String {
+    let (head, tail) = (rng.below(text.lines().count() + 1), rng.below(other.lines().count() + 1));
     text.split_inclusive('\n').take(head).chain(other.split_inclusive('\n').skip(tail)).collect()
 }
 
-// ---- hostile texts
+// ---- Hostile texts
 
 fn container(body: &str) -> String {
     format!(

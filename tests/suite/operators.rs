@@ -1,14 +1,15 @@
-//! Every operator that works element by element, and every cast, on every element type: the simulator and the kernels give the
-//! same bits where the result is exact or rounded once, and results a few units in the last place apart where it is that of a
-//! mathematical function.
+//! Compares the simulator and the kernels on every elementwise operator and every cast, for every element
+//! type. Both must give the same bits if the result is exact or rounded once. Results of mathematical
+//! functions may differ by a few units in the last place.
 //!
-//! Operands are pairs of special elements (zeros of both signs, infinities, NaN, subnormal numbers, limits, ties of every
-//! rounding) and random ones, from files. A program for each element type has a result for each operator. The sign and the
-//! payload of a NaN are compared in casts between equal types and in `bit_cast` only. The kernels run on emulated GPUs, where
-//! functions of CUDA are those of the host's C library.
+//! The operands come from files: pairs of special elements (zeros of both signs, infinities, NaN, subnormal
+//! numbers, limits, ties of every rounding) and random elements. One program per element type has a result
+//! for each operator. The sign and the payload of a NaN are compared only in casts between equal types and in
+//! `bit_cast`. The kernels run on emulated GPUs, where the functions of CUDA are those of the host's C
+//! library.
 //!
-//! An operator with several operands is also computed with a constant in place of each. Element types of 8 bits or less that are
-//! no integers have no results to compare: both engines refuse them.
+//! An operator with several operands is also computed with a constant in place of each. Element types of 8
+//! bits or less other than integers have no results to compare, because both engines refuse them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, process::Command};
 
@@ -27,7 +28,7 @@ use super::{ENVIRONMENT, ROOT, emulator};
 use crate::timeout::RunWithTimeout;
 use values::Elements;
 
-/// The element types that are computed with, and their names in files.
+/// The element types to compute with, and their names in files.
 const DTYPES: [(DType, Dtype); 13] = [
     (DType::Double, Dtype::F64),
     (DType::Float, Dtype::F32),
@@ -44,7 +45,7 @@ const DTYPES: [(DType, Dtype); 13] = [
     (DType::UInt64, Dtype::U64),
 ];
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("operators::floats_agree", || compare_engines(|it| !it.is_integral())),
@@ -53,44 +54,44 @@ pub fn trials() -> Vec<Trial> {
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
 
-/// How far results may be apart.
+/// The maximum difference between two results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ErrorBound {
-    /// Not at all; a NaN is a NaN.
+    /// Equal values; any NaN equals any other.
     Exact,
-    /// Not at all, NaNs included.
+    /// Equal bits, including those of NaNs.
     Bits,
     /// Units in the last place.
     Ulps(u64),
 }
 
-/// What is promised of an operator on floats.
+/// Returns the error bound of an operator on floats.
 fn error_bound(op: Op) -> ErrorBound {
     match op {
-        // A unit for each function, and for each rounding behind it.
+        // One unit for each function and for each rounding after it.
         Op::Sigmoid | Op::Silu | Op::Rsqrt => ErrorBound::Ulps(4),
-        // Newton's method on one side, halving on the other.
+        // One side uses Newton's method, the other bisection.
         Op::ErfInv | Op::ErfcInv => ErrorBound::Ulps(64),
-        // Between its zeros, where CUDA promises an absolute error only.
+        // Between the zeros of the function CUDA gives only an absolute error bound.
         Op::LGamma => ErrorBound::Ulps(16),
         _ if function(op).is_some_and(|it| matches!(it.single, FloatEval::Rounded(_))) => ErrorBound::Ulps(2),
-        // All others are exact or rounded once, or made of such operators in one order.
+        // All others are exact or rounded once, or compositions of such operators in one order.
         _ => ErrorBound::Exact,
     }
 }
 
-/// Whether an operator has a meaning on an element type.
+/// Returns true if an operator is defined on an element type.
 fn is_defined(op: Op, dtype: DType) -> bool {
     let Some(row) = elementwise(op) else { return false };
     match dtype {
-        // Computed as other integers are; casts make the difference.
+        // These are computed like other integers; only casts differ.
         DType::Int16 | DType::UInt16 => false,
         _ if dtype.is_integral() => row.integer.is_some(),
         _ => row.float.is_some(),
     }
 }
 
-/// Whether the result is a truth value.
+/// Returns true if the result is a truth value.
 fn is_predicate(op: Op) -> bool {
     function(op).is_some_and(|it| matches!(it.single, FloatEval::Predicate(_)))
 }
@@ -101,15 +102,15 @@ fn function(op: Op) -> Option<FloatFunction> {
 
 /// A result of a program.
 struct ProgramResult {
-    /// What it is the result of, for messages.
+    /// What was computed, for messages.
     what: String,
     dtype: DType,
     bound: ErrorBound,
-    /// The inputs that it has, by name.
+    /// The names of the inputs of the result.
     operands: Vec<&'static str>,
 }
 
-/// The program for an element type: its inputs, its text, and its results by name.
+/// The program for one element type: its inputs, its text, and its results by name.
 struct Program {
     dtype: DType,
     inputs: BTreeMap<&'static str, Elements>,
@@ -120,7 +121,7 @@ struct Program {
 impl Program {
     fn of(dtype: DType) -> Self {
         let [a, b, c] = values::columns(dtype);
-        // Integers are not divided by zero: the simulator reports that.
+        // Integers are not divided by zero, which the simulator reports as an error.
         let bits = if dtype == DType::Bool { 1 } else { 8 * dtype.size() };
         let divisors = b.iter().map(|it| if it & (u64::MAX >> (64 - bits)) == 0 { 1 } else { *it });
         let divisors = Elements { dtype, bits: divisors.collect() };
@@ -139,7 +140,7 @@ impl Program {
         for row in OPS.iter().filter(|it| it.class == OpClass::Elementwise && is_defined(it.op, dtype)) {
             it.operator(row, None, &mut body);
             let constants = constants(dtype);
-            // The condition of `where` is a tensor.
+            // The condition of `where` is always a tensor.
             let first = usize::from(row.op == Op::Where);
             for at in (first..row.args.len()).filter(|_| row.args.len() > 1) {
                 constants.iter().for_each(|constant| it.operator(row, Some((at, constant)), &mut body));
@@ -155,7 +156,7 @@ impl Program {
             if to != dtype {
                 it.result(compared("cast", ErrorBound::Exact), "cast", &mut body);
             }
-            // Any byte is no truth value.
+            // Not every byte is a truth value.
             if to.size() == dtype.size() && to != DType::Bool {
                 it.result(compared("bit_cast", ErrorBound::Bits), "bit_cast", &mut body);
             }
@@ -174,7 +175,7 @@ impl Program {
         it
     }
 
-    /// An operator on tensors, with a constant in place of one of them perhaps.
+    /// Adds an operator on tensors, with a constant in place of one of them if given.
     fn operator(&mut self, row: &OpDef, constant: Option<(usize, &str)>, body: &mut String) {
         let divides = matches!(row.op, Op::Div | Op::Mod | Op::Fmod | Op::Remainder | Op::CeilDiv);
         let operands = match (row.op, row.args.len()) {
@@ -214,7 +215,8 @@ impl Program {
     }
 }
 
-/// Constants that an operator takes beside tensors of a type: of other precisions, beyond its range, and none that is 0.
+/// Returns the constants that an operator takes beside tensors of a type: constants of other precisions and
+/// beyond the range of the type, but not 0.
 fn constants(dtype: DType) -> &'static [&'static str] {
     match dtype {
         DType::Bool => &["true", "2"],
@@ -223,7 +225,7 @@ fn constants(dtype: DType) -> &'static [&'static str] {
     }
 }
 
-/// How a program writes a tensor.
+/// Returns the text of a tensor in a program.
 fn tensor(name: &str, elements: &Elements) -> String {
     let axis = name.trim_start_matches('T');
     format!("{name}_g_{}[iS{axis}{{{}}}]", elements.dtype.name(), elements.bits.len())
@@ -296,7 +298,7 @@ fn run(folder: &Path, programs: &[Program], device: &str) -> Result<(), Failed> 
 }
 
 impl ProgramResult {
-    /// The first element of two results that are too far apart, if there is one, and how many there are.
+    /// Describes the first element that differs by more than the bound, and the number of such elements.
     fn fault(&self, program: &Program, sim: &TensorView, cuda: &TensorView) -> Option<String> {
         let (sim, cuda) = (Elements::of(self.dtype, sim.data()), Elements::of(self.dtype, cuda.data()));
         let differs = |at: &usize| {

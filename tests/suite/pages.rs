@@ -1,7 +1,9 @@
-//! Commands that README.md and the pages in `docs/` show: they run, and what stands below a command is what it prints.
+//! Runs the commands that README.md and the pages in `docs/` show, and compares the lines below them with
+//! their output.
 //!
-//! A block of ```` ```text ```` whose first line begins with `$ ` is a command and lines of its output. Lines that are left out are not
-//! missed, and `…` stands for any text; times do not count. Later commands of a block are begun by `$ ` again.
+//! A block of ```` ```text ```` whose first line begins with `$ ` contains a command and lines of its output.
+//! The block may leave out lines, `…` matches any text, and times are ignored. Further lines that begin with
+//! `$ ` are further commands.
 
 use std::{fs, path::Path, process::Command};
 
@@ -9,7 +11,7 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::{ROOT, shown};
 
-/// A trial for each page that shows commands.
+/// Returns a trial for each page that shows commands.
 pub fn trials() -> Vec<Trial> {
     let mut pages = vec![Path::new(ROOT).join("README.md"), Path::new(ROOT).join("CONTRIBUTING.md")];
     let docs = fs::read_dir(Path::new(ROOT).join("docs")).into_iter().flatten().flatten();
@@ -32,7 +34,7 @@ struct ShownCommand {
 
 fn commands(text: &str) -> Vec<ShownCommand> {
     let mut found: Vec<ShownCommand> = Vec::new();
-    // Within a block of text; and within the output of a command.
+    // Set within a text block, and within the output of a command.
     let (mut is_block, mut is_output) = (false, false);
     for line in text.lines() {
         if line.starts_with("```") {
@@ -48,16 +50,16 @@ fn commands(text: &str) -> Vec<ShownCommand> {
     found
 }
 
-/// Runs a command and looks for the lines in what it prints, in their order.
+/// Runs a command and looks for the lines in its output, in order.
 fn check(it: &ShownCommand) -> Result<(), Failed> {
     let mut words = it.command.split_whitespace();
     let tool = match words.next() {
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
         Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),
-        other => return Err(format!("`{}`: no tool {other:?}", it.command).into()),
+        other => return Err(format!("`{}`: unknown tool {other:?}", it.command).into()),
     };
-    // What a command writes goes with the folder.
+    // A command may write to the temporary folder.
     let folder = tempfile::tempdir()?;
     for name in ["docs", "samples", "tests"] {
         std::os::unix::fs::symlink(Path::new(ROOT).join(name), folder.path().join(name))?;
@@ -75,7 +77,7 @@ fn check(it: &ShownCommand) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A line without the space at its end, and with a 0 for each number of seconds.
+/// Removes trailing space from a line, and replaces each number of seconds by 0.
 fn normalized(line: &str) -> String {
     let words = line.trim_end().split(' ').collect::<Vec<_>>();
     let is_time = |at: usize| {
@@ -86,7 +88,7 @@ fn normalized(line: &str) -> String {
     shown.join(" ")
 }
 
-/// Whether a line is one in which `…` stands for any text.
+/// Returns true if a line matches a pattern in which `…` stands for any text.
 fn matches_pattern(wanted: &str, line: &str) -> bool {
     let mut rest = line;
     let mut parts = wanted.split('…');

@@ -1,7 +1,8 @@
-//! Every named pipeline on every program that nothing has lowered yet: the samples and the cases.
+//! Runs every named pipeline on every program that is not lowered: the samples and the cases.
 //!
-//! What comes out means what the program meant, under twenty schedules; what `@lower` lowers every pipeline lowers, for a
-//! pipeline that cannot overlap a communication leaves it whole; and a loop that a pipeline for overlap makes overlaps.
+//! The result must have the meaning of the program under twenty schedules. Every pipeline must lower what
+//! `@lower` lowers, because a pipeline that cannot overlap a communication lowers it without overlap. A loop
+//! that an overlap pipeline creates must overlap.
 
 use std::{
     fs,
@@ -34,14 +35,14 @@ use passes::{PIPELINES, PassEvent, Settings, Verify};
 
 use crate::{generator::check_meaning, shown};
 
-/// Larger programs take too long in a debug build.
+/// Maximum size of a program, in bytes. Larger programs take too long in a debug build.
 const BYTES: usize = 20_000;
-/// Most bytes that all ranks hold together.
+/// Maximum number of bytes that all ranks hold together.
 const MEMORY: usize = 1 << 24;
-/// Worlds that are simulated.
+/// Maximum number of simulated ranks.
 const RANKS: usize = 8;
 
-/// A trial for each pipeline.
+/// Returns a trial for each pipeline.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let programs = programs(cases);
     let trial = |pipeline: &'static str| {
@@ -53,7 +54,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     trials
 }
 
-/// What overlaps in the samples, and what does not.
+/// Checks what overlaps in the samples, and what does not.
 fn samples_overlap() -> Result<(), Failed> {
     let root = Path::new(crate::ROOT).join("samples");
     let both =
@@ -65,19 +66,20 @@ fn samples_overlap() -> Result<(), Failed> {
             return Err(format!("{file}: {whole} overlaps under @lower, {cut} under {pipeline}").into());
         }
     }
-    // Each part's all-reduce overlaps with the products of others.
+    // The all-reduce of each chunk overlaps with the matmuls of other chunks.
     let sizes = "decompose-resharding,chunk{axis=T2.0,sizes=4,4,4,2,1,1},stream-parallel{style=shard},\
                  lower-to-communication,assign-streams,allocate-and-deallocate,canonicalize,remove-dead-code";
     let file = Path::new(crate::ROOT).join("tests/cases/overlap/chunk-sizes.hir");
     let plans = lowered_plans(&file, sizes)?;
-    // The last one has no product left to overlap with.
+    // The last all-reduce of a rank has no matmul left to overlap with.
     match concurrent_matmuls(&plans)?.iter().filter(|count| **count == 0).count() {
         exposed if exposed <= plans.len() => Ok(()),
         exposed => Err(format!("{exposed} all-reduces overlap with nothing").into()),
     }
 }
 
-/// Texts without communications, streams, loops or storage: what pipelines are for. Cases say themselves what is bound.
+/// Returns the texts without communications, streams, loops or storage, for which the pipelines are made. The
+/// RUN lines of the cases contain the bindings.
 fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
     let read = |path: &PathBuf| {
         let text = fs::read_to_string(path).ok()?;
@@ -93,7 +95,7 @@ fn programs(cases: &[PathBuf]) -> Vec<(PathBuf, String)> {
     cases.iter().filter_map(read).collect()
 }
 
-/// `--set` of the first line.
+/// Returns the bindings of the `--set` options on the first line.
 pub fn bindings(text: &str) -> Vec<Binding> {
     let line = text.lines().next().unwrap_or_default();
     line.split("--set ")
@@ -111,12 +113,12 @@ pub fn is_unlowered(program: &Program) -> bool {
 
 fn check_programs(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), Failed> {
     if programs.len() < 20 {
-        return Err(format!("only {} programs are found", programs.len()).into());
+        return Err(format!("found only {} programs", programs.len()).into());
     }
     let mut faults = String::new();
     for (path, text) in programs {
         let outcome = catch_unwind(AssertUnwindSafe(|| check_program(pipeline, text)));
-        let outcome = outcome.unwrap_or_else(|_| Err("panics, see above".to_owned()));
+        let outcome = outcome.unwrap_or_else(|_| Err("panicked, see above".to_owned()));
         if let Err(fault) = outcome {
             faults += &format!("{}: {fault}\n", shown(path));
         }
@@ -126,12 +128,12 @@ fn check_programs(pipeline: &str, programs: &[(PathBuf, String)]) -> Result<(), 
 
 fn check_program(pipeline: &str, text: &str) -> Result<(), String> {
     let Some(whole) = lowered("@lower", text)? else { return Ok(()) };
-    // What fails on its own is no measure.
+    // A program that fails without a pipeline cannot serve as a reference.
     let own = grammar::read(text).0.pop().ok_or("no program")?;
     let fits = |it: &Program| {
         plans(it, text).is_ok_and(|it| {
             let fill = || InputSpec::new(InputKind::Exact, 0, Vec::new(), &it).fill(&it);
-            // The simulator computes with every element type of the program.
+            // The simulator must support every element type of the program.
             let computes = |plan: &Plan| plan.buffers.iter().all(|it| Data::zeros(it.dtype, 0).is_ok());
             it.iter().all(computes) && footprint(&it).bytes < MEMORY && fill().is_ok()
         })
@@ -155,7 +157,8 @@ fn check_program(pipeline: &str, text: &str) -> Result<(), String> {
     }
 }
 
-/// What a pipeline makes of a text, with the codes of its remarks; `None`: it refuses.
+/// Returns the program that a pipeline makes of a text, and the codes of its remarks; `None` if it refuses
+/// the program.
 pub fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)>, String> {
     let mut program = grammar::read(text).0.pop().ok_or("no program")?;
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
@@ -182,13 +185,13 @@ fn loops(program: &Program) -> usize {
     program.body().iter().filter(|stmt| matches!(&program.stmts[**stmt], Stmt::For(_))).count()
 }
 
-/// Whether an instruction moves data between ranks.
+/// Returns true if an instruction moves data between ranks.
 fn communicates(kind: &InstKind, rank: usize) -> bool {
     kind.communication().is_some() || kind.accesses(rank).iter().any(|it| it.rank != rank)
 }
 
-/// How many matrix products of its rank may run at the same time as each communication: neither ends before the other
-/// begins.
+/// Returns, for each communication, the number of matmuls of its rank that may run at the same time: neither
+/// ends before the other begins.
 fn concurrent_matmuls(plans: &[Plan]) -> Result<Vec<usize>, String> {
     let (mut moves, mut products): (Vec<Occurrence>, Vec<Occurrence>) = Default::default();
     walk(plans, &CommMatching::from_plans(plans), &mut |moment| match &plans[moment.rank].code[moment.inst]
@@ -204,12 +207,12 @@ fn concurrent_matmuls(plans: &[Plan]) -> Result<Vec<usize>, String> {
     Ok(moves.iter().map(|a| products.iter().filter(|b| meet(a, b)).count()).collect())
 }
 
-/// How many pairs of a communication and a matrix product of one rank may run at the same time.
+/// Returns the number of pairs of a communication and a matmul of one rank that may run at the same time.
 fn overlaps(plans: &[Plan]) -> Result<usize, String> {
     Ok(concurrent_matmuls(plans)?.into_iter().sum())
 }
 
-/// The plans of a file that a pipeline lowers.
+/// Returns the plans of a file that a pipeline lowers.
 fn lowered_plans(path: &Path, pipeline: &str) -> Result<Vec<Plan>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (program, _) = lowered(pipeline, &text)?.ok_or("refused")?;

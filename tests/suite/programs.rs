@@ -1,8 +1,9 @@
-//! Random programs that nothing has lowered yet: operators on sharded tensors, as text.
+//! Generates random programs that are not lowered: the text of operators on sharded tensors.
 //!
-//! Meshes have 1 to 6 devices in one or two dimensions; operands and results are on the same, overlapping or other
-//! devices; every dimension is whole, split, or on the devices altogether, wherever its extent allows that. A program of
-//! `n` operators is the beginning of the one of `n + 1` with the same seed, so a failure has a smallest program.
+//! Meshes have 1 to 6 devices in one or two dimensions. Operands and results are on the same, overlapping or
+//! different devices. Every dimension is whole, split, or entirely distributed over devices, wherever its
+//! extent allows that. A program of `n` operators is a prefix of the one of `n + 1` operators with the same
+//! seed, so a failure can be reduced to the smallest program of its seed.
 
 #[path = "programs/operators.rs"]
 mod operators;
@@ -12,12 +13,12 @@ mod shapes;
 use crate::rng::Rng;
 use shapes::{Mesh, mesh};
 
-/// The program of a seed.
+/// Returns the program of a seed.
 pub fn program(seed: u64, operators: usize) -> String {
-    let mut dice = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
-    let meshes = (0..3).map(|_| mesh(&mut dice)).collect();
-    let element = dice.choose_cloned(&["double", "double", "float", "int64_t"]);
-    let mut it = Builder { dice, meshes, element, ..Builder::default() };
+    let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let meshes = (0..3).map(|_| mesh(&mut rng)).collect();
+    let element = rng.choose_cloned(&["double", "double", "float", "int64_t"]);
+    let mut it = Builder { rng, meshes, element, ..Builder::default() };
     for _ in 0..operators {
         it.operator();
     }
@@ -29,12 +30,14 @@ struct Tensor {
     text: String,
     /// Its logical axes that are dimensions, as `axis =` names them.
     axes: Vec<String>,
-    /// Extents of the dimensions; those that count partial sums make a tensor that only reductions read.
+    /// Extents of the dimensions. If one counts partial sums, the tensor is partial, and only reductions read
+    /// it.
     extents: Vec<usize>,
     is_partial: bool,
-    /// All axes are iterations.
+    /// Set if all axes are iteration axes.
     is_plain: bool,
-    /// It may be a view of another tensor, or another one of it: a second value would be that of both.
+    /// Set if the tensor may be a view of another tensor, or another tensor a view of it. Writing it again
+    /// would then write both.
     is_shared: bool,
     element: &'static str,
     mesh: Mesh,
@@ -42,7 +45,7 @@ struct Tensor {
 
 #[derive(Default)]
 struct Builder {
-    dice: Rng,
+    rng: Rng,
     meshes: Vec<Mesh>,
     element: &'static str,
     axes: usize,

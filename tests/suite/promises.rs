@@ -1,4 +1,4 @@
-//! `docs/failures.md` names the tests that show what it promises: each of them exists. They, and all others about hostile
+//! Checks that the tests that `docs/failures.md` names exist. These tests, and all others about hostile
 //! inputs and failing machines, are of one kind: `cargo test --test suite hostile` runs them.
 
 use std::{collections::HashSet, fs, path::Path};
@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 
 use super::{ROOT, files};
 
-/// How the names of hostile trials begin, besides those that `docs/failures.md` names.
+/// Prefixes of the names of hostile trials, besides those that `docs/failures.md` names.
 const HOSTILE: [&str; 13] = [
     "batch::",
     "files::",
@@ -24,7 +24,7 @@ const HOSTILE: [&str; 13] = [
     "tests/cases/limits/",
 ];
 
-/// Marks the trials about hostile inputs and failing machines: the kind is part of what a filter is compared with.
+/// Marks the trials about hostile inputs and failing machines. A filter also matches the kind of a trial.
 pub fn mark_hostile(trials: Vec<Trial>) -> Vec<Trial> {
     let text = fs::read_to_string(Path::new(ROOT).join("docs/failures.md")).unwrap_or_default();
     let promised: HashSet<&str> = rows(&text).flat_map(tests).collect();
@@ -36,17 +36,17 @@ pub fn mark_hostile(trials: Vec<Trial>) -> Vec<Trial> {
     trials.into_iter().map(mark).collect()
 }
 
-/// The rows of the table.
+/// Returns the rows of the table.
 fn rows(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter(|it| it.starts_with("| ")).skip(2)
 }
 
-/// The tests that a row names.
+/// Returns the tests that a row names.
 fn tests(row: &str) -> impl Iterator<Item = &str> {
     row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2)
 }
 
-/// The trial of this file; `names` are those of all others.
+/// Returns the trial of this file. `names` are those of all other trials.
 pub fn trial(names: HashSet<String>) -> Trial {
     Trial::test("every_promise_has_its_tests", move || every_promise_has_its_tests(&names))
 }
@@ -63,10 +63,10 @@ fn every_promise_has_its_tests(names: &HashSet<String>) -> Result<(), Failed> {
     for row in &rows {
         let names: Vec<&str> = tests(row).collect();
         if let Some(lost) = names.iter().find(|it| !exists(it)) {
-            return Err(format!("there is no test `{lost}`, which docs/failures.md names").into());
+            return Err(format!("docs/failures.md names the test `{lost}`, which does not exist").into());
         }
         if names.is_empty() {
-            return Err(format!("no test shows: {row}").into());
+            return Err(format!("this row names no test: {row}").into());
         }
     }
     match rows.is_empty() {

@@ -1,5 +1,5 @@
-//! Jobs of several processes, started as torchrun starts them: they agree on one verdict, and when one of them is lost
-//! the others name it and end. So do jobs on GPUs, which are emulated here.
+//! Tests jobs of several processes, started as torchrun starts them. They agree on one verdict. When a rank
+//! is lost, the other ranks name it and end. The same holds for jobs on GPUs, which are emulated here.
 
 use std::{
     fs,
@@ -20,17 +20,18 @@ use libtest_mimic::{Failed, Trial};
 use crate::timeout::{Deadline, RunWithTimeout};
 use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
-/// A program, and schedules that keep it running for longer than any test waits.
+/// A program, and enough schedules to keep it running for longer than any test waits.
 const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "5"];
 /// The same on GPUs.
 const ENDLESS_ON_GPUS: &[&str] =
     &["tests/cases/launch/loop.hir", "--device=cuda", "-T", "5", "-n", "1000000"];
-/// Such jobs, with their numbers of ranks, and of lines that rank 0 says before all run.
+/// These jobs, with their numbers of ranks, and the number of lines that rank 0 prints before all ranks run.
 const SIMULATED: (&[&str], usize, usize) = (ENDLESS, 8, 1);
 const ON_GPUS: (&[&str], usize, usize) = (ENDLESS_ON_GPUS, 4, 3);
-/// By when a lost job has ended.
+/// Time within which a lost job must end.
 pub(super) const LIMIT: Duration = Duration::from_secs(20);
-/// By when one has that a stopped rank holds up: its silence is known after `-T`, and the rest has five seconds.
+/// Time within which a job with a stopped rank must end: `-T` seconds until the rank counts as silent, and
+/// five more.
 const STOPPED: Duration = Duration::from_secs(5 + 5);
 
 pub fn trials() -> Vec<Trial> {
@@ -56,7 +57,7 @@ pub fn trials() -> Vec<Trial> {
             hosts_that_would_wait_for_ever_do_not_run,
         ),
         Trial::test("gpus::a_report_may_be_asked_for", || {
-            loses(ON_GPUS, 3, Some("USR1"), "rank 3: asked for a report (SIGUSR1)")
+            loses(ON_GPUS, 3, Some("USR1"), "rank 3: report requested (SIGUSR1)")
         }),
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
@@ -78,11 +79,11 @@ pub fn trials() -> Vec<Trial> {
             loses(SIMULATED, 2, Some("STOP"), "rank 2 is silent for")
         }),
         Trial::test("ranks::a_report_may_be_asked_for", || {
-            loses(SIMULATED, 1, Some("USR1"), "rank 1: asked for a report (SIGUSR1)")
+            loses(SIMULATED, 1, Some("USR1"), "rank 1: report requested (SIGUSR1)")
         }),
         Trial::test("ranks::who_is_told_to_end_says_so", || {
             ["INT", "TERM", "HUP"].into_iter().try_for_each(|signal| {
-                loses(SIMULATED, 1, Some(signal), &format!("rank 1: told to end (SIG{signal})"))
+                loses(SIMULATED, 1, Some(signal), &format!("rank 1: received SIG{signal}"))
             })
         }),
         Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
@@ -96,7 +97,7 @@ pub fn trials() -> Vec<Trial> {
     trials.into_iter().chain(on_gpus).collect()
 }
 
-/// One process of a job of `world`.
+/// Returns the command of one process of a job of `world` processes.
 pub(super) fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.args(arguments).current_dir(ROOT).env_clear();
@@ -106,19 +107,20 @@ pub(super) fn rank(at: usize, world: usize, port: u16, arguments: &[&str]) -> Co
         .env("LOCAL_RANK", at.to_string());
     command.env("HIR_MASTER_PORT", port.to_string()).env("NO_COLOR", "1");
     if arguments.contains(&"--device=cuda") {
-        // A trial that finds no emulator says so when its processes find no library.
+        // Without an emulator, the processes fail to find the libraries, and the trial reports that.
         command.envs(emulator::environment().unwrap_or_default());
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// A port that nobody listens on now.
+/// Returns a port on which no process listens now.
 pub(super) fn port() -> Result<u16, Failed> {
     Ok(std::net::TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Every process's exit code (`None`: killed), standard output and standard error, once all have ended.
+/// Waits until all processes have ended. Returns the exit code (`None` if killed), standard output and
+/// standard error of each.
 pub(super) fn end(
     children: Vec<Child>,
     limit: Duration,
@@ -139,7 +141,7 @@ pub(super) fn end(
         ends.push((output.status.code(), text(&output.stdout), text(&output.stderr)));
     }
     match late {
-        true => Err(format!("processes were left after {limit:?}: {ends:#?}").into()),
+        true => Err(format!("processes still run after {limit:?}: {ends:#?}").into()),
         false => Ok(ends),
     }
 }
@@ -156,7 +158,7 @@ fn each_writes_its_own_part() -> Result<(), Failed> {
         let own = folder.join(at.to_string());
         fs::create_dir_all(&own)?;
         let program = format!("{ROOT}/samples/allgather.hir");
-        // The same command line on every rank, in a folder of its own.
+        // The command line is the same on every rank, but each rank has its own folder.
         let arguments = [program.as_str(), "--output", "T1@local=@part.%r.npy", "--output", "T1=@whole.npy"];
         children.push(rank(at, 4, port, &arguments).current_dir(&own).spawn()?);
     }
@@ -180,7 +182,7 @@ fn each_writes_its_own_part() -> Result<(), Failed> {
     Ok(())
 }
 
-/// Processes that write to one file replace what the others have written.
+/// Ranks that write to the same file would overwrite each other's parts.
 fn parts_need_files_of_their_own() -> Result<(), Failed> {
     let folder = tempfile::tempdir()?;
     for name in ["part.npy", "part.safetensors#%r"] {
@@ -195,7 +197,7 @@ fn parts_need_files_of_their_own() -> Result<(), Failed> {
     Ok(())
 }
 
-/// A replicated output of which every rank holds its own values, written and compared by rank.
+/// A replicated output of which every rank has its own values, written and compared by rank.
 fn each_judges_its_own_part() -> Result<(), Failed> {
     let folder = std::env::temp_dir().join(format!("hir-parts-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
@@ -234,11 +236,12 @@ fn who_fails_alone_fails_all() -> Result<(), Failed> {
         let _ = fs::remove_file(format!("/tmp/hir-alone-{}.{at}.npy", std::process::id()));
     }
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
-    expect(ends[0].1.contains("[FAILED] rank 1 ends with exit code 6: cannot write"), &ends)?;
+    expect(ends[0].1.contains("[FAILED] rank 1 exits with code 6: cannot write"), &ends)?;
     expect(!ends[0].1.contains("[SUCCESS]"), &ends)
 }
 
-/// A running job loses a rank to a signal, or all of them lose their parent; whoever is left says so, and ends.
+/// A running job loses a rank to a signal, or all its ranks lose their parent process. The remaining ranks
+/// must report it and end.
 fn loses(
     (arguments, world, lines): (&[&str], usize, usize),
     victim: usize,
@@ -254,7 +257,7 @@ fn loses(
         command.spawn()
     };
     let mut children: Vec<Child> = (0..world).map(start).collect::<Result<_, _>>()?;
-    // Rank 0 says a line once all have agreed, and on GPUs more once all are ready.
+    // Rank 0 prints a line when all ranks have agreed and, on GPUs, more lines when all are ready.
     let mut said = BufReader::new(children[0].stdout.take().ok_or("no standard output")?);
     let mut first = String::new();
     let deadline = Deadline::of(&children[0]);
@@ -265,7 +268,7 @@ fn loses(
     let since = Instant::now();
     match signal {
         Some(name) => send(name, &children[victim].id().to_string())?,
-        // The operating system closes a parent's ends of its pipes.
+        // When a parent process ends, the operating system closes its ends of the pipes.
         None => children.iter_mut().for_each(|it| drop(it.stdin.take())),
     }
     let reader = thread::spawn(move || {
@@ -298,12 +301,12 @@ fn loses(
     }
 }
 
-/// A process, or with `-` the group that it began, gets a signal.
+/// Sends a signal to a process or, with `-`, to the process group that it leads.
 fn send(signal: &str, to: &str) -> Result<(), Failed> {
     match Command::new("kill").args([&format!("-{signal}"), "--", to]).output_with_timeout()?.status.success()
     {
         true => Ok(()),
-        false => Err(format!("{to} cannot get SIG{signal}").into()),
+        false => Err(format!("cannot send SIG{signal} to {to}").into()),
     }
 }
 
@@ -315,7 +318,7 @@ struct SpawnedJob {
 }
 
 impl SpawnedJob {
-    /// One in a process group of its own, once all ranks run.
+    /// Starts a job in its own process group, and waits until all ranks run.
     fn start() -> Result<Self, Failed> {
         let (arguments, ranks, lines) = ON_GPUS;
         let mut command = rank(0, 1, port()?, arguments);
@@ -327,7 +330,7 @@ impl SpawnedJob {
         }
         drop(deadline);
         let id = parent.id();
-        // Whichever of its threads has started them.
+        // Any thread of the parent may have started the children.
         let mut children = String::new();
         for task in fs::read_dir(format!("/proc/{id}/task"))? {
             children += &fs::read_to_string(task?.path().join("children"))?;
@@ -335,11 +338,11 @@ impl SpawnedJob {
         let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
         match children.len() == ranks {
             true => Ok(Self { parent, said, children }),
-            false => Err(format!("{ranks} ranks, and the children are {children:?}").into()),
+            false => Err(format!("{ranks} ranks, but the children are {children:?}").into()),
         }
     }
 
-    /// What it says to its end with this exit code, and that no process is left then.
+    /// Waits until the job ends with this exit code and no process is left. Returns its output.
     fn end(mut self, code: i32) -> Result<String, Failed> {
         let ends = end(vec![self.parent], LIMIT);
         let left = |id: &&String| Path::new("/proc").join(id).exists();
@@ -365,31 +368,31 @@ fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
     }
 }
 
-/// The process that a user has started is the one that a user knows.
+/// The user knows only the process that starts the ranks, so a signal to that process must reach rank 0.
 fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
     let family = SpawnedJob::start()?;
     send("USR1", &family.parent.id().to_string())?;
     let text = family.end(4)?;
-    match text.contains("[FAILED] rank 0: asked for a report (SIGUSR1)") {
+    match text.contains("[FAILED] rank 0: report requested (SIGUSR1)") {
         true => Ok(()),
         false => Err(text.into()),
     }
 }
 
-/// A signal, as a terminal sends it to all processes of the group, or to the parent only.
+/// Sends a signal to all processes of the group, as a terminal does, or only to the parent.
 fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
     let family = SpawnedJob::start()?;
     let group = if all { "-" } else { "" };
     send(signal, &format!("{group}{}", family.parent.id()))?;
     let text = family.end(code)?;
-    let last = format!("[STOPPED] told to end (SIG{signal})\n");
+    let last = format!("[STOPPED] received SIG{signal}\n");
     match text.ends_with(&last) && text.matches("[STOPPED]").count() == 1 && !text.contains("[FAILED]") {
         true => Ok(()),
         false => Err(text.into()),
     }
 }
 
-/// A deadlock that follows from the plans is reported before anything runs: nobody waits for the time-out.
+/// A deadlock that follows from the plans is reported before anything runs, without waiting for the time-out.
 fn who_holds_up_the_others_is_named() -> Result<(), Failed> {
     let (port, start) = (port()?, Instant::now());
     let arguments = ["tests/cases/deadlock/one-rank-skips.hir", "--device=cuda", "-T", "600"];
@@ -411,11 +414,12 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     };
     let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
-    // All ranks find out together, so nobody gives up: rank 0 says it once.
+    // All ranks detect it together, so no rank aborts, and rank 0 reports it once.
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
 }
 
-/// Where frameworks' hosts wait for each other, ours on GPUs do not; the program hangs for both all the same.
+/// On a framework's hosts, ranks would wait for each other here. The hosts on GPUs would not wait, but the
+/// program still hangs, so it is refused.
 fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
     let port = port()?;
     let arguments = ["tests/cases/deadlock/cuda-not-shared-by-peer.hir", "--device=cuda"];
@@ -428,7 +432,7 @@ fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
 fn every_line_is_in_the_table() -> Result<(), Failed> {
     let arguments = ["tests/cases/cuda/chain.hir", "--device=cuda", "-n", "1"];
     let ends = end(vec![rank(0, 1, port()?, &arguments).spawn()?], LIMIT)?;
-    // What the rows of the table say behind `line` and before `count`, which is 1.
+    // Returns the words of a table row before its `count` column, which must be 1.
     let row = |it: &str| {
         let words: Vec<&str> = it.split_whitespace().collect();
         let count = words.iter().skip(2).position(|it| *it == "1")? + 2;
@@ -448,7 +452,7 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
         "26 cast",
     ];
     expect(rows == wanted, &ends)?;
-    // A line that is several kinds of work is a row for each.
+    // A line with several kinds of work has one row per kind.
     let port = port()?;
     let start = |at: usize| rank(at, 8, port, &["samples/ring.hir", "--device=cuda", "-n", "1"]).spawn();
     let ends = end((0..8).map(start).collect::<Result<_, _>>()?, LIMIT)?;
@@ -461,10 +465,10 @@ fn who_does_not_come_is_named() -> Result<(), Failed> {
     let start = |at: usize| rank(at, 3, port, &["samples/allgather.hir", "-T", "5"]).spawn();
     let ends = end([0, 2].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
-    expect(ends.iter().all(|it| it.2.contains("ranks [1] of 3 did not come")), &ends)
+    expect(ends.iter().all(|it| it.2.contains("ranks [1] of 3 did not join")), &ends)
 }
 
-/// What a job of `sh` prints.
+/// Returns the output of a job that runs `sh`.
 fn sh(script: &str, ranks: usize) -> Result<(Exit, String, String), Failed> {
     let job = Job { program: "sh".into(), arguments: vec!["-c".into(), script.into()], ranks };
     spawned(&job)
@@ -493,20 +497,20 @@ fn a_failing_child_ends_all() -> Result<(), Failed> {
     if exit != Exit::Check || lines != ["0/3", "[1] 1/3", "[2] 2/3"] || start.elapsed() > LIMIT {
         return Err(format!("{exit:?} {out} {:?}", start.elapsed()).into());
     }
-    // Every child has been waited for: its number is free again.
+    // Every child has been waited for, so its process id no longer exists.
     for line in err.lines() {
         let id = line.rsplit(' ').next().unwrap_or_default();
         if Path::new("/proc").join(id).exists() {
-            return Err(format!("process {id} is left").into());
+            return Err(format!("process {id} still exists").into());
         }
     }
     Ok(())
 }
 
 fn a_killed_child_is_named() -> Result<(), Failed> {
-    // It has not met the others, so nobody else misses it.
+    // The rank has not joined the others, so no other rank notices its loss.
     let (exit, out, _) = sh("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 3)?;
-    match exit == Exit::Hang && out == "[FAILED] rank 1 was ended by SIGKILL\n" {
+    match exit == Exit::Hang && out == "[FAILED] rank 1 was killed by SIGKILL\n" {
         true => Ok(()),
         false => Err(format!("{exit:?} {out}").into()),
     }
@@ -532,7 +536,7 @@ fn children_run_a_job() -> Result<(), Failed> {
     }
 }
 
-/// mpirun itself ends the others about a second after it has noticed: the report has to be quicker.
+/// mpirun ends the other processes about a second after the loss, so the report must come sooner.
 fn mpirun_loses_a_rank() -> Result<(), Failed> {
     let start = Instant::now();
     let script =

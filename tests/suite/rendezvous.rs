@@ -1,4 +1,5 @@
-//! How the processes of a job meet: with whom, where, by when, and what they have to hold alike.
+//! Tests the rendezvous of the processes of a job: who may join, where, by when, and what must be the same on
+//! all ranks.
 
 use std::{
     fs,
@@ -26,12 +27,12 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("rendezvous::inputs_that_differ_are_named", inputs_that_differ_are_named),
         Trial::test("rendezvous::an_input_that_one_rank_lacks", an_input_that_one_rank_lacks),
         Trial::test("rendezvous::own_parts_may_differ", own_parts_may_differ),
-        // A host may have no IPv6.
+        // The host may not have IPv6.
         Trial::test("rendezvous::ranks_meet_on_ipv6", ranks_meet_on_ipv6)
             .with_ignored_flag(TcpListener::bind(("::1", 0)).is_err()),
         Trial::test("rendezvous::strangers_do_not_delay_a_job", strangers_do_not_delay_a_job),
         Trial::test("rendezvous::who_is_stopped_before_is_named", || {
-            is_stopped_before(1, "ranks [1] of 3 did not come")
+            is_stopped_before(1, "ranks [1] of 3 did not join")
         }),
         Trial::test("rendezvous::a_stopped_rank_0_is_named", || is_stopped_before(0, "did not find rank 0")),
         Trial::test("rendezvous::another_secret_does_not_join", another_secret_does_not_join),
@@ -41,7 +42,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A float32 file of numpy's format.
+/// Writes a float32 file in numpy's format.
 fn npy(path: &Path, shape: &str, values: &[f32]) -> Result<(), Failed> {
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape}), }}");
     while (header.len() + 11) % 64 != 0 {
@@ -55,7 +56,7 @@ fn npy(path: &Path, shape: &str, values: &[f32]) -> Result<(), Failed> {
     Ok(fs::write(path, bytes)?)
 }
 
-/// A program with a replicated input and a sharded one, and a folder for each of its two ranks.
+/// Creates a program with a replicated input and a sharded one, and a folder for each of its two ranks.
 fn program(name: &str) -> Result<(PathBuf, String), Failed> {
     let folder = std::env::temp_dir().join(format!("hir-rendezvous-{name}-{}", std::process::id()));
     for at in 0..2 {
@@ -88,7 +89,7 @@ fn inputs_that_differ_are_named() -> Result<(), Failed> {
         expect(ends.iter().all(|it| it.0 == Some(6) && !it.1.contains("[SUCCESS]")), &ends)?;
         let cause = format!("the contents of input {tensor} of rank 1 differ from rank 0's");
         expect(ends[0].2.contains(&cause) && ends[0].2.contains("rank 1: @x.npy"), &ends)?;
-        // The same contents in files of their own.
+        // Equal contents in separate files.
         for at in 0..2 {
             npy(&folder.join(at.to_string()).join("x.npy"), shape, &values)?;
         }
@@ -146,7 +147,7 @@ fn strangers_do_not_delay_a_job() -> Result<(), Failed> {
     expect(silent.len() == 20 && ends.iter().all(|it| it.0 == Some(0)), &ends)
 }
 
-/// A process that is stopped from its beginning.
+/// Tests a process that is stopped from the start.
 fn is_stopped_before(victim: usize, wanted: &str) -> Result<(), Failed> {
     let (port, start) = (port()?, Instant::now());
     let mut children = Vec::new();
@@ -175,7 +176,7 @@ fn another_secret_does_not_join() -> Result<(), Failed> {
     let ends = end((0..3).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6) && it.1.is_empty()), &ends)?;
     expect(
-        ends[0].2.contains("ranks [1] of 3 did not come; ") && ends[0].2.contains("another secret"),
+        ends[0].2.contains("ranks [1] of 3 did not join; ") && ends[0].2.contains("another secret"),
         &ends,
     )?;
     expect(ends[1].2.contains("another secret"), &ends)
@@ -198,14 +199,14 @@ fn a_port_in_use_is_named() -> Result<(), Failed> {
     expect(ends[0].2.contains("choose another `HIR_MASTER_PORT`"), &ends)
 }
 
-/// What `fuzz/targets/wire.rs` tries for hours.
+/// A short version of what `fuzz/targets/wire.rs` tests for hours.
 fn any_bytes_are_refused() -> Result<(), Failed> {
-    let mut dice = Rng(7);
+    let mut rng = Rng(7);
     for _ in 0..300 {
-        let length = dice.below(100);
-        let bytes: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
+        let length = rng.below(100);
+        let bytes: Vec<u8> = (0..length).map(|_| rng.below(256) as u8).collect();
         wire::run(&bytes)?;
-        // Short numbers are messages more often.
+        // Small byte values form valid messages more often.
         let bytes: Vec<u8> = bytes.iter().map(|it| it % 10).collect();
         wire::run(&bytes)?;
     }

@@ -1,6 +1,7 @@
-//! The kept corpus of the fuzz targets, and seeded mutations of it, through the functions of the targets: what fuzzing has found
-//! stays found where no fuzzer runs. `HIR_REPLAY=600` (seconds a target) and `HIR_SEED=7` try more; an input that fails is written to
-//! the temporary folder and named.
+//! Runs the kept corpus of the fuzz targets, and seeded mutations of it, through the functions of the
+//! targets. So the failures that fuzzing has found are tested without a fuzzer. `HIR_REPLAY=600` (seconds per
+//! target) and `HIR_SEED=7` try more. An input that fails is written to the temporary folder, and its name is
+//! printed.
 
 use std::{
     fs,
@@ -14,11 +15,11 @@ use libtest_mimic::{Failed, Trial};
 use super::{ROOT, batch_text, invariants, untrusted, wire};
 use crate::rng::Rng;
 
-/// Seconds for the mutations of a target, unless told: a minute for all of them.
+/// Default time for the mutations of a target, in seconds. All targets together take a minute.
 const SECONDS: usize = 9;
-/// The longest that one input may take, unoptimised and on a busy machine.
+/// Time limit for one input, unoptimised and on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
-/// Longer inputs are cut: what is wrong with them shows in short ones.
+/// Maximum length of an input. Longer inputs are truncated, since failures also show in short ones.
 const MAX_INPUT_BYTES: usize = 16 << 10;
 
 type Target = (&'static str, fn(&[u8]) -> Result<(), String>);
@@ -34,7 +35,7 @@ const TARGETS: &[Target] = &[
     ("batch", |bytes| batch_text::run(&String::from_utf8_lossy(bytes))),
 ];
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trial = |target: &Target| {
         let target = *target;
@@ -45,14 +46,14 @@ pub fn trials() -> Vec<Trial> {
 
 fn replay((name, run): Target) -> Result<(), Failed> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
-    let mut dice = Rng(number("HIR_SEED", 0) as u64);
+    let mut rng = Rng(number("HIR_SEED", 0) as u64);
     let kept = corpus(name)?;
     kept.iter().try_for_each(|bytes| survives(name, run, bytes))?;
     let until = Instant::now() + Duration::from_secs(number("HIR_REPLAY", SECONDS) as u64);
     while Instant::now() < until {
-        let mut bytes = dice.choose_cloned(&kept);
-        for _ in 0..=dice.below(4) {
-            mutate(&mut bytes, &kept, &mut dice);
+        let mut bytes = rng.choose_cloned(&kept);
+        for _ in 0..=rng.below(4) {
+            mutate(&mut bytes, &kept, &mut rng);
         }
         bytes.truncate(MAX_INPUT_BYTES);
         survives(name, run, &bytes)?;
@@ -60,7 +61,7 @@ fn replay((name, run): Target) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The inputs of a target, of which there has to be one.
+/// Returns the inputs of a target. Fails if there are none.
 fn corpus(name: &str) -> Result<Vec<Vec<u8>>, Failed> {
     let folder = Path::new(ROOT).join("fuzz/kept").join(name);
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder)?.flatten().map(|it| it.path()).collect();
@@ -79,7 +80,7 @@ fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> R
         Ok(Ok(())) if start.elapsed() < TIME_LIMIT => return Ok(()),
         Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
         Ok(Err(fault)) => fault,
-        Err(_) => "panics, see above".to_owned(),
+        Err(_) => "panicked, see above".to_owned(),
     };
     let hash = bytes.iter().fold(0u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     let file = std::env::temp_dir().join(format!("hir-replay-{name}-{hash:016x}"));
@@ -87,21 +88,21 @@ fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> R
     Err(format!("{}: {fault}", file.display()).into())
 }
 
-/// Changes, repeats, moves or deletes bytes, or takes some of another input.
-fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], dice: &mut Rng) {
-    let at = dice.below(bytes.len() + 1);
-    let end = (at + 1 + dice.below(24)).min(bytes.len());
-    match dice.below(6) {
-        0 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
-        1 if at < bytes.len() => bytes[at] = dice.choose_cloned(b"\0\xff 0129(){}[],:=%/*iTr\n"),
+/// Changes, repeats, moves or deletes bytes, or inserts bytes of another input.
+fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], rng: &mut Rng) {
+    let at = rng.below(bytes.len() + 1);
+    let end = (at + 1 + rng.below(24)).min(bytes.len());
+    match rng.below(6) {
+        0 if at < bytes.len() => bytes[at] ^= 1 << rng.below(8),
+        1 if at < bytes.len() => bytes[at] = rng.choose_cloned(b"\0\xff 0129(){}[],:=%/*iTr\n"),
         2 if at < end => drop(bytes.drain(at..end)),
         3 if at < end => {
             let piece = bytes[at..end].to_vec();
-            let to = dice.below(bytes.len());
+            let to = rng.below(bytes.len());
             bytes.splice(to..to, piece);
         }
         4 => {
-            let number = dice.choose_cloned(&[
+            let number = rng.choose_cloned(&[
                 "0",
                 "1",
                 "2",
@@ -114,9 +115,9 @@ fn mutate(bytes: &mut Vec<u8>, kept: &[Vec<u8>], dice: &mut Rng) {
             bytes.splice(at..at, number.bytes());
         }
         _ => {
-            let other = dice.choose_cloned(kept);
-            let from = dice.below(other.len() + 1);
-            let piece = other[from..(from + dice.below(200)).min(other.len())].to_vec();
+            let other = rng.choose_cloned(kept);
+            let from = rng.below(other.len() + 1);
+            let piece = other[from..(from + rng.below(200)).min(other.len())].to_vec();
             bytes.splice(at..at, piece);
         }
     }

@@ -1,4 +1,5 @@
-//! Little memory, a small stack, hostile sizes and names, FIFOs (`streams`) and our own bugs: every tool ends with a message and a documented exit code.
+//! Checks that every tool ends with a message and a documented exit code with little memory, a small stack,
+//! hostile sizes and names, FIFOs (`streams`), and after an internal error.
 
 use std::{
     fs,
@@ -18,7 +19,7 @@ const OPT: &str = env!("CARGO_BIN_EXE_hir-opt");
 const RUN: &str = env!("CARGO_BIN_EXE_hir-run");
 const REDUCE: &str = env!("CARGO_BIN_EXE_hir-reduce");
 
-/// Trials about resources.
+/// Returns the trials about resources.
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         Trial::test("resources::refused_memory_is_reported", refused_memory_is_reported),
@@ -37,7 +38,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("resources::names_need_not_be_utf_8", names_need_not_be_utf_8),
     ];
     trials.extend(streams::trials());
-    // Release builds have no way to make a tool panic.
+    // In a release build a tool cannot be made to panic.
     for tool in [OPT, RUN, REDUCE] {
         let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
         let trial = Trial::test(format!("resources::a_bug_of_{name}_leaves_a_reproducer"), || bug(tool));
@@ -46,7 +47,7 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// A folder for one trial.
+/// A temporary folder for one trial.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -70,7 +71,7 @@ impl Drop for Folder {
     }
 }
 
-/// Runs a shell script without GPUs; `$OPT`, `$RUN` and `$REDUCE` in it are the tools.
+/// Runs a shell script without GPUs. `$OPT`, `$RUN` and `$REDUCE` are the tools.
 fn shell(script: &str) -> Result<Output, Failed> {
     let mut bash = Command::new("bash");
     bash.args(["-c", script]).current_dir(ROOT).envs([("OPT", OPT), ("RUN", RUN), ("REDUCE", REDUCE)]);
@@ -78,7 +79,7 @@ fn shell(script: &str) -> Result<Output, Failed> {
     Ok(bash.output_with_timeout()?)
 }
 
-/// The names in a folder.
+/// Returns the names in a folder, sorted.
 fn names(folder: &Path) -> Result<Vec<String>, Failed> {
     let names = fs::read_dir(folder)?.map(|it| Ok(it?.file_name().to_string_lossy().into_owned()));
     let mut names: Vec<String> = names.collect::<std::io::Result<_>>()?;
@@ -100,7 +101,7 @@ fn expect(holds: bool, output: &Output) -> Result<(), Failed> {
     }
 }
 
-/// A script that ends with this code, and says this on standard error.
+/// Checks that a script ends with `code` and prints `says` to standard error.
 fn expect_exit(script: &str, code: i32, says: &str) -> Result<(), Failed> {
     let output = shell(script)?;
     let is_said = String::from_utf8_lossy(&output.stderr).contains(says);
@@ -115,7 +116,8 @@ fn container(body: &str, definitions: &str) -> String {
     )
 }
 
-/// From the first limit on address space at which a tool starts, every limit is enough or ends with 6; files stay whole.
+/// From the smallest limit on address space with which a tool starts, every limit is sufficient or the tool
+/// ends with 6. Files are never truncated.
 fn refused_memory_is_reported() -> Result<(), Failed> {
     let folder = Folder::new("memory")?;
     let program = folder.file("a.hir", &container(&"  SetCurrentStream(Stream 1)\n".repeat(40_000), ""))?;
@@ -136,22 +138,22 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
             let said = String::from_utf8_lossy(&ended.stderr).into_owned();
             let is_whole = !line.contains("-o") || fs::read(&output)? == b"old" || ended.status.success();
             match ended.status.code() {
-                // The race that hir-reduce looks for is not there.
+                // hir-reduce ends with 1, because the program does not have the race that it looks for.
                 Some(0 | 1) => break,
                 Some(6) if is_whole && names(&folder.0)? == ["a.hir", "out.hir", "temporary"] => {
                     if !names(&folder.0.join("temporary"))?.is_empty() {
-                        return Err(format!("{line}: a temporary file is left: {said}").into());
+                        return Err(format!("{line}: leaves a temporary file: {said}").into());
                     }
-                    let is_ours = said.contains(": out of memory: the system refuses ");
+                    let is_ours = said.contains(": out of memory: an allocation of ");
                     let others =
                         ["cannot start a thread", "memory cannot hold", "out of memory", "cannot handle"];
                     expect(is_ours || others.iter().any(|it| said.contains(it)), &ended)?;
                     refused += usize::from(is_ours);
                     started = true;
                 }
-                // glibc needs memory of its own where a thread starts, and ends the process without it.
+                // glibc itself needs memory when a thread starts, and ends the process if there is none.
                 None if said.starts_with("Fatal glibc error") && is_whole => (),
-                // The dynamic loader, before the tool begins.
+                // The dynamic loader failed before the tool started.
                 Some(127) | None if !started => (),
                 Some(_) | None => return expect(false, &ended),
             }
@@ -161,13 +163,13 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
             }
         }
         if refused == 0 {
-            return Err(format!("{line}: memory was never refused").into());
+            return Err(format!("{line}: no limit on memory was too small").into());
         }
     }
     Ok(())
 }
 
-/// Nesting has limits of its own, whatever `ulimit -s` and RUST_MIN_STACK say.
+/// Nesting has its own limits, independent of `ulimit -s` and RUST_MIN_STACK.
 fn a_small_stack_is_enough() -> Result<(), Failed> {
     let folder = Folder::new("stack")?;
     let blocks = |header: &str, depth: usize| {
@@ -196,7 +198,7 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
             expect_exit(&format!("ulimit -s 128; RUST_MIN_STACK=1 exec {line}"), 1, message)?;
         }
     }
-    // The deepest that is read is printed, checked, rewritten, planned and run.
+    // The deepest program that is read can also be printed, checked, rewritten, planned and run.
     let text = blocks("FOR i1 from 0 to 1:", 199).replace("FOR i1 ", "FOR i0 ");
     let numbered: Vec<String> =
         text.lines().enumerate().map(|(at, it)| it.replace("i0 from", &format!("i{at} from"))).collect();
@@ -215,7 +217,7 @@ fn many_parts_are_refused() -> Result<(), Failed> {
     expect_exit(&format!("ulimit -v 1000000; exec $OPT {path} --split-input-file"), 1, "E0409")
 }
 
-/// They took time that grows with the square of their number: 60,000 took 8 s.
+/// The time was quadratic in the number of expected errors: 60,000 took 8 s.
 fn many_expected_errors() -> Result<(), Failed> {
     let folder = Folder::new("expected")?;
     let body = "  garbage garbage // expected-error {{another}}\n".repeat(250_000);
@@ -243,7 +245,7 @@ fn unrolling_has_a_limit() -> Result<(), Failed> {
     expect_exit(&format!("exec $OPT {path} --passes unroll"), 1, "`factor=…`")
 }
 
-/// They took time that grows with the square of their number: 20,000 took 17 s.
+/// The time was quadratic in the number of axes: 20,000 took 17 s.
 fn many_axes_take_little_time() -> Result<(), Failed> {
     let folder = Folder::new("axes")?;
     let axes: Vec<String> = (0..40_000).map(|at| format!("iS{at}{{1}}")).collect();
@@ -258,14 +260,15 @@ fn a_thousand_passes_run() -> Result<(), Failed> {
     expect_exit(&format!("exec $OPT samples/column-parallel.hir --passes {passes}"), 0, "")
 }
 
-/// They took time that grows with the square of their number: 100,000 took 7 s.
+/// The time was quadratic in the number of containers: 100,000 took 7 s.
 fn many_containers_take_little_time() -> Result<(), Failed> {
     let folder = Folder::new("containers")?;
     let path = folder.file("a.hir", &"%HostIrContainer {\n".repeat(400_000))?;
     expect_exit(&format!("exec timeout 40 $OPT {path}"), 1, "the container is never closed")
 }
 
-/// It says nothing about a program: what is known so far is written, with the exit code of the environment.
+/// A command that cannot run gives no verdict on a program. The smallest program found so far is written, and
+/// the exit code is that of the environment.
 fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
     let folder = Folder::new("command")?;
     let program = folder.file("a.hir", &container(&"  SetCurrentStream(Stream 1)\n".repeat(1000), ""))?;
@@ -276,7 +279,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
         format!("TMPDIR={temporary} exec $REDUCE {program} --oracle 'cmd:{command}' -o {output}")
     };
     expect_exit(&format!("ulimit -n 6; {}", line("true")), 6, "does not run: Too many open files")?;
-    // The folder of candidates is gone after some tests.
+    // The folder of the candidates disappears after some tests.
     let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
     expect_exit(&line(after_some), 6, "does not run: No such file or directory")?;
     let left = names(&temporary)?;
@@ -286,7 +289,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
     }
 }
 
-/// The command line is printed in reproducers and batches; a file's name in it may be any bytes.
+/// Reproducers and batches contain the command line, and a file name in it may contain any bytes.
 fn names_need_not_be_utf_8() -> Result<(), Failed> {
     let folder = Folder::new("names")?;
     let path = folder.0.display();
@@ -303,7 +306,8 @@ fn names_need_not_be_utf_8() -> Result<(), Failed> {
     )
 }
 
-/// One file that only its owner reads, with the program and how to run it again; the message says where.
+/// An internal error leaves one file that only its owner can read, with the program and the command line that
+/// runs it again. The message names the file.
 fn bug(tool: &str) -> Result<(), Failed> {
     let name = Path::new(tool).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = Folder::new(&name)?;

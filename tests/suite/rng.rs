@@ -1,4 +1,4 @@
-//! Random numbers for tests: the same seed gives the same numbers everywhere.
+//! Random numbers for tests. The same seed gives the same numbers on every machine.
 
 use hir::io::generate::split_mix;
 
@@ -7,27 +7,27 @@ use hir::io::generate::split_mix;
 pub struct Rng(pub u64);
 
 impl Rng {
-    /// A number below `sides`.
+    /// Returns a number below `sides`.
     pub fn below(&mut self, sides: usize) -> usize {
         (split_mix(&mut self.0) % sides.max(1) as u64) as usize
     }
 
-    /// Whether something happens that does so `percent` times in a hundred.
+    /// Returns true with a probability of `percent` percent.
     pub fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of the items.
+    /// Returns a random item, or `None` if there are none.
     pub fn choose<'a, T: ?Sized>(&mut self, items: &[&'a T]) -> Option<&'a T> {
         items.get(self.below(items.len())).copied()
     }
 
-    /// One of the items, which there have to be.
+    /// Returns a random item. There must be at least one.
     pub fn choose_cloned<T: Clone>(&mut self, items: &[T]) -> T {
         items[self.below(items.len())].clone()
     }
 
-    /// The numbers below `count` in some order.
+    /// Returns the numbers below `count` in random order.
     pub fn permutation(&mut self, count: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..count).collect();
         for at in (1..count).rev() {

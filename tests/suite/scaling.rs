@@ -1,4 +1,4 @@
-//! No pass takes quadratic time: its time grows as the program does.
+//! Checks that no pass takes quadratic time in the size of the program.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,19 +12,19 @@ mod programs;
 
 use programs::{AXES, Axis};
 
-/// Four times the size may take so many times as long, besides what is too short to time: n log n takes about five times, n²
-/// sixteen times.
+/// Maximum growth of the time when the size grows by a factor of four, for times that are not too short to
+/// measure: n log n takes about five times as long, and n² sixteen times.
 const GROWTH: u32 = 9;
 const SHORT: Duration = Duration::from_millis(40);
-/// How often a growth is measured, as others use the machine too.
+/// Maximum number of measurements of a growth, since other processes use the machine too.
 const TRIES: usize = 4;
 
-/// One trial for each axis.
+/// Returns one trial for each axis.
 pub fn trials() -> Vec<Trial> {
     AXES.iter()
         .map(|axis| {
             let size = match axis.name {
-                // The reader allows no more than 200 loops in each other.
+                // The reader limits the nesting of loops to 200.
                 "depth" => 24,
                 "ranks" => 512,
                 "loops" => 750,
@@ -52,12 +52,12 @@ fn grows_slowly(axis: &Axis, size: usize) -> Result<(), Failed> {
     Err(told.into())
 }
 
-/// The shorter times of two runs.
+/// Keeps the shorter times of two runs.
 fn best(times: &mut [(String, Duration)], again: Vec<(String, Duration)>) {
     times.iter_mut().zip(again).for_each(|(it, again)| it.1 = it.1.min(again.1));
 }
 
-/// The plans of a ring of 256 ranks take little memory: most of it would be what ranks have in common.
+/// The plans of a ring of 256 ranks must take little memory, since the ranks share most of it.
 fn many_ranks() -> Result<(), Failed> {
     const RANKS: usize = 256;
     const BYTES: usize = 200 << 20;
@@ -72,11 +72,12 @@ fn many_ranks() -> Result<(), Failed> {
     let shared = plans.iter().all(|it| Arc::ptr_eq(&it.origins, &plans[0].origins));
     match bytes < BYTES && shared {
         true => Ok(()),
-        false => Err(format!("{RANKS} ranks take {bytes} bytes; one list of origins: {shared}").into()),
+        false => Err(format!("{RANKS} ranks take {bytes} bytes; origins are shared: {shared}").into()),
     }
 }
 
-/// A linear layer whose operand is sharded by rows, and whose result is not: `samples/column-parallel.hir` on more ranks.
+/// Returns a linear layer whose operand is sharded by rows and whose result is not:
+/// `samples/column-parallel.hir` on more ranks.
 fn column_parallel(ranks: usize) -> String {
     let members: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
     let mesh = format!("(DeviceMesh{{{}}})", members.join(" "));
@@ -90,7 +91,7 @@ fn column_parallel(ranks: usize) -> String {
     )
 }
 
-/// How long each pass of a pipeline takes.
+/// Returns the time of each pass of a pipeline.
 fn time(text: &str, pipeline: &str) -> Result<Vec<(String, Duration)>, Failed> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program = programs.first_mut().filter(|_| !grammar::diagnostic::has_errors(&diagnostics));

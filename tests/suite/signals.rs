@@ -1,4 +1,5 @@
-//! A tool that a signal stops says how far it came, keeps what it has, and ends with 128 and the signal's number.
+//! Checks that a tool that a signal stops reports its progress, writes its results so far, and ends with 128
+//! plus the number of the signal.
 
 use std::{
     fs,
@@ -16,11 +17,11 @@ use crate::{
     timeout::{Deadline, RunWithTimeout},
 };
 
-/// For what has to happen soon, on a machine that is busy.
+/// Time limit for what must happen soon, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 const SIGNALS: [(&str, i32); 3] = [("INT", 130), ("TERM", 143), ("HUP", 129)];
 
-/// Trials about signals.
+/// Returns the trials about signals.
 pub fn trials() -> Vec<Trial> {
     let stops = SIGNALS.into_iter().flat_map(|(signal, code)| {
         [
@@ -62,11 +63,11 @@ impl Tool {
             .success()
         {
             true => Ok(()),
-            false => Err(format!("no process gets SIG{signal}").into()),
+            false => Err(format!("cannot send SIG{signal}").into()),
         }
     }
 
-    /// Lines of standard output until one contains a text.
+    /// Reads lines of standard output until one contains a text.
     fn read_until(&mut self, text: &str) -> Result<String, Failed> {
         let mut found = String::new();
         let _deadline = Deadline::of(&self.0);
@@ -79,7 +80,7 @@ impl Tool {
         Ok(found)
     }
 
-    /// Exit code, standard output and standard error.
+    /// Returns the exit code, standard output and standard error.
     fn end(self) -> Result<(Option<i32>, String, String), Failed> {
         ranks::end(vec![self.0], SOON)?.pop().ok_or_else(|| "no process".into())
     }
@@ -123,22 +124,22 @@ fn reading_stops(signal: &str, code: i32) -> Result<(), Failed> {
     check(end.0 == Some(code) && end.1.is_empty() && end.2 == wanted, &end)
 }
 
-/// Waits until a process handles a signal by which it can be stopped.
+/// Waits until a process has installed its signal handlers.
 fn wait_for_handlers(tool: &Tool) -> Result<(), Failed> {
     let since = Instant::now();
     while since.elapsed() < SOON {
         let status = fs::read_to_string(format!("/proc/{}/status", tool.0.id()))?;
         let caught = status.lines().find_map(|it| it.strip_prefix("SigCgt:")).unwrap_or_default();
-        // SIGUSR1 is number 10, and the last one that is registered.
+        // SIGUSR1 has the number 10 and is the last signal that a tool registers.
         if u64::from_str_radix(caught.trim(), 16).is_ok_and(|it| it >> 9 & 1 == 1) {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(5));
     }
-    Err("no signal is handled".into())
+    Err("the process installs no signal handler".into())
 }
 
-/// The command that tests a program takes for ever once a smaller program was found.
+/// The command that tests a program never ends once a smaller program is found.
 fn a_reduction_stops(signal: &str, code: i32) -> Result<(), Failed> {
     let folder = std::env::temp_dir().join(format!("hir-signals-{signal}-{}", std::process::id()));
     fs::create_dir_all(&folder)?;
@@ -166,7 +167,7 @@ fn a_reduction_stops(signal: &str, code: i32) -> Result<(), Failed> {
     check(end.0 == Some(code) && end.2.contains(&format!("stopped by SIG{signal}: ")), &end)?;
     let small = fs::read_to_string(&output)?;
     check(small.contains("relu") && small.len() < text.len(), &end)?;
-    // Its parent is gone: somebody else has to reap it.
+    // The child has lost its parent, so another process has to reap it.
     let (child, since) = (Path::new("/proc").join(child.trim()), Instant::now());
     while child.exists() && since.elapsed() < SOON {
         thread::sleep(Duration::from_millis(10));
@@ -204,7 +205,7 @@ fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
     check(end.0 == Some(130) && told, &end)
 }
 
-/// As `nohup` starts it.
+/// SIGHUP is ignored from the start, as with `nohup`.
 fn an_ignored_signal_stays_ignored() -> Result<(), Failed> {
     let script = format!("trap '' HUP; exec {} -", env!("CARGO_BIN_EXE_hir-opt"));
     let mut tool = Tool::start("sh", &["-c", &script])?;
@@ -221,7 +222,7 @@ fn an_ignored_signal_stays_ignored() -> Result<(), Failed> {
     check(end.0 == Some(143), &end)
 }
 
-/// Whoever reads standard output no longer does, so that nothing can be printed.
+/// The reader of standard output has stopped reading, so the tool cannot print anything.
 fn a_second_signal_ends_at_once() -> Result<(), Failed> {
     let mut tool = Tool::simulation(&[])?;
     let mut out = tool.0.stdout.take().ok_or("no standard output")?;

@@ -1,4 +1,5 @@
-//! A tool that ends with 0 has written everything that it was asked for, and in the order in which its ranks wrote it.
+//! Checks that a tool that ends with 0 has written all requested output, in the order in which its ranks
+//! wrote it.
 
 use std::{fs::File, io::Read, path::Path, process::Command, thread};
 
@@ -35,7 +36,7 @@ fn is_refused(mut command: Command) -> Result<(), Failed> {
     }
 }
 
-/// The process that starts the ranks prints what they print.
+/// The process that starts the ranks prints their output.
 fn what_ranks_print_arrives() -> Result<(), Failed> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.args(["tests/cases/launch/loop.hir", "--device=cuda", "--ranks", "4", "-n", "1"]);

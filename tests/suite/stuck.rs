@@ -1,7 +1,8 @@
-//! Deadlocks of random plans: what is told from the plans alone is, word for word, what the simulator comes to, under every
-//! schedule. So the last state of a world does not depend on the order in which its streams, queues and hosts go on.
+//! Compares the static deadlock check with the simulator on random plans. Both must give the same text under
+//! every schedule. So the final state of a world does not depend on the order in which its streams, queues
+//! and hosts proceed.
 //!
-//! `HIR_STUCK=100000` tries more, `HIR_SEED=7` others.
+//! `HIR_STUCK=100000` tries more worlds, `HIR_SEED=7` others.
 
 use grammar::dtype::DType;
 use hir::{
@@ -15,10 +16,10 @@ use libtest_mimic::{Failed, Trial};
 
 use crate::rng::Rng;
 
-/// Worlds, unless told.
+/// Default number of worlds.
 const WORLDS: usize = 3000;
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_STUCK", WORLDS), number("HIR_SEED", 0) * 1_000_000);
@@ -27,16 +28,16 @@ pub fn trials() -> Vec<Trial> {
         for seed in (0..count).map(|at| (seed + at) as u64) {
             stuck += usize::from(agrees(seed).map_err(|fault| format!("seed {seed}: {fault}"))?);
         }
-        // Worlds of one kind only prove nothing of the other.
+        // Worlds of one kind prove nothing about the other kind.
         match stuck * 10 > count && stuck * 10 < count * 9 {
             true => Ok(()),
-            false => Err(Failed::from(format!("{stuck} of {count} worlds are stuck"))),
+            false => Err(Failed::from(format!("{stuck} of {count} worlds deadlock"))),
         }
     };
     vec![Trial::test("stuck_states_of_random_plans", all)]
 }
 
-/// Whether a world is stuck, where simulator and static check say the same of it.
+/// Returns true if a world deadlocks. Fails if the simulator and the static check disagree.
 fn agrees(seed: u64) -> Result<bool, String> {
     let plans = plans(seed);
     let predicted = sync::deadlock(&plans).map(|it| it.to_string());
@@ -60,18 +61,18 @@ fn agrees(seed: u64) -> Result<bool, String> {
     Ok(predicted.is_some())
 }
 
-/// What a random world is made of.
+/// A builder of random plans.
 struct WorldBuilder {
-    dice: Rng,
+    rng: Rng,
     plans: Vec<Plan>,
-    /// Flags and handles between two ranks, so that none is used twice.
+    /// Number of the last signal or handle between two ranks, so that none is used twice.
     numbers: u32,
 }
 
-/// Two or three ranks that do a few things in an order of their own: mostly the same, sometimes not.
+/// Returns plans of two or three ranks that perform a few actions, usually in the same order.
 fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Rng(seed ^ 0x57ac);
-    let ranks = 2 + dice.below(2);
+    let mut rng = Rng(seed ^ 0x57ac);
+    let ranks = 2 + rng.below(2);
     let plan = |rank| Plan {
         buffers: vec![Buffer { name: "b".into(), dtype: DType::Float, len: 1 }],
         communicators: vec![
@@ -80,20 +81,20 @@ fn plans(seed: u64) -> Vec<Plan> {
         ],
         ..Plan::empty(rank, ranks, vec!["main".to_owned(), "side".to_owned()])
     };
-    let mut world = WorldBuilder { dice, plans: (0..ranks).map(plan).collect(), numbers: 0 };
+    let mut world = WorldBuilder { rng, plans: (0..ranks).map(plan).collect(), numbers: 0 };
     for rank in 0..ranks {
         world.on(rank, 0, InstKind::Fill { to: Box::new(view()), value: Number::Int(1) });
     }
-    for _ in 0..1 + world.dice.below(6) {
+    for _ in 0..1 + world.rng.below(6) {
         world.step();
     }
-    // Something is missing, or in another order.
+    // Removes or moves an instruction on some ranks.
     for rank in 0..ranks {
         let code = &mut world.plans[rank].code;
-        match world.dice.below(8) {
-            0 if code.len() > 1 => drop(code.remove(1 + world.dice.below(code.len() - 1))),
+        match world.rng.below(8) {
+            0 if code.len() > 1 => drop(code.remove(1 + world.rng.below(code.len() - 1))),
             1 if code.len() > 2 => {
-                let at = 1 + world.dice.below(code.len() - 2);
+                let at = 1 + world.rng.below(code.len() - 2);
                 code.swap(at, at + 1);
             }
             _ => (),
@@ -117,17 +118,17 @@ impl WorldBuilder {
         self.plans[rank].work_count as u32 - 1
     }
 
-    /// One thing that all ranks, or two of them, do together, or one alone.
+    /// Adds one random action of one rank, of two ranks, or of all ranks.
     fn step(&mut self) {
         let ranks = self.plans.len();
-        let [one, two] = [0, 1].map(|it| self.dice.permutation(ranks)[it]);
+        let [one, two] = [0, 1].map(|it| self.rng.permutation(ranks)[it]);
         let (one, two) = if one == two { (0, 1) } else { (one, two) };
-        let streams: Vec<u32> = (0..ranks).map(|_| self.dice.below(2) as u32).collect();
+        let streams: Vec<u32> = (0..ranks).map(|_| self.rng.below(2) as u32).collect();
         self.numbers += 1;
         let index = self.numbers;
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0 => {
-                let communicator = self.dice.below(2) as u32;
+                let communicator = self.rng.below(2) as u32;
                 for (rank, stream) in streams.iter().copied().enumerate() {
                     let (work, view) = (self.work(rank), Some(view()));
                     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
@@ -147,7 +148,7 @@ impl WorldBuilder {
                 for (rank, peer, direction) in [(one, two, Direction::Send), (two, one, Direction::Recv)] {
                     let work = self.work(rank);
                     let mut sides = vec![P2pOp { direction, peer, view: view(), origin: 0 }];
-                    // A pair that sends both ways, coalesced or not.
+                    // Some pairs send in both directions, coalesced.
                     if index.is_multiple_of(3) {
                         sides.push(P2pOp { direction: direction.opposite(), ..sides[0].clone() });
                     }
@@ -182,10 +183,10 @@ impl WorldBuilder {
         }
     }
 
-    /// Waits for a work, mostly on the stream that posted it.
+    /// Waits for a work, usually on the stream that posted it.
     fn wait(&mut self, rank: usize, stream: u32, work: u32) {
-        let stream = if self.dice.chance(80) { stream } else { 1 - stream };
-        if self.dice.chance(70) {
+        let stream = if self.rng.chance(80) { stream } else { 1 - stream };
+        if self.rng.chance(70) {
             self.on(rank, stream, InstKind::Wait { work });
         }
     }

@@ -1,4 +1,5 @@
-//! Child processes that end: what takes longer than any test should is killed, with all that it started, and fails its test.
+//! Runs child processes with a time limit. A process that takes longer than any test should is killed with
+//! all its children, and its test fails.
 
 use std::{
     io::{self, Read},
@@ -11,15 +12,15 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-/// Several times what the slowest child takes, unoptimised and on a busy machine.
+/// The time limit: several times the time of the slowest process, unoptimised and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Kills a process that has not ended or said what is read of it when the limit is reached, so that reading ends. It stands for as
-/// long as somebody reads; nobody may wait for the process meanwhile.
+/// Kills a process that has not ended when the limit is reached, so that reading its output ends. Keep the
+/// value for as long as the output is read, and do not wait for the process meanwhile.
 pub struct Deadline(#[allow(dead_code, reason = "dropping it is the message")] mpsc::Sender<()>);
 
 impl Deadline {
-    /// From now on.
+    /// Starts the time limit of a process.
     pub fn of(child: &Child) -> Self {
         let (sender, receiver) = mpsc::channel();
         let id = Pid::from_child(child);
@@ -32,18 +33,18 @@ impl Deadline {
     }
 }
 
-/// Runs commands for as long as `LIMIT`.
+/// Runs commands for at most `LIMIT`.
 pub trait RunWithTimeout {
-    /// As `Command::output`.
+    /// Runs the command like `Command::output`.
     ///
     /// # Errors
-    /// What the operating system says; a child that does not end in time.
+    /// Returns the operating system's error, or an error if the process does not end in time.
     fn output_with_timeout(&mut self) -> io::Result<Output>;
 
-    /// The same with a standard output of its own; that of the result is empty.
+    /// Does the same with `out` as standard output, so the standard output in the result is empty.
     ///
     /// # Errors
-    /// As `limited`.
+    /// Fails like `output_with_timeout`.
     fn output_into_with_timeout(&mut self, out: Stdio) -> io::Result<Output>;
 }
 
@@ -70,7 +71,7 @@ impl RunWithTimeout for Command {
                 None if Instant::now() > deadline => {
                     let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
                     child.wait()?;
-                    let message = format!("{self:?} is killed after {LIMIT:?}");
+                    let message = format!("{self:?} was killed after {LIMIT:?}");
                     return Err(io::Error::new(io::ErrorKind::TimedOut, message));
                 }
                 None => thread::sleep(Duration::from_millis(2)),

@@ -1,6 +1,7 @@
-//! A network of twelve layers, each of a normalisation, a linear layer, a softmax over a sharded axis, a linear layer that
-//! sums over devices, and a residual: inexact throughout. Every pipeline keeps its meaning, judged by f64 shadows, and an
-//! error of one part in a million in one element, six layers deep, is found.
+//! Tests a network of twelve layers. Each consists of a normalisation, a linear layer, a softmax over a
+//! sharded axis, a linear layer that sums over devices, and a residual connection; all of them are inexact.
+//! Every pipeline must preserve its meaning according to the f64 shadows, and a relative error of 1e-6 in one
+//! element after six layers must be detected.
 
 use std::fmt::Write;
 
@@ -21,7 +22,7 @@ use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 
 const LAYERS: usize = 12;
-/// Columns of the hidden layer are shared by two devices.
+/// Two devices share the columns of the hidden layer.
 const ROWS: usize = 8;
 const COLUMNS: usize = 32;
 const HIDDEN: usize = 64;
@@ -44,7 +45,7 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
         }
         compared += 1;
     }
-    if compared < 3 { Err(format!("{compared} pipelines run").into()) } else { Ok(()) }
+    if compared < 3 { Err(format!("only {compared} pipelines apply").into()) } else { Ok(()) }
 }
 
 fn a_small_error_is_found() -> Result<(), Failed> {
@@ -58,13 +59,13 @@ fn a_small_error_is_found() -> Result<(), Failed> {
     }
 }
 
-/// What a program gives.
+/// Returns the outputs of a program as expectations.
 fn expected(text: &str) -> Result<Vec<Expectation>, Failed> {
     let verdict = run(text, "", &[])?.ok_or("it does not run")?;
     Ok(expectations(verdict.outputs, "the network", ExpectationSource::Reference { exact: false }))
 }
 
-/// The verdict on a program behind a pipeline; `None` where the pipeline is not for it.
+/// Returns the verdict on a program after a pipeline, or `None` if the pipeline does not apply.
 fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<OutputVerdict>, Failed> {
     let (mut programs, diagnostics) = grammar::read(text);
     let mut program = programs
@@ -88,7 +89,7 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ou
     Ok(Some(judge_outputs(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
 }
 
-/// The text of a network; with an error of 1e-6 in element [3, 5] behind the sixth layer.
+/// Returns the text of a network. If `planted`, element [3, 5] has an error of 1e-6 after the sixth layer.
 fn network(planted: bool) -> String {
     let mut text = ProgramText::default();
     let first = text.tensor(&[ROWS, COLUMNS], "");
@@ -106,7 +107,7 @@ fn network(planted: bool) -> String {
         let variance = text.set(&[ROWS, 1], &format!("{variance}\n + float(0.01)"));
         let scale = text.set(&[ROWS, 1], &format!("rsqrt({variance})"));
         let normal = text.set(&[ROWS, COLUMNS], &format!("{centred}\n * {scale}"));
-        // A linear layer whose columns are sharded, and a softmax over them.
+        // A linear layer with sharded columns, and a softmax over them.
         let weights = text.sharded(&[HIDDEN, COLUMNS], 0);
         inputs.push(weights.clone());
         let scores = text.sharded(&[ROWS, HIDDEN], 1);
@@ -117,7 +118,7 @@ fn network(planted: bool) -> String {
         let sum = text.column(&sum);
         let shares = text.sharded(&[ROWS, HIDDEN], 1);
         text.define(&shares, &format!("{powers}\n / {sum}"));
-        // A linear layer that sums over the devices, and the residual.
+        // A linear layer that sums over the devices, and the residual connection.
         let weights = text.sharded(&[COLUMNS, HIDDEN], 1);
         inputs.push(weights.clone());
         let added = text.set(&[ROWS, COLUMNS], &format!("linear({shares}, {weights})"));
@@ -137,7 +138,7 @@ fn network(planted: bool) -> String {
     )
 }
 
-/// A program as it is written.
+/// The text of a program while it is built.
 #[derive(Default)]
 struct ProgramText {
     tensors: usize,
@@ -147,13 +148,13 @@ struct ProgramText {
 }
 
 impl ProgramText {
-    /// A number for an axis.
+    /// Returns a number for an axis.
     fn axis(&mut self) -> usize {
         self.axes += 1;
         self.axes - 1
     }
 
-    /// A new tensor of floats; `more` stands behind its axes.
+    /// Returns a new float tensor. `more` is appended to its axes.
     fn tensor(&mut self, shape: &[usize], more: &str) -> String {
         let axes: Vec<String> = shape
             .iter()
@@ -163,7 +164,7 @@ impl ProgramText {
         format!("T{}_g_float[{}{more}] (DeviceMesh{{0 1}})", self.tensors - 1, axes.join(", "))
     }
 
-    /// A matrix of which dimension `cut` is shared by two devices.
+    /// Returns a new matrix whose dimension `cut` is sharded over two devices.
     fn sharded(&mut self, shape: &[usize; 2], cut: usize) -> String {
         let [whole, device, part, other] = [(); 4].map(|()| self.axis());
         let (extent, half, rest) = (shape[cut], shape[cut] / 2, shape[1 - cut]);
@@ -185,14 +186,14 @@ impl ProgramText {
         let _ = writeln!(self.body, "  {tensor}\n     = {value};");
     }
 
-    /// A new tensor of a value.
+    /// Defines a new tensor by a value.
     fn set(&mut self, shape: &[usize], value: &str) -> String {
         let tensor = self.tensor(shape, "");
         self.define(&tensor, value);
         tensor
     }
 
-    /// The sums of rows.
+    /// Sums the rows of a matrix.
     fn row_sum(&mut self, of: &str, shape: [usize; 2]) -> String {
         let reduced = format!(", rS{}{{{}}}", self.axis(), shape[1]);
         let tensor = self.tensor(&shape[..1], &reduced);
@@ -201,14 +202,14 @@ impl ProgramText {
         tensor
     }
 
-    /// A vector as a column.
+    /// Converts a vector to a column.
     fn column(&mut self, of: &str) -> String {
         let tensor = self.tensor(&[ROWS, 1], "");
         let _ = writeln!(self.body, "  {tensor}\n     = broadcast( {of}, flags = {{false, true}} )");
         tensor
     }
 
-    /// 1 at one place and 0 elsewhere, as a row or a column.
+    /// Returns a row or a column with a 1 at one position and 0 elsewhere.
     fn one(&mut self, extent: usize, at: usize) -> String {
         let numbers = self.set(&[extent], &format!("iota({extent}, 0, 1, float)"));
         let off = self.set(&[extent], &format!("{numbers}\n - float({at})"));

@@ -1,5 +1,6 @@
-//! Whatever moves the data, a collective leaves the same: every case and sample with collectives of NCCL gives the same bits where the
-//! CUDA backend copies over peer memory, and where one-shot or two-shot reduce, under several schedules.
+//! Checks that the result of a collective does not depend on the transport. Every case and sample with NCCL
+//! collectives must give the same bits if the CUDA backend copies over peer memory, and with one-shot or
+//! two-shot algorithms, under several schedules.
 
 use std::{
     fs,
@@ -27,16 +28,16 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-/// Programs that take more bytes are left out.
+/// Maximum number of bytes of a program that is tested.
 const BYTES: usize = 1 << 26;
-/// At least so many programs are compared in each way.
+/// Minimum number of programs that each choice of transport must compare.
 const COMPARED: usize = 20;
-/// Schedules of each.
+/// Number of schedules per program.
 const SEEDS: u64 = 8;
-/// Schedules of the program with NCCL that show whether it races.
+/// Number of schedules of the program with NCCL that are tried to detect a race.
 const RACE_SEEDS: u64 = 40;
 
-/// A way to move the data.
+/// The transport to use instead of NCCL.
 #[derive(Clone, Copy, Debug)]
 enum TransportChoice {
     Cuda,
@@ -45,7 +46,7 @@ enum TransportChoice {
     CudaTwoShot,
 }
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let ways = [
         TransportChoice::Cuda,
@@ -79,7 +80,7 @@ fn compare(cases: &[PathBuf], way: TransportChoice) -> Result<(), Failed> {
     }
 }
 
-/// Whether the program does what it does with NCCL; `None` where it does not run, or has no such collective.
+/// Compares the program with its NCCL version. `None` if it does not run or has no such collective.
 fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<Result<(), String>> {
     if has_errors(&grammar::verify(program)) {
         return None;
@@ -87,8 +88,8 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     let changed = with_transport(program, way)?;
     let world = plan::smallest_world(program);
     let plans = plan::build(program, lines, world).ok()?;
-    // Where a library moves the data a deadlock or a race is no fault of a transport.
-    // Communicators that ranks use in different orders: with copies over peer memory, ranks wait for each other.
+    // A deadlock or a race of the program with NCCL is not a fault of a transport. If ranks use communicators
+    // in different orders, copies over peer memory make the ranks wait for each other.
     let crosses =
         plan::sync::comm_order_cycle(&plans, &plan::sync::CommMatching::from_plans(&plans)) != Ok(None);
     if sim::footprint(&plans).bytes > BYTES || crosses || plan::sync::deadlock(&plans).is_some() {
@@ -101,7 +102,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     let basis = || ExpectationSource::Reference { exact: true };
     let wanted = expectations(wanted, "the program with NCCL", basis());
     let criteria = Criteria { exact: Some(true), ..Criteria::default() };
-    // A program that races is as free to differ from itself.
+    // A program with a race may differ from itself.
     for seed in 0..RACE_SEEDS {
         let again = run(&plans, filling.fill(&plans).ok()?, Schedule::Seed(seed)).ok()?;
         if judge_outputs(&plans, &again, &wanted, &criteria).ok()?.exit != Exit::Success {
@@ -125,7 +126,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     Some(Ok(()))
 }
 
-/// The program with its collectives moved in another way; `None` where it has none of them.
+/// Returns the program with its collectives on another transport, or `None` if it has no such collectives.
 fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
     let mut program = program.clone();
     let mut count = 0;
@@ -134,7 +135,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         let is_collective = matches!(it.op, Op::Communication | Op::CollectivePermute);
         let is_nccl = it.get(attr::BACKEND).is_none_or(|it| it == Backend::Nccl);
         let is_allreduce = it.get(attr::TYPE) == Some(CommunicationType::Allreduce);
-        // A program that names algorithms is about the queue that they share.
+        // A program that names algorithms tests the queue that they share.
         if it.get(attr::ALGO).is_some() {
             return None;
         }

@@ -1,5 +1,5 @@
-//! Every case and sample that nothing has lowered gives on its ranks what it gives on whole tensors, with every sharding
-//! erased.
+//! Checks that every case and sample that is not lowered gives the same result on its ranks as on whole
+//! tensors, with all shardings removed.
 
 use std::{
     fs,
@@ -20,12 +20,12 @@ use hir::{
 };
 use libtest_mimic::{Failed, Trial};
 
-/// Programs that take more bytes are left out.
+/// Maximum number of bytes of a program that is tested.
 const BYTES: usize = 1 << 26;
-/// At least so many programs are compared.
+/// Minimum number of programs to compare.
 const COMPARED: usize = 100;
 
-/// The trial of this file.
+/// Returns the trial of this file.
 pub fn trial(cases: &[PathBuf]) -> Trial {
     let cases = cases.to_vec();
     Trial::test("cases_mean_what_their_whole_tensors_mean", move || {
@@ -48,7 +48,7 @@ pub fn trial(cases: &[PathBuf]) -> Trial {
     })
 }
 
-/// Whether both agree; `None` where one of them does not run, or rounds.
+/// Compares both results. `None` if one of the programs does not run or rounds.
 fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     if has_errors(&grammar::verify(program)) {
         return None;

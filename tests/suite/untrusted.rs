@@ -1,5 +1,5 @@
-//! What any bytes and words have to survive where a tool takes them from its user, for the fuzz targets in `fuzz/` and for the
-//! replay of their corpus: an answer or an error, never a panic.
+//! Invariants for arbitrary bytes and words that a tool takes from its user, for the fuzz targets in `fuzz/`
+//! and for the replay of their corpus. Each gives a result or an error and never panics.
 
 #![allow(dead_code, reason = "every target takes one of the ways")]
 
@@ -12,30 +12,30 @@ use hir::{
     source::Binding,
 };
 
-/// Most passes of a pipeline that is run.
+/// Maximum number of passes in a pipeline that is run.
 const CALLS: usize = 6;
 
-/// The contents of a tensor file; the first byte says of which format.
+/// Decodes the contents of a tensor file. The first byte selects the format.
 pub fn tensor(bytes: &[u8]) -> Result<(), String> {
     let Some((format, bytes)) = bytes.split_first() else { return Ok(()) };
     let name = if format % 2 == 0 { "@x.npy" } else { "@x.safetensors#out" };
     let file::TensorSource::File(file) = file::TensorSource::from_str(name).map_err(|it| it.to_string())?
     else {
-        return Err(format!("`{name}` is no file"));
+        return Err(format!("`{name}` is not a file source"));
     };
-    // A tensor has the elements of its shape.
+    // A tensor must have as many elements as its shape.
     match file.decode(bytes) {
         Ok(it) if it.shape.iter().product::<usize>() != it.data.len() => {
-            Err(format!("{} elements of the shape {:?}", it.data.len(), it.shape))
+            Err(format!("{} elements with the shape {:?}", it.data.len(), it.shape))
         }
         Ok(_) | Err(_) => Ok(()),
     }
 }
 
-/// The words of options: every line is read as the value of each.
+/// Parses every line as the value of each option.
 pub fn options(text: &str) -> Result<(), String> {
     for line in text.lines() {
-        // A file of a line's name would be no part of the line.
+        // A value that names a file is only parsed. The file is not part of the input and is not read.
         _ = Binding::from_str(line);
         _ = ScheduleSet::from_str(line);
         _ = ProgramFiles::from_str(line);
@@ -54,7 +54,7 @@ pub fn options(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A pipeline, and on the next lines the program that it is for.
+/// Runs a pipeline on a program. The first line is the pipeline, and the next lines are the program.
 pub fn pipeline(text: &str, lower: impl Fn(&str, &str) -> Result<(), String>) -> Result<(), String> {
     let Some((pipeline, program)) = text.split_once('\n') else { return Ok(()) };
     let pipeline = pipeline.trim_start_matches("//").trim();

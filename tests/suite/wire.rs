@@ -1,4 +1,4 @@
-//! What a process of a job receives may be anything: what each end of a connection makes of given bytes.
+//! Invariants for arbitrary bytes that a process of a job receives, at both ends of a connection.
 
 use std::io;
 
@@ -11,29 +11,32 @@ use hir::{
     },
 };
 
-/// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of messages.
+/// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of
+/// messages.
 ///
 /// # Errors
-/// Bytes that were taken for what a process of the job sends; a failure that carries success.
+/// Returns an error if the bytes are accepted as those of a process of the job, or if a failure decodes with
+/// a success exit code.
 pub fn run(bytes: &[u8]) -> Result<(), String> {
     let said = |what: &str| Err(format!("{what}: {bytes:?}"));
     let secret =
         Secret::from_text("0123456789abcdef0123456789abcdef", "a test").map_err(|it| it.to_string())?;
     let key = JobKey { secret, job: "job".to_owned(), world: 4 };
     let (initiator, hello) = Initiator::new(&key, 1).map_err(|it| it.to_string())?;
-    // Rank 0, of bytes and of a damaged greeting.
+    // Rank 0 receives the bytes, and a greeting damaged by them.
     let mut greeting = [0; HELLO_BYTES];
     fill(&mut greeting, bytes);
     let mut damaged = hello;
     damaged.iter_mut().zip(bytes).for_each(|(it, other)| *it ^= other);
     for it in [greeting, damaged] {
-        // A greeting that was overheard is answered, and leads no further: the fuzzer overhears what is compared.
+        // A replayed greeting is answered but leads no further. The fuzzer can produce it, because it sees
+        // the compared bytes.
         let Ok((_, _, _, mut opener)) = session::answer(&key, &it) else { continue };
         if it != hello && opener.read(&mut io::Cursor::new(bytes)).is_ok() {
-            return said("a stranger joined");
+            return said("a process without the secret joined");
         }
     }
-    // Both ends of a connection that is authenticated.
+    // Both ends of an authenticated connection.
     let (_, answer, mut sealer, mut opener) = session::answer(&key, &hello).map_err(|it| it.to_string())?;
     let (_, mut theirs) = initiator.finish(&answer).map_err(|it| it.to_string())?;
     let mut records = sealer.seal(&Message::Welcome).map_err(|it| it.to_string())?;
@@ -43,14 +46,14 @@ pub fn run(bytes: &[u8]) -> Result<(), String> {
         return said("a damaged record was read");
     }
     if opener.read(&mut io::Cursor::new(bytes)).is_ok() {
-        return said("a record of a stranger was read");
+        return said("a record of a process without the secret was read");
     }
-    // Another rank, of bytes in the place of an answer.
+    // Another rank receives the bytes instead of an answer.
     let (initiator, _) = Initiator::new(&key, 2).map_err(|it| it.to_string())?;
     let mut answer = [0; ANSWER_BYTES];
     fill(&mut answer, bytes);
     if initiator.finish(&answer).is_ok() {
-        return said("a stranger was taken for rank 0");
+        return said("a process without the secret was accepted as rank 0");
     }
     let Ok(message) = message::decode::<Message>(bytes) else { return Ok(()) };
     let exit = match &message {
@@ -59,11 +62,11 @@ pub fn run(bytes: &[u8]) -> Result<(), String> {
         _ => Exit::InternalError,
     };
     if exit == Exit::Success {
-        return said("a failure with code 0");
+        return said("a failure with exit code 0");
     }
     match message.encode().map(|it| message::decode(&it) == Ok(message)) {
         Ok(true) => Ok(()),
-        Ok(false) | Err(_) => said("a message that is another one when it is sent on"),
+        Ok(false) | Err(_) => said("a message that changes when it is encoded again"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The values of attributes, and what a parameter of the op table may be.
+//! Attribute values, and the kinds of operands in the op table.
 
 use crate::{
     dtype::DType,
@@ -18,7 +18,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// The tensor, if it is one.
+    /// Returns the tensor, or `None` for other operands.
     pub fn tensor(self) -> Option<TensorId> {
         match self {
             Self::Tensor(id) => Some(id),
@@ -36,34 +36,34 @@ pub enum Attr {
     Scalar(ExprId),
     /// An iteration domain (`axis =`).
     Axis(AxisId),
-    /// One of the row's words (`type=Allgather`).
+    /// A keyword from a fixed list (`type=Allgather`).
     Word(Word),
-    /// A free word (`kernel=`).
+    /// An arbitrary identifier (`kernel=`).
     Name(String),
     /// An element type.
     DType(DType),
     /// `true`, `false`.
     Bool(bool),
-    /// World ranks.
+    /// World ranks (`team=(0 1)`).
     Team(Vec<usize>),
-    /// `{true, false}`.
+    /// Booleans in braces (`flags={true, false}`).
     Flags(Vec<bool>),
-    /// `{0, i1}`.
+    /// Scalars in braces (`{0, i1}`).
     Scalars(Vec<ExprId>),
-    /// `{ {0, i1, 1} {0, i2, 1} }`.
+    /// Triples of start, stop and step (`{ {0, i1, 1} {0, i2, 1} }`).
     Ranges(Vec<[ExprId; 3]>),
-    /// Values in braces (`Inputs:{…}`).
+    /// Tensors and scalars in braces (`Inputs:{…}`).
     Values(Vec<Operand>),
     /// A HostUnit.
     Unit(UnitId),
-    /// The number of an awaited communication.
+    /// The number of the communication that a Wait waits for.
     Work(u32),
-    /// Statements listed inside ShareMemHandles.
+    /// The P2PCommunications listed inside ShareMemHandles.
     Stmts(Vec<StmtId>),
 }
 
 impl Attr {
-    /// Whether a parameter of this kind may have it.
+    /// Returns whether the attribute is a valid value for an operand or attribute of this kind.
     pub(crate) fn is_valid_for(&self, kind: OperandKind) -> bool {
         match self {
             Self::Tensor(_) => matches!(kind, OperandKind::Tensor | OperandKind::Value),
@@ -85,7 +85,7 @@ impl Attr {
     }
 }
 
-/// What a parameter may be.
+/// The kind of an operand or attribute in the op table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OperandKind {
     /// A tensor.
@@ -98,9 +98,9 @@ pub enum OperandKind {
     Stream,
     /// An iteration domain.
     Axis,
-    /// One of these words.
+    /// One of the listed keywords.
     Word(&'static [Word]),
-    /// Any word.
+    /// An arbitrary identifier.
     Name,
     /// An element type.
     DType,
@@ -112,7 +112,7 @@ pub enum OperandKind {
     Flags,
     /// Scalars in braces.
     Scalars,
-    /// Triples in braces.
+    /// Triples of scalars in braces.
     Ranges,
     /// Tensors and scalars in braces.
     Values,
@@ -120,13 +120,13 @@ pub enum OperandKind {
     Unit,
     /// `Communication #`.
     Work,
-    /// P2PCommunications in full.
+    /// Complete P2PCommunication statements.
     Stmts,
 }
 
 impl OperandKind {
-    /// Whether a parameter of this kind is an operand; the others are attributes
-    /// wherever they stand.
+    /// Returns whether this kind denotes an operand. All other kinds are attributes, even in a positional
+    /// list.
     pub(crate) fn is_operand(self) -> bool {
         match self {
             Self::Tensor | Self::Value | Self::Scalar | Self::Stream => true,
@@ -147,21 +147,22 @@ impl OperandKind {
     }
 }
 
-/// What the value of an attribute may be.
+/// A Rust type that represents the value of an attribute.
 pub trait AttrValue {
-    /// What a reader gets: the value, or a slice of its elements.
+    /// The type that `read` returns: the value itself or a slice of its elements.
     type Read<'a>;
-    /// What the text may hold.
+    /// The kind that the op table lists for this type.
     const KIND: OperandKind;
 
-    /// The value, where the attribute is of this type.
+    /// Returns the value if the attribute has this type.
     fn read(attr: &Attr) -> Option<Self::Read<'_>>;
 
-    /// The attribute that holds the value.
+    /// Converts the value into an attribute.
     fn into_attr(self) -> Attr;
 }
 
-/// Values that are copied, and values of which a reader gets a slice, each with the variant of `Attr` that holds them.
+/// Implements the trait for types that are returned by copy and types that are returned as slices, each with
+/// its variant of `Attr`.
 macro_rules! values {
     (copied { $($copied:ty: $plain:ident,)+ } borrowed { $($owned:ty => $slice:ty: $held:ident,)+ }) => {
         $(impl AttrValue for $copied {

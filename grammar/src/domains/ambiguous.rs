@@ -1,7 +1,8 @@
-//! Tensors whose text leaves open whether an axis was split.
+//! Finds tensors whose text does not determine whether an axis was split.
 //!
-//! A parallel axis numbered right before a serial one reads as two logical axes, or as the results of a split whose
-//! input no statement shows. The input's number would be a smaller one that is not in sight.
+//! A parallel axis numbered directly before a serial one can be a logical axis, like the serial one, or both
+//! can be the results of a split whose input no statement shows. The input would have a smaller number, which
+//! does not occur in the text.
 //!
 //! Invariant: a tensor that an operator of known rank reads or writes is never ambiguous.
 
@@ -13,39 +14,39 @@ use crate::{
     ir::{AxisId, ParallelType, Program, TensorId},
 };
 
-/// A tensor with the two axes that may be one.
+/// A tensor with two axes that may be the results of one split.
 pub(crate) struct AmbiguousTensor {
     pub(crate) tensor: TensorId,
     pub(crate) outer: AxisId,
     pub(crate) inner: AxisId,
 }
 
-/// The ambiguous tensors of the container.
+/// Returns the ambiguous tensors of the container.
 pub(super) fn ambiguous_tensors(
     program: &Program,
-    evidence: &DomainFacts,
-    guesses: &[(TensorId, InferredDomains)],
+    facts: &DomainFacts,
+    all_inferred: &[(TensorId, InferredDomains)],
 ) -> Vec<AmbiguousTensor> {
-    let tensors = guesses.iter().map(|(tensor, _)| &program.tensors[*tensor]);
+    let tensors = all_inferred.iter().map(|(tensor, _)| &program.tensors[*tensor]);
     let shown = tensors.flat_map(|it| it.loop_domain.iter().chain(&it.domains.logical));
-    let named = evidence.named_axes.values().flatten();
+    let named = facts.named_axes.values().flatten();
     let seen: HashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
-    let possible = |(tensor, guess): &(TensorId, InferredDomains)| {
+    let possible = |(tensor, inferred): &(TensorId, InferredDomains)| {
         let loops = &program.tensors[*tensor].loop_domain;
-        let pairs = split_candidates(program, *tensor, &guess.splits);
+        let pairs = split_candidates(program, *tensor, &inferred.splits);
         let (outer, inner, _) = *pairs.iter().find(|(outer, ..)| {
             let axis = &program.axes[loops[*outer]];
             let hidden = axis.number.checked_sub(1).is_some_and(|it| !seen.contains(&it));
-            // Device axes stand first once they are split off; a stream axis is split in place.
+            // A split moves device axes to the front; it leaves stream axes in place.
             hidden && (*outer == 0 || axis.parallel == ParallelType::Stream)
         })?;
         Some(AmbiguousTensor { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
     };
-    let ambiguous: Vec<AmbiguousTensor> = guesses.iter().filter_map(possible).collect();
+    let ambiguous: Vec<AmbiguousTensor> = all_inferred.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];
     ambiguous.iter().for_each(|it| doubtful[it.tensor.index()] = true);
-    let known = evidence.known_ranks.iter().map(|(tensor, _)| *tensor);
-    let related = evidence.rank_equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
+    let known = facts.known_ranks.iter().map(|(tensor, _)| *tensor);
+    let related = facts.rank_equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
     let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
     let settled: HashSet<TensorId> = known.chain(related).collect();
     ambiguous.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()

@@ -1,27 +1,29 @@
-//! Element types made of others: `float*`, `Array<float, 4, 1>`, `Tensor<float, 2, 2>`, `struct { float x; int n; }`.
+//! Composite element types: `float*`, `Array<float, 4, 1>`, `Tensor<float, 2, 2>`,
+//! `struct { float x; int n; }`.
 //!
-//! They read and print; nothing computes with them.
+//! They can be read and printed, but not computed with.
 //!
-//! Invariant: one spelling has one number, for as long as the process lives.
+//! Invariant: a spelling has one number for the lifetime of the process.
 
 use std::sync::Mutex;
 
 use super::DType;
 
-/// So many different ones are told apart in one process: a type is a few bytes and can be copied.
+/// Maximum number of distinct composite types in a process. A type is a small number that can be copied, so
+/// its spelling is stored globally.
 const MAX_SPELLINGS: usize = 1 << 12;
-/// The deepest nesting.
+/// Maximum nesting depth.
 const MAX_NESTING: usize = 8;
 
-/// The spellings by number. They live as long as the process, as those of the other types do.
+/// The spellings by number. They are leaked, so that names are `&'static str` as for other types.
 static SPELLINGS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
 
-/// A composite element type, by the number of its spelling.
+/// A composite element type, identified by the number of its spelling.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Composite(u16);
 
 impl Composite {
-    /// The type that `text` spells, however its blanks stand.
+    /// Returns the type that `text` spells, regardless of its blanks.
     pub(super) fn from_name(text: &str) -> Option<Self> {
         let mut reader = TypeParser { rest: text.trim(), spelled: String::new() };
         reader.element(0)?;
@@ -41,14 +43,14 @@ impl Composite {
         u16::try_from(at).ok().map(Self)
     }
 
-    /// As it is printed.
+    /// Returns the printed name.
     pub(super) fn name(self) -> &'static str {
         let spellings = SPELLINGS.lock();
         spellings.ok().and_then(|it| it.get(usize::from(self.0)).copied()).unwrap_or("null_type")
     }
 }
 
-/// Reads a type and spells it as nvFuser does.
+/// Parses a type and normalizes its spelling to that of nvFuser.
 struct TypeParser<'s> {
     rest: &'s str,
     spelled: String,
@@ -82,14 +84,14 @@ impl TypeParser<'_> {
         Some(())
     }
 
-    /// A type of the table, or the name that stands for none.
+    /// Parses a type of the table, or `null_type`.
     fn plain(&mut self) -> Option<()> {
         let names = DType::ALL.iter().map(|it| it.name()).chain(["null_type"]);
         let longest = names.filter(|it| self.rest.starts_with(it)).max_by_key(|it| it.len())?;
         self.word(longest)
     }
 
-    /// This word, and not the beginning of a longer one.
+    /// Consumes `word`, unless it is only the beginning of a longer word.
     fn word(&mut self, word: &str) -> Option<()> {
         let rest = self.rest.strip_prefix(word)?;
         if rest.starts_with(is_word) {
@@ -115,7 +117,7 @@ impl TypeParser<'_> {
         self.taken(rest)
     }
 
-    /// Keeps what stands before `rest`, unless that is nothing.
+    /// Consumes the text before `rest` and appends it to the spelling. Returns `None` if it is empty.
     fn taken(&mut self, rest: &str) -> Option<()> {
         let text = self.rest.get(..self.rest.len() - rest.len()).filter(|it| !it.is_empty())?;
         self.spelled.push_str(text);

@@ -1,13 +1,13 @@
-//! Undoes what browsers, editors and terminals do to single characters.
+//! Replaces characters that browsers, editors and terminals changed or inserted.
 //!
 //! Invariant: a text without such characters is not copied.
 
 use super::OffsetPair;
 
-/// The text in plain ASCII signs, and where its pieces stood; `None` where nothing has to be replaced.
+/// Returns the text in ASCII and its offset map, or `None` if there is nothing to replace.
 pub(super) fn normalize(source: &str) -> Option<(String, Vec<OffsetPair>)> {
     let bytes = source.as_bytes();
-    // A page's source: no dump holds that sign, and every header holds the arrow.
+    // The source of an HTML page: no dump contains `&gt;`, and each header contains `->`.
     let escaped = bytes.contains(&b'&') && source.contains("-&gt;");
     let returns = bytes.contains(&b'\r') && !bytes.contains(&b'\n');
     let coloured = bytes.contains(&0x1b);
@@ -56,7 +56,7 @@ const HTML_ENTITIES: [(&str, &str); 8] = [
     ("&#x27;", "'"),
 ];
 
-/// What stood there before an editor made it prettier.
+/// Returns the ASCII text that an editor replaced with this character.
 fn ascii_replacement(odd: char) -> Option<&'static str> {
     match odd {
         '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => Some(" "),
@@ -70,7 +70,7 @@ fn ascii_replacement(odd: char) -> Option<&'static str> {
     }
 }
 
-/// The length of a terminal's control sequence, `ESC [ 3 2 m`.
+/// Returns the length of a terminal control sequence, `ESC [ 3 2 m`.
 fn escape_length(text: &str) -> usize {
     let Some(rest) = text.strip_prefix("\u{1b}[") else { return 1 };
     let parameters = rest.bytes().take_while(|it| matches!(it, b'0'..=b'?')).count();

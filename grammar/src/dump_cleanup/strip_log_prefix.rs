@@ -1,25 +1,28 @@
-//! Takes away what stands before every line: ranks' tags, comment signs, prefixes of loggers.
+//! Removes the prefixes of lines: rank tags, comment markers and logger prefixes.
 //!
-//! A logger's prefix changes from line to line: times, counters and line numbers are digits, and two prefixes that differ
-//! in digits and blanks only have one shape.
+//! A logger prefix changes from line to line, but times, counters and line numbers consist of digits. Two
+//! prefixes that differ only in the number and value of digits and in the number of blanks have the same
+//! shape.
 //!
-//! Invariant: a prefixed text is a program only where there is no container without a prefix.
+//! Invariant: a prefixed text is treated as a program only if no container without a prefix exists.
 
 use rustc_hash::FxHashMap;
 
 use super::{Line, container_start, unwrap_lines::closes_container};
 
-/// A longer prefix is none.
+/// Maximum length of a prefix in bytes.
 const MAX_PREFIX_LENGTH: usize = 160;
 
-/// The lines without their tags, a rank's lines together, and without the prefix of a commented or logged container.
+/// Returns the lines without rank tags, grouped by rank, and without the prefixes of commented or logged
+/// containers.
 pub(super) fn strip_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let lines = group_by_rank_tag(lines);
     let first = |line: &Line<'_>| container_start(line.text.trim_start()) == Some(0);
     if lines.iter().any(first) { lines } else { strip_container_prefixes(lines) }
 }
 
-/// What a rank's lines begin with: `[1,0]<stdout>:`, `[rank0]:`, `[default0]:`, `rank0:`, ` 0:`.
+/// Returns the rank tag that `line` begins with: `[1,0]<stdout>:`, `[rank0]:`, `[default0]:`, `rank0:`,
+/// ` 0:`.
 fn rank_tag(line: &str) -> Option<&str> {
     let rest = line.trim_start_matches(' ');
     let bracketed = rest.strip_prefix('[');
@@ -36,19 +39,20 @@ fn rank_tag(line: &str) -> Option<&str> {
     line.get(..line.len() - rest.len())
 }
 
-/// The tag of a line in which a container begins, behind which prefix ever.
+/// Returns the rank tag of a line in which a container begins. Any prefix may be between the tag and the
+/// container.
 fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
     let tag = rank_tag(line.text)?;
     let rest = line.text.get(tag.len()..)?;
-    // `12:00:01` is a time.
+    // `12:00:01` is a time, not a tag.
     let time = !tag.contains(']') && rest.starts_with(|it: char| it.is_ascii_digit());
     container_start(rest).filter(|_| !time).map(|_| tag)
 }
 
-/// Puts the lines of each rank together, without their tags, where a container begins behind one.
+/// Groups the lines by rank and removes their tags, if a container begins after a tag.
 fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let Some(shape) = lines.iter().find_map(container_tag) else { return lines };
-    // A logger may put one before the first line of a message only.
+    // A logger may print its prefix only before the first line of a message.
     let mut rest = lines.iter().skip_while(|it| container_tag(it).is_none()).skip(1);
     let next = rest.find(|it| !it.text.trim().is_empty());
     if next.is_some_and(|it| !rank_tag(it.text).is_some_and(|it| is_same_launcher(it, shape))) {
@@ -64,13 +68,14 @@ fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
             streams.push(Vec::new());
         }
         let text = line.text.get(tag.len()..).unwrap_or("");
-        // Some launchers put one blank behind the tag; it shifts all lines alike.
+        // Some launchers print a blank after the tag; it shifts all lines equally.
         streams[stream].push(Line { text, at: line.at + tag.len(), ..line });
     }
     streams.into_iter().flatten().collect()
 }
 
-/// Whether two tags come from one launcher: it may tag both output streams of a rank.
+/// Returns whether two tags come from the same launcher, which may tag the two output streams of a rank
+/// differently.
 fn is_same_launcher(tag: &str, shape: &str) -> bool {
     let launcher =
         |it: &str| it.find('<').map_or(it.trim().len(), |at| it.get(..at).unwrap_or("").trim().len());
@@ -79,7 +84,7 @@ fn is_same_launcher(tag: &str, shape: &str) -> bool {
     match_shape(tag, shape) == Some(tag.len())
 }
 
-/// The lines of prefixed containers without their prefix; all other lines become empty.
+/// Removes the prefixes of prefixed containers; makes all other lines empty.
 fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let mut state = PrefixScope::NoPrefix;
     let mut res = Vec::with_capacity(lines.len());
@@ -114,14 +119,15 @@ fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     res
 }
 
-/// How far what stands before a container's first line reaches.
+/// The lines to which the text before a container's marker applies as a prefix.
 #[derive(Clone, Copy)]
 enum PrefixScope<'s> {
-    /// Over the container, whose last line is so many lines below: what stands there without it is no program's.
+    /// All lines of the container, the last of which is this number of lines below the marker. A line in that
+    /// range without the prefix is kept whole; a later one ends the container.
     WholeContainer(&'s str, usize),
-    /// Over its first line only, as loggers print a message of several lines.
+    /// The first line only, as loggers print a message of several lines.
     FirstLine(&'s str),
-    /// It is no prefix.
+    /// The text is not a prefix.
     NoPrefix,
 }
 
@@ -151,7 +157,8 @@ impl<'s> PrefixScope<'s> {
     }
 }
 
-/// How much of a line is the prefix, so that columns stay as they were among the lines.
+/// Returns the number of bytes of `line` that the prefix covers. The columns of the lines relative to each
+/// other do not change.
 fn prefix_length(line: &str, prefix: &str) -> Option<usize> {
     let sign = match prefix.trim() {
         "/*" | "/**" => "*",
@@ -169,8 +176,8 @@ fn prefix_length(line: &str, prefix: &str) -> Option<usize> {
     Some(line.len() - after.len() + gap.min(own))
 }
 
-/// How much of `text` has the shape of `prefix`: the same but for the digits of its numbers, and for how many blanks
-/// there are where there are some.
+/// Returns the number of bytes of `text` that match the shape of `prefix`: a number matches any number, and a
+/// run of blanks matches any run of blanks.
 fn match_shape(text: &str, prefix: &str) -> Option<usize> {
     let class = |byte: u8| match byte {
         b'0'..=b'9' => b'0',

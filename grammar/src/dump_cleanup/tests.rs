@@ -1,4 +1,4 @@
-//! One program, pasted in every way, is the same program.
+//! Tests that one program reads the same in each form in which people paste it.
 
 use crate::{diagnostic::Diagnostic, print, read};
 
@@ -16,7 +16,8 @@ fn codes(diagnostics: &[Diagnostic]) -> Vec<&'static str> {
     diagnostics.iter().map(|it| it.code.text()).collect()
 }
 
-/// Reads to the plain program, with these complaints, all inside of the text.
+/// Checks that `text` reads as the plain program, with these diagnostic codes, and that all spans are inside
+/// the text.
 #[track_caller]
 fn check(text: &str, expected: &[&str]) {
     let (programs, diagnostics) = read(text);
@@ -79,11 +80,11 @@ fn prefixes_that_change() {
         let text: String =
             PLAIN.lines().enumerate().map(|(at, line)| format!("{}{line}\n", stamp(at))).collect();
         check(&text, &[]);
-        // Other lines around it, blanks lost at the ends of lines.
+        // With other lines around it, and with blanks lost at the ends of lines.
         let around = format!("{}begins\n{text}{}over\n", stamp(90), stamp(91));
         check(&around.replace(" \n", "\n"), &[]);
         check(&text.replacen('\n', "\n\n", 3), &[]);
-        // Loggers put their prefix before the first line of a message only.
+        // Loggers print their prefix only before the first line of a message.
         check(&format!("{}begins\n{}{PLAIN}{}over\n", stamp(1), stamp(2), stamp(3)), &[]);
     }
 }
@@ -94,7 +95,7 @@ fn lines_between_those_with_a_prefix() {
     let wait = text.rfind("12:00:01.123     Wait").unwrap_or(0);
     let (before, after) = text.split_at(wait);
     check(&format!("{before}[W1008 NCCL says hello\n{after}"), &["lossy-text"]);
-    // Prose is no prefix.
+    // Prose is not a prefix.
     check(&format!("The %HostIrContainer of rank 0:\n{}", prefixed("// ")), &[]);
     assert_eq!(codes(&read("the %HostIrContainer { of rank 0\nis empty\n").1), ["E0103"]);
 }
@@ -142,7 +143,7 @@ fn characters_made_prettier() {
     check(&PLAIN.replace("Communication", "\u{1b}[01;31m\u{1b}[KCommunication\u{1b}[m\u{1b}[K"), &[]);
     check(&PLAIN.replace('\n', "\r"), &[]);
     check(&PLAIN.replace('\n', "\r\r\n"), &[]);
-    // Faults are shown where they stand in the source.
+    // Spans of diagnostics refer to the source.
     let text = format!("// \u{2192}\n{}", PLAIN.replace("->", "\u{2192}").replace("Wait(", "Waits("));
     let (_, diagnostics) = read(&text);
     assert_eq!(diagnostics[0].span().text(&text), "Waits");
@@ -189,7 +190,7 @@ fn terminals_of_every_width() {
             text.push_str(&parts.join("\n"));
             text.push('\n');
         }
-        // One warning for the width, or one a word where only the words show it; none where no word is broken.
+        // There is one warning if the width is found, otherwise one per split word; none if no word is split.
         let warnings = read(&text).1.len();
         check(&text, &vec!["lossy-wrap"; warnings]);
     }

@@ -1,25 +1,25 @@
-//! Joins lines that a terminal or an editor broke inside of a word.
+//! Joins lines that a terminal or an editor broke inside a word.
 //!
-//! A terminal breaks every long line at its width: where all lines that go on are equally long, and one of them breaks
-//! off inside of a word, that length is the width. Without one, only words that are none when broken and known when
-//! joined are.
+//! A terminal breaks each long line at its width: if all continued lines have the same length, and one of
+//! them ends inside a word, that length is the width. If no width is found, two parts are joined only if they
+//! form a known word, a tensor or an axis that is incomplete without the other part.
 //!
-//! Invariant: a join never adds a character.
+//! Invariant: joining never adds a character.
 
 use rustc_hash::FxHashSet;
 
 use super::{Line, container_start};
 use crate::{codes::Code, diagnostic::Diagnostic, dtype::DType, ops::OPS, span::Span};
 
-/// A narrower terminal than this is none.
+/// Minimum width of a terminal in columns.
 const MIN_TERMINAL_WIDTH: usize = 40;
 
-/// A byte that a word goes on with.
+/// Returns whether a word can contain `byte`.
 pub(super) fn is_word_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Whether a word or a sign may be broken between two bytes.
+/// Returns whether a line break between the two bytes can split a token.
 pub(super) fn may_split_token(last: u8, first: u8) -> bool {
     let word = |it: u8| is_word_byte(it) || it == b'.';
     let sign = |it: u8| matches!(it, b'=' | b'&' | b'|' | b'<' | b'>' | b'-' | b':' | b'/' | b'%');
@@ -29,7 +29,7 @@ pub(super) fn may_split_token(last: u8, first: u8) -> bool {
         || last == b'(' && first == b'D'
 }
 
-/// Marks the lines of every container that go on in the next one.
+/// Marks the lines of all containers that continue on the next line.
 pub(super) fn mark_joined_lines(lines: &mut [Line<'_>], diagnostics: &mut Vec<Diagnostic>) {
     let starts: Vec<usize> =
         (0..lines.len()).filter(|at| container_start(lines[*at].text.trim_start()) == Some(0)).collect();
@@ -51,8 +51,8 @@ pub(super) fn closes_container(line: &str) -> bool {
     line.starts_with("} // %HostIrContainer") || line.starts_with("END.")
 }
 
-/// The terminal's width, where the lines show one: every line that ends inside of brackets and goes on in the first
-/// column has it, but for a blank that was lost at its end.
+/// Returns the width of the terminal if the lines show it: each line that ends inside brackets and continues
+/// in the first column has this length, or one less if a trailing blank was lost.
 fn terminal_width(lines: &[Line<'_>]) -> Option<usize> {
     let longest = lines.iter().map(|it| it.text.len()).max().filter(|it| *it >= MIN_TERMINAL_WIDTH)?;
     let (mut cuts, mut inside_word) = (0usize, false);
@@ -66,7 +66,7 @@ fn terminal_width(lines: &[Line<'_>]) -> Option<usize> {
             continue;
         }
         let whole = line.text.len() + 1 >= longest;
-        // Operands of a text without indentation stand on lines of their own.
+        // In a text without indentation, operands are on separate lines.
         if !whole && last != b',' {
             return None;
         }
@@ -75,7 +75,7 @@ fn terminal_width(lines: &[Line<'_>]) -> Option<usize> {
     (cuts >= 2 && inside_word).then_some(longest)
 }
 
-/// Whether a line ends inside of parentheses or brackets that it opens.
+/// Returns whether a line ends inside parentheses or brackets that it opens.
 fn ends_inside_brackets(line: &str) -> bool {
     let depth = line.bytes().fold(0usize, |depth, byte| match byte {
         b'(' | b'[' => depth + 1,
@@ -96,15 +96,15 @@ fn join_at_width(lines: &mut [Line<'_>], width: usize, diagnostics: &mut Vec<Dia
         }
     }
     if let Some(span) = first {
-        let message = format!("lines are broken after {width} characters");
+        let message = format!("lines are wrapped after {width} characters");
         diagnostics.push(
             Diagnostic::new(
                 Code::LossyWrap,
                 span,
                 message,
-                "joined with the next line, and all of this length",
+                "this line and all others of this length are joined with the next line",
             )
-            .help("the canonical text has whole lines"),
+            .help("use the canonical text, which has unwrapped lines"),
         );
     }
 }
@@ -128,7 +128,7 @@ fn join_split_words(lines: &mut [Line<'_>], known: &FxHashSet<String>, diagnosti
             let line = &mut lines[at - 1];
             line.joined = true;
             let end = line.at + before.len();
-            let message = format!("`{tail}` and `{head}` stand on two lines");
+            let message = format!("`{tail}` and `{head}` are on two lines");
             diagnostics.push(
                 Diagnostic::new(
                     Code::LossyWrap,
@@ -142,7 +142,7 @@ fn join_split_words(lines: &mut [Line<'_>], known: &FxHashSet<String>, diagnosti
     }
 }
 
-/// `T4_g_float`.
+/// Returns whether `word` is the beginning of a tensor, such as `T4_g_float`.
 fn is_tensor(word: &str) -> bool {
     let rest = word.strip_prefix('T').map(|it| it.trim_start_matches(|it: char| it.is_ascii_digit()));
     let parts = rest.and_then(|it| it.strip_prefix('_')).and_then(|it| it.split_once('_'));
@@ -151,7 +151,7 @@ fn is_tensor(word: &str) -> bool {
     })
 }
 
-/// `iS10`, `rS6`: what stands before an axis' brace.
+/// Returns whether `word` is the part of an axis before its brace, such as `iS10` or `rS6`.
 fn is_axis(word: &str) -> bool {
     let rest = word
         .strip_prefix(['i', 'r', 'b', 's', 'n', 'v'])
@@ -162,7 +162,7 @@ fn is_axis(word: &str) -> bool {
     })
 }
 
-/// The words, in small letters, that a broken line is joined to: names of operators, keys and their values.
+/// Returns the words, in lower case, that split parts may be joined to: names of operators, keys and values.
 fn known_words() -> FxHashSet<String> {
     const OTHERS: [&str; 12] = [
         "true",

@@ -1,4 +1,5 @@
-//! Takes tokens one by one, keeping brackets balanced and supplying the commas and closers that dumps leave out.
+//! Copies tokens to the output, balances brackets, and inserts the commas and closing brackets that dumps
+//! omit.
 
 use super::{MAX_NESTING, OpenBracket, TokenStreamBuilder, UNCLOSED_CALL};
 use crate::{
@@ -9,7 +10,7 @@ use crate::{
 };
 
 impl TokenStreamBuilder<'_, '_> {
-    /// Moves the next token to the output.
+    /// Moves the next token to the output and updates the bracket state.
     pub(super) fn emit_next(&mut self) {
         let Some(next) = self.peek() else { return };
         if self.is_comma_missing(next) {
@@ -50,7 +51,7 @@ impl TokenStreamBuilder<'_, '_> {
                 });
                 self.check_depth(next);
             }
-            // nvFuser puts a comma behind the only result of `embedding`.
+            // nvFuser prints a comma after the only result of `embedding`.
             TokenKind::Assign
                 if self.open_brackets.is_empty()
                     && self.peek().is_none_or(|it| self.text(it) != "embedding") =>
@@ -69,7 +70,8 @@ impl TokenStreamBuilder<'_, '_> {
     }
 
     fn emit(&mut self, lexeme: Lexeme) {
-        // Of a statement that nests too deep, only the last token is of use: the next one is judged by it.
+        // Only the last token of a statement that nests too deep is kept: the code that handles the next
+        // token inspects it.
         if self.too_deep && self.output.len() > self.stmt_start {
             self.output.truncate(self.stmt_start);
         }
@@ -93,10 +95,10 @@ impl TokenStreamBuilder<'_, '_> {
     fn check_depth(&mut self, at: Lexeme) {
         if !self.too_deep && self.nesting_depth + self.open_brackets.len() > MAX_NESTING {
             self.too_deep = true;
-            let message = format!("more than {MAX_NESTING} brackets and operators inside each other");
+            let message = format!("more than {MAX_NESTING} nested brackets and operators");
             self.diagnostics.push(
-                Diagnostic::new(Code::Syntax, at.span(), message, "too deep here")
-                    .help("give parts of the expression names, in scalar statements before it"),
+                Diagnostic::new(Code::Syntax, at.span(), message, "the nesting exceeds the limit here")
+                    .help("define parts of the expression in scalar statements before it"),
             );
         }
     }
@@ -111,7 +113,7 @@ impl TokenStreamBuilder<'_, '_> {
             }
             self.pop_bracket(closer);
         } else {
-            // The grammar says what it expected instead.
+            // The grammar reports what it expected instead.
             self.emit(closer);
         }
     }
@@ -123,7 +125,7 @@ impl TokenStreamBuilder<'_, '_> {
         self.emit(closer);
     }
 
-    /// Closes the innermost bracket in the text's stead, with an error.
+    /// Reports that the innermost bracket is not closed, and closes it.
     fn report_unclosed(&mut self, place: u32) {
         let Some(open) = self.open_brackets.last() else { return };
         let (opener, closer) = bracket_chars(open.kind);
@@ -140,7 +142,8 @@ impl TokenStreamBuilder<'_, '_> {
         self.pop_bracket(Lexeme::virtual_at(closer, place));
     }
 
-    /// Closes what is open, with one error for the innermost bracket.
+    /// Closes all open brackets and reports the innermost one. Brackets whose closing bracket nvFuser omits
+    /// are not reported.
     pub(super) fn close_missing(&mut self, place: u32) {
         if !self.open_brackets.is_empty()
             && !self.open_brackets.iter().all(|it| it.closer_omitted)
@@ -151,14 +154,14 @@ impl TokenStreamBuilder<'_, '_> {
         self.close_missing_silently(place);
     }
 
-    /// Closes what is open and need not be closed.
+    /// Closes all open brackets without a diagnostic.
     pub(super) fn close_missing_silently(&mut self, place: u32) {
         while !self.open_brackets.is_empty() {
             self.insert_closer(place);
         }
     }
 
-    /// Drops the statement in which the text ends.
+    /// Reports that the text ends inside the current statement and drops the statement.
     pub(super) fn close_truncated(&mut self, place: u32) {
         if !self.is_truncation_reported()
             && let Some(open) = self.open_brackets.first()
@@ -175,7 +178,7 @@ impl TokenStreamBuilder<'_, '_> {
         self.open_brackets.clear();
     }
 
-    /// `(double)` before `(`.
+    /// Returns whether a cast such as `(double)` followed by `(` begins at `next`.
     fn is_cast(&self, next: Lexeme) -> bool {
         let calls = self.output.last().is_some_and(|it| {
             matches!(
@@ -195,7 +198,7 @@ impl TokenStreamBuilder<'_, '_> {
     }
 }
 
-/// A bracket and its closer.
+/// Returns the characters of an opening bracket and of its closing bracket.
 fn bracket_chars(open: TokenKind) -> (char, char) {
     match open {
         TokenKind::BraceOpen => ('{', '}'),

@@ -1,5 +1,5 @@
-//! The commas of bracketed lists: each one that is missing, doubled or trailing is an error at its place, unless nvFuser
-//! prints the list so.
+//! Checks the commas of bracketed lists: reports each missing, doubled or trailing comma, unless nvFuser
+//! prints the list in that form.
 
 use super::{CommaStyle, GROUPED_REDUCTION, TokenStreamBuilder};
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl TokenStreamBuilder<'_, '_> {
-    /// Which commas the list that `opener` begins may leave out or add.
+    /// Returns the comma placement of the list that `opener` begins.
     pub(super) fn comma_style_of(&self, opener: Lexeme) -> CommaStyle {
         let outer = self.open_brackets.last().map_or(CommaStyle::Separated, |it| it.comma_style);
         let written = self.output.get(self.stmt_start..).unwrap_or(&[]);
@@ -36,14 +36,15 @@ impl TokenStreamBuilder<'_, '_> {
         }
     }
 
-    /// Reports a comma that has no element before it; true: it is left out of the output.
+    /// Reports a comma that has no element before it. Returns true if the caller must omit the comma from the
+    /// output.
     pub(super) fn report_redundant_comma(&mut self, comma: Lexeme) -> bool {
         let Some(last) = self.output.get(self.stmt_start..).and_then(<[_]>::last).copied() else {
             return false;
         };
         let doubled = last.kind == TokenKind::Comma;
         let leading = last.kind.closer().is_some() && !self.open_brackets.is_empty();
-        // nvFuser ends an operand's line with one and begins the next line with another one.
+        // nvFuser ends an operand's line with a comma and begins the next line with another comma.
         let printed = doubled && comma.first;
         if (doubled || leading) && !printed {
             let message = if doubled { "two commas in a row" } else { "the list begins with a comma" };
@@ -52,7 +53,7 @@ impl TokenStreamBuilder<'_, '_> {
         doubled || leading
     }
 
-    /// Reports a comma between the last element of a list and its end.
+    /// Reports a comma between the last element of a list and the end of the list.
     pub(super) fn check_trailing_comma(&mut self) {
         let written = self.output.get(self.stmt_start..).unwrap_or(&[]);
         let Some(last) = written.last().copied().filter(|it| it.kind == TokenKind::Comma) else { return };
@@ -64,7 +65,7 @@ impl TokenStreamBuilder<'_, '_> {
             self.report_comma(
                 last.span(),
                 "the list ends with a comma",
-                "expected no comma behind the last value",
+                "expected no comma after the last value",
             );
         }
     }
@@ -78,7 +79,7 @@ impl TokenStreamBuilder<'_, '_> {
     pub(super) fn report_missing_comma(&mut self, next: Lexeme) {
         let Some(last) = self.output.last().copied().filter(|_| !self.too_deep) else { return };
         let list = self.open_brackets.last().map_or(CommaStyle::Separated, |it| it.comma_style);
-        // `slice( T0, { {0, 8, 1} {0, 3, 1} } )`: nvFuser puts no comma between ranges.
+        // `slice( T0, { {0, 8, 1} {0, 3, 1} } )`: nvFuser prints no comma between ranges.
         let ranges = last.kind == TokenKind::BraceClose && next.kind == TokenKind::BraceOpen;
         if list == CommaStyle::OptionalBetweenLines
             || list == CommaStyle::OptionalAtLineEnd && next.first
@@ -100,7 +101,7 @@ impl TokenStreamBuilder<'_, '_> {
             .push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
     }
 
-    /// Whether a comma was left out before `next`.
+    /// Returns whether a comma is missing before `next`.
     pub(super) fn is_comma_missing(&self, next: Lexeme) -> bool {
         let (Some(open), [.., before, last]) = (self.open_brackets.last(), self.output.as_slice()) else {
             return false;
@@ -110,7 +111,8 @@ impl TokenStreamBuilder<'_, '_> {
             matches!(before.kind, TokenKind::Assign | TokenKind::Colon) || before.kind.is_operator();
         let first = matches!(before.kind, TokenKind::Comma) || before.kind.closer().is_some();
         let ends = |kind: Option<TokenKind>| kind.is_some_and(|it| it == TokenKind::Comma || it.is_closer());
-        // `rank`, `i0`, `true`: the words that can be followed by a number or a parenthesis begin in upper case.
+        // `rank`, `i0`, `true`: words that a number or a parenthesis may follow begin with an upper-case
+        // letter.
         let is_name = self.text(*last).starts_with(|it: char| it.is_ascii_lowercase());
         match (last.kind, next.kind) {
             (TokenKind::Word, TokenKind::Int | TokenKind::Float) => {
@@ -120,7 +122,7 @@ impl TokenStreamBuilder<'_, '_> {
                 TokenKind::Word,
                 TokenKind::Word | TokenKind::In | TokenKind::From | TokenKind::To | TokenKind::Into,
             ) => {
-                // A key can have two words; a symbol or a HostUnit ends in its number.
+                // A key can consist of two words. A symbol or a HostUnit name ends with its number.
                 let is_numbered = self.text(*last).ends_with(|it: char| it.is_ascii_digit());
                 operand || first && (in_braces || is_numbered || ends(self.kind(1)))
             }
@@ -128,7 +130,7 @@ impl TokenStreamBuilder<'_, '_> {
                 operand || first && (in_braces || is_name)
             }
             (TokenKind::Word, TokenKind::BraceOpen) => operand || in_braces && first,
-            // `{i7 ( i5 - 5 )}`: a scalar's name, one letter and a number, is no function.
+            // `{i7 ( i5 - 5 )}`: the name of a scalar, one letter and a number, is not a function.
             (TokenKind::Word, TokenKind::ParenOpen) => {
                 let number = self.text(*last).strip_prefix(|it: char| it.is_ascii_lowercase());
                 number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))

@@ -1,5 +1,5 @@
-//! Which statements belong to which loop or branch: by column, or, where indentation was lost, by what the pattern
-//! of stream statements makes certain.
+//! Determines which statements belong to which loop or branch: by column, or, if indentation is lost, by the
+//! patterns of stream statements that determine the nesting with certainty.
 
 use super::{MAX_NESTING, StmtTokens, TokenStreamBuilder};
 use crate::{
@@ -9,26 +9,27 @@ use crate::{
     token::{Lexeme, TokenKind},
 };
 
-/// Adds the block tokens of `lines`. `home` is the column of the container's first line; `None`: nothing is lost
-/// however flat the text (a HostUnit).
+/// Inserts the block tokens of `lines`. `container_column` is the column of the container's first line;
+/// `None` means that a flat text has not lost its indentation (a HostUnit).
 pub(super) fn insert_block_tokens(
-    layout: &mut TokenStreamBuilder<'_, '_>,
+    builder: &mut TokenStreamBuilder<'_, '_>,
     lines: &[StmtTokens],
-    home: Option<u16>,
+    container_column: Option<u16>,
 ) {
     let mut columns = lines.iter().filter_map(|it| it.column);
     let first = columns.next();
-    let flat = first <= home && columns.all(|column| Some(column) == first);
+    let flat = first <= container_column && columns.all(|column| Some(column) == first);
     let headers = lines.iter().any(|it| it.kind != TokenKind::End);
-    if headers && flat && home.is_some() {
-        nest_by_stream_pattern(layout, lines)
+    if headers && flat && container_column.is_some() {
+        nest_by_stream_pattern(builder, lines)
     } else {
-        nest_by_column(layout, lines)
+        nest_by_column(builder, lines)
     }
 }
 
-fn nest_by_column(layout: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]) {
-    // Columns of the headers whose blocks are open; the statement before was one when `pending`.
+fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]) {
+    // `headers`: the columns of the headers whose blocks are open. `pending`: the column of the previous
+    // statement if it is a header.
     let mut headers: Vec<u16> = Vec::new();
     let (mut pending, mut column, mut reported) = (None, 0, false);
     for line in lines {
@@ -40,56 +41,62 @@ fn nest_by_column(layout: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens])
         }
         while headers.last().is_some_and(|header| !joined && column <= *header) {
             headers.pop();
-            layout.blocks.push((line.start, TokenKind::Close));
+            builder.blocks.push((line.start, TokenKind::Close));
         }
         if line.kind == TokenKind::End {
             continue;
         }
         if headers.len() >= MAX_NESTING {
             if !reported {
-                let span = span(layout, line);
-                let message = format!("more than {MAX_NESTING} loops and branches inside each other");
-                layout.diagnostics.push(Diagnostic::new(Code::Syntax, span, message, "too deep here"));
+                let span = span(builder, line);
+                let message = format!("more than {MAX_NESTING} nested loops and branches");
+                builder.diagnostics.push(Diagnostic::new(
+                    Code::Syntax,
+                    span,
+                    message,
+                    "the nesting exceeds the limit here",
+                ));
             }
             reported = true;
-            layout.blocks.extend([(line.end, TokenKind::Open), (line.end, TokenKind::Close)]);
+            builder.blocks.extend([(line.end, TokenKind::Open), (line.end, TokenKind::Close)]);
             continue;
         }
         headers.push(column);
-        layout.blocks.push((line.end, TokenKind::Open));
+        builder.blocks.push((line.end, TokenKind::Open));
         pending = Some(column);
     }
     let end = lines.last().map_or(0, |it| it.end);
-    layout.blocks.extend(headers.iter().map(|_| (end, TokenKind::Close)));
+    builder.blocks.extend(headers.iter().map(|_| (end, TokenKind::Close)));
 }
 
-/// Gives each loop of a flat text the statements that are certainly its own.
-fn nest_by_stream_pattern(layout: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]) {
+/// Assigns to each loop of a flat text the statements that certainly belong to it, and reports the headers
+/// whose body cannot be determined.
+fn nest_by_stream_pattern(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]) {
     let mut captured: Vec<&str> = Vec::new();
     let mut recovered: Vec<Span> = Vec::new();
     let mut fixes: Vec<Fix> = Vec::new();
     let mut at = 0;
     while let Some(line) = lines.get(at) {
         at += 1;
-        if let Some(("GetCurrentStream", stream)) = stream_operand(layout, line) {
+        if let Some(("GetCurrentStream", stream)) = stream_operand(builder, line) {
             captured.push(stream);
         }
         if line.kind == TokenKind::End {
             continue;
         }
         let length = if line.kind == TokenKind::For {
-            body_length(layout, line, lines.get(at..).unwrap_or(&[]), &captured)
+            body_length(builder, line, lines.get(at..).unwrap_or(&[]), &captured)
         } else {
             None
         };
-        let span = span(layout, line);
+        let span = span(builder, line);
         match length {
             Some(_) => recovered.push(span),
-            None => layout.diagnostics.push(
+            None => builder.diagnostics.push(
                 Diagnostic::new(
                     Code::LostIndentation,
                     span,
-                    "indentation is lost, and nothing tells how far this body reaches",
+                    "the indentation is lost, and the end of this body cannot be determined",
                     "expected an indented body after this line",
                 )
                 .help("paste the text with its indentation"),
@@ -97,37 +104,37 @@ fn nest_by_stream_pattern(layout: &mut TokenStreamBuilder<'_, '_>, lines: &[Stmt
         }
         let body = length.unwrap_or(0);
         let (before, rest) = (line, lines.get(at..).unwrap_or(&[]));
-        fixes.extend(indentation_fixes(layout, before, rest, body));
+        fixes.extend(indentation_fixes(builder, before, rest, body));
         at += body;
         let end = lines.get(at.saturating_sub(1)).map_or(line.end, |it| it.end);
-        layout.blocks.extend([(line.end, TokenKind::Open), (end, TokenKind::Close)]);
+        builder.blocks.extend([(line.end, TokenKind::Open), (end, TokenKind::Close)]);
     }
     let mut recovered = recovered.into_iter();
     if let Some(first) = recovered.next() {
         let warning = Diagnostic::new(
             Code::LossyIndent,
             first,
-            "indentation is lost; the loops' bodies were recovered from the stream statements",
-            "this loop's body reaches as far as its stream is current",
+            "the indentation is lost; the loop bodies were recovered from the stream statements",
+            "the body of this loop ends where its stream is no longer current",
         );
         let warning = recovered.fold(warning, |warning, span| warning.label(span, "likewise"));
-        let mut warning = warning.help("`hir-opt --fix` writes the text with its indentation");
+        let mut warning = warning.help("use `hir-opt --fix` to restore the indentation");
         warning.fixes = fixes;
-        layout.diagnostics.push(warning);
+        builder.diagnostics.push(warning);
     }
 }
 
-/// The edits that set the first `body` of `rest` in below their header, and give the statement behind them a line of its
-/// own.
+/// Returns the edits that indent the first `body` statements of `rest` below their header and move the
+/// statement after them to its own line.
 fn indentation_fixes(
-    layout: &TokenStreamBuilder<'_, '_>,
+    builder: &TokenStreamBuilder<'_, '_>,
     header: &StmtTokens,
     rest: &[StmtTokens],
     body: usize,
 ) -> Vec<Fix> {
     let column = usize::from(header.column.unwrap_or(0));
     let edit = |(at, line): (usize, &StmtTokens)| {
-        let start = span(layout, line).start;
+        let start = span(builder, line).start;
         let text = match (line.column, at < body) {
             (Some(own), true) => " ".repeat((column + 2).saturating_sub(usize::from(own))),
             (None, true) => format!("\n{}", " ".repeat(column + 2)),
@@ -139,21 +146,22 @@ fn indentation_fixes(
     rest.iter().take(body + 1).enumerate().filter_map(edit).collect()
 }
 
-/// How many of `rest` are certainly the body of the loop before them; `None` when that is not certain.
+/// Returns how many statements of `rest` certainly form the body of the loop before them, or `None` if that
+/// is not certain.
 fn body_length(
-    layout: &TokenStreamBuilder<'_, '_>,
+    builder: &TokenStreamBuilder<'_, '_>,
     header: &StmtTokens,
     rest: &[StmtTokens],
     captured: &[&str],
 ) -> Option<usize> {
-    let index = tokens(layout, header).get(1).map(|it| layout.text(*it))?;
+    let index = tokens(builder, header).get(1).map(|it| builder.text(*it))?;
     let own = |line: &StmtTokens| {
-        tokens(layout, line).iter().any(|it| it.kind == TokenKind::Word && layout.text(*it) == index)
+        tokens(builder, line).iter().any(|it| it.kind == TokenKind::Word && builder.text(*it) == index)
     };
-    // The joining loop waits for every stream and does nothing else.
+    // A joining loop synchronizes with every stream and contains no other statement.
     if rest
         .first()
-        .is_some_and(|it| own(it) && matches!(stream_operand(layout, it), Some(("Synchronize", _))))
+        .is_some_and(|it| own(it) && matches!(stream_operand(builder, it), Some(("Synchronize", _))))
     {
         return Some(1);
     }
@@ -161,19 +169,20 @@ fn body_length(
     let mut captured = captured.to_vec();
     for (at, line) in rest.iter().enumerate() {
         if line.kind == TokenKind::For {
-            // No loop binds its own index again: a prologue of stream statements ends here.
-            let again = tokens(layout, line).get(1).is_some_and(|it| layout.text(*it) == index);
+            // A loop never rebinds its own index, so a prologue of stream statements ends here.
+            let again = tokens(builder, line).get(1).is_some_and(|it| builder.text(*it) == index);
             return (again && streams_only && at > 0).then_some(at);
         }
         if line.kind != TokenKind::End {
             return None;
         }
-        match stream_operand(layout, line) {
+        match stream_operand(builder, line) {
             Some(("GetCurrentStream", stream)) => captured.push(stream),
             Some(("SetCurrentStream", stream)) if captured.contains(&stream) => {
-                // Waiting for the loop's own stream afterwards can only happen inside.
+                // A synchronization with the loop's own stream after this statement can only be inside the
+                // loop.
                 let joins = rest.get(at + 1).is_some_and(|it| {
-                    own(it) && matches!(stream_operand(layout, it), Some(("Synchronize", _)))
+                    own(it) && matches!(stream_operand(builder, it), Some(("Synchronize", _)))
                 });
                 return Some(if joins { at + 2 } else { at });
             }
@@ -184,9 +193,9 @@ fn body_length(
     None
 }
 
-/// The name and the stream of a statement on streams, in either spelling.
-fn stream_operand<'s>(layout: &TokenStreamBuilder<'s, '_>, line: &StmtTokens) -> Option<(&'s str, &'s str)> {
-    let tokens = tokens(layout, line);
+/// Returns the name and the stream operand of a stream statement, in keyword style or call style.
+fn stream_operand<'s>(builder: &TokenStreamBuilder<'s, '_>, line: &StmtTokens) -> Option<(&'s str, &'s str)> {
+    let tokens = tokens(builder, line);
     let tokens = tokens.strip_suffix(&[]).unwrap_or(tokens);
     let first = tokens.first()?;
     let stream = tokens.iter().position(|it| it.kind == TokenKind::Stream)?;
@@ -201,16 +210,16 @@ fn stream_operand<'s>(layout: &TokenStreamBuilder<'s, '_>, line: &StmtTokens) ->
         let end = tokens.iter().rposition(|it| it.kind != TokenKind::End)? + usize::from(!call);
         (first, tokens.get(stream + 1..end)?)
     };
-    let text = layout.source.slice(operand.first()?.start, operand.last()?.end);
-    Some((layout.text(*name), text))
+    let text = builder.source.slice(operand.first()?.start, operand.last()?.end);
+    Some((builder.text(*name), text))
 }
 
-fn tokens<'a>(layout: &'a TokenStreamBuilder<'_, '_>, line: &StmtTokens) -> &'a [Lexeme] {
-    layout.output.get(line.start as usize..line.end as usize).unwrap_or(&[])
+fn tokens<'a>(builder: &'a TokenStreamBuilder<'_, '_>, line: &StmtTokens) -> &'a [Lexeme] {
+    builder.output.get(line.start as usize..line.end as usize).unwrap_or(&[])
 }
 
-fn span(layout: &TokenStreamBuilder<'_, '_>, line: &StmtTokens) -> Span {
-    let tokens = tokens(layout, line);
+fn span(builder: &TokenStreamBuilder<'_, '_>, line: &StmtTokens) -> Span {
+    let tokens = tokens(builder, line);
     let start = tokens.first().map_or(0, |it| it.start);
     Span { start, end: tokens.last().map_or(start, |it| it.end) }
 }

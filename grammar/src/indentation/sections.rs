@@ -1,4 +1,5 @@
-//! The parts of a container: options, header, body, HostUnits, and the sections behind the closer.
+//! Processes the parts of a container: options, header, body, HostUnits, and the sections after the closing
+//! brace.
 
 use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
 use crate::{
@@ -10,17 +11,17 @@ use crate::{
 
 impl TokenStreamBuilder<'_, '_> {
     pub(super) fn container(&mut self) {
-        while self.kind(0) == Some(TokenKind::OptionsStart) {
+        while matches!(self.kind(0), Some(TokenKind::OptionsStart | TokenKind::DeclarationStart)) {
             self.options();
         }
-        let home = self.peek().map_or(0, |it| it.column);
+        let container_column = self.peek().map_or(0, |it| it.column);
         self.header();
-        self.block(Some(home));
+        self.block(Some(container_column));
         while self.peek().is_some_and(|it| !it.kind.ends_block()) {
             let before = self.position;
             self.unit();
             if self.position == before {
-                // Nothing begins here: let the grammar say so.
+                // No section begins here; the grammar reports the error.
                 self.begin_statement();
                 self.emit_next();
                 self.end_statement();
@@ -35,22 +36,25 @@ impl TokenStreamBuilder<'_, '_> {
         }
     }
 
-    /// Scanning goes on behind a brace in the middle of a line. Where it closes the container all the same, the rest would be lost.
+    /// Reports text that follows the closing brace of the container on the same line. Scanning continues
+    /// after a brace in the middle of a line; if that brace closes the container nevertheless, the rest of
+    /// the text would be lost.
     fn check_text_after_closer(&mut self, closer: Lexeme) {
         if closer.kind == TokenKind::BraceClose && self.position + 1 < self.input.len() {
             let message = "this `}` closes the container, and text follows it on its line";
-            let it = Diagnostic::new(Code::Syntax, closer.span(), message, "nothing behind it is read");
-            self.diagnostics.push(it.help("take it out, or put it on a line of its own"));
+            let it = Diagnostic::new(Code::Syntax, closer.span(), message, "the text after it is not read");
+            self.diagnostics.push(it.help("remove it, or put it on a line of its own"));
         }
     }
 
-    /// `HOST FUSION` or `HOST IRS:`, before the header's lists in 2024.
+    /// Returns whether `HOST FUSION` or `HOST IRS:` begins here; dumps of 2024 print it before the lists of
+    /// the header.
     fn at_host_heading(&self) -> bool {
         let word = |ahead: usize| self.input.get(self.position + ahead).map_or("", |it| self.text(*it));
         word(0) == "HOST" && matches!(word(1), "FUSION" | "IRS")
     }
 
-    /// The text ended before the container's closer.
+    /// Reports that the text ends before the closing brace of the container.
     fn report_truncation(&mut self) {
         let place = self.input.last().map_or(self.source.base, |it| it.end);
         let opened = self.input.iter().find(|it| it.kind == TokenKind::ContainerStart);
@@ -77,7 +81,7 @@ impl TokenStreamBuilder<'_, '_> {
 
     fn header(&mut self) {
         self.begin_statement();
-        // The container's brace closes far below: it is no bracket of the header.
+        // The brace of the container is closed by its own closer, so it is not one of the header's brackets.
         let place = self.peek().map_or(self.source.base, |it| it.start);
         let headless = self.at_host_heading();
         for kind in [TokenKind::ContainerStart, TokenKind::BraceOpen] {
@@ -117,7 +121,7 @@ impl TokenStreamBuilder<'_, '_> {
         self.finish_statement();
     }
 
-    /// `HostUnit0: Inputs={…} -> Outputs={…}` with what follows it.
+    /// Processes a section `HostUnit0: Inputs={…} -> Outputs={…}` with its kernel.
     fn unit(&mut self) {
         self.begin_statement();
         let mut lists = 0;
@@ -125,7 +129,8 @@ impl TokenStreamBuilder<'_, '_> {
             match next.kind {
                 TokenKind::KernelStart | TokenKind::EndDot => break,
                 TokenKind::BraceClose if self.open_brackets.is_empty() => break,
-                // Both lists again, one value a line: they repeat what was said.
+                // Some dialects print both lists again, one value per line. The copies add no information and
+                // are skipped.
                 TokenKind::Word | TokenKind::Tensor | TokenKind::Colon | TokenKind::Comma
                     if lists == 2 && self.open_brackets.is_empty() =>
                 {
@@ -161,28 +166,30 @@ impl TokenStreamBuilder<'_, '_> {
         self.kernel();
     }
 
-    /// `%kernel { … }`.
+    /// Processes `%kernel { … }`.
     fn kernel(&mut self) {
         self.output.extend(self.peek());
         self.position += 1;
         let opener = self.peek().filter(|it| it.kind == TokenKind::BraceOpen);
         self.position += usize::from(opener.is_some());
         self.block(None);
-        // What nvFuser prints of a scheduled fusion besides its statements: a unit's domains mean nothing to the host.
+        // nvFuser also prints the transforms of a scheduled fusion. The domains of a HostUnit have no meaning
+        // for the host.
         if let Some(heading) = self.peek().filter(|it| self.text(*it) == "TransformPrinter") {
             self.skip_until(|_, _| false);
-            self.report_dropped(heading, "dropped from here");
+            self.report_dropped(heading, "dropped from here on");
         }
         self.position += usize::from(self.kind(0) == Some(TokenKind::BraceClose));
     }
 
-    /// `Resize: iS1{i0}rf by 0 and 2 -> …` between the statements of a fusion.
+    /// Returns whether a transform such as `Resize: iS1{i0}rf by 0 and 2 -> …` is next; nvFuser prints these
+    /// between the statements of a fusion.
     pub(super) fn at_transform(&self) -> bool {
         let heading = [Some(TokenKind::Word), Some(TokenKind::Colon), Some(TokenKind::Axis)];
         (0..3).map(|ahead| self.kind(ahead)).eq(heading)
     }
 
-    /// Skips such a line, up to what can only be a statement.
+    /// Skips a transform, up to a token that can only begin a statement.
     pub(super) fn skip_transform(&mut self) {
         let Some(heading) = self.peek() else { return };
         self.position += 3;
@@ -194,7 +201,7 @@ impl TokenStreamBuilder<'_, '_> {
         self.report_dropped(heading, "dropped");
     }
 
-    /// Skips tokens up to the end of the block, or to where `stops` says.
+    /// Skips tokens up to the end of the block, or until `stops` returns true.
     fn skip_until(&mut self, stops: impl Fn(&Self, Lexeme) -> bool) {
         let mut braces = 0usize;
         while let Some(next) = self.peek() {
@@ -211,15 +218,16 @@ impl TokenStreamBuilder<'_, '_> {
         }
     }
 
-    /// Says that the tokens from `heading` up to the next one mean nothing; the edit takes them out.
+    /// Reports that the tokens from `heading` up to the next token are ignored. The fix removes them.
     fn report_dropped(&mut self, heading: Lexeme, label: &str) {
         let end = self.input.get(self.position.saturating_sub(1)).map_or(heading.end, |it| it.end);
-        let message = "a unit's transforms are not kept";
+        let message = "the transforms of a HostUnit are not preserved";
         let it = Diagnostic::new(Code::LossyText, heading.span(), message, label);
         self.diagnostics.push(it.fix(Span { start: heading.start, end }, ""));
     }
 
-    /// A statement in the words of May 2024: `Execute the following Fusion, taking inputs :{ … } …`.
+    /// Processes a statement in the syntax of May 2024:
+    /// `Execute the following Fusion, taking inputs :{ … } …`.
     pub(super) fn phrase_statement(&mut self, lines: &mut Vec<StmtTokens>) {
         let Some(first) = self.peek() else { return };
         self.begin_statement();
@@ -231,7 +239,7 @@ impl TokenStreamBuilder<'_, '_> {
                 }
                 self.output.push(next);
                 self.position += 1;
-                // Its brace, so that operands get their commas.
+                // The phrase contains an opening brace; the entry makes the operands get their commas.
                 self.open_brackets.clear();
                 self.open_brackets.push(OpenBracket {
                     kind: TokenKind::BraceOpen,
@@ -265,7 +273,7 @@ impl TokenStreamBuilder<'_, '_> {
         self.text(lexeme).starts_with(mark)
     }
 
-    /// The lines of a trailing section.
+    /// Processes a trailing section, whose heading begins at `heading` and whose lines are `start..end`.
     pub(super) fn section(&mut self, kind: TokenKind, heading: usize, start: usize, end: usize) {
         let base = self.source.base;
         let text = self.source.text.get(start..end).unwrap_or("");
@@ -285,7 +293,8 @@ impl TokenStreamBuilder<'_, '_> {
             self.begin_statement();
             self.emit_next();
             while let Some(next) = self.peek() {
-                if next.first && next.kind == TokenKind::Word && self.kind(1) == Some(TokenKind::Colon) {
+                let is_name = matches!(next.kind, TokenKind::Tensor | TokenKind::Word);
+                if next.first && is_name && self.kind(1) == Some(TokenKind::Colon) {
                     break;
                 }
                 self.emit_next();
@@ -296,7 +305,8 @@ impl TokenStreamBuilder<'_, '_> {
     }
 }
 
-/// A section behind the closer: its heading's kind and where its lines begin and end.
+/// A section after the closing brace: the kind of its heading, and the byte ranges of the heading and of its
+/// lines.
 pub(super) struct Section {
     pub(super) kind: TokenKind,
     pub(super) heading: usize,
@@ -304,7 +314,7 @@ pub(super) struct Section {
     pub(super) end: usize,
 }
 
-/// The section that begins behind `from`, with nothing but blanks and comments before it.
+/// Returns the section that begins after `from` if only blanks and comments precede it.
 pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
     let mut at = from;
     let (heading, kind) = loop {
@@ -320,7 +330,8 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
     let (here, start) = (at, at + heading.len());
     let mut lines = text.get(at..)?.split_inclusive('\n');
     let mut end = at + lines.next().map_or(0, str::len);
-    // Whether blank lines were put in everywhere: nvFuser leaves one before a heading.
+    // A text in which every line is followed by a blank line has several before the heading; nvFuser prints
+    // one.
     let before = text.get(..here).unwrap_or("");
     let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
     let mut blank = 0;
@@ -339,7 +350,7 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
             _ => trimmed.contains('='),
         };
         let other = trimmed.starts_with('%') || self::leading_heading(trimmed).is_some();
-        // Behind a blank line, only what can be nothing else belongs to the section.
+        // After a blank line, a line belongs to the section only if it cannot be anything else.
         let certain =
             blank == 0 || indented && belongs && (kind == TokenKind::Domains || trimmed.ends_with(';'));
         if other || !certain || !(indented || belongs || is_comment(trimmed)) {
@@ -353,13 +364,13 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
 const HEADINGS: [(&str, TokenKind); 2] =
     [("Index definitions:", TokenKind::Definitions), ("Domains:", TokenKind::Domains)];
 
-/// The heading that a text begins with.
+/// Returns the section heading that `text` begins with.
 fn leading_heading(text: &str) -> Option<(&'static str, TokenKind)> {
     HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
 }
 
-/// The length of the comment that `text` begins with: its line, or, where a dump was folded into one line, the name
-/// behind the container's closing brace.
+/// Returns the length of the comment that `text` begins with. The comment ends with its line, or, in a dump
+/// folded into one line, after the name that follows the closing brace of the container.
 pub(crate) fn comment_length(text: &str) -> usize {
     let line = text.split_inclusive('\n').next().unwrap_or("");
     match line.strip_prefix("// %HostIrContainer") {

@@ -1,4 +1,4 @@
-//! Constructors that the grammar's actions share.
+//! Constructors that the actions of the grammar share.
 
 use crate::{
     ast::{Arg, Expr, ExprKind, Name},
@@ -27,7 +27,7 @@ pub(crate) fn args<'s>(values: impl IntoIterator<Item = Expr<'s>>) -> Vec<Arg<'s
     values.into_iter().map(|value| Arg { key: None, value }).collect()
 }
 
-/// `op x`; the sign of an integer literal becomes part of it.
+/// Builds `op x`. A minus sign before an integer literal becomes part of the literal.
 pub(crate) fn prefix<'s>(start: u32, op: &'s str, x: Expr<'s>, end: u32) -> Expr<'s> {
     let kind = match (op, x.kind) {
         ("-", ExprKind::Int(n)) => ExprKind::Int(n.wrapping_neg()),
@@ -36,7 +36,7 @@ pub(crate) fn prefix<'s>(start: u32, op: &'s str, x: Expr<'s>, end: u32) -> Expr
     expr(start, kind, end)
 }
 
-/// Operators by how tightly they bind, loosest first; C's order.
+/// Infix operators by precedence, loosest first, in C's order.
 const PRECEDENCE_LEVELS: [&[&str]; 10] = [
     &["||"],
     &["&&"],
@@ -54,7 +54,7 @@ fn precedence(op: &str) -> usize {
     PRECEDENCE_LEVELS.iter().position(|tier| tier.contains(&op)).unwrap_or(0)
 }
 
-/// A chain of infix operators as a tree, all of them left-associative.
+/// Builds the tree of a chain of infix operators, all of which are left-associative.
 pub(crate) fn infix_tree<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) -> Expr<'s> {
     let mut values = vec![first];
     let mut ops: Vec<&'s str> = Vec::new();
@@ -77,13 +77,13 @@ pub(crate) fn infix_tree<'s>(first: Expr<'s>, rest: Vec<(&'s str, Expr<'s>)>) ->
     values.swap_remove(0)
 }
 
-/// The value of an integer whose range was checked when it was scanned: 2^63 stands only behind a minus sign, which
-/// turns the wrapped value into the right one.
+/// Returns the value of an integer whose range the scanner has checked. 2^63 occurs only after a minus sign;
+/// negation turns its wrapped value into the right one.
 pub(crate) fn number(text: &str) -> i64 {
     text.parse::<u64>().unwrap_or_default() as i64
 }
 
-/// The conversion that `(double)` is, by the name that it has since July 2025.
+/// Returns the name that a cast such as `(double)` has had since July 2025.
 pub(crate) fn cast_name(start: u32, text: &str, end: u32) -> Name<'_> {
     let inner = text.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(text).trim();
     let known = CASTS.iter().find(|(from, _)| *from == inner);

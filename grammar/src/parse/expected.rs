@@ -1,4 +1,4 @@
-//! Says in plain words what the grammar expected.
+//! Converts grammar errors into diagnostics that state what the grammar expected.
 
 use lalrpop_util::ParseError;
 
@@ -10,7 +10,7 @@ use crate::{
     token::{Token, TokenKind},
 };
 
-/// The diagnostic for a fault of the grammar; `None` where layout has said it already.
+/// Returns the diagnostic for a grammar error; `None` if the error is already reported.
 pub(super) fn diagnose(fault: GrammarError<'_>) -> Option<Diagnostic> {
     match fault {
         ParseError::UnrecognizedToken { token: (start, token, end), expected } => {
@@ -42,21 +42,21 @@ fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
             let name = token.text.split(['[', ' ', '\n']).next().unwrap_or("");
             format!("unexpected tensor `{name}`")
         }
-        _ if token.text.is_empty() => "the text does not go on as it should".to_string(),
+        _ if token.text.is_empty() => "the text does not continue as expected".to_string(),
         _ => format!("unexpected `{}`", token.text),
     };
     Diagnostic::new(Code::Syntax, span, message, format!("expected {}", expected_text(expected)))
 }
 
-/// What may stand for a value; any two of them are enough to say "a value".
+/// Terminals that begin a value. If three or more of them are expected, the message says "a value".
 const VALUE_TOKENS: &[&str] =
     &["Tensor", "Word", "Int", "Float", "Axis", "Cast", "\"Stream\"", "\"(\"", "\"{\""];
 
-/// Infix operators.
+/// Terminals that are infix operators.
 const INFIX_TOKENS: &[&str] =
     &["\"%\"", "\"*\"", "\"/\"", "\"+\"", "\"-\"", "\"<\"", "\"==\"", "\"&&\"", "\"||\""];
 
-/// Said when named by the grammar: the token, and the words for it.
+/// Other terminals that messages name, with their texts.
 const TOKEN_TEXTS: &[(&str, &str)] = &[
     ("\"=\"", "`=`"),
     ("\",\"", "`,`"),

@@ -1,9 +1,9 @@
-//! Small programs in the dialects of the dumps, with the trees and the complaints that they give.
+//! Tests the parser on small programs in the dialects of the dumps: compares the trees and the diagnostics.
 
 use super::*;
 use crate::ast::{Arg, ExprKind, For, If, Post, Range, Stmt, StmtKind, Trailer};
 
-/// An expression with its structure in plain sight.
+/// Returns an expression as text that shows its structure.
 pub(crate) fn show(expr: &Expr<'_>) -> String {
     let list = |items: &[Expr<'_>]| items.iter().map(show).collect::<Vec<_>>().join(" ");
     match &expr.kind {
@@ -29,7 +29,7 @@ fn show_arg(arg: &Arg<'_>) -> String {
     format!("{key}{}", show(&arg.value))
 }
 
-/// Statements, one a line, bodies indented.
+/// Appends the statements to `res`, one per line, with bodies indented.
 fn show_body(body: &[Stmt<'_>], depth: usize, res: &mut Vec<String>) {
     let indent = "  ".repeat(depth);
     for stmt in body {
@@ -91,7 +91,8 @@ fn check(body: &str, expected: &str) {
     check_text(&wrap(body), expected);
 }
 
-/// Codes and messages, one a line, each with the text that it points at.
+/// Checks the diagnostics of `text`. Each is a line with its code, the text that it points at, its message
+/// and its label.
 #[track_caller]
 fn check_errors(text: &str, expected: &[&str]) {
     let (_, diagnostics) = parse(text);
@@ -353,7 +354,7 @@ fn lost_indentation_of_the_older_pattern() {
 
 #[test]
 fn lost_indentation_that_could_mean_two_things() {
-    let label = "indentation is lost, and nothing tells how far this body reaches; expected an indented body after this line";
+    let label = "the indentation is lost, and the end of this body cannot be determined; expected an indented body after this line";
     check_errors(
         &wrap(
             "FOR i5 from 0 to 3:\nWait Communication 1\nWait Communication 2\nIF Manual b1:\nStartCoalescing\n",
@@ -377,10 +378,10 @@ fn independent_errors_are_all_reported() {
             "E0102 ``: the statement ends too early; expected a number",
             "E0102 `:`: unexpected `:`; expected a value",
             "E0102 `=`: unexpected `=`; expected a value",
-            "E0107 `99999999999999999999`: number does not fit 64 bits; expected a value below 2^63",
-            "E0101 `“`: `“` begins no token; expected a token",
-            "E0101 `”`: `”` begins no token; expected a token",
-            "E0104 `[`: the tensor's `[` is never closed; opened here",
+            "E0107 `99999999999999999999`: the number does not fit in 64 bits; expected a value below 2^63",
+            "E0101 `“`: `“` does not begin a token; expected a token",
+            "E0101 `”`: `”` does not begin a token; expected a token",
+            "E0104 `[`: the `[` of the tensor is never closed; opened here",
         ],
     );
 }
@@ -394,7 +395,7 @@ fn texts_that_break_off() {
     check_errors(&format!("{head}  i1 = max(3, "), &["E0105 `(`: the text ends inside `(`; opened here"]);
     check_errors(
         &format!("{head}  T1_g[iS0{{4}}"),
-        &["E0105 `[`: the tensor's `[` is never closed; opened here"],
+        &["E0105 `[`: the `[` of the tensor is never closed; opened here"],
     );
     check_errors(
         "some log\n",
@@ -404,7 +405,7 @@ fn texts_that_break_off() {
     );
     check_errors(
         &format!("{head}  StartCoalescing\n}}\n  EndCoalescing\n}} // %HostIrContainer\n"),
-        &["E0102 `}`: `}` closes a container that has ended already; expected once"],
+        &["E0102 `}`: `}` closes a container that has already ended; expected no second `}`"],
     );
 }
 
@@ -435,7 +436,8 @@ fn the_sample_is_fine() {
 }
 
 proptest::proptest! {
-    /// Whatever is cut out, doubled or put in, reading ends with places inside of the text, and never in silence.
+    /// Any damage to the text leaves all spans inside the text, and the parser reports it or still finds a
+    /// container.
     #[test]
     fn damaged_texts_do_no_harm(edits in proptest::collection::vec((0..2000usize, 0..60usize, 0..2000usize, 0..24usize), 1..6)) {
         let bits = ["(", ")", "{", "}", "[", "]", ",", ";", "=", ":", "FOR ", "ELSE:", "\n", "T0_g[", "iS0{", "-", "é", "#", "->", "(a)(b)"];
@@ -485,7 +487,7 @@ fn what_stands_behind_the_closer() {
         assert!(diagnostics.is_empty(), "{between}: {diagnostics:?}");
         assert!(crate::print(&programs[0]).contains("allocation("), "{between}");
     }
-    // Folded into one line, the sections and the next container stand behind the closer.
+    // In a text folded into one line, the sections and the next container follow the closing brace.
     let folded = body.replace('\n', " ");
     let (programs, _) =
         crate::read(&format!("{folded} // %HostIrContainer {folded} // %HostIrContainer {domains}"));

@@ -1,4 +1,4 @@
-//! Reductions of one group, as nvFuser prints them.
+//! Prints the reductions of one group as nvFuser's GroupedReductionOp.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::{
     ops::Op,
 };
 
-/// How many of the first statements are one group; 0 where the first one is in none.
+/// Returns the number of leading statements that form one group; 0 if the first statement is not in a group.
 pub(super) fn group_len(program: &Program, stmts: &[StmtId]) -> usize {
     let group = |stmt: &StmtId| match &program.stmts[*stmt] {
         Stmt::Op(it) if it.op == Op::Reduction => {
@@ -22,7 +22,7 @@ pub(super) fn group_len(program: &Program, stmts: &[StmtId]) -> usize {
 }
 
 impl Printer<'_> {
-    /// `GroupedReductionOp(`, a reduction a line, and what they share.
+    /// Prints `GroupedReductionOp(`, one line for each reduction, and the attribute that they share.
     pub(super) fn group(&mut self, members: &[StmtId], depth: usize) {
         let pad = 2 * depth + 2;
         self.out.push_str("GroupedReductionOp(\n");

@@ -1,6 +1,7 @@
-//! The spelling of late 2025: keywords in front of streams, lists that end with a comma, blanks where nvFuser put them.
+//! Prints the dialect of late 2025: keywords before streams, lists with a trailing comma, and blanks as
+//! nvFuser printed them.
 //!
-//! Invariant: a statement of an operator that is not named here is spelled as today.
+//! Invariant: statements of operators that are not handled here are printed in canonical form.
 
 use std::{collections::HashSet, fmt::Write};
 
@@ -11,10 +12,10 @@ use crate::{
     ops::{AsmFormat, Op, OpClass},
 };
 
-/// Column of `linear`'s bias, whatever the depth.
+/// Column of the bias of `linear`, independent of the nesting depth.
 const BIAS_COLUMN: usize = 10;
 
-/// The numbers that captured streams get: small ones that no stream has for its index.
+/// Returns the numbers of captured streams: the smallest numbers that are not the index of another stream.
 pub(super) fn captured_stream_numbers(program: &Program) -> Vec<i64> {
     let (mut names, mut indices) = (0, HashSet::new());
     for (_, stream) in program.streams.iter() {
@@ -27,7 +28,7 @@ pub(super) fn captured_stream_numbers(program: &Program) -> Vec<i64> {
 }
 
 impl Printer<'_> {
-    /// One operator statement, without its final newline.
+    /// Prints one operator statement without its final newline.
     pub(super) fn op_2025(&mut self, stmt: &OpStmt, depth: usize) {
         let row = stmt.op.def();
         let margin = 2 * depth + 3;
@@ -82,13 +83,13 @@ impl Printer<'_> {
         }
     }
 
-    /// `Wait Communication 3`.
+    /// Prints a statement such as `Wait Communication 3`.
     fn print_keyword_form(&mut self, words: &str, stmt: &OpStmt) {
         let args = self.arguments(stmt, "=").join(", ");
         let _ = write!(self.out, "{words}{} {args}", number(stmt));
     }
 
-    /// `T1 = view( T0 )`.
+    /// Prints a statement such as `T1 = view( T0 )`.
     fn padded_call(&mut self, name: &str, stmt: &OpStmt) {
         let args = self.arguments(stmt, " = ").join(", ");
         self.operands(&stmt.outs);
@@ -111,7 +112,7 @@ impl Printer<'_> {
         self.out.push(')');
     }
 
-    /// `{T0, T1, }`.
+    /// Returns the list of a key, such as `{T0, T1, }`.
     fn list(&mut self, stmt: &OpStmt, key: Key<Vec<Operand>>) -> String {
         stmt.get(key).map_or("{}".to_owned(), |values| self.braced_list(values))
     }
@@ -121,7 +122,7 @@ impl Printer<'_> {
         format!("{{{values}}}")
     }
 
-    /// The lists in front of a HostUnit's statements: twice, the second time one value a line.
+    /// Prints the inputs and outputs of a HostUnit: first in one line, then with one value per line.
     pub(super) fn unit_lists(&mut self, unit: &HostUnit) {
         let (inputs, outputs) = (self.braced_list(&unit.inputs), self.braced_list(&unit.outputs));
         let _ = writeln!(self.out, "Inputs={inputs} -> Outputs={outputs}Inputs:");
@@ -139,7 +140,7 @@ impl Printer<'_> {
     }
 }
 
-/// What `PostOnStream` posts, without its operands.
+/// Returns the attribute of `PostOnStream` that names the HostUnit.
 fn unit_attrs(stmt: &OpStmt) -> Vec<(AttrName, Attr)> {
     stmt.attrs.iter().filter(|(key, _)| *key == attr::UNIT).cloned().collect()
 }

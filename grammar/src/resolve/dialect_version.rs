@@ -1,10 +1,12 @@
-//! What a statement means in the dialect that its container is written in.
+//! Interprets statements according to the dialect version of their container.
 //!
-//! A dump does not say when it was printed; its own spellings do. Two things changed their meaning without changing
-//! their text: `root=` counted devices until 2026-02-19 and counts within the team since, and `fmax`, `fmin` were how
-//! maxima were printed until 2025-09-29 and ignore NaNs since.
+//! A dump does not state when it was printed, but its spellings show it. Two constructs changed their meaning
+//! without changing their text: `root=` was a device number until 2026-02-19 and has been an index in the
+//! team since; `fmax` and `fmin` were the printed names of `max` and `min` until 2025-09-29 and have ignored
+//! NaNs since.
 //!
-//! Invariant: where the container's spellings do not decide, the newer meaning is taken and a warning says so.
+//! Invariant: if the spellings of the container do not determine the meaning, a warning states the meaning
+//! that was chosen: an index in the team for `root=`, `max` and `min` for `fmax` and `fmin`.
 
 use super::Resolver;
 use crate::{
@@ -20,10 +22,11 @@ use crate::{
     token::{Lexeme, TokenKind},
 };
 
-/// Tensors among so many first tokens tell the age: all tensors of a container are spelled alike.
+/// Number of leading tokens whose tensors are inspected; all tensors of a container have the same spelling
+/// style.
 const HEADER_TOKENS: usize = 64;
 
-/// The token behind the value that begins at `at`: one token, or a bracket with what it holds.
+/// Returns the index after the value that begins at token `at`: one token, or a parenthesized group.
 fn group_end(tokens: &[Lexeme], at: usize) -> usize {
     let mut depth = 0usize;
     for (offset, token) in tokens.get(at..).unwrap_or(&[]).iter().enumerate() {
@@ -39,7 +42,8 @@ fn group_end(tokens: &[Lexeme], at: usize) -> usize {
     tokens.len()
 }
 
-/// The token behind the name of a stream that begins at `at`: a word, a number, a bracket, or a call.
+/// Returns the index after the stream name that begins at token `at`: a word, a number, a parenthesized
+/// group, or a call.
 fn stream_end(tokens: &[Lexeme], at: usize) -> usize {
     let is = |at: usize, kind: TokenKind| tokens.get(at).is_some_and(|it| it.kind == kind);
     let numbered = at + 1 + usize::from(is(at + 1, TokenKind::Int));
@@ -47,24 +51,24 @@ fn stream_end(tokens: &[Lexeme], at: usize) -> usize {
     group_end(tokens, if call { numbered } else { at })
 }
 
-/// When a container was printed, as far as its spellings tell.
+/// The dialect version of a container, as determined from its spellings. Ordered from newest to oldest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub(super) enum DialectVersion {
-    /// Call style, January 2026 or later, or nothing that tells.
+    /// Call style: January 2026 or later, or unknown.
     #[default]
     CallStyle,
     /// Keyword style: before January 2026.
     KeywordStyle,
-    /// Spellings that were gone by September 2025.
+    /// Spellings that nvFuser no longer used in September 2025.
     Early,
 }
 
 impl<'s> Resolver<'s, '_> {
-    /// Looks over the tokens before anything is resolved: which streams are captured, since `Stream 0` means something
-    /// else without, how old the spellings are, and which units there are.
-    pub(super) fn detect_version(&mut self, laid: &TokenStream<'s>) {
-        let source = laid.source();
-        let tokens = laid.lexemes();
+    /// Scans the tokens before any statement is resolved. Determines the dialect version, the HostUnits, and
+    /// the captured streams, because `Stream 0` has another meaning if a stream of that name is captured.
+    pub(super) fn detect_version(&mut self, token_stream: &TokenStream<'s>) {
+        let source = token_stream.source();
+        let tokens = token_stream.lexemes();
         let kind = |at: usize| tokens.get(at).map(|it| it.kind);
         let text = |at: usize| tokens.get(at).map_or("", |it| source.slice(it.start, it.end));
         for (at, token) in tokens.iter().enumerate() {
@@ -125,7 +129,7 @@ impl<'s> Resolver<'s, '_> {
         self.source.as_bytes().get(at as usize).copied()
     }
 
-    /// The name of a scalar function or tensor operator in today's meaning.
+    /// Returns the current name of a scalar function or tensor operator.
     pub(super) fn resolve_extremum<'a>(&mut self, name: &'a str, span: Span, integers: bool) -> &'a str {
         let plain = match name {
             "fmax" => "max",
@@ -138,8 +142,10 @@ impl<'s> Resolver<'s, '_> {
             DialectVersion::CallStyle => name,
             DialectVersion::KeywordStyle => {
                 let message = format!("`{name}` meant `{plain}` until September 2025");
-                let label = format!("taken as `{plain}`, which a NaN wins");
-                let help = format!("write `{plain}`, or call-style statements around it to keep `{name}`");
+                let label = format!("interpreted as `{plain}`, which propagates NaNs");
+                let help = format!(
+                    "write `{plain}`, or use call-style statements in the container to keep `{name}`"
+                );
                 let it = Diagnostic::new(Code::LossyMax, span, message, label).help(help).fix(span, plain);
                 self.diagnostics.push(it);
                 plain
@@ -147,7 +153,7 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Whether an expression is an integer by the names in it.
+    /// Returns whether the names in an expression show that it is an integer.
     pub(super) fn is_integer(&self, expr: ExprId) -> bool {
         let program = &self.program;
         match &program.exprs[expr] {
@@ -169,7 +175,7 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Writes roots that count devices as what they are in the team.
+    /// Replaces a root that is a device number by its index in the team.
     pub(super) fn resolve_root(&mut self, stmt: &mut OpStmt, span: Span) {
         if self.roots_in_team || stmt.op != Op::Communication {
             return;
@@ -207,20 +213,29 @@ impl<'s> Resolver<'s, '_> {
         let root = expr_text(&self.program, root);
         let other = match readings {
             RootInterpretation::MemberOrDevice(Some(place)) => {
-                format!("a device would be `root={place}` of the team")
+                format!("as a device number, it would be `root={place}`")
             }
             RootInterpretation::MemberOrDevice(None)
             | RootInterpretation::DeviceOnly(_)
-            | RootInterpretation::Unambiguous => "a device would be another member of the team".to_owned(),
+            | RootInterpretation::Unambiguous => "as a device number, it would be another member".to_owned(),
         };
-        let message = format!("`root={root}` counts devices or, since February 2026, members of the team");
-        let mut it = Diagnostic::new(Code::LossyRoot, span, message, format!("taken as a member; {other}"))
-            .help("`%options roots=team` in front of the container makes it explicit");
+        let message = format!(
+            "`root={root}` was a device number until February 2026 and is an index in the team since"
+        );
+        let mut it = Diagnostic::new(
+            Code::LossyRoot,
+            span,
+            message,
+            format!("interpreted as an index in the team; {other}"),
+        )
+        .help("write `%options roots=team` before the container to make this explicit");
         it.fixes.push(self.options_fix("roots=team"));
         self.diagnostics.push(it);
     }
 
-    /// Gives a Wait whose number nothing has posted to the bracket that it can only mean.
+    /// Records the communications that a statement posts. If a Wait refers to a number that no statement
+    /// posts, assigns that number to the last unnumbered EndCoalescing, the only statement that the Wait can
+    /// refer to.
     pub(super) fn resolve_work(&mut self, id: StmtId) {
         let Stmt::Op(stmt) = &self.program.stmts[id] else { return };
         match (stmt.op, stmt.number, stmt.get(attr::WORK)) {

@@ -1,4 +1,5 @@
-//! Logical and allocation domains: those of the `Domains:` section, which nothing overrides, or inferred ones.
+//! Resolves logical and allocation domains: those of the `Domains:` section, which always take precedence, or
+//! inferred ones.
 
 use std::collections::HashSet;
 
@@ -22,8 +23,8 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Gives the tensors of a text without a `Domains:` section the domains that it tells. Warnings name those that could
-    /// have others, with the section as their edit.
+    /// Infers the domains of all tensors of a text without a `Domains:` section. Warns about each tensor that
+    /// could have other domains; the fix adds the section.
     pub(super) fn infer_domains(&mut self) {
         let ambiguous = domains::infer(&mut self.program);
         if ambiguous.is_empty() {
@@ -44,7 +45,7 @@ impl<'s> Resolver<'s, '_> {
         let found = (all.next(), all.next());
         drop(all);
         let (Some(only), None) = found else {
-            let message = format!("`{}` is not the name of one tensor of the container", name.text);
+            let message = format!("`{}` does not name exactly one tensor of the container", name.text);
             self.error(Code::BadDomain, name.span, message, "expected a name such as `T3`");
             return None;
         };
@@ -89,7 +90,7 @@ impl<'s> Resolver<'s, '_> {
                     self.error(
                         Code::BadDomain,
                         clause.span,
-                        format!("`{}` does not read as a clause of `Domains:`", name.text),
+                        format!("`{}` is not a valid clause of `Domains:`", name.text),
                         "expected `logical(axes)`, `split(axis, factor) -> (outer, inner)`, `outer_split(…) -> (…)`, \
                          `merge(outer, inner) -> (axis)`, `swizzle1d(axis) -> (axis)` or `allocation(axes)`",
                     );
@@ -105,7 +106,7 @@ impl<'s> Resolver<'s, '_> {
         args.iter().map(|arg| self.axis(&arg.value)).collect()
     }
 
-    /// Replays the transforms: they have to lead from the logical axes to exactly the loop axes.
+    /// Replays the transforms and checks that they lead from the logical axes to exactly the loop axes.
     fn check_transforms(
         &mut self,
         tensor: TensorId,
@@ -115,7 +116,7 @@ impl<'s> Resolver<'s, '_> {
         let mut axes = domains.logical.clone();
         let mut known = true;
         let made: Vec<AxisId> = domains.transforms.iter().flat_map(transform_results).collect();
-        // A tensor may print one axis twice, `[iS0{4}, iS0{4}]`; what a transform makes is new.
+        // A tensor may print one axis twice, `[iS0{4}, iS0{4}]`; the results of a transform must be new axes.
         let new: HashSet<AxisId> = made.iter().copied().collect();
         let fresh = new.len() == made.len() && !axes.iter().any(|it| new.contains(it));
         let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {
@@ -158,7 +159,7 @@ impl<'s> Resolver<'s, '_> {
     }
 }
 
-/// The axes that a transform makes.
+/// Returns the axes that a transform produces.
 fn transform_results(transform: &Transform) -> Vec<AxisId> {
     match transform {
         Transform::Split { outer, inner, .. } => vec![*outer, *inner],
@@ -166,17 +167,22 @@ fn transform_results(transform: &Transform) -> Vec<AxisId> {
     }
 }
 
-/// Says what was taken, and how to say it in the text.
+/// Returns the warning that states the chosen domains and how to make them explicit.
 fn ambiguity_warning(program: &Program, it: &AmbiguousTensor) -> Diagnostic {
     let name = program.tensor_name(it.tensor);
     let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
     let loops: Vec<String> =
         program.tensors[it.tensor].loop_domain.iter().map(|axis| axis_text(program, *axis)).collect();
-    let message = format!("`{outer}` and `{inner}` of `{name}` are two axes, or one that was split");
-    Diagnostic::new(Code::LossyDomains, program.tensor_span(it.tensor), message, "taken as two axes").help(
-        format!(
-            "a section `Domains:` behind the container with `{name}: logical({})` makes it explicit",
-            loops.join(", ")
-        ),
+    let message =
+        format!("`{outer}` and `{inner}` of `{name}` are two logical axes, or the results of one split");
+    Diagnostic::new(
+        Code::LossyDomains,
+        program.tensor_span(it.tensor),
+        message,
+        "interpreted as two logical axes",
     )
+    .help(format!(
+        "write a section `Domains:` with `{name}: logical({})` after the container to make this explicit",
+        loops.join(", ")
+    ))
 }

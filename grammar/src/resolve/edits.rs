@@ -1,4 +1,4 @@
-//! The edits that write down what resolving guessed.
+//! Fixes that make inferred facts explicit in the text.
 
 use crate::{
     canonical,
@@ -9,24 +9,26 @@ use crate::{
     span::Span,
 };
 
-/// An edit that puts a line in before the one at `at`, which it shares where something else stands before.
+/// Returns a fix that inserts `line` before offset `at`. If other text precedes `at` on its line, the fix
+/// begins with a newline.
 pub(super) fn insert_line_before(source: &str, at: u32, line: &str) -> Fix {
     let begins = source.get(..at as usize).is_none_or(|it| it.is_empty() || it.ends_with('\n'));
     let newline = if begins { "" } else { "\n" };
     Fix { span: Span { start: at, end: at }, text: format!("{newline}{line}\n") }
 }
 
-/// An edit that puts a section in behind the container that ends at `end`.
+/// Returns a fix that inserts `section` after the container that ends at `end`.
 pub(super) fn insert_section_after(source: &str, end: u32, section: &str) -> Fix {
     let at = closer_line_end(source, end) as usize;
     let newline = if source.get(..at).is_some_and(|it| it.ends_with('\n')) { "" } else { "\n" };
-    // A blank line ends the section where anything follows.
+    // A blank line separates the section from the following text.
     let blank = if source.len() > at { "\n" } else { "" };
     Fix { span: Span::new(at, at), text: format!("{newline}{section}{blank}") }
 }
 
-/// Makes the canonical text the one edit of all guesses of the container at `place`, unless it has errors: what those
-/// hide would be lost.
+/// Replaces the fixes of all warnings about inferred facts by one fix: the canonical text of the container at
+/// `place`. Does nothing if the container has errors, because the canonical text would lose the erroneous
+/// constructs.
 pub(super) fn replace_with_canonical_text(
     source: &str,
     place: Span,
@@ -43,7 +45,8 @@ pub(super) fn replace_with_canonical_text(
     }
 }
 
-/// Where the comment behind the brace at `end`, and its line, are over.
+/// Returns the offset after the comment or the line ending that follows the brace at `end`; returns `end` if
+/// neither follows.
 fn closer_line_end(source: &str, end: u32) -> u32 {
     let rest = source.get(end as usize..).unwrap_or("");
     let comment = rest.trim_start_matches([' ', '\t']);

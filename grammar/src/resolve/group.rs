@@ -1,5 +1,5 @@
-//! `GroupedReductionOp( … )`: several reductions that nvFuser runs as one. Each becomes a statement of its own, and the
-//! number of the group, which they share, says that they are printed together.
+//! Resolves `GroupedReductionOp( … )`: several reductions that nvFuser runs as one operator. Each becomes a
+//! separate statement; a shared group number records that they are printed together.
 
 use super::Resolver;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     span::Span,
 };
 
-/// How nvFuser calls the group.
+/// The name that nvFuser prints for the group.
 pub(super) const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
 impl<'s> Resolver<'s, '_> {
@@ -40,7 +40,7 @@ impl<'s> Resolver<'s, '_> {
                 self.error(
                     Code::BadOperands,
                     value.span,
-                    format!("`{GROUPED_REDUCTION}` holds reductions only"),
+                    format!("`{GROUPED_REDUCTION}` may contain only reductions"),
                     "expected `reduction`",
                 );
                 continue;

@@ -1,7 +1,7 @@
-//! The statements of May 2024, which spell operations out in words: a fusion in place becomes a HostUnit, a
-//! communication in place becomes a statement with a number.
+//! Resolves the statements of May 2024, which describe operations in words: an inline fusion becomes a
+//! HostUnit, and an inline communication becomes a numbered statement.
 //!
-//! Invariant: numbers given here are used by no section and no communication before.
+//! Invariant: no section and no earlier communication uses the numbers that are assigned here.
 
 use super::Resolver;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<'s> Resolver<'s, '_> {
-    /// `Execute the following Fusion …`, `PostOnStream the operation …`.
+    /// Resolves `Execute the following Fusion …` or `PostOnStream the operation …`.
     pub(super) fn resolve_post_phrase(
         &mut self,
         inputs: &[ast::Expr<'s>],
@@ -39,7 +39,7 @@ impl<'s> Resolver<'s, '_> {
                         [Operand::Tensor(tensor)] => stmt.attrs.push(key.with(tensor)),
                         _ => {
                             let message = format!("a communication has one tensor as its {}", key.name());
-                            self.error(Code::BadOperands, span, message, "posted here with something else");
+                            self.error(Code::BadOperands, span, message, "posted here with other operands");
                             return None;
                         }
                     }
@@ -59,7 +59,7 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// `Wait the communication :{ … }`.
+    /// Resolves `Wait the communication :{ … }`.
     pub(super) fn resolve_wait_phrase(
         &mut self,
         operation: &ast::Operation<'s>,
@@ -85,21 +85,32 @@ impl<'s> Resolver<'s, '_> {
             ast::Operation::Call(_) | ast::Operation::Kernel(_) => None,
         };
         let Some(number) = number else {
-            self.error(Code::UnknownWork, span, "nothing before posts this communication", "waited for here");
+            self.error(
+                Code::UnknownWork,
+                span,
+                "no earlier statement posts this communication",
+                "the wait is here",
+            );
             return None;
         };
         let attrs = vec![attr::WORK.with(number)];
         Some(OpStmt { op: Op::Wait, number: None, outs: Vec::new(), args: Vec::new(), attrs })
     }
 
-    /// The Wait that posting a communication implied until June 2024, when statements that wait were added. A container
-    /// that has any of those is newer.
+    /// Returns the Wait that posting a communication implied until June 2024, when nvFuser added statements
+    /// that wait. A container with such a statement is newer and has no implied waits.
     pub(super) fn implied_wait(&mut self, posted: StmtId, span: Span) -> Option<StmtId> {
         let number = self.program.posted_work(posted).filter(|_| !self.has_waits)?;
         let message =
-            "no statement waits for this communication, and until June 2024 posting one waited for it";
-        let it = Diagnostic::new(Code::LossyWait, span, message, "taken to be waited for right here");
-        self.diagnostics.push(it.help(format!("`Wait(Communication {number})` behind it makes it explicit")));
+            "no statement waits for this communication; until June 2024, posting one also waited for it";
+        let it = Diagnostic::new(
+            Code::LossyWait,
+            span,
+            message,
+            "a wait is assumed directly after this statement",
+        );
+        self.diagnostics
+            .push(it.help(format!("write `Wait(Communication {number})` after it to make this explicit")));
         self.needs_canonical_fix = true;
         let wait = OpStmt {
             op: Op::Wait,
@@ -111,7 +122,8 @@ impl<'s> Resolver<'s, '_> {
         Some(self.program.add_stmt(Stmt::Op(wait), span))
     }
 
-    /// `Communication Allgather: { root: 0, team: 0 1 2, }`; a list's further members are arguments without a key.
+    /// Resolves `Communication Allgather: { root: 0, team: 0 1 2, }`. The second and later elements of a list
+    /// are arguments without a key.
     fn communication(&mut self, kind: ast::Name<'s>, args: &[ast::Arg<'s>]) -> Option<OpStmt> {
         let mut stmt = OpStmt {
             op: Op::Communication,
@@ -144,7 +156,7 @@ impl<'s> Resolver<'s, '_> {
             team.extend(members.iter().filter(|_| in_team).filter_map(member));
             let known =
                 arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
-            // Meshes stand at the tensors already.
+            // The text of the tensors already contains the meshes.
             if let Some(param) = known.filter(|_| !in_team)
                 && let Some(attr) = self.attr(param, &arg.value)
             {
@@ -155,7 +167,8 @@ impl<'s> Resolver<'s, '_> {
         Some(stmt)
     }
 
-    /// The lists of a unit whose section has none at `place`.
+    /// Infers the input and output lists of a unit whose section has none; `place` is the offset at which
+    /// they belong.
     pub(super) fn infer_unit_lists(&mut self, unit: UnitId, body: BlockId, span: Span, place: u32) {
         let number = self.program.units[unit].number;
         let (taken, given) = self.unit_inputs_outputs(body);
@@ -188,13 +201,14 @@ impl<'s> Resolver<'s, '_> {
         let certain = taken.len() <= 1 && given.len() <= 1;
         if taken.len() != inputs || given.len() != outputs {
             let message = format!(
-                "the fusion reads {} and leaves {} tensors, and is posted with {inputs} and {outputs}",
+                "the fusion has {} inputs and {} outputs, but is posted with {inputs} and {outputs}",
                 taken.len(),
                 given.len()
             );
             self.error(Code::BadOperands, span, message, "expected as many operands as the fusion has");
         } else if !certain {
-            // No unit in place can list its tensors: only the canonical text, with a section for it, does.
+            // An inline unit cannot list its tensors. Only the canonical text, which has a section for it,
+            // can.
             self.diagnostics.push(inferred_lists_warning(number, span));
             self.needs_canonical_fix = true;
         }
@@ -203,7 +217,8 @@ impl<'s> Resolver<'s, '_> {
         unit
     }
 
-    /// What a fusion reads and never defines, and what it defines in global memory, by number.
+    /// Returns the tensors that a fusion reads and never defines, and those in global memory that it defines,
+    /// each sorted by number.
     fn unit_inputs_outputs(&self, body: BlockId) -> (Vec<TensorId>, Vec<TensorId>) {
         let program = &self.program;
         let (mut used, mut defined) = (Vec::new(), Vec::new());
@@ -234,7 +249,7 @@ impl<'s> Resolver<'s, '_> {
 }
 
 fn inferred_lists_warning(number: u32, span: Span) -> Diagnostic {
-    let message = "which operand is which tensor of this fusion is not written down";
-    Diagnostic::new(Code::LossyUnit, span, message, "taken in the order of the tensors' numbers")
-        .help(format!("`HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` makes it explicit"))
+    let message = "the text does not map the operands to the tensors of this fusion";
+    Diagnostic::new(Code::LossyUnit, span, message, "mapped in the order of the tensors' numbers")
+        .help(format!("write `HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` to make this explicit"))
 }

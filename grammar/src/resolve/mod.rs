@@ -1,7 +1,8 @@
-//! Syntax tree to IR: looks names up, gives calls the operator whose row they fit, and orders definitions.
+//! Converts the syntax tree to IR: resolves names, selects the operator that each call matches, and sorts
+//! scalar definitions.
 //!
-//! Invariant: a construct that cannot be resolved is reported and left out; everything else is still resolved, so
-//! one run reports all faults.
+//! Invariant: a construct that cannot be resolved is reported and omitted. Everything else is still resolved,
+//! so that one run reports all errors.
 
 pub(crate) mod dialect_version;
 mod domains_section;
@@ -34,24 +35,24 @@ use crate::{
     words::{CommunicationType, P2pProtocol, RedOp},
 };
 
-/// Reads and resolves one container, statement by statement; `None` where it does not read to its end. `source` is the
-/// text that the tokens borrow from.
+/// Parses and resolves one container, statement by statement. Returns `None` if the parser does not reach its
+/// end. `source` is the text that the tokens borrow from.
 pub fn resolve<'s>(
-    laid: TokenStream<'s>,
+    token_stream: TokenStream<'s>,
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
-    resolver.end_offset = laid.end_offset();
-    resolver.detect_version(&laid);
-    let place = Span { start: laid.source().base, end: laid.end_offset() };
-    let complete = parse_container(laid, &mut resolver, diagnostics);
+    resolver.end_offset = token_stream.end_offset();
+    resolver.detect_version(&token_stream);
+    let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
+    let complete = parse_container(token_stream, &mut resolver, diagnostics);
     resolver.finish();
-    let written_anew = resolver.needs_canonical_fix;
+    let needs_canonical_fix = resolver.needs_canonical_fix;
     let program = resolver.program;
     diagnostics.append(&mut faults);
-    if written_anew && complete {
+    if needs_canonical_fix && complete {
         let own: Vec<&mut Diagnostic> =
             diagnostics.iter_mut().filter(|it| it.span().start >= place.start).collect();
         edits::replace_with_canonical_text(source, place, &program, own);
@@ -59,7 +60,7 @@ pub fn resolve<'s>(
     complete.then_some(program)
 }
 
-/// Resolves a scalar expression in a program's own names.
+/// Resolves a scalar expression with the names of `program`. Returns `None` if resolution reports anything.
 pub fn resolve_scalar(
     program: &mut Program,
     expr: &ast::Expr<'_>,
@@ -74,50 +75,51 @@ pub fn resolve_scalar(
 
 struct Resolver<'s, 'd> {
     source: &'s str,
-    /// Where the container ends.
+    /// Byte offset at which the container ends.
     end_offset: u32,
     program: Program,
-    /// The unit whose namespace is open.
+    /// The HostUnit whose namespace is current; `None` for the container.
     current_unit: Option<UnitId>,
     /// Tensors by namespace and printed text.
     tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
-    /// Tensors by namespace and number; several where a number is used twice.
+    /// Tensors by namespace and number; several if the text uses a number twice.
     tensors_by_number: IdsByNumber<TensorId>,
-    /// Iteration domains by namespace and number; several where a number is used twice.
+    /// Iteration domains by namespace and number; several if the text uses a number twice.
     axes_by_number: IdsByNumber<AxisId>,
-    /// Meshes seen so far.
+    /// The distinct meshes so far.
     meshes: Vec<Arc<Mesh>>,
-    /// Names of streams that GetCurrentStream captures, in order of appearance.
+    /// Names of the streams that GetCurrentStream captures, in order of first occurrence.
     captured_streams: Vec<&'s str>,
     stream_ids: FxHashMap<crate::ir::Stream, StreamId>,
     units_by_number: HashMap<u32, UnitId>,
-    /// The container's statements so far.
+    /// Statements of the container so far.
     body: Vec<StmtId>,
     /// Whether the text has a `Domains:` section.
     has_domains_section: bool,
-    /// Whether a guess has no words in this dialect: then the container's fix is its canonical text.
+    /// Whether some inferred fact has no syntax in this dialect, so that the only fix is the canonical text
+    /// of the container.
     needs_canonical_fix: bool,
-    /// How old the container's spellings are.
+    /// The dialect version of the container's spellings.
     version: dialect_version::DialectVersion,
-    /// `%options roots=team`: the text says that roots count within the team.
+    /// Whether `%options roots=team` states that roots are indices in the team.
     roots_in_team: bool,
-    /// Numbers of the work that statements so far post.
+    /// Numbers of the communications that the statements so far post.
     posted_work: FxHashSet<u32>,
-    /// The last EndCoalescing, while it has no number.
+    /// The last EndCoalescing if it has no number yet.
     unnumbered_coalescing: Option<StmtId>,
-    /// The next number to give to what the text does not number.
+    /// The next number to assign to a statement that the text does not number.
     next_number: u32,
-    /// Whether some statement waits for work.
+    /// Whether some statement waits for a communication.
     has_waits: bool,
     /// The number of the next group of reductions.
     next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
-/// Ids by namespace and number: nearly always one, rarely several.
+/// Ids by namespace and number. Almost all numbers have one id.
 struct IdsByNumber<I> {
     last: FxHashMap<(Option<UnitId>, u32), I>,
-    /// The id that had the number before.
+    /// For each id, the id that had the same number before it.
     earlier: FxHashMap<I, I>,
 }
 
@@ -128,7 +130,7 @@ impl<I> Default for IdsByNumber<I> {
 }
 
 impl<I: Id> IdsByNumber<I> {
-    /// The ids with this number, the latest first.
+    /// Returns the ids with this number, the latest first.
     fn all(&self, unit: Option<UnitId>, number: u32) -> impl Iterator<Item = I> {
         let last = self.last.get(&(unit, number)).copied();
         std::iter::successors(last, |id| self.earlier.get(id).copied())
@@ -141,12 +143,12 @@ impl<I: Id> IdsByNumber<I> {
     }
 }
 
-/// The number in `HostUnit5`.
+/// Returns the number in `HostUnit5`.
 fn unit_number(name: &str) -> Option<u32> {
     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok())
 }
 
-/// Parts are resolved as they are read: only one statement's tree exists at a time.
+/// Resolves each part as soon as it is parsed, so that the tree of only one statement exists at a time.
 impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     fn options(&mut self, options: Vec<ast::Arg<'s>>) {
         for option in options {
@@ -162,6 +164,10 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
                 }
             }
         }
+    }
+
+    fn declaration(&mut self, tensor: ast::Expr<'s>) {
+        self.value(&tensor);
     }
 
     fn header(&mut self, span: Span, inputs: Vec<ast::Expr<'s>>, outputs: Vec<ast::Expr<'s>>) {
@@ -219,7 +225,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
     }
 
-    /// What needs all statements and sections.
+    /// Performs the steps that need all statements and sections.
     fn finish(&mut self) {
         let body = self.program.blocks.push(std::mem::take(&mut self.body));
         self.program.body = Some(body);
@@ -230,13 +236,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
     }
 
-    /// The edit that adds `%options` to the container.
+    /// Returns the fix that adds a `%options` line before the container.
     fn options_fix(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
         edits::insert_line_before(self.source, header.start, &format!("%options {option}"))
     }
 
-    /// Units are posted before their sections stand in the text.
+    /// Declares a HostUnit. Statements post units before the sections of the units occur in the text.
     fn declare_unit(&mut self, number: u32) {
         let unit = HostUnit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
         let id = self.program.units.push(unit);
@@ -273,7 +279,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.program.blocks.push(ids)
     }
 
-    /// Appends what a statement of the text stands for: one statement, or the members of a group.
+    /// Appends the IR of one statement of the text: one statement, the members of a group, or a communication
+    /// and its implied wait.
     fn append_stmt(&mut self, stmt: &ast::Stmt<'s>, ids: &mut Vec<StmtId>) {
         match &stmt.kind {
             ast::StmtKind::Group { name, members, shared } => {
@@ -307,7 +314,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     }
                     ast::Range::Bounds(start, stop) => (None, self.scalar(start)?, self.scalar(stop)?),
                 };
-                // The id comes first so that statements are numbered in program order.
+                // The id is allocated first, so that statement ids are in program order.
                 let placeholder = self.program.blocks.push(Vec::new());
                 let it = Stmt::For(For { index: symbol, axis, start, stop, body: placeholder });
                 let id = self.program.add_stmt(it, stmt.span);
@@ -345,8 +352,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 self.error(
                     Code::Syntax,
                     name.span,
-                    "a group inside of a statement",
-                    "expected it in a block",
+                    "a group inside a statement",
+                    "expected the group in a block",
                 );
                 return None;
             }
@@ -365,7 +372,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.resolve_call(&outs, value, span).map(Stmt::Op)
     }
 
-    /// The operator statement of a right-hand side, or of a statement without a left-hand side.
+    /// Resolves a right-hand side, or a statement without a left-hand side, to an operator statement.
     fn resolve_call(&mut self, outs: &[Operand], value: &ast::Expr<'s>, span: Span) -> Option<OpStmt> {
         match &value.kind {
             ast::ExprKind::Call { name, number, args } => {
@@ -380,8 +387,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     self.error(
                         Code::BadNumber,
                         name.span,
-                        "the statement's number does not fit",
-                        "expected one below 2^32",
+                        "the number of the statement is too large",
+                        "expected a number below 2^32",
                     );
                     return None;
                 }
@@ -407,7 +414,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 self.error(
                     Code::UnknownOp,
                     value.span,
-                    "no operator here",
+                    "this is not an operator",
                     "expected an operator and its operands",
                 );
                 None
@@ -415,7 +422,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
     }
 
-    /// The statement of an operator that is not written as a call.
+    /// Resolves an operator that is not written as a call.
     fn resolve_non_call(
         &mut self,
         name: &str,
@@ -432,7 +439,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
         Some(OpStmt { op, number: None, outs: outs.to_vec(), args, attrs: Vec::new() })
     }
 
-    /// The operator that a call means: by name, and where two share it, by the keys that are given.
+    /// Returns the operator of a call: by name, and if several operators have that name, by the keys of the
+    /// arguments.
     fn op_of_call(&self, name: &str, args: &[ast::Arg<'s>]) -> Option<Op> {
         if params::is_cast(name) {
             return Some(Op::Cast);
@@ -445,7 +453,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
             .or(candidates.first().copied())
     }
 
-    /// Writes down what the dialect leaves out and what is certain: collectives that nvFuser lowers to reduce by sum.
+    /// Adds the reduction operator if a reducing collective has none: nvFuser lowers these collectives with a
+    /// sum.
     fn add_implied_red_op(&mut self, stmt: &mut OpStmt) {
         let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::is_reduction);
         if reduces && stmt.get(attr::RED_OP).is_none() {
@@ -457,12 +466,12 @@ impl<'s, 'd> Resolver<'s, 'd> {
 
     fn unknown_op(&mut self, name: ast::Name<'_>) {
         if name.text == group::GROUPED_REDUCTION {
-            let message = format!("`{}` holds no reduction", name.text);
+            let message = format!("`{}` contains no reduction", name.text);
             return self.error(
                 Code::BadOperands,
                 name.span,
                 message,
-                "expected `T1 = reduction( … )` on lines behind it",
+                "expected `T1 = reduction( … )` on the lines after it",
             );
         }
         let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
@@ -513,13 +522,15 @@ impl<'s, 'd> Resolver<'s, 'd> {
         }
     }
 
-    /// Puts definitions behind what they use, in the order of the text otherwise; reports circles.
+    /// Sorts definitions so that each follows the definitions that it uses, and otherwise keeps the order of
+    /// the text. Reports cycles.
     fn sort_definitions(&mut self) {
         let definitions = std::mem::take(&mut self.program.definitions);
         let mut state: HashMap<SymbolId, bool> = HashMap::new();
         let mut ordered = indexmap::IndexMap::with_capacity(definitions.len());
         for root in definitions.keys() {
-            // Depth first without recursion: a symbol is entered, then left once what it uses is left.
+            // Depth-first search without recursion: a symbol is entered, and left when all symbols that it
+            // uses are left.
             let mut stack = vec![(*root, false)];
             while let Some((symbol, leaving)) = stack.pop() {
                 let Some(value) = definitions.get(&symbol) else { continue };
@@ -537,7 +548,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                             Code::CircularDefinition,
                             span,
                             format!("the definition of `{name}` depends on itself"),
-                            "defined in a circle",
+                            "this definition is circular",
                         );
                         continue;
                     }

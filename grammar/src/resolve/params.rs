@@ -1,4 +1,4 @@
-//! Matches the arguments of a call with the parameters of an operator's row.
+//! Matches the arguments of a call with the operands and attributes of an operator's definition.
 
 use super::Resolver;
 use crate::{
@@ -13,14 +13,15 @@ use crate::{
     suggest::nearest,
 };
 
-/// `__bfloat2float(x)`, `__to_index(x)`: nvFuser spells a conversion by the types that it converts between.
+/// Returns whether `name` is a conversion, such as `__bfloat2float(x)` or `__to_index(x)`: nvFuser names a
+/// conversion by the types that it converts between.
 pub(super) fn is_cast(name: &str) -> bool {
     let types = name.strip_prefix("__");
     types.is_some_and(|it| it.starts_with("to_") || it.contains('2') && !it.starts_with("e2m1"))
         || DType::from_name(name).is_some()
 }
 
-/// Whether every key is one of the row's and every required attribute is there.
+/// Returns whether the definition has an attribute for each key, and each required attribute is present.
 pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
     let known = |key: &ast::Name<'_>| row.attrs.iter().any(|attr| is_same_key(attr.name, key.text));
     let given = |attr: &OperandDef| {
@@ -30,17 +31,18 @@ pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
         && row.attrs.iter().all(|attr| attr.arity != Arity::One || given(attr))
 }
 
-/// Puts attributes into the order of the row.
+/// Sorts the attributes into the order of the definition.
 pub(super) fn order_attrs(stmt: &mut OpStmt) {
     let row = stmt.op.def();
     let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
 
-/// Keys that were renamed, each with its old name.
+/// Keys that nvFuser renamed: the current name and the old name.
 const RENAMED_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
-/// Older dialects capitalise some keys, and print `.alias=` on a line of its own.
+/// Returns whether `key` denotes the attribute `name`. Older dialects capitalize some keys, and print
+/// `.alias=` on a separate line.
 fn is_same_key(name: &str, key: &str) -> bool {
     name == key
         || name.eq_ignore_ascii_case(key.trim_start_matches('.'))
@@ -48,7 +50,7 @@ fn is_same_key(name: &str, key: &str) -> bool {
 }
 
 impl<'s> Resolver<'s, '_> {
-    /// The statement of `op` with the arguments of a call.
+    /// Builds the statement of `op` from the arguments of a call.
     pub(super) fn bind_args(
         &mut self,
         op: Op,
@@ -59,7 +61,7 @@ impl<'s> Resolver<'s, '_> {
         let row = op.def();
         let keyed = args.iter().filter(|arg| arg.key.is_some()).count();
         let named = row.args.iter().filter(|param| !param.kind.is_operand()).count();
-        // A long program has as many as it has statements: no room for more.
+        // A long program has as many of these vectors as statements, so they get no spare capacity.
         let attrs = Vec::with_capacity(keyed + named);
         let operands = Vec::with_capacity((args.len() - keyed).saturating_sub(named));
         let mut stmt = OpStmt { op, number: None, outs: outs.to_vec(), args: operands, attrs };
@@ -134,11 +136,11 @@ impl<'s> Resolver<'s, '_> {
         (self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
     }
 
-    /// Reports the attributes that a statement has to have and has not.
+    /// Reports the required attributes that a statement lacks.
     pub(super) fn report_missing_attrs(&mut self, stmt: &OpStmt, span: Span) {
         let required = stmt.op.def().attrs.iter().filter(|param| param.arity == Arity::One);
         for param in required.filter(|param| stmt.attr(param.key()).is_none()) {
-            // Whoever gave it wrongly was told so.
+            // An attribute with an invalid value was already reported.
             let faulty = self
                 .diagnostics
                 .iter()
@@ -178,11 +180,11 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn report_wrong_kind(&mut self, param: &OperandDef, span: Span) {
-        let message = format!("`{}` has to be {}", param.name, expected_kind_text(param.kind));
-        self.error(Code::BadOperands, span, message, "this is something else");
+        let message = format!("`{}` must be {}", param.name, expected_kind_text(param.kind));
+        self.error(Code::BadOperands, span, message, "this value has another kind");
     }
 
-    /// Says that a word is none of those that an attribute or option may have.
+    /// Reports that a word is not one of the valid values of an attribute or option.
     pub(super) fn report_unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
         let message = format!("`{text}` is not a value of `{name}`");
         let label = format!("expected one of {}", words.join(", "));
@@ -193,7 +195,7 @@ impl<'s> Resolver<'s, '_> {
         self.diagnostics.push(it);
     }
 
-    /// The attribute that `value` is for `param`.
+    /// Resolves `value` as the attribute `param`.
     pub(super) fn attr(&mut self, param: &OperandDef, value: &ast::Expr<'s>) -> Option<Attr> {
         let attr = match (param.kind, &value.kind) {
             (OperandKind::Tensor, ast::ExprKind::Tensor(_)) => self.value(value)?.tensor().map(Attr::Tensor),
@@ -259,7 +261,7 @@ impl<'s> Resolver<'s, '_> {
                     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
                 let unit = number.and_then(|number| self.units_by_number.get(&number).copied());
                 if unit.is_none() {
-                    let message = format!("no section describes `{name}`");
+                    let message = format!("no section defines `{name}`");
                     self.error(
                         Code::UnknownUnit,
                         value.span,
@@ -302,14 +304,14 @@ impl<'s> Resolver<'s, '_> {
         items.iter().map(|item| self.scalar(item)).collect()
     }
 
-    /// A statement written as an argument of another one.
+    /// Resolves a statement that is written as an argument of another one.
     fn resolve_nested_stmt(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
         let stmt = self.resolve_call(&[], value, value.span)?;
         Some(self.program.add_stmt(Stmt::Op(stmt), value.span))
     }
 }
 
-/// `one-shot`, which reads as a difference.
+/// Returns the text of a word with hyphens, such as `one-shot`, which the parser reads as a subtraction.
 fn hyphenated_word(value: &ast::Expr<'_>) -> Option<String> {
     match &value.kind {
         ast::ExprKind::Word(word) => Some((*word).to_owned()),
@@ -322,7 +324,7 @@ fn is_error(diagnostic: &Diagnostic) -> bool {
     diagnostic.severity() == crate::codes::Severity::Error
 }
 
-/// What a message asks for.
+/// Returns the description of an operand kind for messages.
 fn expected_kind_text(kind: OperandKind) -> &'static str {
     match kind {
         OperandKind::Tensor => "a tensor",
@@ -336,7 +338,7 @@ fn expected_kind_text(kind: OperandKind) -> &'static str {
         OperandKind::Team => "ranks in parentheses, `(0 1)`",
         OperandKind::Flags => "`true` and `false` in braces",
         OperandKind::Scalars => "scalars in braces",
-        OperandKind::Ranges => "`{start, stop, step}` an axis, in braces",
+        OperandKind::Ranges => "one `{start, stop, step}` per axis, in braces",
         OperandKind::Values => "tensors in braces",
         OperandKind::Unit => "`HostUnit` and its number",
         OperandKind::Work => "`Communication` and its number",

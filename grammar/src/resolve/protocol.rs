@@ -1,7 +1,7 @@
-//! The protocol of CUDA transfers, which dumps show by the order of their statements only.
+//! Infers the protocol of CUDA transfers, which dumps show only by the order of their statements.
 //!
-//! With get, nvFuser posts a send before the receive of the same exchange; with put, the receive comes first (format
-//! survey, section 8). A text whose exchanges all begin with the receive is a put.
+//! With get, nvFuser posts the send of an exchange before its receive; with put, it posts the receive first
+//! (format survey, section 8). A text in which every exchange begins with the receive uses put.
 
 use super::Resolver;
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Resolver<'_, '_> {
-    /// Writes `p2p_protocol=put` down where the order of the statements tells, and says so.
+    /// Adds the option `p2p_protocol=put` if the order of the statements implies it, and reports a warning.
     pub(super) fn infer_protocol(&mut self) {
         if self.program.options.contains_key(P2P_PROTOCOL) {
             return;
@@ -31,8 +31,8 @@ impl Resolver<'_, '_> {
             let it = Diagnostic::new(
                 Code::LossyProtocol,
                 span,
-                "the receives are posted before the sends: taken for the put protocol",
-                "with get the send comes first",
+                "the receives are posted before the sends, so the put protocol is assumed",
+                "with get, the send is posted first",
             );
             let mut it = it.help("write `%options p2p_protocol=put` before the container");
             it.fixes.push(self.options_fix("p2p_protocol=put"));
@@ -41,7 +41,7 @@ impl Resolver<'_, '_> {
     }
 }
 
-/// For every block with CUDA transfers in both directions, whether the first is a receive.
+/// Appends, for each block with CUDA transfers in both directions, whether the first one is a receive.
 fn exchange_orders(program: &Program, block: BlockId, acc: &mut Vec<(bool, Span)>) {
     let mut first: Option<(P2pType, Span)> = None;
     let mut both = false;

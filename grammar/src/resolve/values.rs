@@ -1,4 +1,4 @@
-//! Tensors, iteration domains, scalars and streams, each looked up or created once.
+//! Resolves tensors, iteration domains, scalars and streams: each is looked up, or created at its first use.
 
 use std::sync::Arc;
 
@@ -6,17 +6,25 @@ use super::Resolver;
 use crate::{
     ast,
     codes::Code,
+    diagnostic::Diagnostic,
     dtype::DType,
     ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, Stream, StreamId, Tensor, TensorId},
     span::Span,
     tensor::{parse_axis_text, parse_tensor_text},
 };
 
-/// The operators of scalar expressions, so that the IR can hold them as static words.
+/// The operators of scalar expressions. The IR refers to them as static strings.
 const SIGNS: &[&str] = &[
     "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "&", "|", "^", "!",
     "~",
 ];
+
+/// Returns the number in a short name such as `T3`, or `None` if the text spells the tensor in full. The inner
+/// `None` is a number that is too large.
+fn short_tensor_number(text: &str) -> Option<Option<u32>> {
+    let digits = text.strip_prefix('T').filter(|it| it.bytes().all(|it| it.is_ascii_digit()))?;
+    Some(digits.parse().ok())
+}
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
@@ -44,6 +52,9 @@ impl<'s> Resolver<'s, '_> {
         if let Some(id) = self.tensors_by_text.get(&(self.current_unit, text)) {
             return Some(*id);
         }
+        if let Some(number) = short_tensor_number(text) {
+            return self.declared_tensor(number, text, span);
+        }
         let parsed = match parse_tensor_text(text, span.start) {
             Ok(parsed) => parsed,
             Err(diagnostic) => {
@@ -67,7 +78,7 @@ impl<'s> Resolver<'s, '_> {
             domains: Domains { logical: loops.clone(), ..Domains::default() },
             loop_domain: loops,
         };
-        // Older dumps space one tensor in two ways; the texts differ and the tensor does not.
+        // Older dumps print one tensor with different spacing: the texts differ, but the tensor is the same.
         let number = tensor.number;
         let known = self
             .tensors_by_number
@@ -78,11 +89,44 @@ impl<'s> Resolver<'s, '_> {
             self.tensors_by_number.add(self.current_unit, number, id);
             id
         });
-        // A text with errors is read again, so that they are reported wherever it stands.
+        // A text with errors is not cached, so that each occurrence reports its errors.
         if is_fine {
             self.tensors_by_text.insert((self.current_unit, text), id);
         }
         Some(id)
+    }
+
+    /// Returns the tensor that a short name refers to: the only one of the current namespace with this number.
+    fn declared_tensor(&mut self, number: Option<u32>, text: &str, span: Span) -> Option<TensorId> {
+        let all: Vec<TensorId> = number
+            .into_iter()
+            .flat_map(|number| self.tensors_by_number.all(self.current_unit, number))
+            .take(2)
+            .collect();
+        match all[..] {
+            [only] => return Some(only),
+            [] => {
+                let message = format!("`{text}` is not declared here");
+                let help = format!(
+                    "declare it before the container, as in `%tensor {text}_g_float[iS0{{i0}}]`, or write it in full at its first use"
+                );
+                let it = Diagnostic::new(
+                    Code::UnknownTensor,
+                    span,
+                    message,
+                    "no tensor before this has the number",
+                );
+                self.diagnostics.push(it.help(help));
+            }
+            [last, first, ..] => {
+                let message = format!("`{text}` is ambiguous: several tensors have this number");
+                let it = Diagnostic::new(Code::UnknownTensor, span, message, "write the tensor in full here")
+                    .label(self.program.tensor_span(first), "one of them")
+                    .label(self.program.tensor_span(last), "another one");
+                self.diagnostics.push(it);
+            }
+        }
+        None
     }
 
     pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
@@ -93,7 +137,7 @@ impl<'s> Resolver<'s, '_> {
         self.axis_text(text, value.span.start)
     }
 
-    /// The axis whose text begins at `at`.
+    /// Resolves the axis whose text begins at offset `at`.
     fn axis_text(&mut self, text: &'s str, at: u32) -> Option<AxisId> {
         let text = match parse_axis_text(text, at) {
             Ok(text) => text,
@@ -133,7 +177,7 @@ impl<'s> Resolver<'s, '_> {
         Some(id)
     }
 
-    /// The extents of a ragged axis stand in a tensor: a name without a value to every scalar expression.
+    /// Returns the tensor that contains the extents of a ragged axis as a symbol without a value.
     fn tensor_as_scalar(&mut self, text: &'s str, span: Span) -> Option<ExprId> {
         let tensor = self.tensor(text, span)?;
         let name = crate::text::tensor_text(&self.program, tensor);
@@ -147,7 +191,7 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Float(it) => Expr::Float(DType::Double, (*it).to_owned()),
             ast::ExprKind::Word("true") => Expr::Bool(true),
             ast::ExprKind::Word("false") => Expr::Bool(false),
-            // How the index of stream loops was called until September 2025.
+            // The name of the index of stream loops until September 2025.
             ast::ExprKind::Word("StreamIdx") => {
                 Expr::Symbol(self.program.intern_symbol(self.current_unit, "streamIdx", value.span))
             }
@@ -157,7 +201,7 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
                 let (sign, operand) = (self.sign(sign, value.span)?, self.scalar(operand)?);
-                // A negated literal is a literal: there is one way to write it down.
+                // A negated literal becomes a literal, so that each value has one form.
                 match self.program.constant(operand).filter(|_| sign == "-").and_then(i64::checked_neg) {
                     Some(literal) => Expr::Int(literal),
                     None => Expr::Prefix(sign, operand),
@@ -199,12 +243,18 @@ impl<'s> Resolver<'s, '_> {
     fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
         let known = SIGNS.iter().copied().find(|it| *it == sign);
         if known.is_none() {
-            self.error(Code::Syntax, span, format!("unknown operator `{sign}`"), "expected arithmetic");
+            self.error(
+                Code::Syntax,
+                span,
+                format!("unknown operator `{sign}`"),
+                "expected an arithmetic operator",
+            );
         }
         known
     }
 
-    /// The shared mesh, if one of the last few is the same.
+    /// Returns the mesh of an earlier tensor if one of the last eight meshes is equal; otherwise adds the
+    /// mesh.
     fn mesh(&mut self, mesh: Mesh) -> Arc<Mesh> {
         match self.meshes.iter().rev().take(8).find(|it| ***it == mesh) {
             Some(known) => Arc::clone(known),
@@ -220,8 +270,8 @@ impl<'s> Resolver<'s, '_> {
         let text = name.span.text(self.source);
         let stream = match self.captured_streams.iter().position(|it| *it == text) {
             Some(number) => Stream::Named(number as u32),
-            // An address or a name of ours is a stream object even where no capture of it is in sight: the verifier
-            // asks for one.
+            // An address or a canonical name (`s0`) denotes a stream object even if nothing captures it; the
+            // verifier reports the missing capture.
             None if text.starts_with("0x") || is_captured_name(text) => {
                 self.captured_streams.push(text);
                 Stream::Named(self.captured_streams.len() as u32 - 1)
@@ -237,13 +287,14 @@ impl<'s> Resolver<'s, '_> {
     }
 }
 
-/// `s0`, `s1`: what captured streams are called in canonical text.
+/// Returns whether `text` is a name of captured streams in canonical text, such as `s0`.
 fn is_captured_name(text: &str) -> bool {
     let digits = text.strip_prefix('s').unwrap_or("");
     !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
 }
 
-/// What a type in front of parentheses makes a constant of: anything else is converted.
+/// Returns whether a type name before the parenthesized `value` forms a constant. With any other value, it is
+/// a conversion.
 fn is_literal(value: &ast::Expr<'_>) -> bool {
     match &value.kind {
         ast::ExprKind::Int(_)

@@ -1,12 +1,12 @@
 use super::*;
 
-/// The items of a value that has to be an array.
+/// Returns the items of a value that must be an array.
 fn array(it: &Value) -> &[Value] {
     assert!(it.is_array(), "{it}");
     it.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// What the schema requires of the objects that a log contains, and what code hosts require beyond that.
+/// Checks what the schema requires of a log, and what code hosts require in addition.
 fn check(log: &Value) {
     assert_eq!(log["version"], "2.1.0");
     let runs = array(&log["runs"]);

@@ -1,4 +1,4 @@
-//! Spellings of tensors and axes from two years of dumps.
+//! Tests the parsers of tensor and axis text on the spellings that two years of dumps contain.
 
 use super::*;
 use crate::{ir::DeviceDim, parse::tests::show};

@@ -1,15 +1,16 @@
-//! Cuts a text into tokens, and finds the ends of those that hold brackets.
+//! Scans a text into tokens, and finds the ends of tokens that contain brackets.
 
 use logos::{Lexer, Logos};
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
 use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
 
-/// Cuts `source` into tokens; faults go to `diagnostics`. Returns where scanning stopped, relative to the text.
+/// Scans `source` into tokens and appends errors to `diagnostics`. Returns the tokens and the byte offset,
+/// relative to the text, at which scanning stopped.
 pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
     let mut lexer = TokenKind::lexer(source.text);
     let mut res: Vec<Lexeme> = Vec::new();
-    // A container whose first line was lost is open from the start.
+    // A container that lost its first line is open from the start.
     let headless = source.text.trim_start().starts_with("HOST");
     let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
     let mut bad_until = None;
@@ -19,7 +20,7 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
         let kind = match item {
             Ok(kind) => kind,
             Err(ScanError::Unknown) => {
-                // A run of bad characters is one error.
+                // A run of invalid characters is reported once.
                 if bad_until != Some(range.start) {
                     diagnostics.push(unknown_token(lexer.slice(), span));
                 }
@@ -58,7 +59,7 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
             return (res, range.end);
         }
         if until == ScanLimit::ContainerEnd && kind == TokenKind::BraceClose && opened && depth == 0 {
-            // A brace too many inside a line is not the closer.
+            // An extra brace in the middle of a line does not close the container.
             let rest = lexer.remainder().trim_start_matches([' ', '\t', '\r']);
             if first || rest.is_empty() || rest.starts_with("//") {
                 return (res, range.end);
@@ -81,7 +82,7 @@ fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Di
         diagnostics.push(Diagnostic::new(
             Code::BadNumber,
             span,
-            "number does not fit 64 bits",
+            "the number does not fit in 64 bits",
             "expected a value below 2^63",
         ));
     }
@@ -89,11 +90,16 @@ fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Di
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
     let shown: String = text.chars().take(8).flat_map(char::escape_debug).collect();
-    let res = Diagnostic::new(Code::BadToken, span, format!("`{shown}` begins no token"), "expected a token");
+    let res = Diagnostic::new(
+        Code::BadToken,
+        span,
+        format!("`{shown}` does not begin a token"),
+        "expected a token",
+    );
     if text.is_ascii() {
         res
     } else {
-        res.help("dumps hold plain ASCII: was the text pasted through an editor?")
+        res.help("check whether an editor changed the text: dumps contain only ASCII")
     }
 }
 
@@ -103,7 +109,7 @@ fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
     let at = span.start + text.find(bracket).unwrap_or(0) as u32;
     let place = Span { start: at, end: at + 1 };
     let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };
-    let message = format!("the {noun}'s `{bracket}` is never closed");
+    let message = format!("the `{bracket}` of the {noun} is never closed");
     Diagnostic::new(code, place, message, "opened here")
 }
 
@@ -126,7 +132,8 @@ pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> 
     Ok(())
 }
 
-/// A comment reaches to the end of its line, or, where a dump was folded into one line, over the closer's name.
+/// Skips a comment. It ends with its line, or, in a dump folded into one line, after the name that follows a
+/// closing brace.
 pub(super) fn comment(lexer: &mut Lexer<'_, TokenKind>) {
     const CLOSERS: [&str; 3] = [" %HostIrContainer", " %kernel_math", " %kernel"];
     let rest = lexer.remainder();
@@ -137,7 +144,7 @@ pub(super) fn comment(lexer: &mut Lexer<'_, TokenKind>) {
 
 const POSITION_HEADS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];
 
-/// The end of a parenthesised group after `from` that begins with one of `heads`.
+/// Returns the end of a parenthesized group after `from` that begins with one of `heads`.
 fn group_end(rest: &[u8], from: usize, heads: &[&str]) -> Option<usize> {
     let blanks = rest.get(from..)?.iter().take_while(|it| it.is_ascii_whitespace()).count();
     let tail = rest.get(from + blanks..)?;
@@ -168,7 +175,8 @@ fn next_char_boundary(text: &str, at: usize) -> usize {
     (at..text.len()).find(|it| text.is_char_boundary(*it)).unwrap_or(text.len())
 }
 
-/// The number of bytes up to and including the closer of `open`, or up to where it can no longer come.
+/// Returns the number of bytes up to and including the closing bracket of `open` and true, or the number of
+/// bytes after which that bracket can no longer follow and false.
 fn balanced_length(rest: &[u8], open: u8) -> (usize, bool) {
     const DEEPEST: usize = 256;
     let mut stack = [0u8; DEEPEST];

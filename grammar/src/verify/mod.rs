@@ -1,19 +1,19 @@
-//! Judges any program, wherever it came from, and reports every fault it finds.
+//! Verifies programs from any source and reports all errors.
 //!
-//! What is checked:
-//! * tensors are defined before they are read, and not read after Deallocate (`scope`);
-//! * named streams are captured before they are used (`scope`);
-//! * a Wait names work that is posted before it (`scope`);
-//! * coalescing brackets pair up and hold P2PCommunications only (`scope`);
-//! * predicates are boolean (`scope`);
-//! * teams are sets of ranks, roots are given where the type needs one and lie in the team (`teams`);
-//! * device and stream axes: each at most once a tensor, device extents as the mesh says (`sharding`);
-//! * ranks, constant extents and element types fit the operator's rule (`types`).
+//! The verifier checks that:
+//! * tensors are defined before they are read, and are not read after Deallocate (`check_read`);
+//! * named streams are captured before they are used (`check_streams`);
+//! * a Wait names work that is posted before it (`op`);
+//! * coalescing groups are paired and contain only P2PCommunications (`check_coalescing`);
+//! * predicates are boolean (`check_predicate`);
+//! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
+//! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
+//! * ranks, constant extents and element types satisfy the operator's type rule (`types`).
 //!
-//! What is not checked here, because it needs a rank or symbols: peers in range, symbolic extents, who reaches which
-//! collective. The planner and the simulator find those.
+//! Properties that depend on the rank or on symbols are not checked here: whether peers are in range,
+//! symbolic extents, and which ranks reach a collective. The planner and the simulator check those.
 //!
-//! Promise: a program without errors can be planned without looking for any of the faults above again.
+//! Guarantee: a program without errors can be planned without checking for any of the errors above again.
 
 mod types;
 
@@ -34,7 +34,7 @@ use crate::{
     words::CommunicationType,
 };
 
-/// All faults of a program, in the order of its text.
+/// Returns all errors and warnings of a program, in the order of its text.
 pub fn verify(program: &Program) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
@@ -66,9 +66,9 @@ struct Verifier<'p> {
     deallocated: HashSet<TensorId>,
     captured: HashSet<u32>,
     posted: HashSet<u32>,
-    /// The open StartCoalescing.
+    /// The StartCoalescing without its EndCoalescing so far.
     open_coalescing: Option<StmtId>,
-    /// Inputs of communications that other ranks' programs define.
+    /// Inputs of communications that only other ranks' programs define.
     defined_elsewhere: HashSet<TensorId>,
     diagnostics: Vec<Diagnostic>,
 }
@@ -127,7 +127,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// The reader makes no others; a pass could.
+    /// Checks that the operator has these attributes. The parser guarantees this; passes may violate it.
     fn check_attributes(&mut self, stmt: &OpStmt, span: Span) {
         let row = stmt.op.def();
         for (name, attr) in &stmt.attrs {
@@ -174,7 +174,7 @@ impl Verifier<'_> {
         if let (OpClass::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
             && !self.posted.contains(&number)
         {
-            let message = format!("nothing posted before has the number {number}");
+            let message = format!("no communication above has the number {number}");
             self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
         }
         if effect == OpClass::Communicate || stmt.op == Op::EndCoalescing {
@@ -187,8 +187,10 @@ impl Verifier<'_> {
         types::check(self.program, stmt, span, &mut self.diagnostics);
     }
 
-    /// Some dumps hold one rank's statements only (format survey, trap 17): what another rank gives to a communication
-    /// is defined nowhere in them. The planner finds out whether this rank would have to give it.
+    /// Returns the tensors that are inputs of communications but defined nowhere in the program.
+    ///
+    /// Some dumps contain only the statements of one rank (format survey, trap 17), so the input of another
+    /// rank is not defined. The planner checks whether this rank has to provide it.
     fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
@@ -216,7 +218,8 @@ impl Verifier<'_> {
         given
     }
 
-    /// Transfers find their handles by number.
+    /// Checks that the transfers listed in ShareMemHandles have numbers, by which transfers refer to their
+    /// handles.
     fn check_shared_transfers(&mut self, transfers: &[StmtId]) {
         for id in transfers {
             if matches!(&self.program.stmts[*id], Stmt::Op(it) if it.number.is_none()) {
@@ -233,20 +236,20 @@ impl Verifier<'_> {
         }
         let name = self.program.tensor_name(tensor);
         let (code, message) = match self.deallocated.contains(&tensor) {
-            true => (Code::UseAfterDeallocate, format!("`{name}` is used after Deallocate dropped it")),
+            true => (Code::UseAfterDeallocate, format!("`{name}` is used after it was deallocated")),
             false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
         };
         let mut fault = Diagnostic::new(code, span, message, "used here");
         let number = |it: TensorId| (self.program.tensors[it].number, self.program.tensors[it].unit);
         if let Some(other) = self.defined.iter().find(|it| number(**it) == number(tensor)) {
             fault = fault.help(format!(
-                "`{}` is another tensor than `{}`: one tensor is spelled alike everywhere",
+                "`{}` and `{}` are different tensors: spell a tensor identically at each use",
                 tensor_text(self.program, tensor),
                 tensor_text(self.program, *other)
             ));
         }
         self.diagnostics.push(fault);
-        // One report a name is enough.
+        // Report each tensor only once.
         self.defined.insert(tensor);
     }
 
@@ -259,8 +262,9 @@ impl Verifier<'_> {
                 format!("`{name}` is bound already: this ALLOCATE does nothing"),
                 "the long form skips bound names",
             );
-            self.diagnostics
-                .push(it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` for fresh storage"));
+            self.diagnostics.push(
+                it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` to allocate new storage"),
+            );
         }
     }
 
@@ -276,7 +280,7 @@ impl Verifier<'_> {
             self.error(
                 Code::UndefinedStream,
                 span,
-                format!("stream `s{number}` is used before GetCurrentStream captured it"),
+                format!("stream `s{number}` is used before GetCurrentStream captures it"),
                 "expected `Stream s = GetCurrentStream()` above",
             );
         }
@@ -294,7 +298,7 @@ impl Verifier<'_> {
             Expr::Int(_) | Expr::Float(..) => false,
         };
         if !boolean {
-            let message = format!("`{}` is not a truth value", expr_text(self.program, cond));
+            let message = format!("`{}` is not a boolean", expr_text(self.program, cond));
             self.error(Code::BadPredicate, span, message, "expected a comparison");
         }
     }
@@ -303,7 +307,12 @@ impl Verifier<'_> {
         let Some(team) = stmt.get(attr::TEAM) else { return };
         let distinct: HashSet<usize> = team.iter().copied().collect();
         if team.is_empty() || distinct.len() != team.len() {
-            self.error(Code::BadTeam, span, "a team is a set of ranks", "expected every rank once");
+            self.error(
+                Code::BadTeam,
+                span,
+                "a team must be a non-empty set of ranks",
+                "expected each rank once",
+            );
         }
         let Some(kind) = stmt.get(attr::TYPE) else { return };
         match (kind.is_rooted(), stmt.get(attr::ROOT)) {
@@ -318,7 +327,7 @@ impl Verifier<'_> {
                     self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
                 if let Some(root) = outside {
                     let message = format!("root {root} is not an index into a team of {}", team.len());
-                    self.error(Code::BadRoot, span, message, "roots count within the team, from 0");
+                    self.error(Code::BadRoot, span, message, "a root is an index into the team, from 0");
                 }
             }
             (false, None) => (),
@@ -327,7 +336,7 @@ impl Verifier<'_> {
             self.error(
                 Code::BadTeam,
                 span,
-                "SendRecv has a team of two",
+                "SendRecv requires a team of two",
                 "expected the sender and the receiver",
             );
         }
@@ -339,8 +348,8 @@ impl Verifier<'_> {
         let name = self.program.tensor_name(tensor);
         let devices: HashSet<usize> = it.mesh.devices.iter().copied().collect();
         if devices.len() != it.mesh.devices.len() {
-            let message = format!("the mesh of `{name}` holds a device twice");
-            self.error(Code::BadSharding, span, message, "expected every device once");
+            let message = format!("the mesh of `{name}` contains a device twice");
+            self.error(Code::BadSharding, span, message, "expected each device once");
         }
         let mut seen = HashSet::default();
         for id in &it.loop_domain {
@@ -353,7 +362,7 @@ impl Verifier<'_> {
                     "`{name}` has two axes with the parallel type of `{}`",
                     axis_text(self.program, *id)
                 );
-                self.error(Code::BadSharding, span, message, "expected one at most");
+                self.error(Code::BadSharding, span, message, "expected at most one");
             }
             if let ParallelType::Device(dim) = axis.parallel {
                 self.check_device_axis(&name, tensor, axis.extent, dim, span);
@@ -361,8 +370,10 @@ impl Verifier<'_> {
         }
     }
 
-    /// A number names one tensor: two spellings of it are two tensors, of which one lacks its value or its readers. Dumps
-    /// without element types number the tensors of each fusion by themselves.
+    /// Checks that each number belongs to one tensor.
+    ///
+    /// Two spellings of a number are two tensors, one of which then lacks its value or its readers. Dumps
+    /// without element types number the tensors of each fusion separately.
     fn check_unique_names(&mut self) {
         let mut named: HashMap<u32, TensorId> = HashMap::default();
         for second in tensors_in_text_order(self.program) {
@@ -374,7 +385,7 @@ impl Verifier<'_> {
                 continue;
             }
             let message = format!(
-                "two tensors are called `{}`: `{}` and `{}`",
+                "two tensors have the name `{}`: `{}` and `{}`",
                 self.program.tensor_name(second),
                 tensor_text(self.program, first),
                 tensor_text(self.program, second),
@@ -382,26 +393,26 @@ impl Verifier<'_> {
             let span = self.program.tensor_span(second);
             let it =
                 Diagnostic::new(Code::BadDomain, span, message, "expected the same text, or another number");
-            self.diagnostics.push(it.label(self.program.tensor_span(first), "the first of the name"));
+            self.diagnostics.push(it.label(self.program.tensor_span(first), "first tensor with this number"));
         }
     }
 
-    /// The results of a split or merge have the extents that its operands give them, as far as all are constants.
+    /// Checks that the results of splits and merges have the extents that their operands determine, if all
+    /// are constants.
     fn check_transforms(&mut self) {
         for tensor in tensors_in_text_order(self.program) {
             for transform in &self.program.tensors[tensor].domains.transforms {
                 let Some((axis, wanted)) = self.mismatched_extent(transform) else { continue };
                 let name = self.program.tensor_name(tensor);
                 let axis = axis_text(self.program, axis);
-                let message =
-                    format!("`{axis}` of `{name}` does not have the extent that its transform gives it");
+                let message = format!("the extent of `{axis}` of `{name}` does not match its transform");
                 let span = self.program.tensor_span(tensor);
                 self.error(Code::BadDomain, span, message, wanted);
             }
         }
     }
 
-    /// The result of a transform whose extent is wrong, with what is expected.
+    /// Returns the axis of a transform whose extent is wrong, and the expected extent.
     fn mismatched_extent(&self, transform: &Transform) -> Option<(AxisId, String)> {
         let extent = |axis: AxisId| self.program.constant(self.program.axes[axis].extent);
         let differs = |axis: AxisId, wanted: i64| {
@@ -436,7 +447,7 @@ impl Verifier<'_> {
         let mesh = &self.program.tensors[tensor].mesh;
         if mesh.is_empty() {
             if self.program.tensors[tensor].unit.is_none() {
-                let message = format!("`{name}` is sharded over devices and has no DeviceMesh");
+                let message = format!("`{name}` is sharded over devices but has no DeviceMesh");
                 self.error(Code::BadSharding, span, message, "expected ` (DeviceMesh{…})`");
             }
             return;
@@ -462,7 +473,7 @@ impl Verifier<'_> {
 }
 
 impl Attr {
-    /// The tensor, if it is one.
+    /// Returns the tensor, or `None` for other attributes.
     pub fn tensor(&self) -> Option<TensorId> {
         match self {
             Self::Tensor(id) => Some(*id),

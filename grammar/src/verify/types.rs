@@ -1,6 +1,6 @@
-//! The type rules: one function a `Rule`, on ranks, constant extents and element types.
+//! The type rules: one function for each `TypeRule`, which checks ranks, constant extents and element types.
 //!
-//! Extents are compared where both are constants; symbolic ones are compared when the plan binds them.
+//! Extents are compared if both are constants; symbolic extents are compared when the planner evaluates them.
 
 use crate::{
     attr,
@@ -18,7 +18,7 @@ use crate::{
 pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<Diagnostic>) {
     let mut ctx = Ctx { program, stmt, span, acc };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
-    // Of a scheduled fusion the text shows how its kernel loops, and no shape.
+    // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
         return;
     }
@@ -67,7 +67,7 @@ impl Ctx<'_, '_> {
         self.acc.push(Diagnostic::new(code, self.span, message, label));
     }
 
-    /// Both axes are constants and differ.
+    /// Returns whether both axes have constant extents that differ.
     fn unequal(&self, a: AxisId, b: AxisId) -> bool {
         matches!((self.constant(a), self.constant(b)), (Some(a), Some(b)) if a != b)
     }
@@ -93,11 +93,11 @@ impl Ctx<'_, '_> {
         if let Some((other, wrong)) = typed.iter().copied().find(|(_, it)| *it != dtype) {
             let (a, b) = (self.program.tensor_name(first), self.program.tensor_name(other));
             let message = format!("`{}`: `{a}` is {dtype} and `{b}` is {wrong}", self.stmt.op.name());
-            self.error(Code::TypeMismatch, message, "expected one element type");
+            self.error(Code::TypeMismatch, message, "expected equal element types");
         }
     }
 
-    /// The first operand has `more` dimensions more than the result.
+    /// Checks that the first operand has `more` dimensions more than the result.
     fn ranks(&mut self, args: &[TensorId], more: usize) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let (have, want) = (self.dims(first).len(), self.dims(out).len() + more);
@@ -108,11 +108,12 @@ impl Ctx<'_, '_> {
 
     fn rank_error(&mut self, tensor: TensorId, have: usize, want: usize) {
         let name = self.program.tensor_name(tensor);
-        let message = format!("`{}`: `{name}` has {have} dimensions where {want} fit", self.stmt.op.name());
-        self.error(Code::ShapeMismatch, message, "the numbers of logical axes do not fit");
+        let message =
+            format!("`{}`: `{name}` has {have} dimensions where {want} are expected", self.stmt.op.name());
+        self.error(Code::ShapeMismatch, message, "wrong number of logical axes");
     }
 
-    /// The dimensions of an operand that are the result's, each with its own.
+    /// Returns the pairs of corresponding dimensions of an operand and the result.
     fn mapped(&self, position: usize) -> Vec<(AxisId, AxisId)> {
         let args = self.stmt.tensor_operands();
         let (Some(arg), Some(out)) = (args.get(position), self.stmt.out_tensor()) else { return Vec::new() };
@@ -167,7 +168,7 @@ impl Ctx<'_, '_> {
     fn linear(&mut self, args: &[TensorId]) {
         let (&[x, weight, ref bias @ ..], Some(out)) = (args, self.stmt.out_tensor()) else { return };
         let (x_dims, w_dims) = (self.dims(x), self.dims(weight));
-        // A product split over devices along k leaves a device axis of partial sums.
+        // A product that is split over devices along k has a device axis of partial sums.
         let partial = |axis: &AxisId| self.program.is_partial(out, *axis);
         let out_dims: Vec<AxisId> = self.dims(out).into_iter().filter(|axis| !partial(axis)).collect();
         if w_dims.len() != 2 {
@@ -201,7 +202,7 @@ impl Ctx<'_, '_> {
         if let (&[.., _, k], &[.., k2, _]) = (&a_dims[..], &b_dims[..]) {
             self.equal_axes(a, k, b, k2);
             if out_dims.len() == a_dims.len().max(b_dims.len()) {
-                // Rows and columns; batches are compared where the plan binds them.
+                // Rows and columns only; the planner compares batch dimensions when their extents are known.
                 for (position, arg) in [(0, a), (1, b)] {
                     let pair = self.mapped(position).pop();
                     pair.into_iter().for_each(|(axis, its)| self.equal_axes(arg, axis, out, its));
@@ -218,7 +219,7 @@ impl Ctx<'_, '_> {
             self.rank_error(first, have, want);
         }
         if have == want {
-            // Reductions too, which are no dimensions.
+            // Includes reduction axes, which are not dimensions.
             let logical = self.program.tensors[out].domains.logical.iter().copied();
             self.equal_pairs(first, out, self.dims(first).into_iter().zip(logical).collect());
         }
@@ -231,7 +232,8 @@ impl Ctx<'_, '_> {
         self.equal_pairs(first, out, self.mapped(0));
     }
 
-    /// Axes that are one, of tensors of the container: in a HostUnit, numbers and extents are a kernel's.
+    /// Checks that paired axes have equal extents. Tensors of HostUnits are skipped: there, numbers and
+    /// extents are the kernel's.
     fn equal_pairs(&mut self, a: TensorId, b: TensorId, pairs: Vec<(AxisId, AxisId)>) {
         let is_unit = |tensor: TensorId| self.program.tensors[tensor].unit.is_some();
         let is_expanded = |axis: AxisId| self.program.axes[axis].expanded.is_some();
@@ -244,7 +246,8 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// One flag for each dimension of the wider side; the others are the dimensions of the narrower one.
+    /// Checks a broadcast or squeeze: one flag for each dimension of the wider side; the unflagged dimensions
+    /// are those of the narrower side.
     fn flags(&mut self, args: &[TensorId]) {
         let ends = (args.first().copied(), self.stmt.out_tensor(), self.stmt.get(attr::FLAGS));
         let (Some(arg), Some(out), Some(flags)) = ends else { return };
@@ -270,7 +273,7 @@ impl Ctx<'_, '_> {
         if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out)))
             && a != b
         {
-            let message = format!("`reshape`: {a} elements do not become {b}");
+            let message = format!("`reshape`: the operand has {a} elements and the result has {b}");
             self.error(Code::ShapeMismatch, message, "expected the same number of elements");
         }
     }
@@ -281,12 +284,12 @@ impl Ctx<'_, '_> {
         let it = &self.program.tensors[first].domains;
         if !it.logical.contains(&axis) {
             let message = format!(
-                "`{}`: `{}` is no logical axis of `{}`",
+                "`{}`: `{}` is not a logical axis of `{}`",
                 self.stmt.op.name(),
                 axis_text(self.program, axis),
                 self.program.tensor_name(first)
             );
-            return self.error(Code::ShapeMismatch, message, "expected one of its logical axes");
+            return self.error(Code::ShapeMismatch, message, "expected a logical axis of the operand");
         }
         if self.dims(first).contains(&axis) {
             self.ranks(args, 1);
@@ -318,7 +321,7 @@ impl Ctx<'_, '_> {
         self.equal_types(&[first, out]);
     }
 
-    /// The result has the shape that the operands give: its logical extents, whatever part of it a rank holds.
+    /// Checks that the result has the logical shape that the operands give, regardless of how it is sharded.
     fn generate(&mut self) {
         let Some(out) = self.stmt.out_tensor() else { return };
         let Some(shape) = self.stmt.generated_shape() else { return };
@@ -331,7 +334,7 @@ impl Ctx<'_, '_> {
             let (Some(have), Some(want)) = (self.constant(axis), p.constant(extent)) else { continue };
             if have != want {
                 let message = format!(
-                    "`{name}`: axis `{}` of `{}` has extent {have} and `{name}` makes {want}",
+                    "`{name}`: axis `{}` of `{}` has extent {have}, but `{name}` creates extent {want}",
                     axis_text(p, axis),
                     p.tensor_name(out)
                 );

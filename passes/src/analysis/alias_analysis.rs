@@ -1,6 +1,6 @@
-//! Which names may stand for the same storage.
+//! Computes which names may alias, that is, share storage.
 //!
-//! Invariant: names that ever share storage, in whatever order statements run, are in one class.
+//! Invariant: names that share storage in any execution order are in one class.
 
 use grammar::{
     for_each_tensor_use,
@@ -11,24 +11,24 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::bindings;
 
-/// Names in classes.
+/// A partition of names into alias classes (union-find).
 #[derive(Default)]
 pub(crate) struct AliasClasses {
-    /// Another name of the class; none where the name stands for the class.
+    /// The parent of a name in the forest. A representative has no parent.
     parents: FxHashMap<TensorId, TensorId>,
 }
 
-/// What units and kernels, whose bodies are not looked at, do with what they are given.
+/// What HostUnits and kernels do with their operands. Their bodies are not analyzed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpaqueCallModel {
-    /// They write into the storage of their outputs, which these have before the body runs.
+    /// They write into the storage of their outputs, which is allocated before the body runs.
     WriteOutputs,
-    /// They may hand it out again.
+    /// Their outputs may also alias their inputs.
     MayAlias,
 }
 
 impl AliasClasses {
-    /// Looks at all statements of a container.
+    /// Analyzes all statements of a container.
     pub(crate) fn of(program: &Program, body: BlockId, calls: OpaqueCallModel) -> Self {
         let mut this = Self::default();
         let bound = bindings::analyze_bindings(program).already_bound;
@@ -54,7 +54,7 @@ impl AliasClasses {
         }
     }
 
-    /// The class of a tensor, which all names on the way to it then lead to directly.
+    /// Returns the representative of a tensor, and makes all names on the path to it its direct children.
     fn compress_path(&mut self, tensor: TensorId) -> TensorId {
         let (class, mut at) = (self.alias_class(tensor), tensor);
         while at != class {
@@ -63,7 +63,7 @@ impl AliasClasses {
         class
     }
 
-    /// The name that stands for all that may share storage with `tensor`.
+    /// Returns the representative of all names that may share storage with `tensor`.
     pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
         let mut tensor = tensor;
         while let Some(parent) = self.parents.get(&tensor) {
@@ -73,11 +73,11 @@ impl AliasClasses {
     }
 }
 
-/// Whether an operator may make its results stand for the storage of its operands.
+/// Returns true if an operator may bind its results to the storage of its operands.
 fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bool {
     match it.op.def().class {
         OpClass::View | OpClass::Allocate => true,
-        // A result that has storage is copied into.
+        // A result that already has storage is copied into.
         OpClass::Compute => can_forward_operand(it.op.def().type_rule) && !is_bound && !is_concatenation(it),
         OpClass::HostUnit | OpClass::Opaque => calls == OpaqueCallModel::MayAlias,
         OpClass::Elementwise
@@ -90,12 +90,13 @@ fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bo
     }
 }
 
-/// Whether an operator copies several tensors into one: no name stands for all of them.
+/// Returns true if an operator copies several tensors into one, so that the result aliases none of them.
 fn is_concatenation(it: &OpStmt) -> bool {
     it.op == Op::Cat && Program::tensors_of(&it.args).count() > 1
 }
 
-/// Whether an operator under this rule may give its result's name to its operand's elements instead of copying them.
+/// Returns true if an operator with this type rule may bind its result to the operand's elements instead of
+/// copying them.
 pub(crate) fn can_forward_operand(rule: TypeRule) -> bool {
     match rule {
         TypeRule::Unchecked

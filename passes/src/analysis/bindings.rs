@@ -1,9 +1,11 @@
-//! Which names have storage, and which views are in effect, on every path to a statement.
+//! Computes which names are bound to storage, and which views are in effect, on every path to a statement.
 //!
-//! Names are bound as the planner binds them: a long ALLOCATE skips a bound name, an operator whose result is bound
-//! writes into it, `FOR i in axis` forgets in every iteration what `i` gave its meaning.
+//! The analysis follows the planner's rules. AllocateOnce has no effect on a bound name. An operator whose
+//! result is bound writes into the existing storage. Each iteration of `FOR i in axis` unbinds the names
+//! whose meaning depends on `i`.
 //!
-//! Invariant: an answer holds on every rank and in every iteration; where that is not certain, there is no answer.
+//! Invariant: a result holds on every rank and in every iteration. Where this is not certain, the analysis
+//! reports nothing.
 
 use grammar::{
     for_each_tensor_use,
@@ -12,21 +14,21 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What is certain about statements.
+/// Facts that are certain about statements.
 #[derive(Default)]
 pub(crate) struct BindingAnalysis {
-    /// Operators whose first result is bound already, on every rank that holds it.
+    /// Operators whose first result is already bound, on every rank that holds it.
     pub(crate) already_bound: FxHashSet<StmtId>,
-    /// Views whose result is that very view already.
+    /// Views whose result already is the same view.
     pub(crate) redundant_views: FxHashSet<StmtId>,
 }
 
-/// Looks at the statements of a container.
+/// Analyzes the statements of the program's container.
 pub(crate) fn analyze_bindings(program: &Program) -> BindingAnalysis {
     walk(program, &FxHashMap::default(), ProgramPoint::After).facts
 }
 
-/// Which of the names asked for are bound behind a statement, on every rank that holds them.
+/// Returns those of the requested names that are bound after the statement, on every rank that holds them.
 pub(crate) fn bound_after(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
@@ -34,7 +36,7 @@ pub(crate) fn bound_after(
     walk(program, asked, ProgramPoint::After).answers
 }
 
-/// As `bound_after`, before a statement.
+/// Returns those of the requested names that are bound before the statement, on every rank that holds them.
 pub(crate) fn bound_before(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
@@ -42,7 +44,7 @@ pub(crate) fn bound_before(
     walk(program, asked, ProgramPoint::Before).answers
 }
 
-/// Where to look, seen from a statement.
+/// The program point to query, relative to a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ProgramPoint {
     Before,
@@ -69,14 +71,14 @@ fn walk<'p>(
     walk
 }
 
-/// What a block can do to names.
+/// Names that a block may modify.
 #[derive(Default)]
 struct ModifiedNames {
-    /// Tensors that it writes, binds or drops.
+    /// Tensors that the block writes, binds or deallocates.
     tensors: FxHashSet<TensorId>,
-    /// Tensors that it drops.
+    /// Tensors that the block deallocates.
     dropped: FxHashSet<TensorId>,
-    /// Scalars that it gives values.
+    /// Scalars that the block assigns.
     symbols: FxHashSet<SymbolId>,
 }
 
@@ -124,18 +126,18 @@ enum Name {
 struct Walk<'p> {
     program: &'p Program,
     facts: BindingAnalysis,
-    /// Names to look at behind statements.
+    /// Names to query, by statement.
     asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
     place: ProgramPoint,
-    /// Those of them that are bound there.
+    /// The queried names that are bound there.
     answers: FxHashSet<(StmtId, TensorId)>,
-    /// Tensors that are bound here on every rank that holds them.
+    /// Tensors that are bound at the current point, on every rank that holds them.
     bound: FxHashSet<TensorId>,
-    /// Changes of `bound`, each with what was there before.
+    /// Changes to `bound`: the tensor, and whether it was bound before.
     journal: Vec<(TensorId, bool)>,
-    /// The last view of each name, with the names that it depends on as they were then.
+    /// The last view bound to each name, with the versions of the names that the view depended on.
     views: FxHashMap<TensorId, (StmtId, Vec<(Name, u32)>)>,
-    /// How often each name changed.
+    /// Number of changes of each name.
     versions: FxHashMap<Name, u32>,
 }
 
@@ -175,7 +177,7 @@ impl Walk<'_> {
                     return;
                 }
                 self.invalidate_operands(it);
-                // A rank without the operand does not bind the result.
+                // A rank that does not hold the operand does not bind the result.
                 if Program::tensors_of(&it.args).all(|arg| self.covers(arg, out)) {
                     self.set_bound(out, true);
                 }
@@ -207,7 +209,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether every rank that holds `part` holds `whole` too.
+    /// Returns true if every rank that holds `part` also holds `whole`.
     fn covers(&self, whole: TensorId, part: TensorId) -> bool {
         let (whole, part) = (&self.program.tensors[whole].mesh, &self.program.tensors[part].mesh);
         whole.is_empty() || !part.is_empty() && part.devices.iter().all(|rank| whole.contains(*rank))
@@ -221,7 +223,7 @@ impl Walk<'_> {
         self.journal.push((tensor, before));
     }
 
-    /// Takes back the changes of `bound` behind `mark`, and returns what they led to.
+    /// Undoes the changes to `bound` that follow `mark`, and returns the values that they had led to.
     fn roll_back(&mut self, mark: usize) -> FxHashMap<TensorId, bool> {
         let mut led_to = FxHashMap::default();
         for (tensor, before) in self.journal.split_off(mark).into_iter().rev() {
@@ -258,7 +260,7 @@ impl Walk<'_> {
     fn for_loop(&mut self, it: &For) {
         let mut touched = ModifiedNames::of(self.program, it.body);
         touched.symbols.insert(it.index);
-        // The state before an iteration is that before the loop or that behind another iteration.
+        // The state before an iteration is the state before the loop or after another iteration.
         let forgotten = if it.axis.is_some() { self.dependents(it) } else { FxHashSet::default() };
         for tensor in touched.dropped.iter().chain(&forgotten) {
             self.set_bound(*tensor, false);
@@ -268,13 +270,13 @@ impl Walk<'_> {
         self.block(it.body);
         let bounds = self.program.constant(it.start).zip(self.program.constant(it.stop));
         if bounds.is_none_or(|(start, stop)| start >= stop) {
-            // The body may run no time at all.
+            // The body may not execute at all.
             self.roll_back(mark);
         }
         self.invalidate(&touched);
     }
 
-    /// Forgets the views that a block may have ended or made.
+    /// Invalidates the views that a block may have replaced or changed.
     fn invalidate(&mut self, touched: &ModifiedNames) {
         touched.tensors.iter().for_each(|tensor| self.change(Name::Tensor(*tensor)));
         touched.symbols.iter().for_each(|symbol| self.change(Name::Symbol(*symbol)));
@@ -297,7 +299,8 @@ impl Walk<'_> {
         self.versions.get(&name).copied().unwrap_or_default()
     }
 
-    /// What a view's meaning depends on, as it is now: its two tensors and the scalars of its index.
+    /// Returns the names that a view depends on, each with its current version: its operands, its result and
+    /// the scalars of its index.
     fn names_of(&self, out: TensorId, it: &OpStmt) -> Vec<(Name, u32)> {
         let mut symbols = FxHashSet::default();
         it.scalars(&mut |expr| symbols_through(self.program, expr, &mut symbols));
@@ -317,7 +320,8 @@ impl Walk<'_> {
         same && names.iter().all(|(name, version)| self.version(*name) == *version)
     }
 
-    /// Tensors that a loop's index may give their meaning, directly or through scalars and other tensors.
+    /// Returns the tensors whose meaning may depend on a loop's index, directly or through scalars and other
+    /// tensors.
     fn dependents(&self, it: &For) -> FxHashSet<TensorId> {
         let program = self.program;
         let mut scalars = FxHashSet::from_iter([it.index]);
@@ -348,7 +352,7 @@ impl Walk<'_> {
     }
 }
 
-/// The symbols that an expression depends on, through definitions too.
+/// Collects the symbols that an expression depends on, directly or through definitions.
 pub(crate) fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
     let mut found = Vec::new();
     program.collect_symbols(expr, &mut found);

@@ -1,6 +1,6 @@
-//! Whether iterations of two loop bodies can change places.
+//! Decides whether iterations of two loop bodies may be reordered.
 //!
-//! Invariant: only what is certain counts; whatever is not known to be apart depends on each other.
+//! Invariant: accesses that are not known to be independent are treated as dependent.
 
 use std::collections::hash_map::Entry;
 
@@ -14,27 +14,28 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{loop_body::work_numbers, loop_carried::differs_per_iteration, name_uses::NameUses};
 
-/// What a body does to names.
+/// Accesses of a loop body, by name and by storage.
 pub(crate) struct BodySummary {
-    /// The names that it mentions.
+    /// The names that the body mentions.
     pub(crate) names: FxHashMap<TensorId, NameAccess>,
-    /// How it reaches storage, by class.
+    /// Accesses to storage, by alias class.
     accesses_by_class: FxHashMap<TensorId, FxHashSet<StorageAccess>>,
-    /// The numbers of what it posts or awaits.
+    /// Numbers of the communications that the body posts or waits for.
     works: FxHashSet<u32>,
-    /// Communications in it, and how many of them every rank posts in every iteration with the same peers.
+    /// The number of communications in the body, and the number of those that are collectives directly in the
+    /// body, which every rank posts in every iteration with the same peers.
     post_counts: (usize, usize),
 }
 
-/// How a body reaches the elements of a name.
+/// How a body accesses the elements of a name.
 pub(crate) struct NameAccess {
     reach: AccessRegion,
-    /// Whether it may give the name storage or a view.
+    /// True if the body may bind the name to storage or to a view.
     binds: bool,
     writes: bool,
 }
 
-/// Storage is reached in few ways, by however many names.
+/// An access to storage. Many names of an alias class usually share few distinct accesses.
 #[derive(PartialEq, Eq, Hash)]
 struct StorageAccess {
     reach: AccessRegion,
@@ -49,21 +50,22 @@ impl NameAccess {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum AccessRegion {
-    /// All of it, or nobody knows how much.
+    /// All elements, or an unknown part of them.
     Whole,
     /// Storage that the body allocates before it uses it.
     Fresh,
-    /// The same statement in both bodies reaches the same elements, and in other iterations others: a view of a tensor,
-    /// with its attributes.
+    /// A view of a tensor, with its attributes. The same statement in both bodies selects the same elements,
+    /// and other elements in every other iteration.
     Slice(Op, TensorId, Vec<(AttrName, Attr)>),
-    /// It only takes views of it.
+    /// The body only takes views of the name.
     Base,
 }
 
 impl BodySummary {
-    /// `None` where something stands in the body that keeps it from being merged.
+    /// Summarizes a loop body. Returns `None` if the body contains a statement that prevents merging.
     pub(crate) fn of(program: &Program, names: &NameUses, body: BlockId, around: &For) -> Option<Self> {
-        // Scalars that the body itself assigns: the loop's own body may have grown by many others.
+        // Only scalars that this body assigns count. The loop's own body may already contain several merged
+        // bodies.
         let around = &For { body, ..around.clone() };
         let mut this = Self {
             names: FxHashMap::default(),
@@ -98,7 +100,8 @@ impl BodySummary {
             Stmt::Let(..) => fits = false,
             Stmt::For(_) | Stmt::If(_) => (),
         });
-        // What is bound before anything else names it, by a statement of the body itself, is reached through that.
+        // A name that a top-level statement of the body binds before anything else mentions it is accessed as
+        // that statement defines it.
         let mut seen: FxHashSet<TensorId> = FxHashSet::default();
         let mut reached: Vec<(TensorId, AccessRegion)> = Vec::new();
         for stmt in program.block(body) {
@@ -140,7 +143,8 @@ impl BodySummary {
             seen.extend(named);
         }
         for (tensor, reach) in reached {
-            // A view of what the body itself binds is as good as unknown, since that is bound in every iteration.
+            // The base of a view must be fixed. If the body itself binds the base, the base differs between
+            // iterations and the region is unknown.
             let fixed = match &reach {
                 AccessRegion::Slice(_, base, _) => !results.contains(base),
                 AccessRegion::Whole | AccessRegion::Fresh | AccessRegion::Base => true,
@@ -149,7 +153,7 @@ impl BodySummary {
                 access.reach = reach;
             }
         }
-        // Names that operators bind are bound to who knows what.
+        // The region of a name that an operator binds is otherwise unknown.
         for (tensor, access) in &mut this.names {
             if access.reach == AccessRegion::Base && binders.contains_key(tensor) {
                 access.reach = AccessRegion::Whole;
@@ -164,7 +168,7 @@ impl BodySummary {
         fits.then_some(this)
     }
 
-    /// What the body does when it has taken in another one that is `independent` of it.
+    /// Adds the accesses of another body, for which `are_independent` holds, to this body.
     pub(crate) fn merge(&mut self, names: &NameUses, other: Self) {
         for (tensor, theirs) in other.names {
             match self.names.entry(tensor) {
@@ -192,7 +196,8 @@ impl BodySummary {
     }
 }
 
-/// What a statement makes of its result's name, where that is certain to be independent of other iterations.
+/// Returns the region that a statement binds its result to, if that region is certainly independent of other
+/// iterations.
 fn iteration_local_region(program: &Program, it: &OpStmt, around: &For) -> Option<AccessRegion> {
     match it.op.def().class {
         OpClass::Allocate => (it.op == Op::Allocate).then_some(AccessRegion::Fresh),
@@ -216,16 +221,16 @@ fn iteration_local_region(program: &Program, it: &OpStmt, around: &For) -> Optio
     }
 }
 
-/// Whether what the second body does in one iteration and the first in later ones can change places.
+/// Returns true if one iteration of the second body may be reordered with later iterations of the first body.
 ///
-/// Looks at every name of the second body once, however many the first one has.
+/// Visits each name of the second body once, so the cost does not depend on the number of names in the first.
 pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: &BodySummary) -> bool {
     let own = |access: &NameAccess| matches!(access.reach, AccessRegion::Fresh | AccessRegion::Slice(..));
-    // A name that one of them binds, both have to bind before they use it.
+    // If one body binds a name, both bodies must bind it before they use it.
     let renewed = |(tensor, y): (&TensorId, &NameAccess)| {
         one.names.get(tensor).is_none_or(|x| !(x.binds || y.binds) || own(x) && own(y))
     };
-    // Elements.
+    // Elements of storage.
     let apart = |x: &StorageAccess, y: &StorageAccess| {
         !(x.writes || y.writes)
             || [x, y].iter().any(|it| matches!(it.reach, AccessRegion::Fresh | AccessRegion::Base))
@@ -237,7 +242,8 @@ pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: 
             .get(class)
             .is_none_or(|mine| mine.iter().all(|x| theirs.iter().all(|y| apart(x, y))))
     };
-    // Transfers may match those of another iteration on another rank: in between, nothing else may be waited for.
+    // Transfers may match those of another iteration on another rank, so no other communication may be waited
+    // for in between.
     let ordered = [one, two].iter().all(|it| it.post_counts.0 == it.post_counts.1)
         || [one, two].iter().any(|it| it.post_counts.0 == 0);
     ordered
@@ -246,11 +252,11 @@ pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: 
         && two.accesses_by_class.iter().all(all_apart)
 }
 
-/// Tensors whose storage is their own: two of them never share elements.
+/// Tensors with storage of their own. Two of them never share elements.
 pub(crate) struct DisjointStorage(FxHashSet<TensorId>);
 
 impl DisjointStorage {
-    /// Inputs that no statement binds, and tensors that one ALLOCATE binds.
+    /// Collects the inputs that no statement binds, and the tensors that exactly one ALLOCATE binds.
     pub(crate) fn of(program: &Program) -> Self {
         let mut owners: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         let mut bound: FxHashSet<TensorId> = FxHashSet::default();
@@ -260,7 +266,7 @@ impl DisjointStorage {
                 let effect = it.op.def().class;
                 let plain = effect == OpClass::Allocate && it.get(attr::ALIAS).is_none();
                 for out in Program::tensors_of(&it.outs).filter(|_| effect != OpClass::Elementwise) {
-                    // An input that is bound, or what is bound twice, may be anything.
+                    // An input that is bound again, or a tensor that is bound twice, may alias anything.
                     let is_first = bound.insert(out) && !owners.contains(&out);
                     match is_first && plain {
                         true => owners.insert(out),
@@ -272,7 +278,7 @@ impl DisjointStorage {
         Self(owners)
     }
 
-    /// Whether two slices are of storage that two allocations, or the header, keep apart.
+    /// Returns true if the two regions are slices of different tensors with storage of their own.
     fn are_disjoint(&self, x: &AccessRegion, y: &AccessRegion) -> bool {
         match (x, y) {
             (AccessRegion::Slice(_, a, _), AccessRegion::Slice(_, b, _)) => {

@@ -1,4 +1,4 @@
-//! Dimensions of tensors that are one and the same through operators.
+//! Computes which dimensions of different tensors are equivalent through operators.
 
 use grammar::{
     DimMap, for_each_tensor_use,
@@ -12,29 +12,29 @@ use crate::analysis::{
     sharding::{Dim, Sharding},
 };
 
-/// The dimensions that operands and results of a program share; streams do not matter.
+/// Pairs of operand and result dimensions that are the same dimension. Stream parallelization is ignored.
 pub(crate) struct DimEquivalence {
     edges: Vec<Edge>,
-    /// Edges by tensor.
+    /// Indices of the edges of each tensor.
     of: FxHashMap<TensorId, Vec<usize>>,
     inputs: FxHashSet<TensorId>,
 }
 
-/// Tensors that share a dimension, index by index.
+/// Dimensions of several tensors that are equivalent, index by index.
 #[derive(Default)]
 pub(crate) struct EquivalentDims {
-    /// Which dimension of each tensor it is, in the order in which they were found.
+    /// The tensors with their equivalent dimension, in the order of discovery.
     pub(crate) dims: Vec<(TensorId, usize)>,
     at: FxHashMap<TensorId, usize>,
 }
 
 impl EquivalentDims {
-    /// The dimension of a tensor.
+    /// Returns the dimension of a tensor that belongs to this set.
     pub(crate) fn dim(&self, tensor: TensorId) -> Option<usize> {
         self.at.get(&tensor).copied()
     }
 
-    /// Whether a statement mentions one of the tensors.
+    /// Returns true if the statement mentions one of the tensors.
     pub(crate) fn is_mentioned_by(&self, program: &Program, stmt: StmtId) -> bool {
         let Stmt::Op(it) = &program.stmts[stmt] else { return false };
         let mut found = false;
@@ -49,7 +49,7 @@ impl EquivalentDims {
 }
 
 impl DimEquivalence {
-    /// Looks at the top-level statements.
+    /// Analyzes the top-level statements.
     pub(crate) fn of(program: &Program) -> Self {
         let edges = edges(program);
         let mut of: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
@@ -60,9 +60,10 @@ impl DimEquivalence {
         Self { edges, of, inputs: Program::tensors_of(&program.inputs).collect() }
     }
 
-    /// The tensors that share a dimension with dimension `dim` of `tensor` through top-level operators, as long as its
-    /// devices stay the same. Inputs of the program belong to it, but nothing is followed through them from one reader
-    /// to another. `Err`: a tensor that has the dimension twice.
+    /// Returns the dimensions that are equivalent to dimension `dim` of `tensor` through top-level operators
+    /// that leave its device axes unchanged. The set includes inputs of the program, but does not extend
+    /// through an input from one reader to another. `Err` holds a tensor that would belong to the
+    /// set with two dimensions.
     pub(crate) fn dims_equivalent_to(
         &self,
         tensor: TensorId,
@@ -133,7 +134,7 @@ fn edges(program: &Program) -> Vec<Edge> {
     edges
 }
 
-/// Whether a statement computes a result from operands.
+/// Returns true if a statement computes a result from operands.
 pub(crate) fn computes(it: &OpStmt) -> bool {
     match it.op.def().class {
         OpClass::Compute | OpClass::Elementwise => true,

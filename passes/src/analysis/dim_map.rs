@@ -1,4 +1,4 @@
-//! Which dimension of an operand is which dimension of the result, as passes ask for it.
+//! Maps dimensions of operands to dimensions of the result, with reshapes resolved by the tensors' shardings.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use grammar::{
 
 use crate::analysis::sharding::{Dim, Sharding};
 
-/// What the dimensions of the operand at `position` among `tensor_operands` are for the result; `None` where the operator moves
-/// elements in a way that is not told by dimensions.
+/// Returns the role in the result of each dimension of the operand at `position` among `tensor_operands`.
+/// Returns `None` if the operator moves elements in a way that a dimension map cannot express.
 pub(crate) fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<DimMap>> {
     match operand_map(program, stmt, position, &|it| program.constant(it))? {
         OperandMap::Dims(dims) => Some(dims),
@@ -21,13 +21,13 @@ pub(crate) fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Opti
     }
 }
 
-/// As `dim_map`, of all operands.
+/// Returns `dim_map` of all operands.
 pub(crate) fn dim_maps(program: &Program, stmt: &OpStmt) -> Option<Vec<Vec<DimMap>>> {
     (0..stmt.tensor_operands().len()).map(|at| dim_map(program, stmt, at)).collect()
 }
 
-/// What cuts the first dimension of a group cuts the first one of its counterpart, if it divides both; the others are needed
-/// whole.
+/// Maps the first dimension of each group whose extent is not 1 to that of its counterpart, if the number of
+/// parts of each of the two divides both extents. All other dimensions are required whole.
 fn reshape_dim_map(
     program: &Program,
     arg: TensorId,
@@ -57,13 +57,13 @@ fn reshape_dim_map(
     Some(maps)
 }
 
-/// The extent of a dimension.
+/// Returns the extent of a dimension.
 pub(crate) fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<ExprId> {
     let axis = program.dimensions(tensor).nth(dim)?;
     Some(program.axes[axis].expanded.unwrap_or(program.axes[axis].extent))
 }
 
-/// Whether a dimension counts partial sums over devices.
+/// Returns true if a dimension enumerates partial sums over devices.
 pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
     program.dimensions(tensor).nth(dim).is_some_and(|axis| program.is_partial(tensor, axis))
 }

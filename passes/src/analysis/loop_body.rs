@@ -1,4 +1,4 @@
-//! What an iteration of a loop does to names and to posted work.
+//! Computes what one iteration of a loop does to names and to posted communications.
 
 use grammar::{
     for_each_tensor_use,
@@ -7,14 +7,14 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
-/// What an iteration does first to a name.
+/// The first use of a name in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FirstUse {
-    /// Nothing, on some path.
+    /// There is no use on some path.
     Nothing,
-    /// It binds it, whatever it was bound to.
+    /// The iteration binds the name, regardless of what it was bound to.
     Binds,
-    /// Something that depends on what it is bound to.
+    /// The use depends on what the name is bound to.
     Uses,
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn first_use(program: &Program, block: BlockId, tensor: TensorId) -> 
         let first = match &program.stmts[*stmt] {
             Stmt::Op(it) => first_use_in_op(program, it, tensor),
             Stmt::Let(..) => FirstUse::Nothing,
-            // It may run no time.
+            // The inner loop may not execute at all.
             Stmt::For(it) => match first_use(program, it.body, tensor) {
                 FirstUse::Uses => FirstUse::Uses,
                 FirstUse::Nothing | FirstUse::Binds => FirstUse::Nothing,
@@ -54,7 +54,7 @@ fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse
     match (named, it.out_tensor() == Some(tensor)) {
         (false, _) => FirstUse::Nothing,
         (true, true) if it.op == Op::Allocate => FirstUse::Binds,
-        // A rank without the operand does not bind the view.
+        // A rank that does not hold the operand does not bind the view.
         (true, true)
             if effect == OpClass::View && args.all(|arg| arg != tensor && mesh(arg) == mesh(tensor)) =>
         {
@@ -64,7 +64,7 @@ fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse
     }
 }
 
-/// Whether every iteration binds the name and leaves it bound, on every rank that holds it.
+/// Returns true if every iteration binds the name and leaves it bound, on every rank that holds it.
 pub(crate) fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: TensorId) -> bool {
     let mut dropped = false;
     program.walk(body, &mut |stmt| {
@@ -82,7 +82,8 @@ pub(crate) fn is_bound_after_iteration(program: &Program, body: BlockId, tensor:
     !dropped && program.block(body).iter().any(binds)
 }
 
-/// The numbers whose work an iteration posts before it awaits it, on every path on which it awaits it.
+/// Returns the numbers of communications that an iteration posts before it waits for them, on every path with
+/// such a wait.
 pub(crate) fn iteration_local_works(program: &Program, body: BlockId) -> Vec<u32> {
     let mut walk = WorkPaths { program, path: Vec::new(), posts: Vec::new(), foreign: FxHashSet::default() };
     walk.block(body);
@@ -94,15 +95,15 @@ pub(crate) fn iteration_local_works(program: &Program, body: BlockId) -> Vec<u32
     own
 }
 
-/// What is around a statement inside a loop's body: predicates with the side, and bounds of loops.
+/// Conditions around a statement inside a loop's body: predicates with the side taken, and bounds of loops.
 type ControlPath = Vec<(ExprId, bool)>;
 
-/// Goes through a body and notes what posts and what awaits.
+/// Traversal of a body that records posts and waits.
 struct WorkPaths<'p> {
     program: &'p Program,
     path: ControlPath,
     posts: Vec<(u32, ControlPath)>,
-    /// Numbers that are awaited where no post is certain.
+    /// Numbers of communications that are waited for where a post is not certain.
     foreign: FxHashSet<u32>,
 }
 
@@ -112,7 +113,7 @@ impl WorkPaths<'_> {
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => self.op(it),
-                // A predicate that holds here need not be one that held before.
+                // A predicate that holds here may not have held before.
                 Stmt::Let(..) => self.foreign.extend(self.posts.iter().map(|(number, _)| *number)),
                 Stmt::For(it) => {
                     self.under((it.start, true), it.stop, it.body);
@@ -143,7 +144,8 @@ impl WorkPaths<'_> {
     }
 }
 
-/// The numbers of work that a statement names, and whether it only awaits it.
+/// Returns the numbers of communications that a statement names. The flag is true if the statement only waits
+/// for the communication.
 pub(crate) fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
     let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
     for (_, attr) in &it.attrs {

@@ -1,6 +1,7 @@
-//! Whether the iterations of a loop may run at the same time.
+//! Decides whether the iterations of a loop may run concurrently.
 //!
-//! Invariant: "yes" is certain; where it is not, the answer names what may be in the way.
+//! Invariant: the absence of a dependence is certain. Otherwise, the analysis returns a dependence that may
+//! exist.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -16,24 +17,24 @@ use crate::analysis::{
     memory_effects::{MemoryEffects, upward_exposed_names},
 };
 
-/// Why iterations have to run one after the other.
+/// A dependence that forces iterations to run one after the other.
 pub(crate) enum LoopCarriedDep {
-    /// What one of them writes to the tensor's storage, another may read or write.
+    /// One iteration may read or write storage of the tensor that another one writes.
     Storage(TensorId, StmtId),
-    /// One of them may wait for what another posted.
+    /// One iteration may wait for a communication that another one posted.
     Work(u32, StmtId),
 }
 
-/// Which part of which storage a name stands for in an iteration.
+/// The part of storage that a name stands for in one iteration.
 #[derive(Clone, PartialEq)]
 enum IterationRegion {
     /// Storage that the iteration allocates.
     IterationLocal,
-    /// An index of another name's axis, a different one in every iteration.
+    /// One index along an axis of another name, different in every iteration.
     Slice(TensorId, Op, Option<usize>, ExprId),
 }
 
-/// How a statement uses storage.
+/// An access of a statement to storage.
 struct Access {
     region: Option<IterationRegion>,
     write: bool,
@@ -41,17 +42,18 @@ struct Access {
     stmt: StmtId,
 }
 
-/// How often each name is mentioned in the program.
+/// Number of mentions of each name in the program.
 pub(crate) struct MentionCounts(FxHashMap<TensorId, usize>);
 
 impl MentionCounts {
-    /// Counts.
+    /// Counts the mentions in the program's container.
     pub(crate) fn of(program: &Program) -> Self {
         Self(program.body.map(|body| mention_counts(program, body)).unwrap_or_default())
     }
 }
 
-/// What is in the way of running the iterations of a loop at the same time, if anything may be.
+/// Returns a dependence that may prevent the iterations of a loop from running concurrently, or `None` if
+/// there is none.
 pub(crate) fn loop_carried_dep(
     program: &Program,
     storage: &MemoryEffects,
@@ -65,7 +67,8 @@ pub(crate) fn loop_carried_dep(
     work_dep(program, it).or_else(|| storage_dep(program, storage, all, it))
 }
 
-/// A Wait that comes before the post, or without one, waits for another iteration's.
+/// Returns a dependence through a communication. A Wait that comes before the post, or that has no post in
+/// the body, waits for the communication of another iteration.
 fn work_dep(program: &Program, it: &For) -> Option<LoopCarriedDep> {
     let mut posts: FxHashMap<u32, usize> = FxHashMap::default();
     let mut waits: Vec<(u32, usize, StmtId)> = Vec::new();
@@ -119,7 +122,7 @@ fn storage_dep(
     })
 }
 
-/// The names that every iteration binds anew before it uses them, with what it binds them to.
+/// Returns the names that every iteration binds before it uses them, with the region that each is bound to.
 fn iteration_regions(
     program: &Program,
     all: &MentionCounts,
@@ -140,7 +143,7 @@ fn iteration_regions(
     let stale = upward_exposed_names(program, it.body, &binding);
     let mut parts: FxHashMap<TensorId, IterationRegion> = FxHashMap::default();
     let mut unclear: FxHashSet<TensorId> = FxHashSet::default();
-    // Names that the loop binds change within it: no base to count indices of.
+    // A name that the loop binds changes within the loop, so it cannot be the base of a slice.
     let mut bound: FxHashSet<TensorId> = FxHashSet::default();
     program.walk(it.body, &mut |id| {
         if let Stmt::Op(op) = &program.stmts[id] {
@@ -165,10 +168,10 @@ fn iteration_regions(
             },
             OpClass::Compute if aliases.contains(&id) => match arg.and_then(|arg| parts.get(&arg)) {
                 Some(part) => Some(part.clone()),
-                // All of what it is a view of.
+                // The copy stands for all of its source.
                 None => return,
             },
-            // A copy to a name without storage of its own.
+            // A copy to a name that may not have storage of its own.
             OpClass::Compute if stale.contains(&out) && can_forward_operand(op.op.def().type_rule) => {
                 unclear.insert(out);
                 return;
@@ -199,8 +202,9 @@ fn iteration_regions(
     parts
 }
 
-/// Copies to names that have no storage, in this iteration and in every other: nothing else in the program mentions them
-/// but the statements up to a Deallocate in the same block. Such a name is a view of what is copied.
+/// Returns the copies whose result has no storage of its own, in this iteration or any other: nothing else in
+/// the program mentions the name except statements up to a Deallocate in the same block. Such a name is an
+/// alias of the copied tensor.
 fn aliasing_copies(program: &Program, all: &MentionCounts, block: BlockId) -> FxHashSet<StmtId> {
     let mut found = FxHashSet::default();
     add_aliasing_copies(program, block, &all.0, &mut found);
@@ -242,8 +246,8 @@ fn add_aliasing_copies(
     }
 }
 
-/// Names that every iteration drops and nothing outside of the loop binds: in an iteration, a long ALLOCATE finds them
-/// without storage.
+/// Returns the names that every iteration deallocates and that nothing outside the loop mentions.
+/// AllocateOnce allocates such a name in every iteration.
 fn deallocated_each_iteration(program: &Program, all: &MentionCounts, it: &For) -> FxHashSet<TensorId> {
     let mut dropped: FxHashSet<TensorId> = FxHashSet::default();
     for stmt in program.block(it.body) {
@@ -259,7 +263,7 @@ fn deallocated_each_iteration(program: &Program, all: &MentionCounts, it: &For) 
     dropped
 }
 
-/// How often a block mentions names.
+/// Counts how often a block mentions each name.
 fn mention_counts(program: &Program, block: BlockId) -> FxHashMap<TensorId, usize> {
     let mut counts = FxHashMap::default();
     program.walk(block, &mut |stmt| {
@@ -270,7 +274,7 @@ fn mention_counts(program: &Program, block: BlockId) -> FxHashMap<TensorId, usiz
     counts
 }
 
-/// What a reduction writes to one root: a rank is the root in one iteration at most.
+/// Returns the region that a Reduce writes on its root rank. A rank is the root in at most one iteration.
 fn reduce_root_region(
     program: &Program,
     it: &For,
@@ -286,12 +290,13 @@ fn reduce_root_region(
     differs_per_iteration(program, it, root).then_some(IterationRegion::Slice(tensor, op.op, None, root))
 }
 
-/// The part of `base` that a view picks, if no two iterations pick the same.
+/// Returns the region of `base` that a view selects, if no two iterations select the same one.
 fn view_region(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Option<IterationRegion> {
     let index = op.get(attr::INDEX).or_else(|| op.get(attr::STREAM_INDEX))?;
     let mut dim = None;
     if let Some(axis) = op.get(attr::AXIS) {
-        // A reduction is no dimension, and of one with extent 1 every index picks the same.
+        // A reduction axis is not a dimension. Along an axis of extent 1, every index selects the same
+        // element.
         dim = Some(program.dimensions(base).position(|it| it == axis)?);
         let Axis { parallel, extent, .. } = program.axes[axis];
         let several = extent == it.stop || program.constant(extent).is_some_and(|extent| extent > 1);
@@ -302,7 +307,7 @@ fn view_region(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Opti
     differs_per_iteration(program, it, index).then_some(IterationRegion::Slice(base, op.op, dim, index))
 }
 
-/// Whether no two iterations of a loop give an index the same value.
+/// Returns true if no two iterations of a loop give an index the same value.
 pub(crate) fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool {
     let mut symbols = FxHashSet::default();
     symbols_through(program, index, &mut symbols);
@@ -340,7 +345,7 @@ pub(crate) fn differs_per_iteration(program: &Program, it: &For, index: ExprId) 
     }
 }
 
-/// A symbol's definition, as far as definitions lead; any other expression.
+/// Follows the definitions of a symbol to the end. Returns any other expression unchanged.
 fn resolve_definition(program: &Program, mut expr: ExprId) -> ExprId {
     while let Expr::Symbol(symbol) = &program.exprs[expr]
         && let Some(definition) = program.definitions.get(symbol)
@@ -350,7 +355,7 @@ fn resolve_definition(program: &Program, mut expr: ExprId) -> ExprId {
     expr
 }
 
-/// By how much an expression grows when `index` grows by one, if that is always the same.
+/// Returns by how much an expression grows when `index` grows by one, if that is a constant.
 fn step_per_iteration(program: &Program, expr: ExprId, index: SymbolId) -> Option<i64> {
     let expr = resolve_definition(program, expr);
     match &program.exprs[expr] {

@@ -1,7 +1,7 @@
-//! What statements do to storage, and which storage posted works use.
+//! Computes which storage statements read and write, and which storage posted communications use.
 //!
-//! Invariant: the answers hold for every order in which statements may run: names that ever share storage count as one,
-//! and a branch or loop does whatever any statement inside may do.
+//! Invariant: the results hold for every execution order of the statements. Names that may share storage
+//! count as one name, and a branch or a loop has the effects of every statement inside it.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -17,14 +17,14 @@ use crate::analysis::{
     blocks::any_stmt,
 };
 
-/// Which names may stand for the same storage, and which storage posted works use.
+/// Alias classes of names, and the storage that posted communications use.
 #[derive(Default)]
 pub(crate) struct MemoryEffects {
     sharing: AliasClasses,
     works: FxHashMap<u32, ReadWriteSet>,
 }
 
-/// Storage that something reads and writes, by representative name.
+/// Storage that is read and written, by the representative name of its alias class.
 #[derive(Clone, Default)]
 pub(crate) struct ReadWriteSet {
     pub(crate) reads: FxHashSet<TensorId>,
@@ -32,7 +32,7 @@ pub(crate) struct ReadWriteSet {
 }
 
 impl ReadWriteSet {
-    /// Whether the order of the two matters.
+    /// Returns true if the two sets conflict, so that their order matters.
     pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
         !self.writes.is_disjoint(&other.writes)
             || !self.writes.is_disjoint(&other.reads)
@@ -45,35 +45,36 @@ impl ReadWriteSet {
     }
 }
 
-/// What a statement, and what is inside it, does.
+/// Effects of a statement and of all statements nested in it.
 #[derive(Default)]
 pub(crate) struct StmtEffects {
-    /// What it reads and writes; a communication does so when it is posted, and its Wait does so again.
+    /// Storage that the statement reads and writes. A communication accesses its storage when it is posted,
+    /// and its Wait accesses the same storage again.
     pub(crate) accesses: ReadWriteSet,
-    /// Names that it mentions in any way.
+    /// Names that the statement mentions in any way.
     pub(crate) names: FxHashSet<TensorId>,
-    /// Names that it may bind or drop.
+    /// Names that the statement may bind or deallocate.
     pub(crate) binds: FxHashSet<TensorId>,
-    /// Names that it drops.
+    /// Names that the statement deallocates.
     pub(crate) deallocates: FxHashSet<TensorId>,
-    /// Scalars that it looks at, through definitions too.
+    /// Scalars that the statement reads, directly or through definitions.
     pub(crate) symbols: FxHashSet<SymbolId>,
-    /// Scalars that it gives values.
+    /// Scalars that the statement assigns.
     pub(crate) assigns: FxHashSet<SymbolId>,
-    /// Numbers of works that it posts.
+    /// Numbers of the communications that the statement posts.
     pub(crate) posts: FxHashSet<u32>,
-    /// Numbers of works that it waits for.
+    /// Numbers of the communications that the statement waits for.
     pub(crate) waits: FxHashSet<u32>,
-    /// Whether it chooses, captures or joins streams.
+    /// True if the statement sets, queries or synchronizes streams.
     pub(crate) uses_streams: bool,
-    /// Whether it may block the host.
+    /// True if the statement may block the host.
     pub(crate) may_block_host: bool,
-    /// Whether it posts data movement between ranks, or brackets it.
+    /// True if the statement posts a communication, or starts or ends a coalesced group.
     pub(crate) communicates: bool,
 }
 
 impl MemoryEffects {
-    /// Looks at a container's statements.
+    /// Analyzes the statements of the program's container.
     pub(crate) fn of(program: &Program) -> Self {
         let Some(body) = program.body else { return Self::default() };
         let mut storage = Self {
@@ -84,12 +85,12 @@ impl MemoryEffects {
         storage
     }
 
-    /// The name that stands for all that may share storage with `tensor`.
+    /// Returns the representative of all names that may share storage with `tensor`.
     pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
         self.sharing.alias_class(tensor)
     }
 
-    /// What the works of a number use from when they are posted until they are waited for.
+    /// Returns the storage that communications with this number use between the post and the wait.
     pub(crate) fn work_accesses(&self, number: u32) -> ReadWriteSet {
         self.works.get(&number).cloned().unwrap_or_default()
     }
@@ -150,14 +151,14 @@ impl MemoryEffects {
         };
     }
 
-    /// What a statement does.
+    /// Returns the effects of a statement.
     pub(crate) fn effects(&self, program: &Program, stmt: StmtId) -> StmtEffects {
         let mut effects = StmtEffects::default();
         self.add_effects(program, stmt, &mut effects);
         effects
     }
 
-    /// What several statements do.
+    /// Returns the combined effects of several statements.
     pub(crate) fn all_effects(&self, program: &Program, stmts: &[StmtId]) -> StmtEffects {
         let mut effects = StmtEffects::default();
         stmts.iter().for_each(|stmt| self.add_effects(program, *stmt, &mut effects));
@@ -225,7 +226,8 @@ impl MemoryEffects {
     }
 }
 
-/// The scalars that a statement itself looks at, not those inside it; indices of streams included.
+/// Collects the scalars that a statement itself reads, indices of streams included. Nested statements are not
+/// visited.
 pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<SymbolId>) {
     match &program.stmts[stmt] {
         Stmt::Op(it) => {
@@ -247,8 +249,9 @@ pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<Sy
     }
 }
 
-/// Names that an iteration of `body` may use as an earlier one, or what came before the loop, left them: some path to
-/// a use does not pass a statement for which `binds` names them first.
+/// Returns the names whose uses in `body` may be upward-exposed: on some path to a use, the iteration has not
+/// passed a statement for which `binds` returns the name. Such a use sees what an earlier iteration, or the
+/// code before the loop, left in the name.
 pub(crate) fn upward_exposed_names(
     program: &Program,
     body: BlockId,
@@ -273,7 +276,7 @@ fn upward_exposed_in(
                 for_each_tensor_use(program, it, &mut |tensor, mode| {
                     let result =
                         matches!(mode, AccessMode::Write | AccessMode::Bind) && fresh.contains(&tensor);
-                    // The long form looks at whether the name is bound, and at nothing else.
+                    // AllocateOnce only tests whether the name is bound. It does not read the name.
                     let looks = it.op == Op::AllocateOnce && it.out_tensor() == Some(tensor);
                     if !result && !looks && !bound.contains(&tensor) {
                         stale.insert(tensor);
@@ -303,7 +306,8 @@ fn upward_exposed_in(
     bound
 }
 
-/// The names whose elements a statement certainly writes, all of them, on every rank that comes to it and holds them.
+/// Returns the tensors all of whose elements the statement certainly writes, on every rank that executes it
+/// and holds them.
 pub(crate) fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
     let mut filled = Vec::new();
@@ -322,8 +326,9 @@ pub(crate) fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<Tens
     filled
 }
 
-/// The place for an ALLOCATE that has to come before the statement at `at`, which uses it. Storage is made on the current
-/// stream: if the statement chooses streams of its own, they have to fork behind it.
+/// Returns the index at which to insert an ALLOCATE for the statement at `at`, which uses the storage. The
+/// current stream allocates the storage. If the statement switches streams, the allocation is therefore
+/// placed before the GetCurrentStream that precedes it, from which those streams fork.
 pub(crate) fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
     let stmts = program.block(block);
     let op = |stmt: StmtId| match &program.stmts[stmt] {
@@ -335,7 +340,7 @@ pub(crate) fn allocation_index(program: &Program, block: BlockId, at: usize) -> 
     if chooses { fork().unwrap_or(at) } else { at }
 }
 
-/// Whether a loop between these bounds certainly has an iteration.
+/// Returns true if a loop with these bounds certainly executes at least one iteration.
 pub(crate) fn has_iterations(
     program: &Program,
     start: grammar::ir::ExprId,

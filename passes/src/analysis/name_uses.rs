@@ -1,6 +1,6 @@
-//! Who names, binds and writes which storage, over a whole container.
+//! Records which statements mention, bind and write which names, over a whole container.
 //!
-//! Invariant: every statement counts, wherever it stands; the order of statements is not looked at.
+//! Invariant: every statement counts, wherever it is nested. The order of statements is ignored.
 
 use grammar::{
     for_each_tensor_use,
@@ -11,22 +11,22 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::alias_analysis::{AliasClasses, OpaqueCallModel};
 
-/// What statements do to names.
+/// Uses of names by statements.
 #[derive(Default)]
 pub(crate) struct NameUses {
     sharing: AliasClasses,
-    /// Statements that mention a tensor, in the order of the text.
+    /// Statements that mention a tensor, in textual order.
     mentions: FxHashMap<TensorId, Vec<(StmtId, AccessMode)>>,
-    /// Statements that write a class.
+    /// Statements that write an alias class.
     writers: FxHashMap<TensorId, FxHashSet<StmtId>>,
-    /// Classes that the header's tensors belong to.
+    /// Alias classes of the tensors in the header.
     io_classes: FxHashSet<TensorId>,
-    /// Where each operator stands.
+    /// Position of each operator in textual order.
     pub(crate) position: FxHashMap<StmtId, usize>,
 }
 
 impl NameUses {
-    /// Looks at all statements of a container.
+    /// Analyzes all statements of a container.
     pub(crate) fn of(program: &Program, body: BlockId) -> Self {
         let mut this =
             Self { sharing: AliasClasses::of(program, body, OpaqueCallModel::MayAlias), ..Self::default() };
@@ -45,33 +45,33 @@ impl NameUses {
         this
     }
 
-    /// The class of a tensor's storage.
+    /// Returns the alias class of a tensor's storage.
     pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
         self.sharing.alias_class(tensor)
     }
 
-    /// Whether the header lists a name of this storage.
+    /// Returns true if the header lists a name of this storage.
     pub(crate) fn is_program_io(&self, tensor: TensorId) -> bool {
         self.io_classes.contains(&self.alias_class(tensor))
     }
 
-    /// The statements that write a tensor's storage, under any name.
+    /// Returns the statements that write a tensor's storage under any name.
     pub(crate) fn writers(&self, tensor: TensorId) -> impl Iterator<Item = StmtId> {
         self.writers.get(&self.alias_class(tensor)).into_iter().flatten().copied()
     }
 
-    /// What mentions each tensor, in the order of the text.
+    /// Returns each tensor with the statements that mention it, in textual order.
     pub(crate) fn uses_by_tensor(&self) -> impl Iterator<Item = (TensorId, &[(StmtId, AccessMode)])> {
         self.mentions.iter().map(|(tensor, mentions)| (*tensor, mentions.as_slice()))
     }
 
-    /// What mentions a tensor, in the order of the text.
+    /// Returns the statements that mention a tensor, in textual order.
     pub(crate) fn uses_of(&self, tensor: TensorId) -> &[(StmtId, AccessMode)] {
         self.mentions.get(&tensor).map_or(&[], Vec::as_slice)
     }
 }
 
-/// How many statements write each tensor, of those that count.
+/// Counts the statements that write each tensor, among those for which `counts` returns true.
 pub(crate) fn write_counts(
     program: &Program,
     counts: &dyn Fn(&OpStmt) -> bool,

@@ -1,4 +1,5 @@
-//! The order in which the text of a program mentions things.
+//! Collects the tensors, axes, scalars, streams and communications of a program in the order in which its
+//! text mentions them.
 
 use grammar::{
     ir::{
@@ -10,32 +11,32 @@ use grammar::{
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What there is, in the order in which the text mentions it.
+/// Everything that a program mentions, in textual order.
 pub(crate) struct MentionOrder<'p> {
     pub(crate) program: &'p Program,
-    /// The unit whose text is read.
+    /// The HostUnit whose text is being visited; `None` for the container.
     pub(crate) namespace: Option<UnitId>,
     pub(crate) tensors: IndexSet<TensorId>,
-    /// Axes with their namespaces; of those that print the same, the first.
+    /// Axes, each with its namespace. Of axes that print the same, only the first is kept.
     pub(crate) axes: IndexSet<AxisId>,
     pub(crate) axis_spaces: FxHashMap<AxisId, Option<UnitId>>,
     /// Axes by namespace and number.
     pub(crate) by_number: FxHashMap<(Option<UnitId>, u32), Vec<AxisId>>,
-    /// The axes that have to get smaller numbers than one.
+    /// For an axis, the axes that must get smaller numbers than it.
     pub(crate) smaller: FxHashMap<AxisId, Vec<AxisId>>,
     pub(crate) streams: IndexSet<u32>,
     pub(crate) works: IndexSet<NumberedWork>,
     pub(crate) symbols: IndexMap<SymbolId, Option<UnitId>>,
-    /// The container's scalars that the program gives values.
+    /// Scalars of the container that the program assigns or defines.
     pub(crate) defined: FxHashSet<SymbolId>,
-    /// Those that have a value where the text is read.
+    /// Number of assignments in scope at the current position, by scalar.
     pub(crate) known: FxHashMap<SymbolId, usize>,
-    /// Scalars that are used where they have none.
+    /// Scalars that are used where no value is in scope.
     pub(crate) free: FxHashSet<SymbolId>,
     pub(crate) definitions: IndexSet<SymbolId>,
 }
 
-/// What shares the counter of posted work.
+/// An entity that takes its number from the counter of posted communications.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum NumberedWork {
     Posted(u32),
@@ -63,7 +64,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    // ---- what the text mentions
+    // ---- mentions in the text
 
     pub(crate) fn block(&mut self, block: BlockId) {
         let program = self.program;
@@ -166,7 +167,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    /// The first axis that prints as this one does.
+    /// Returns the first axis that prints as this one does.
     fn same_axis(&mut self, axis: AxisId) -> AxisId {
         let it = &self.program.axes[axis];
         self.axis_spaces.entry(axis).or_insert(self.namespace);
@@ -193,7 +194,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    /// The scalars of an expression that is evaluated elsewhere.
+    /// Collects the scalars of an expression that is evaluated elsewhere.
     fn mention(&mut self, expr: ExprId) -> Vec<SymbolId> {
         let mut symbols = Vec::new();
         self.program.collect_symbols(expr, &mut symbols);
@@ -203,7 +204,7 @@ impl<'p> MentionOrder<'p> {
         symbols
     }
 
-    /// The axes of a permuted result keep the order of their numbers.
+    /// Records that renumbering must preserve the relative order of the axis numbers of a permuted result.
     fn keep_order(&mut self, tensor: TensorId) {
         let program = self.program;
         let mut axes: Vec<AxisId> = program.dimensions(tensor).collect();
@@ -216,13 +217,13 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    /// Definitions in the order in which the statements, and then each other, use them; those that a definition needs
-    /// stand before it.
+    /// Collects the definitions in the order in which statements, and then other definitions, use them. A
+    /// definition comes after the definitions that it uses.
     pub(crate) fn definitions(&mut self) {
         let program = self.program;
         let used: Vec<SymbolId> = self.symbols.keys().chain(program.definitions.keys()).copied().collect();
         for symbol in used {
-            // Nested as deep as they depend on each other: the stack is on the heap.
+            // Definitions may nest deeply, so this traversal keeps an explicit stack.
             let mut stack = vec![symbol];
             while let Some(top) = stack.last().copied() {
                 let Some(value) = program.definitions.get(&top) else {
@@ -248,7 +249,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    /// What only `Domains:` mentions.
+    /// Collects what only the `Domains:` section mentions.
     pub(crate) fn domains(&mut self) {
         let program = self.program;
         for tensor in self.tensors.clone() {

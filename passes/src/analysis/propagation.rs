@@ -1,4 +1,4 @@
-//! How shardings go through an operator: from the result to the operands, and back.
+//! Propagates shardings through an operator, from the result to the operands and back.
 
 use grammar::{
     DimMap, ResultDim,
@@ -12,15 +12,15 @@ use crate::analysis::{
     sharding::{Dim, DimPiece, Sharding},
 };
 
-/// What an operator needs of each operand for its result to be spread as `goal` says.
+/// Returns the sharding that an operator needs of each operand to produce a result sharded as `goal`.
 pub(crate) fn operand_shardings(
     program: &Program,
     args: &[TensorId],
     maps: &[Vec<DimMap>],
     goal: &Sharding,
 ) -> Vec<Sharding> {
-    // A product whose result counts partial sums has its summed axis on the devices that they are counted over. Partial sums that
-    // an operand counts already are a dimension as any other.
+    // If a matmul's result enumerates partial sums, its reduction axis is sharded over the same devices.
+    // Partial sums that an operand already enumerates are an ordinary dimension.
     let is_mapped = |at: usize| maps.iter().flatten().any(|map| *map == DimMap::Parallel(at));
     let mut dims = goal.dims.iter().enumerate();
     let partial = dims.find(|(at, dim)| dim.partial && !is_mapped(*at));
@@ -33,7 +33,7 @@ pub(crate) fn operand_shardings(
     )
 }
 
-/// As `needs`, with the axes that the operator sums over cut as `summed` says.
+/// Like `operand_shardings`, with the reduction axes of the operator split into the pieces `summed`.
 pub(crate) fn operand_shardings_with_reduction(
     program: &Program,
     args: &[TensorId],
@@ -56,12 +56,13 @@ pub(crate) fn operand_shardings_with_reduction(
     args.iter().zip(maps).map(|(arg, maps)| need(arg, maps)).collect()
 }
 
-/// Whether every device has what is needed of each operand.
+/// Returns true if every device already holds what the operator needs of each operand.
 pub(crate) fn is_local(program: &Program, from: &[Sharding], needs: &[Sharding]) -> bool {
     from.iter().zip(needs).all(|(from, need)| reshard::step(program, from, need) == Some(ReshardStep::Local))
 }
 
-/// How the result is spread if no operand moves; `None` where they do not agree.
+/// Returns the sharding of the result if no operand is resharded, or `None` if the operands' shardings are
+/// incompatible.
 pub(crate) fn local_result_sharding(
     from: &[Sharding],
     maps: &[Vec<DimMap>],
@@ -69,7 +70,7 @@ pub(crate) fn local_result_sharding(
 ) -> Option<Sharding> {
     let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
     let mesh = spread.next()?;
-    // Partial sums are counted where the result says.
+    // The result alone decides where partial sums are enumerated.
     if spread.any(|it| it != mesh) || goal.dims.iter().any(|dim| dim.partial) {
         return None;
     }
@@ -86,15 +87,15 @@ pub(crate) fn local_result_sharding(
             }
         }
     }
-    // One device axis spreads one dimension, and there is one stream.
+    // A device axis can shard only one dimension, and there is only one stream axis.
     let all: Vec<ParallelType> =
         result.dims.iter().flat_map(|dim| &dim.pieces).map(|it| it.parallel).collect();
     let is_twice = |at: usize| all[..at].contains(&all[at]);
     (!(0..all.len()).any(is_twice)).then_some(result)
 }
 
-/// The result's sharding without the pieces that an operator cannot compute by themselves: a slice, a reshape, a cat or a
-/// scan across them.
+/// Returns `goal` without device pieces in the dimensions that the operator cannot compute piecewise, such as
+/// those of a slice, a reshape, a cat or a scan.
 pub(crate) fn computable_sharding(
     program: &Program,
     it: &OpStmt,

@@ -1,15 +1,15 @@
-//! From one sharding to another: single steps, each of them one kind of communication, and chains of steps.
+//! Decomposes resharding into steps, each of which is one kind of communication.
 //!
 //! | step | from | to |
 //! |---|---|---|
-//! | Local | any | the same devices have the same elements, or more |
-//! | Slice | any | more pieces inside those that there are, same devices: each takes its part of what it has |
+//! | Local | any | the same devices hold the same elements, or more |
+//! | Slice | any | more pieces inside the existing ones, same devices: each takes a part of what it holds |
 //! | Broadcast | replicated | replicated on other devices |
-//! | Allgather | a dimension on devices | that piece gone, same mesh |
-//! | Gather | a dimension on devices | replicated on other devices |
-//! | Scatter | replicated | a dimension on other devices |
-//! | AllToAll | a dimension on devices | another dimension on them, same mesh |
-//! | SendRecv | any | the same on a mesh of the same shape |
+//! | Allgather | a sharded dimension | that piece removed, same mesh |
+//! | Gather | a sharded dimension | replicated on other devices |
+//! | Scatter | replicated | a dimension sharded over other devices |
+//! | AllToAll | a sharded dimension | another dimension sharded over the same devices, same mesh |
+//! | SendRecv | any | the same sharding on a mesh of the same shape |
 
 use std::sync::Arc;
 
@@ -17,50 +17,50 @@ use grammar::ir::{DeviceDim, Mesh, Program};
 
 use crate::analysis::sharding::{Dim, Sharding};
 
-/// A step of resharding that is one kind of communication.
+/// A resharding step that is one kind of communication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ReshardStep {
-    /// Every device of the result has what it needs.
+    /// Every device of the result already holds what it needs.
     Local,
-    /// Every device of the result has what it needs, and more: it takes its part, and nothing is sent.
+    /// Every device of the result holds what it needs and more. It takes its part without communication.
     Slice,
-    /// One device has everything, and gives it to all of the result's.
+    /// One device holds the whole tensor and sends it to all devices of the result.
     Broadcast,
-    /// The innermost piece of dimension `dim` goes.
+    /// The innermost piece of dimension `dim` is removed.
     Allgather {
         /// The dimension.
         dim: usize,
-        /// The devices that it was spread over.
+        /// The device axis that it was sharded over.
         device: DeviceDim,
     },
-    /// All pieces come to each device of the result.
+    /// Each device of the result receives all pieces.
     Gather {
         /// The dimension.
         dim: usize,
-        /// The devices that it is spread over.
+        /// The device axis that it is sharded over.
         device: DeviceDim,
     },
-    /// A new innermost piece of dimension `dim`.
+    /// A new innermost piece of dimension `dim` is added.
     Scatter {
         /// The dimension.
         dim: usize,
-        /// The devices that it will be spread over.
+        /// The device axis that it will be sharded over.
         device: DeviceDim,
     },
-    /// The innermost piece of `from` becomes the innermost one of `to`.
+    /// The innermost piece of `from` becomes the innermost piece of `to`.
     AllToAll {
-        /// The dimension that was spread.
+        /// The dimension that was sharded.
         from: usize,
-        /// The dimension that will be.
+        /// The dimension that will be sharded.
         to: usize,
-        /// The devices.
+        /// The device axis.
         device: DeviceDim,
     },
-    /// Each device gives its part to the one at its place in another mesh.
+    /// Each device sends its part to the device at the same position of another mesh.
     SendRecv,
 }
 
-/// The step that leads from one sharding to the other, if it is one; streams do not matter.
+/// Returns the step from one sharding to the other, if a single step suffices. Streams are ignored.
 pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
     let (from, to) = (from.without_streams(), to.without_streams());
     let aligned = from.dims.len() == to.dims.len()
@@ -99,7 +99,7 @@ pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<
     }
 }
 
-/// The shardings on the way, the last one included; each is one step from the one before.
+/// Returns the shardings after each step, `to` included.
 pub(crate) fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
     let mut path = Vec::new();
     let mut now = from.without_streams();
@@ -110,7 +110,7 @@ pub(crate) fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sh
         } else {
             let whole = Sharding { mesh: now.mesh.clone(), dims: now.dims.iter().map(unsharded).collect() };
             append_steps_within_mesh(program, &mut now, &whole, &mut path);
-            // Straight to the goal where one step leads there, else to its devices first.
+            // Goes directly to the goal if one step suffices, else first to the goal's devices.
             now = match step(program, &whole, &goal) {
                 Some(_) => goal.clone(),
                 None => whole.on_mesh(goal.mesh.clone()),
@@ -121,18 +121,18 @@ pub(crate) fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sh
     if now.mesh == goal.mesh {
         append_steps_within_mesh(program, &mut now, &goal, &mut path);
     }
-    // The last one carries the streams of the goal; without it there was one step only.
+    // The last sharding carries the streams of the goal. If the path was empty, there is only this step.
     path.pop();
     path.push(to.clone());
     path
 }
 
-/// A dimension without pieces.
+/// Returns the dimension without any pieces.
 fn unsharded(dim: &Dim) -> Dim {
     Dim { pieces: Vec::new(), partial: false, unit_device_axis: None, ..dim.clone() }
 }
 
-/// Whether each part of `to` is one range of the part of `from` that the same device has.
+/// Returns true if each device's part of `to` is one contiguous range of its part of `from`.
 fn is_slice(program: &Program, from: &Sharding, to: &Sharding) -> bool {
     let takes = |(a, b): (&Dim, &Dim)| {
         let (have, want) = (a.device_splits(program), b.device_splits(program));
@@ -141,13 +141,14 @@ fn is_slice(program: &Program, from: &Sharding, to: &Sharding) -> bool {
     from.dims.len() == to.dims.len() && from.dims.iter().zip(&to.dims).all(takes)
 }
 
-/// Whether each device has one range of a dimension: no stream is outside of it.
+/// Returns true if each device holds one contiguous range of a dimension, which requires that no stream piece
+/// is outside a device piece.
 fn is_range(dim: &Dim) -> bool {
     dim.without_streams().pieces.iter().all(|piece| piece.device().is_some())
 }
 
-/// The innermost piece of `to` that `from` lacks, and its dimension, where they differ in nothing else: what a reduce-scatter
-/// adds to its sum.
+/// Returns the dimension and the device axis of the innermost piece that `to` has and `from` lacks, if they
+/// differ in nothing else. This is the piece that a reduce-scatter adds to an all-reduce.
 pub(crate) fn scattered_piece(
     program: &Program,
     from: &Sharding,
@@ -160,7 +161,7 @@ pub(crate) fn scattered_piece(
     }
 }
 
-/// Steps within a mesh, one device piece each.
+/// Appends the steps within a mesh. Each step moves one device piece, or takes slices.
 fn append_steps_within_mesh(
     program: &Program,
     now: &mut Sharding,
@@ -177,7 +178,8 @@ fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Shar
     let pairs =
         || now.dims.iter().zip(&goal.dims).map(|(a, b)| (a.device_splits(program), b.device_splits(program)));
     let mut next = now.clone();
-    // What costs nothing comes first, and makes less to send: a part of what every device has.
+    // Slices come first. They need no communication, and reduce the amount that later steps send: each device
+    // takes a part of what all devices hold.
     let is_free = |device: &DeviceDim| now.dims.iter().all(|dim| dim.devices().all(|it| it != *device));
     for (dim, (have, want)) in pairs().enumerate().filter(|(_, (have, want))| want.starts_with(have)) {
         let free = want[have.len()..].iter().take_while(|(device, _)| is_free(device)).count();
@@ -190,7 +192,7 @@ fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Shar
     if next != *now {
         return Some(next);
     }
-    // Only the innermost piece of a dimension can go.
+    // Only the innermost piece of a dimension can be removed.
     if let Some((dim, (have, _))) = pairs().enumerate().find(|(_, (have, want))| !want.starts_with(have)) {
         let (device, _) = have.last()?;
         next.dims[dim].pieces = now.dims[dim].pieces_through_device(have.len() - 1);
@@ -208,7 +210,7 @@ fn move_piece(program: &Program, now: &Sharding, goal: &Sharding) -> Option<Shar
     Some(next)
 }
 
-/// The step between two shardings on one mesh.
+/// Returns the step between two shardings on one mesh.
 fn step_within_mesh(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
     match difference(program, from, to)? {
         (Some((dim, device)), None) => Some(ReshardStep::Allgather { dim, device }),
@@ -220,10 +222,11 @@ fn step_within_mesh(program: &Program, from: &Sharding, to: &Sharding) -> Option
     }
 }
 
-/// A dimension and the devices of a piece of it.
+/// A dimension and the device axis of one of its pieces.
 type DimOnDevice = (usize, DeviceDim);
 
-/// The innermost piece that only `from` has, and the one that only `to` has; `None` where they differ in more.
+/// Returns the innermost piece that only `from` has and the innermost piece that only `to` has, or `None` if
+/// the shardings differ in more.
 fn difference(
     program: &Program,
     from: &Sharding,
@@ -253,7 +256,7 @@ fn only_piece(sharding: &Sharding) -> Option<(usize, DeviceDim)> {
     pieces.next().filter(|_| pieces.next().is_none())
 }
 
-/// Whether a mesh has one dimension, or others of extent 1 only.
+/// Returns true if at most one dimension of the mesh has an extent above 1.
 fn is_one_dimensional(mesh: &Arc<Mesh>) -> bool {
     mesh.shape.iter().filter(|extent| **extent > 1).count() <= 1
 }

@@ -1,8 +1,8 @@
-//! How tensors are spread over devices and streams, dimension by dimension.
+//! Describes how tensors are sharded over devices and streams, dimension by dimension.
 //!
-//! A dimension (a logical axis that is no reduction) is cut into pieces, outermost first: `iS0{24}` that was split by
-//! `ideviceIdx.x2{4}` has one device piece of 4, and what is left inside, 6, is serial. A dimension that *is* the device
-//! axis has that piece and nothing inside.
+//! A dimension is a logical axis that is not a reduction. It is split into pieces, outermost first. `iS0{24}`
+//! that is split by `ideviceIdx.x2{4}` has one device piece of 4; the remaining inner extent of 6 is serial.
+//! A dimension that *is* the device axis has that piece and no inner extent.
 
 use std::sync::Arc;
 
@@ -10,76 +10,78 @@ use grammar::ir::{
     Axis, AxisId, AxisKind, DeviceDim, ExprId, Mesh, ParallelType, Program, TensorId, Transform,
 };
 
-/// A tensor's dimensions and where they are.
+/// The dimensions of a tensor and how they are sharded.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Sharding {
-    /// Empty: every rank.
+    /// The devices; an empty mesh means every rank.
     pub(crate) mesh: Arc<Mesh>,
     /// The dimensions in memory order.
     pub(crate) dims: Vec<Dim>,
 }
 
-/// A dimension.
+/// A dimension of a sharded tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Dim {
-    /// Extent of the whole.
+    /// Extent of the whole dimension.
     pub(crate) extent: ExprId,
     /// Iteration or broadcast.
     pub(crate) kind: AxisKind,
-    /// Whether it counts partial sums over devices (`ideviceIdx.x22{2}rf`).
+    /// True if the dimension enumerates partial sums over devices (`ideviceIdx.x22{2}rf`).
     pub(crate) partial: bool,
-    /// The devices that it counts partial sums over where there is one only: they do not spread it.
+    /// The device axis over which the dimension enumerates partial sums, if the mesh has one device along it.
+    /// Such an axis does not shard the dimension.
     pub(crate) unit_device_axis: Option<DeviceDim>,
-    /// What it is cut into, outermost first; the rest inside is serial.
+    /// The pieces of the dimension, outermost first. The remaining inner extent is serial.
     pub(crate) pieces: Vec<DimPiece>,
 }
 
-/// One cut of a dimension.
+/// One outer split of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DimPiece {
-    /// Devices or streams.
+    /// The device axis or the stream that the piece is parallelized over.
     pub(crate) parallel: ParallelType,
-    /// How many.
+    /// The number of parts.
     pub(crate) count: ExprId,
-    /// Whether it counts from the rank's own coordinate on.
+    /// True if the index is counted from the rank's own coordinate.
     pub(crate) swizzled: bool,
 }
 
 impl Dim {
-    /// A dimension that every rank has whole.
+    /// Returns a dimension that every rank holds whole.
     pub(crate) fn whole(extent: ExprId) -> Self {
         Self { extent, kind: AxisKind::Iteration, partial: false, unit_device_axis: None, pieces: Vec::new() }
     }
 
-    /// The device pieces, outermost first.
+    /// Returns the device axes of the pieces, outermost first.
     pub(crate) fn devices(&self) -> impl DoubleEndedIterator<Item = DeviceDim> {
         self.pieces.iter().filter_map(|piece| piece.device())
     }
 
-    /// The stream piece.
+    /// Returns the stream piece.
     pub(crate) fn stream(&self) -> Option<&DimPiece> {
         self.pieces.iter().find(|piece| piece.parallel == ParallelType::Stream)
     }
 
-    /// The first piece that is no device's.
+    /// Returns the first piece that is not a device piece.
     pub(crate) fn first_non_device_piece(&self) -> Option<&DimPiece> {
         self.pieces.iter().find(|piece| piece.device().is_none())
     }
 
-    /// The same dimension, whole on every device.
+    /// Returns the same dimension, whole on every device.
     pub(crate) fn without_devices(&self) -> Self {
         let pieces = self.pieces.iter().copied().filter(|piece| piece.device().is_none());
         Self { pieces: pieces.collect(), partial: false, ..self.clone() }
     }
 
-    /// The same dimension without its streams, but for one outside a device axis: that decides which elements a device
-    /// has.
+    /// Returns the same dimension without stream pieces, except those outside a device piece, because they
+    /// decide which elements a device holds.
     pub(crate) fn without_streams(&self) -> Self {
         let last = self.pieces.iter().rposition(|piece| piece.device().is_some());
         Self { pieces: self.pieces[..last.map_or(0, |at| at + 1)].to_vec(), ..self.clone() }
     }
 
-    /// The pieces as far as the device axis of this number, counted from 1; none for 0.
+    /// Returns the pieces up to and including the device piece with this number, counted from 1. Returns no
+    /// pieces for 0.
     pub(crate) fn pieces_through_device(&self, number: usize) -> Vec<DimPiece> {
         let mut devices = 0;
         let mut pieces = self.pieces.clone();
@@ -91,7 +93,8 @@ impl Dim {
         pieces
     }
 
-    /// The device axes, outermost first, each with the number of parts that it and all outside it make.
+    /// Returns the device axes, outermost first, each with the number of parts that it and all pieces outside
+    /// it make.
     pub(crate) fn device_splits(&self, program: &Program) -> Vec<(DeviceDim, ExtentProduct)> {
         let mut outer = Vec::new();
         let mut steps = Vec::new();
@@ -104,7 +107,7 @@ impl Dim {
 }
 
 impl DimPiece {
-    /// The devices that it is spread over.
+    /// Returns the device axis that the piece is parallelized over.
     pub(crate) fn device(&self) -> Option<DeviceDim> {
         match self.parallel {
             ParallelType::Device(dim) => Some(dim),
@@ -114,7 +117,8 @@ impl DimPiece {
 }
 
 impl Sharding {
-    /// How a tensor is spread; `None` where a dimension is cut in another way than outermost first, or merged.
+    /// Returns how a tensor is sharded, or `None` if a dimension is merged or has a serial piece outside
+    /// another piece.
     pub(crate) fn of(program: &Program, tensor: TensorId) -> Option<Self> {
         let mesh = program.tensors[tensor].mesh.clone();
         let spread = |axis: &AxisId| {
@@ -127,7 +131,7 @@ impl Sharding {
             if is_spread {
                 collect_axis_pieces(program, tensor, axis, &mut pieces)?;
             }
-            // A mesh of one device along an axis does not spread it.
+            // A mesh with one device along an axis does not shard the axis.
             let spreads =
                 |piece: &DimPiece| piece.device().is_none_or(|dim| mesh.is_empty() || mesh.extent(dim) > 1);
             let serial = pieces.iter().position(|it| it.parallel == ParallelType::Serial);
@@ -148,33 +152,33 @@ impl Sharding {
         Some(Self { mesh: mesh.clone(), dims: dims.collect::<Option<_>>()? })
     }
 
-    /// Every rank of `mesh` has everything.
+    /// Returns a sharding under which every rank of `mesh` holds the whole tensor.
     pub(crate) fn replicated(mesh: Arc<Mesh>, extents: impl IntoIterator<Item = ExprId>) -> Self {
         Self { mesh, dims: extents.into_iter().map(Dim::whole).collect() }
     }
 
-    /// Whether no device has less than all.
+    /// Returns true if every device holds the whole tensor.
     pub(crate) fn is_replicated(&self) -> bool {
         self.dims.iter().all(|dim| dim.devices().next().is_none())
     }
 
-    /// The same without streams.
+    /// Returns the same sharding without streams.
     pub(crate) fn without_streams(&self) -> Self {
         Self { mesh: self.mesh.clone(), dims: self.dims.iter().map(Dim::without_streams).collect() }
     }
 
-    /// The same on other devices.
+    /// Returns the same sharding on another mesh.
     pub(crate) fn on_mesh(self, mesh: Arc<Mesh>) -> Self {
         Self { mesh, ..self }
     }
 
-    /// Whether each device has the same elements of both dimensions.
+    /// Returns true if each device holds the same elements of both dimensions.
     pub(crate) fn are_aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
         a.device_splits(program) == b.device_splits(program)
     }
 }
 
-/// The leaves that an axis became, slowest first.
+/// Collects the leaf axes that an axis was split into, slowest first.
 fn collect_axis_pieces(
     program: &Program,
     tensor: TensorId,
@@ -201,12 +205,12 @@ fn collect_axis_pieces(
 
 // ---- extents
 
-/// Whether two extents are certainly the same.
+/// Returns true if two extents are certainly equal.
 pub(crate) fn same_extent(program: &Program, a: ExprId, b: ExprId) -> bool {
     a == b || matches!((program.constant(a), program.constant(b)), (Some(a), Some(b)) if a == b)
 }
 
-/// A product of extents, in one form for all orders.
+/// A product of extents, normalized so that the order of factors does not matter.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ExtentProduct {
     constant: i64,

@@ -1,4 +1,4 @@
-//! Where the statements of a container are, seen from the blocks around them.
+//! Computes the path of nested blocks to each statement of a container.
 
 use grammar::{
     for_each_tensor_use,
@@ -6,16 +6,16 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The blocks around a statement, outermost first, each with the index of what leads to the statement.
+/// The blocks around a statement, outermost first, each with the index of the statement that leads to it.
 pub(crate) type StmtPath = Vec<(BlockId, usize)>;
 
-/// Where everything is.
+/// The paths of all statements of a container.
 #[derive(Default)]
 pub(crate) struct StmtPaths {
     pub(crate) paths: FxHashMap<StmtId, StmtPath>,
     /// Statements of the container, in program order.
     pub(crate) order: Vec<StmtId>,
-    /// Blocks that are bodies of loops.
+    /// Blocks that are loop bodies.
     loops: FxHashSet<BlockId>,
     /// Statements that mention a name.
     pub(crate) uses: FxHashMap<TensorId, Vec<StmtId>>,
@@ -54,7 +54,7 @@ impl StmtPaths {
         }
     }
 
-    /// The innermost block that holds all these statements, as the depth of their paths.
+    /// Returns the depth, in the paths, of the innermost block that contains all these statements.
     pub(crate) fn common_depth(&self, stmts: &[StmtId]) -> usize {
         let Some(first) = stmts.first().and_then(|it| self.paths.get(it)) else { return 0 };
         let mut depth = first.len();
@@ -64,7 +64,7 @@ impl StmtPaths {
         depth.saturating_sub(1)
     }
 
-    /// The body of the innermost loop around the block at `depth`, as a depth.
+    /// Returns the depth of the innermost loop body that contains the block at `depth`, or is that block.
     pub(crate) fn enclosing_loop_depth(&self, stmt: StmtId, depth: usize) -> Option<usize> {
         let path = self.paths.get(&stmt)?;
         (0..=depth).rev().find(|at| path.get(*at).is_some_and(|(block, _)| self.loops.contains(block)))
@@ -74,7 +74,8 @@ impl StmtPaths {
         self.paths.get(&stmt)?.get(depth).map(|(block, _)| *block)
     }
 
-    /// The first and the last index, in the block at `depth`, of what leads to these statements.
+    /// Returns the smallest and the largest index, in the block at `depth`, of the statements that lead to
+    /// `stmts`.
     pub(crate) fn index_range(&self, stmts: &[StmtId], depth: usize) -> Option<(usize, usize)> {
         let indices = || stmts.iter().filter_map(|it| Some(self.paths.get(it)?.get(depth)?.1));
         indices().min().zip(indices().max())

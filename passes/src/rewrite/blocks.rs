@@ -1,4 +1,4 @@
-//! Rewrites the statement lists of a program, innermost first.
+//! Rewrites the statement lists of a program, innermost blocks first.
 
 use grammar::{
     codes::Severity,
@@ -8,20 +8,20 @@ use grammar::{
 
 use crate::analysis::blocks::inner_blocks;
 
-/// What becomes of a statement.
+/// The edit of a statement.
 pub(crate) enum StmtEdit {
-    /// It stays as it is.
+    /// Keeps the statement unchanged.
     Keep,
-    /// It stays, and was changed in place.
+    /// Keeps the statement, which was changed in place.
     Changed,
-    /// It goes.
+    /// Removes the statement.
     Remove,
-    /// The statements of this block take its place.
+    /// Replaces the statement by the statements of this block.
     Splice(BlockId),
 }
 
-/// Asks `edit` about every statement of a block, those of inner blocks before the one that holds them. Says whether
-/// anything changed.
+/// Calls `edit` for every statement of a block, after the statements nested in it, and applies the edits.
+/// Returns true if anything changed.
 pub(crate) fn rewrite(
     program: &mut Program,
     block: BlockId,
@@ -46,16 +46,17 @@ pub(crate) fn rewrite(
     changed
 }
 
-/// The fault of a program that became constant: what stood for any index or rank hid it from the verifier.
+/// Returns the first error of the verifier. After values become constant, the verifier may find errors that a
+/// symbolic index or rank had hidden.
 pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
     let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
     Some(match fault.help {
         Some(_) => fault,
-        None => fault.help("the program runs into this as it is; correct it first"),
+        None => fault.help("correct the program first; this error does not come from the pass"),
     })
 }
 
-/// Removes loops and branches without statements, and ELSEs without statements.
+/// Removes loops, branches and ELSE blocks that contain no statements. Returns true if anything changed.
 pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
     rewrite(program, block, &mut |program, stmt| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
@@ -73,12 +74,12 @@ pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool
     })
 }
 
-/// What a statement becomes: `None` for itself.
+/// Returns the statements that replace a statement, or `None` to keep it.
 pub(crate) type Expander<'e> =
     dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
 
-/// Replaces statements of a block, and of the blocks inside, by others: `expand` returns them, or `None` to keep one.
-/// Says whether anything changed.
+/// Replaces statements of a block and of all nested blocks by those that `expand_one` returns. Returns true
+/// if anything changed.
 pub(crate) fn expand(
     program: &mut Program,
     block: BlockId,

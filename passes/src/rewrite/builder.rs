@@ -1,6 +1,6 @@
-//! New names, values and statements, for passes that add code.
+//! Creates names, values and statements for passes that add code.
 //!
-//! Invariant: a number handed out here is not used by anything else in the program.
+//! Invariant: a number returned here is not used by anything else in the program.
 
 use grammar::{
     arena::Arena,
@@ -25,7 +25,7 @@ pub(crate) struct IrBuilder {
 }
 
 impl IrBuilder {
-    /// Numbers that the program does not use.
+    /// Returns a builder whose numbers the program does not use.
     pub(crate) fn of(program: &Program) -> Self {
         let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse().ok());
         let named = |stream: &Stream| match stream {
@@ -47,12 +47,12 @@ impl IrBuilder {
         }
     }
 
-    /// A serial axis.
+    /// Creates a serial axis.
     pub(crate) fn axis(&mut self, program: &mut Program, extent: ExprId) -> AxisId {
         self.axis_of(program, AxisKind::Iteration, ParallelType::Serial, extent)
     }
 
-    /// An axis of any kind.
+    /// Creates an axis of any kind.
     pub(crate) fn axis_of(
         &mut self,
         program: &mut Program,
@@ -74,13 +74,13 @@ impl IrBuilder {
         })
     }
 
-    /// The same axis under another number.
+    /// Copies an axis under a new number.
     pub(crate) fn axis_like(&mut self, program: &mut Program, axis: AxisId) -> AxisId {
         let copy = Axis { number: next(&mut self.axis), ..program.axes[axis].clone() };
         program.axes.push(copy)
     }
 
-    /// A tensor with the type and mesh of `like`, and other domains.
+    /// Creates a tensor with the element type and mesh of `like` and the given domains.
     pub(crate) fn tensor_like(
         &mut self,
         program: &mut Program,
@@ -98,7 +98,7 @@ impl IrBuilder {
         )
     }
 
-    /// The same tensor under another number, with axes of its own.
+    /// Copies a tensor under a new number, with axes of its own.
     pub(crate) fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
         let Tensor { memory, loop_domain: loops, domains, .. } = program.tensors[like].clone();
         let mut known: FxHashMap<AxisId, AxisId> = FxHashMap::default();
@@ -123,18 +123,18 @@ impl IrBuilder {
         self.tensor_like(program, like, memory, loops, domains)
     }
 
-    /// A number for a communication.
+    /// Returns a new number for a communication.
     pub(crate) fn work(&mut self) -> u32 {
         next(&mut self.work)
     }
 
-    /// A named integer: `i84`.
+    /// Creates a named integer, such as `i84`.
     pub(crate) fn scalar(&mut self, program: &mut Program) -> SymbolId {
         let number = next(&mut self.scalar);
         program.intern_symbol(None, &format!("i{number}"), Span::default())
     }
 
-    /// A stream for GetCurrentStream to name.
+    /// Creates a named stream for GetCurrentStream.
     pub(crate) fn stream(&mut self, program: &mut Program) -> StreamId {
         program.streams.push(Stream::Named(next(&mut self.stream)))
     }
@@ -151,12 +151,13 @@ fn values<I: grammar::arena::Id, T>(arena: &Arena<I, T>) -> impl Iterator<Item =
 
 // ---- statements
 
-/// What an operator statement is made of; the rest is empty.
+/// Returns an operator statement without results, operands and attributes.
 pub(crate) fn op(op: Op) -> OpStmt {
     OpStmt { op, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() }
 }
 
-/// `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if that is where the tensor lives.
+/// Returns `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if the tensor is
+/// symmetric.
 pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
     let memory = match program.tensors[out].memory {
         Memory::Symmetric => MemoryType::Symmetric,
@@ -169,12 +170,12 @@ pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
     }
 }
 
-/// `Deallocate { tensor }`.
+/// Returns `Deallocate { tensor }`.
 pub(crate) fn deallocate(tensor: TensorId) -> OpStmt {
     OpStmt { args: vec![Operand::Tensor(tensor)], ..op(Op::Deallocate) }
 }
 
-/// `out = HirAliasSelect( input, axis = axis, index = index )`.
+/// Returns `out = HirAliasSelect( input, axis = axis, index = index )`.
 pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
     OpStmt {
         outs: vec![Operand::Tensor(out)],
@@ -184,49 +185,49 @@ pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId
     }
 }
 
-/// `Wait(Communication work)`.
+/// Returns `Wait(Communication work)`.
 pub(crate) fn wait(work: u32) -> OpStmt {
     OpStmt { args: Vec::new(), attrs: vec![attr::WORK.with(work)], ..op(Op::Wait) }
 }
 
-/// `SetCurrentStream(stream)`.
+/// Returns `SetCurrentStream(stream)`.
 pub(crate) fn set_current_stream(stream: StreamId) -> OpStmt {
     OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::SetCurrentStream) }
 }
 
-/// `Synchronize(stream)`.
+/// Returns `Synchronize(stream)`.
 pub(crate) fn synchronize(stream: StreamId) -> OpStmt {
     OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::Synchronize) }
 }
 
-/// Adds an operator that takes its place in the text from `span`; the caller puts it into a block.
+/// Adds an operator statement with the source location `span`. The caller inserts it into a block.
 pub(crate) fn add(program: &mut Program, stmt: OpStmt, span: Span) -> StmtId {
     program.add_stmt(Stmt::Op(stmt), span)
 }
 
-/// A block of these statements.
+/// Creates a block of these statements.
 pub(crate) fn block(program: &mut Program, stmts: Vec<StmtId>) -> BlockId {
     program.blocks.push(stmts)
 }
 
-/// The stream with this index.
+/// Creates the stream with this index.
 pub(crate) fn indexed_stream(program: &mut Program, index: ExprId) -> StreamId {
     program.streams.push(Stream::Index(index))
 }
 
 // ---- scalars
 
-/// A named scalar as an expression.
+/// Returns a named scalar as an expression.
 pub(crate) fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
     program.intern_expr(Expr::Symbol(symbol))
 }
 
-/// `( lhs sign rhs )`.
+/// Returns `( lhs sign rhs )`.
 pub(crate) fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
     program.intern_expr(Expr::Infix(sign, lhs, rhs))
 }
 
-/// The rank, as programs name it.
+/// Returns the scalar `rank`.
 pub(crate) fn rank(program: &mut Program) -> ExprId {
     let rank = program.intern_symbol(None, "rank", Span::default());
     symbol(program, rank)

@@ -1,4 +1,4 @@
-//! Collectives as statements.
+//! Builds statements that post collectives.
 
 use grammar::{
     attr,
@@ -11,20 +11,20 @@ use crate::rewrite::builder;
 
 /// A collective to post.
 pub(crate) struct Collective<'t> {
-    /// Its type.
+    /// The type of the collective.
     pub(crate) kind: CommunicationType,
     pub(crate) team: &'t [usize],
-    /// A member of the team.
+    /// The root, a member of the team; `None` for collectives without a root.
     pub(crate) root: Option<ExprId>,
-    /// How it combines.
+    /// The reduction operation.
     pub(crate) red_op: Option<RedOp>,
     pub(crate) input: TensorId,
     pub(crate) output: TensorId,
 }
 
 impl Collective<'_> {
-    /// The statement that posts it as `work`. What the CUDA backend does not have is left to NCCL: it has four types, for
-    /// all ranks of the `world` together.
+    /// Returns the statement that posts the collective as communication `work`. The CUDA backend supports
+    /// four types, and only for all ranks of the `world` together; anything else falls back to NCCL.
     pub(crate) fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
         let backend = match backend {
@@ -39,7 +39,7 @@ impl Collective<'_> {
     }
 }
 
-/// Whether a team contains every rank of a world of `world` ranks.
+/// Returns true if a team contains every rank of a world of `world` ranks.
 pub(crate) fn is_whole_world(team: &[usize], world: usize) -> bool {
     let mut ranks = team.to_vec();
     ranks.sort_unstable();

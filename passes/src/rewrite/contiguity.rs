@@ -1,8 +1,8 @@
-//! Tensors as collectives want them: the axis that is cut up or put together outermost, in dense memory.
+//! Brings tensors into the layout that collectives need: dense, with the split or gathered axis outermost.
 //!
-//! A tensor is looked at as its leaves, the pieces of its dimensions in memory order, each a dimension of its own. A
-//! collective along devices `x` moves equal parts, one after the other; where leaves stand before `x` in memory, the
-//! parts are permuted to the front before, or to their place behind.
+//! A tensor is viewed as a list of sub-axes, the pieces of its dimensions in memory order. A collective along
+//! device axis `x` moves equal contiguous parts. If other sub-axes precede `x` in memory, the parts are
+//! permuted to the front before the collective, or back to their position after it.
 
 use grammar::{
     ir::{DeviceDim, Domains, ExprId, Memory, OpStmt, Operand, ParallelType, Program, TensorId},
@@ -20,28 +20,28 @@ use crate::{
 /// A piece of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SubAxis {
-    /// The dimension.
+    /// Index of the dimension.
     pub(crate) dim: usize,
-    /// How many parts, or elements.
+    /// The number of parts or elements.
     pub(crate) extent: ExprId,
-    /// What it is spread over.
+    /// What the sub-axis is parallelized over.
     pub(crate) parallel: ParallelType,
 }
 
 impl SubAxis {
-    /// The same, on every rank.
+    /// Returns the same sub-axis, serial on every rank.
     pub(crate) fn serial(self) -> Self {
         Self { parallel: ParallelType::Serial, ..self }
     }
 
-    /// Whether a rank holds more than one of it.
+    /// Returns true if a rank holds more than one index of the sub-axis.
     pub(crate) fn has_local_extent(self, program: &Program) -> bool {
         self.parallel == ParallelType::Serial && program.constant(self.extent) != Some(1)
     }
 }
 
-/// The leaves of a tensor with this sharding. Streams count where a rank holds one slice (`split`), or where they decide
-/// which elements a device has.
+/// Returns the sub-axes of a tensor with this sharding. Stream pieces count if a rank holds one slice
+/// (`split`), or if they decide which elements a device holds.
 pub(crate) fn sub_axes(program: &mut Program, sharding: &Sharding, split: bool) -> Vec<SubAxis> {
     let mut all = Vec::new();
     for (number, dim) in sharding.dims.iter().enumerate() {
@@ -67,40 +67,40 @@ pub(crate) fn sub_axes(program: &mut Program, sharding: &Sharding, split: bool) 
     all
 }
 
-/// Where the leaf of a dimension that is on these devices is.
-pub(crate) fn device_axis_position(leaves: &[SubAxis], dim: usize, device: DeviceDim) -> Option<usize> {
-    leaves.iter().position(|leaf| leaf.dim == dim && leaf.parallel == ParallelType::Device(device))
+/// Returns the index of the sub-axis of dimension `dim` that is parallelized over `device`.
+pub(crate) fn device_axis_position(axes: &[SubAxis], dim: usize, device: DeviceDim) -> Option<usize> {
+    axes.iter().position(|axis| axis.dim == dim && axis.parallel == ParallelType::Device(device))
 }
 
-/// Whether the leaf at `at` is the slowest in memory, as far as a rank can tell.
-pub(crate) fn is_outermost(program: &Program, leaves: &[SubAxis], at: usize) -> bool {
-    leaves[..at].iter().all(|leaf| !leaf.has_local_extent(program))
+/// Returns true if the sub-axis at `at` is the slowest in a rank's memory.
+pub(crate) fn is_outermost(program: &Program, axes: &[SubAxis], at: usize) -> bool {
+    axes[..at].iter().all(|axis| !axis.has_local_extent(program))
 }
 
-/// A leaf moved to another place.
-pub(crate) fn with_axis_moved(leaves: &[SubAxis], from: usize, to: usize) -> Vec<SubAxis> {
-    let mut leaves = leaves.to_vec();
-    let leaf = leaves.remove(from);
-    leaves.insert(to, leaf);
-    leaves
+/// Returns the sub-axes with one moved to another position.
+pub(crate) fn with_axis_moved(axes: &[SubAxis], from: usize, to: usize) -> Vec<SubAxis> {
+    let mut axes = axes.to_vec();
+    let axis = axes.remove(from);
+    axes.insert(to, axis);
+    axes
 }
 
-/// A new tensor with a dimension for each leaf, on the mesh and of the type of `like`.
+/// Creates a tensor with one dimension for each sub-axis, with the mesh and the element type of `like`.
 pub(crate) fn tensor(
     program: &mut Program,
-    fresh: &mut IrBuilder,
+    builder: &mut IrBuilder,
     like: TensorId,
-    leaves: &[SubAxis],
+    axes: &[SubAxis],
 ) -> TensorId {
-    let dim = |leaf: &SubAxis| {
-        let piece = DimPiece { parallel: leaf.parallel, count: leaf.extent, swizzled: false };
-        let pieces = if leaf.parallel == ParallelType::Serial { Vec::new() } else { vec![piece] };
-        Dim { pieces, ..Dim::whole(leaf.extent) }
+    let dim = |axis: &SubAxis| {
+        let piece = DimPiece { parallel: axis.parallel, count: axis.extent, swizzled: false };
+        let pieces = if axis.parallel == ParallelType::Serial { Vec::new() } else { vec![piece] };
+        Dim { pieces, ..Dim::whole(axis.extent) }
     };
     let mesh = program.tensors[like].mesh.clone();
-    let tensor = Sharding { mesh, dims: leaves.iter().map(dim).collect() }.new_tensor(
+    let tensor = Sharding { mesh, dims: axes.iter().map(dim).collect() }.new_tensor(
         program,
-        fresh,
+        builder,
         like,
         Memory::Global,
     );
@@ -108,17 +108,17 @@ pub(crate) fn tensor(
     tensor
 }
 
-/// `out = Set.Permute( input )`, where the dimension at `from` of the input, a tensor of `leaves`, is the one at `to` of
-/// the result.
+/// Returns `out = Set.Permute( input )` and its result. The dimension `from` of the input, a tensor of
+/// `axes`, becomes dimension `to` of the result.
 pub(crate) fn permute_axis(
     program: &mut Program,
-    fresh: &mut IrBuilder,
+    builder: &mut IrBuilder,
     input: TensorId,
-    leaves: &[SubAxis],
+    axes: &[SubAxis],
     (from, to): (usize, usize),
 ) -> (TensorId, OpStmt) {
-    // The result's axes are numbered in the operand's order: made there, and moved then.
-    let out = tensor(program, fresh, input, leaves);
+    // The result's axes are numbered in the operand's order. They are created in that order and then moved.
+    let out = tensor(program, builder, input, axes);
     let move_axis = |axes: &mut Vec<_>| {
         let axis = axes.remove(from);
         axes.insert(to, axis);
@@ -131,7 +131,7 @@ pub(crate) fn permute_axis(
     (out, unary_op(Op::Permute, input, out))
 }
 
-/// `out = op( input )`.
+/// Returns `out = op( input )`.
 pub(crate) fn unary_op(op: Op, input: TensorId, out: TensorId) -> OpStmt {
     OpStmt { outs: vec![Operand::Tensor(out)], args: vec![Operand::Tensor(input)], ..builder::op(op) }
 }

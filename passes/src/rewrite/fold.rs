@@ -1,6 +1,8 @@
-//! Simplifies scalar expressions, exactly: what has a value keeps it, on every rank and in every iteration.
+//! Folds constants in scalar expressions. Folding is exact: an expression that has a value keeps it, on every
+//! rank and in every iteration.
 //!
-//! What would overflow or divide by zero stays as it is, for the planner to report; so do real numbers.
+//! An expression that would overflow or divide by zero is left unchanged, so that the planner can report it.
+//! Floating-point expressions are also left unchanged.
 
 use grammar::{
     arithmetic::{self, Constant},
@@ -8,17 +10,17 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-/// Values from the first up to and including the second.
+/// An inclusive range of values.
 type ValueRange = (i64, i64);
 
-/// What is known about symbols where an expression stands.
+/// What is known about symbols at an expression.
 #[derive(Default)]
 pub(crate) struct ConstantFolder {
-    /// Values of the enclosing loops' indices.
+    /// Ranges of the indices of the enclosing loops.
     pub(crate) ranges: FxHashMap<SymbolId, ValueRange>,
 }
 
-/// The value of an expression that is a constant.
+/// Returns the value of a constant expression.
 fn constant(program: &Program, expr: ExprId) -> Option<Constant> {
     match &program.exprs[expr] {
         Expr::Int(value) => Some(Constant::Int(*value)),
@@ -34,19 +36,19 @@ fn literal(program: &mut Program, value: Constant) -> ExprId {
     })
 }
 
-/// The truth value of a predicate that is a constant.
+/// Returns the truth value of a constant predicate.
 pub(crate) fn truth(program: &Program, expr: ExprId) -> Option<bool> {
     constant(program, expr).map(|it| it.as_int() != 0)
 }
 
-/// The predicate that holds where `expr` does not.
+/// Returns the negation of a predicate.
 pub(crate) fn negate(program: &mut Program, expr: ExprId) -> ExprId {
     let negated = match &program.exprs[expr] {
         Expr::Bool(value) => Expr::Bool(!value),
         Expr::Prefix("!", inner) if is_boolean(program, *inner) => return *inner,
         Expr::Infix("==", a, b) => Expr::Infix("!=", *a, *b),
         Expr::Infix("!=", a, b) => Expr::Infix("==", *a, *b),
-        // Of two comparisons in opposite directions, neither holds for a NaN.
+        // With a NaN, neither of two opposite comparisons holds, so only integer comparisons are inverted.
         Expr::Infix("<", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">=", *a, *b),
         Expr::Infix("<=", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">", *a, *b),
         Expr::Infix(">", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix("<=", *a, *b),
@@ -61,10 +63,10 @@ pub(crate) fn negate(program: &mut Program, expr: ExprId) -> ExprId {
     program.intern_expr(negated)
 }
 
-/// Whether an expression is an integer wherever it has a value.
+/// Returns true if an expression is an integer wherever it has a value.
 ///
-/// Symbols are typed by their names, as nvFuser gives them: `i84` and the names of loop indices, `rank` and
-/// `numberOfStreams` are integers; `d3` is a real number and `b5` a truth value.
+/// nvFuser's names imply types: `i84`, the names of loop indices, `rank` and `numberOfStreams` are integers,
+/// `d3` is a floating-point number and `b5` is a boolean.
 fn is_integer(program: &Program, expr: ExprId) -> bool {
     match &program.exprs[expr] {
         Expr::Int(_) => true,
@@ -90,7 +92,7 @@ fn are_integers(program: &Program, exprs: &[ExprId]) -> bool {
     exprs.iter().all(|expr| is_integer(program, *expr))
 }
 
-/// Whether an expression is a truth value wherever it has a value.
+/// Returns true if an expression is a boolean wherever it has a value.
 fn is_boolean(program: &Program, expr: ExprId) -> bool {
     match &program.exprs[expr] {
         Expr::Bool(_) => true,
@@ -103,7 +105,7 @@ fn is_boolean(program: &Program, expr: ExprId) -> bool {
 }
 
 impl ConstantFolder {
-    /// The simplest expression with the same value that the rules here lead to.
+    /// Simplifies an expression without changing its value.
     pub(crate) fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
         match program.exprs[expr].clone() {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
@@ -131,7 +133,7 @@ impl ConstantFolder {
         }
     }
 
-    /// An infix expression of simplified operands.
+    /// Simplifies an infix expression whose operands are already simplified.
     fn infix(&self, program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
         let (a, b) = (constant(program, lhs), constant(program, rhs));
         let value = a.zip(b).and_then(|(a, b)| arithmetic::fold_infix(sign, a, b));
@@ -161,7 +163,7 @@ impl ConstantFolder {
         neutral.unwrap_or_else(|| program.intern_expr(Expr::Infix(sign, lhs, rhs)))
     }
 
-    /// A comparison that comes out the same for all values that its sides can have.
+    /// Evaluates a comparison that has the same result for all possible values of its sides.
     fn compare(&self, program: &Program, sign: &str, lhs: ExprId, rhs: ExprId) -> Option<Constant> {
         if !matches!(sign, "==" | "!=" | "<" | "<=" | ">" | ">=") {
             return None;
@@ -181,7 +183,7 @@ impl ConstantFolder {
         value.map(Constant::Bool)
     }
 
-    /// All values that an expression of loop indices can have; `None` where nothing is known.
+    /// Returns the range of an expression of loop indices, or `None` if it is unknown.
     fn range(&self, program: &Program, expr: ExprId) -> Option<ValueRange> {
         match &program.exprs[expr] {
             Expr::Int(value) => Some((*value, *value)),

@@ -1,10 +1,11 @@
-//! Where a rank stands in a mesh, as scalar expressions of `rank`.
+//! Computes coordinates of ranks in a mesh as scalar expressions of `rank`.
 
 use grammar::ir::{DeviceDim, Expr, ExprId, Mesh, Program};
 
 use crate::rewrite::builder::{infix, rank};
 
-/// The rank's coordinate along a dimension of the mesh; of no meaning on ranks outside.
+/// Returns the rank's coordinate along a dimension of the mesh. The value is meaningless on ranks outside the
+/// mesh.
 pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> ExprId {
     let me = rank(program);
     let known: Vec<(usize, usize)> =
@@ -32,7 +33,8 @@ pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) 
     select_by_key(program, me, &values)
 }
 
-/// The rank of the member with this coordinate along a dimension, the others being the rank's own.
+/// Returns the rank that has this coordinate along a dimension and the executing rank's coordinates along all
+/// others.
 pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
     let first = mesh.devices.first().copied().unwrap_or(0);
     let is_run = mesh.devices.iter().enumerate().all(|(at, rank)| *rank == first + at);
@@ -40,7 +42,7 @@ pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at:
         return offset(program, at, "+", first);
     }
     if is_run {
-        // The rank, moved along the dimension.
+        // Moves from the executing rank along the dimension.
         let mine = coordinate(program, mesh, device);
         let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
         let mut step = infix(program, "-", at, mine);
@@ -72,7 +74,7 @@ pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at:
     select_by_key(program, me, &values)
 }
 
-/// The rows of a mesh along one of its dimensions.
+/// Returns the teams of ranks along one dimension of a mesh.
 pub(crate) fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     let mut teams: Vec<Vec<usize>> = Vec::new();
     let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
@@ -90,7 +92,7 @@ pub(crate) fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     teams
 }
 
-/// `expr sign by`, or `expr` where that is the same.
+/// Returns `expr sign by`, or `expr` if `by` is 0.
 fn offset(program: &mut Program, expr: ExprId, sign: &'static str, by: usize) -> ExprId {
     if by == 0 {
         return expr;
@@ -99,7 +101,7 @@ fn offset(program: &mut Program, expr: ExprId, sign: &'static str, by: usize) ->
     infix(program, sign, expr, by)
 }
 
-/// `where(expr == key, value, where(…))`; the last value where no key fits.
+/// Returns `where(expr == key, value, where(…))`, with the last value if no key matches.
 fn select_by_key(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)]) -> ExprId {
     let Some(((_, last), rest)) = values.split_last() else { return expr };
     rest.iter().rev().fold(*last, |other, (key, value)| {

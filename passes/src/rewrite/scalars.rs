@@ -1,4 +1,4 @@
-//! Rewrites the scalar expressions of a program, wherever they stand.
+//! Rewrites the scalar expressions of a program.
 
 use grammar::{
     arena::Arena,
@@ -7,10 +7,10 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Makes another expression of one.
+/// Returns the replacement of an expression.
 pub(crate) type ExprRewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
 
-/// Rewrites what stands outside of statements: extents, definitions, options, indices of streams. Says whether
+/// Rewrites scalars outside of statements: extents, definitions, options and stream indices. Returns true if
 /// anything changed.
 pub(crate) fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = axes(program, rewrite);
@@ -37,7 +37,8 @@ pub(crate) fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<
     changed
 }
 
-/// Rewrites extents. Two axes with one number stay apart: their texts tell tensors apart.
+/// Rewrites extents. Two axes with the same number must remain distinct, because their text distinguishes
+/// tensors.
 fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
     let mut numbers: FxHashMap<u32, Vec<AxisId>> = FxHashMap::default();
@@ -51,7 +52,7 @@ fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
             *bound = bound.map(|it| rewrite(program, it));
         }
         let others = numbers.get(&axis.number).into_iter().flatten();
-        // The axis itself is among them, as it was.
+        // The comparison includes the unchanged axis itself.
         if others.into_iter().all(|other| program.axes[*other] != axis) {
             program.axes[id] = axis;
             changed = true;
@@ -74,7 +75,7 @@ fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     changed
 }
 
-/// Rewrites what stands in statements, HostUnits' included. Says whether anything changed.
+/// Rewrites scalars in all statements, including those of HostUnits. Returns true if anything changed.
 pub(crate) fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
     let mut stmts: Arena<StmtId, Stmt> = std::mem::take(&mut program.stmts);
@@ -95,8 +96,8 @@ pub(crate) fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) 
     changed
 }
 
-/// Rewrites what stands in the statements of a block and of the blocks inside, indices of streams included; these get
-/// streams of their own.
+/// Rewrites scalars in the statements of a block and of all nested blocks. Statements with rewritten stream
+/// indices get new streams.
 pub(crate) fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: ExprRewrite<'_>) {
     let mut stmts = Vec::new();
     program.walk(block, &mut |stmt| stmts.push(stmt));
@@ -126,7 +127,7 @@ pub(crate) fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: E
     }
 }
 
-/// Scalars that statements give values: loop indices and assigned ones.
+/// Returns the scalars that statements assign, loop indices included.
 pub(crate) fn assigned_symbols(program: &Program) -> FxHashSet<SymbolId> {
     let symbols = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
         Stmt::Let(symbol, _) => Some(*symbol),

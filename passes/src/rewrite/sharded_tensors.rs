@@ -1,6 +1,6 @@
-//! New tensors that are spread as a `Sharding` says.
+//! Creates tensors with a given sharding.
 //!
-//! Invariant: the sharding of a tensor that is made here is the one that it was made of.
+//! Invariant: `Sharding::of` returns the given sharding for the created tensor.
 
 use grammar::ir::{
     AxisId, AxisKind, Domains, Expr, ExprId, Memory, ParallelType, Program, TensorId, Transform,
@@ -12,18 +12,19 @@ use crate::{
 };
 
 impl Sharding {
-    /// A new name for what `tensor` has, spread this way; without dimension `gone` if that is given. Reductions stay, and
-    /// logical axes are numbered in the order of the original's: that order tells permutations.
+    /// Creates a tensor for the elements of `tensor` with this sharding, without the dimension `gone` if that
+    /// is given. Reduction axes are kept. The new logical axes are numbered in the order of the original
+    /// ones, because that order encodes permutations.
     pub(crate) fn resharded_tensor(
         &self,
         program: &mut Program,
-        fresh: &mut IrBuilder,
+        builder: &mut IrBuilder,
         tensor: TensorId,
         memory: Memory,
         gone: Option<usize>,
     ) -> TensorId {
         let mut dims = self.dims.iter().enumerate();
-        // Each logical axis that stays, with its dimension; reductions have none.
+        // The logical axes that remain, each with its dimension. Reduction axes have no dimension.
         let mut axes: Vec<(AxisId, Option<&Dim>)> = Vec::new();
         for axis in &program.tensors[tensor].domains.logical {
             let dim = match program.axes[*axis].kind {
@@ -40,9 +41,9 @@ impl Sharding {
         for at in order {
             let (loops, domains) = &mut built[at];
             match axes[at] {
-                (_, Some(dim)) => dim.append_axes(program, fresh, loops, domains),
+                (_, Some(dim)) => dim.append_axes(program, builder, loops, domains),
                 (axis, None) => {
-                    let axis = fresh.axis_like(program, axis);
+                    let axis = builder.axis_like(program, axis);
                     loops.push(axis);
                     domains.logical.push(axis);
                 }
@@ -54,44 +55,44 @@ impl Sharding {
             domains.logical.append(&mut its_domains.logical);
             domains.transforms.append(&mut its_domains.transforms);
         }
-        let new = fresh.tensor_like(program, tensor, memory, loops, domains);
+        let new = builder.tensor_like(program, tensor, memory, loops, domains);
         program.tensors[new].mesh = self.mesh.clone();
         new
     }
 
-    /// A new tensor that is spread this way, with the element type of `like`.
+    /// Creates a tensor with this sharding and the element type of `like`.
     pub(crate) fn new_tensor(
         &self,
         program: &mut Program,
-        fresh: &mut IrBuilder,
+        builder: &mut IrBuilder,
         like: TensorId,
         memory: Memory,
     ) -> TensorId {
         let mut loops = Vec::new();
         let mut domains = Domains::default();
         for dim in &self.dims {
-            dim.append_axes(program, fresh, &mut loops, &mut domains);
+            dim.append_axes(program, builder, &mut loops, &mut domains);
         }
-        let tensor = fresh.tensor_like(program, like, memory, loops, domains);
+        let tensor = builder.tensor_like(program, like, memory, loops, domains);
         program.tensors[tensor].mesh = self.mesh.clone();
         tensor
     }
 }
 
 impl Dim {
-    /// Adds the axes of this dimension to a tensor's domains.
+    /// Appends the axes of this dimension to a tensor's domains.
     pub(crate) fn append_axes(
         &self,
         program: &mut Program,
-        fresh: &mut IrBuilder,
+        builder: &mut IrBuilder,
         loops: &mut Vec<AxisId>,
         domains: &mut Domains,
     ) {
         let mut axis =
-            |program: &mut Program, extent| fresh.axis_of(program, self.kind, ParallelType::Serial, extent);
+            |program: &mut Program, extent| builder.axis_of(program, self.kind, ParallelType::Serial, extent);
         let whole = axis(program, self.extent);
         domains.logical.push(whole);
-        // What is not cut up yet.
+        // The axis that is not split yet.
         let mut rest = Some(whole);
         for DimPiece { parallel, count, swizzled } in self.pieces.iter().copied() {
             let Some(input) = rest else { break };
@@ -124,7 +125,8 @@ impl Dim {
     }
 }
 
-/// Says of a tensor with a stream axis that a rank holds one stream's slice of it at a time.
+/// Sets the allocation domain of a tensor with a stream axis so that a rank holds one stream's slice at a
+/// time.
 pub(crate) fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
     let it = &program.tensors[tensor];
     if it.loop_domain.iter().any(|axis| program.axes[*axis].parallel == ParallelType::Stream) {
@@ -133,7 +135,7 @@ pub(crate) fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
     }
 }
 
-/// The extent of one of `count` equal parts.
+/// Returns the extent of one of `count` equal parts.
 pub(crate) fn part_extent(program: &mut Program, extent: ExprId, count: ExprId) -> ExprId {
     match (program.constant(extent), program.constant(count)) {
         (Some(extent), Some(count)) if count > 0 && extent % count == 0 => program.intern_int(extent / count),

@@ -1,4 +1,4 @@
-//! Copies of statements in which names stand for something else.
+//! Copies statements with names replaced.
 
 use grammar::ir::{
     Attr, BlockId, Expr, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, Stream, StreamId, SymbolId,
@@ -6,25 +6,26 @@ use grammar::ir::{
 };
 use rustc_hash::FxHashMap;
 
-/// What names become in a copy.
+/// Replacements of names in a copy.
 #[derive(Default)]
 pub(crate) struct Substitution {
-    /// Scalars. A definition (`Index definitions:`) that depends on one is written out where it is used.
+    /// Scalars. A definition (`Index definitions:`) that depends on a replaced scalar is expanded where it is
+    /// used.
     pub(crate) symbols: FxHashMap<SymbolId, ExprId>,
     /// Tensors.
     pub(crate) tensors: FxHashMap<TensorId, TensorId>,
-    /// Numbers of communications, and of what waits for them.
+    /// Numbers of communications, also in the statements that wait for them.
     pub(crate) works: FxHashMap<u32, u32>,
     known: FxHashMap<ExprId, ExprId>,
 }
 
 impl Substitution {
-    /// One scalar for another.
+    /// Returns a substitution of one scalar.
     pub(crate) fn of_symbol(symbol: SymbolId, value: ExprId) -> Self {
         Self { symbols: FxHashMap::from_iter([(symbol, value)]), ..Self::default() }
     }
 
-    /// An expression with its scalars replaced.
+    /// Returns an expression with its scalars replaced.
     pub(crate) fn expr(&mut self, program: &mut Program, expr: ExprId) -> ExprId {
         if let Some(known) = self.known.get(&expr) {
             return *known;
@@ -57,7 +58,7 @@ impl Substitution {
         new
     }
 
-    /// A stream with the scalars of its index replaced.
+    /// Returns a stream with the scalars of its index replaced.
     pub(crate) fn stream(&mut self, program: &mut Program, stream: StreamId) -> StreamId {
         match program.streams[stream] {
             Stream::Named(_) => stream,
@@ -68,19 +69,19 @@ impl Substitution {
         }
     }
 
-    /// A tensor's replacement, or the tensor.
+    /// Returns the replacement of a tensor, or the tensor itself.
     pub(crate) fn tensor(&self, tensor: TensorId) -> TensorId {
         self.tensors.get(&tensor).copied().unwrap_or(tensor)
     }
 
-    /// A copy of a block and of all that is in it.
+    /// Copies a block and everything nested in it.
     pub(crate) fn block(&mut self, program: &mut Program, block: BlockId) -> BlockId {
         let stmts = program.blocks[block].clone();
         let stmts = stmts.into_iter().map(|stmt| self.stmt(program, stmt)).collect();
         program.blocks.push(stmts)
     }
 
-    /// A copy of a statement, which keeps its place in the text.
+    /// Copies a statement. The copy keeps the source location.
     pub(crate) fn stmt(&mut self, program: &mut Program, stmt: StmtId) -> StmtId {
         let span = program.stmt_span(stmt);
         let copy = match program.stmts[stmt].clone() {
@@ -88,7 +89,7 @@ impl Substitution {
             Stmt::Let(symbol, value) => Stmt::Let(symbol, self.expr(program, value)),
             Stmt::For(it) => {
                 let (start, stop) = (self.expr(program, it.start), self.expr(program, it.stop));
-                // The index names something else inside.
+                // The loop's index shadows the replaced scalar.
                 let hidden = self.symbols.remove(&it.index);
                 if hidden.is_some() {
                     self.known.clear();

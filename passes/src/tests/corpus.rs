@@ -1,4 +1,4 @@
-//! What holds of passes on all samples and cases: what they leave reads back, and they have nothing more to do on it.
+//! Tests properties of passes on all samples and cases: results read back, and a second run changes nothing.
 
 use super::{corpus, transform};
 
@@ -52,13 +52,13 @@ fn what_is_left_for_a_rank_reads_back() {
             let pass = format!("specialize-rank{{rank={rank}}}");
             match transform(&pass, &text) {
                 Ok(once) => {
-                    // The header's options name the rank.
+                    // The options in the header mention the rank.
                     let container = once.lines().filter(|line| !line.starts_with("%options"));
                     let container = container.take_while(|line| !line.starts_with("HostUnit"));
                     let container: String = container.flat_map(|line| [line, "\n"]).collect();
                     assert!(!container.contains("rank ") && !container.contains(" rank"), "{path}: {once}");
                     let twice = transform(&pass, &once);
-                    // What is left may name no mesh of the rank.
+                    // The remaining program may not mention a mesh that contains the rank.
                     let is_refused = twice.as_ref().is_err_and(|why| why.contains("no mesh of the program"));
                     assert!(is_refused || twice.as_ref() == Ok(&once), "{path}, twice: {twice:?}");
                 }

@@ -1,4 +1,4 @@
-//! What the driver reports about passes that go wrong.
+//! Tests what the driver reports about passes that fail.
 
 use grammar::{
     codes::Code,
@@ -18,7 +18,7 @@ const TEXT: &str = "\
 } // %HostIrContainer
 ";
 
-/// Empties the container without saying so.
+/// Empties the container but reports no change.
 static LIAR: Pass = Pass {
     name: "liar",
     description: "",
@@ -28,7 +28,7 @@ static LIAR: Pass = Pass {
         Ok(Change::Unchanged)
     },
 };
-/// Reads a tensor that nothing defines.
+/// Leaves a use of a tensor that nothing defines.
 static BREAKER: Pass = Pass {
     name: "breaker",
     description: "",
@@ -39,7 +39,7 @@ static BREAKER: Pass = Pass {
     },
 };
 static REFUSER: Pass = Pass { name: "refuser", description: "", options: &[], run: refuse };
-/// Leaves blocks that are not there: looking at the program panics.
+/// Removes all blocks, so that printing the program panics.
 static DANGLER: Pass = Pass {
     name: "dangler",
     description: "",
@@ -49,7 +49,7 @@ static DANGLER: Pass = Pass {
         Ok(Change::Changed)
     },
 };
-/// Looks at them itself.
+/// Removes all blocks and then panics itself.
 static THROWER: Pass = Pass {
     name: "thrower",
     description: "",
@@ -85,7 +85,7 @@ fn call(pass: &'static Pass) -> PassCall {
     PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }
 }
 
-/// What a pass comes to, and the events on the way.
+/// Returns the result of a pass and the events.
 fn outcome(pass: &'static Pass, settings: Settings<'_>) -> (String, String) {
     let (mut programs, _) = grammar::read(TEXT);
     let mut events = String::new();
@@ -107,8 +107,12 @@ fn outcome(pass: &'static Pass, settings: Settings<'_>) -> (String, String) {
 fn a_failing_pass_is_named() {
     let plain = Settings::default();
     let cases = [
-        (&LIAR, "pass `liar` changed the program and said that it did not (bug: true)", "before failed"),
-        (&BREAKER, "pass `breaker` left a program that the verifier rejects (bug: true)", "before failed"),
+        (&LIAR, "pass `liar` changed the program but reported no change (bug: true)", "before failed"),
+        (
+            &BREAKER,
+            "pass `breaker` produced a program that the verifier rejects (bug: true)",
+            "before failed",
+        ),
         (&REFUSER, "pass `refuser` cannot rewrite this program (bug: false)", "before failed"),
         (
             &THROWER,
@@ -129,7 +133,7 @@ fn a_failing_pass_is_named() {
     assert_eq!(outcome(&LIAR, off), ("done".to_owned(), "before unchanged".to_owned()));
 }
 
-/// What it says of a program: how many statements it has; an empty one has no meaning.
+/// An oracle that compares programs by their number of statements. An empty program is not a valid reference.
 struct Length;
 
 impl SemanticOracle for Length {
@@ -167,8 +171,7 @@ fn a_program_without_meaning_is_not_the_fault_of_a_pass() {
     for program in &mut programs {
         clear(program);
         let failure = run(program, &[call(&KEEP)], settings, &mut |_| ()).map_err(|it| it.to_string());
-        let wanted =
-            "the program before pass `keep` cannot run or goes wrong already: no pass can be judged by it";
+        let wanted = "the program before pass `keep` cannot run or already fails, so no pass can be checked against it";
         assert_eq!(failure, Err(wanted.to_owned()));
     }
 }
@@ -189,7 +192,7 @@ fn bisection_finds_the_first_bad_pass() {
     assert_eq!(culprit(&[&KEEP, &KEEP]), Some(None));
     assert_eq!(culprit(&[&CLEAR]), Some(Some((0, miscompiled.clone(), 0))));
     assert_eq!(culprit(&[&KEEP, &KEEP, &KEEP, &CLEAR, &KEEP]), Some(Some((3, miscompiled.clone(), 0))));
-    // A pass that fails by itself comes after the one that changed the meaning.
+    // The pass that fails comes after the one that miscompiles.
     assert_eq!(culprit(&[&KEEP, &CLEAR, &KEEP, &REFUSER]), Some(Some((1, miscompiled, 0))));
     let refused = "pass `refuser` cannot rewrite this program".to_owned();
     assert_eq!(culprit(&[&KEEP, &REFUSER, &CLEAR]), Some(Some((1, refused, 1))));

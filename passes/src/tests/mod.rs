@@ -1,5 +1,5 @@
-//! The driver, the reader of pipelines, and properties of passes on all samples and cases. What a pass makes of a program is a case in
-//! `tests/cases/opt`.
+//! Tests of the driver and the pipeline parser, and properties of passes on all samples and cases. Tests of
+//! what a pass makes of a program are in `tests/cases/opt`.
 mod corpus;
 mod driver;
 mod pipeline;
@@ -9,7 +9,7 @@ use std::{fs, path::Path};
 
 use crate::{Settings, Verify, parse, run};
 
-/// The program that a pipeline makes of a text, checked in every way after every pass; or what is wrong.
+/// Runs a pipeline on a text with all checks enabled. Returns the printed result, or what is wrong.
 fn transform(passes: &str, text: &str) -> Result<String, String> {
     let (mut programs, diagnostics) = grammar::read(text);
     if let Some(it) = diagnostics.first() {
@@ -28,7 +28,7 @@ fn transform(passes: &str, text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// The texts of all samples and cases that read and verify, with their paths.
+/// Returns all samples and cases that parse and verify, with their paths.
 fn corpus() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut folders = vec![root.join("samples"), root.join("tests/cases")];

@@ -1,4 +1,4 @@
-//! What a pipeline's text means, and where it is wrong.
+//! Tests the parsing of pipelines and the locations of errors in them.
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
@@ -31,7 +31,7 @@ static LIST: &[Pass] = &[
 ];
 static NAMED: &[Pipeline] = &[Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" }];
 
-/// The calls as they print, or the message, the text that the caret points at, and the label.
+/// Returns the calls as they print, or the message, the text under the caret, its offset, and the label.
 fn show(text: &str) -> String {
     match parse_with(text, LIST, NAMED) {
         Ok(calls) => calls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
@@ -66,34 +66,43 @@ fn faults_point_into_the_text() {
     let cases = [
         (
             "fuse,tiel",
-            "unknown pass `tiel`: `tiel`@5 expected a pass of `hir-opt --list-passes`; did you mean `tile`?",
+            "unknown pass `tiel`: `tiel`@5 expected a pass that `hir-opt --list-passes` lists; did you mean `tile`?",
         ),
         (
             "@bth",
-            "unknown pipeline `@bth`: `@bth`@0 expected a pipeline of `hir-opt --list-passes`; did you mean `@both`?",
+            "unknown pipeline `@bth`: `@bth`@0 expected a pipeline that `hir-opt --list-passes` lists; did you mean `@both`?",
         ),
         (
             "fuse, zzzzzzzz",
-            "unknown pass `zzzzzzzz`: `zzzzzzzz`@6 expected a pass of `hir-opt --list-passes`",
+            "unknown pass `zzzzzzzz`: `zzzzzzzz`@6 expected a pass that `hir-opt --list-passes` lists",
         ),
-        ("fuse,,tile", "a pass is missing: `,`@5 expected a pass"),
-        ("fuse,", "a pass is missing: ``@5 expected a pass"),
+        ("fuse,,tile", "missing pass name: `,`@5 expected a pass"),
+        ("fuse,", "missing pass name: ``@5 expected a pass"),
         (
             "tile{sizes=4}",
             "the pass `tile` has no option `sizes`: `sizes`@5 expected one of size, exact, by, names; did you mean `size`?",
         ),
-        ("fuse{x=1}", "the pass `fuse` has no option `x`: `x`@5 it has no options"),
-        ("tile{size=four}", "`four` is no value of the option `size` of `tile`: `four`@10 expected a number"),
-        ("tile{size}", "`true` is no value of the option `size` of `tile`: `size`@5 expected a number"),
-        ("tile{exact=1}", "`1` is no value of the option `exact` of `tile`: `1`@11 expected true or false"),
+        ("fuse{x=1}", "the pass `fuse` has no option `x`: `x`@5 the pass has no options"),
+        (
+            "tile{size=four}",
+            "`four` is not a value of the option `size` of `tile`: `four`@10 expected a non-negative integer",
+        ),
+        (
+            "tile{size}",
+            "`true` is not a value of the option `size` of `tile`: `size`@5 expected a non-negative integer",
+        ),
+        (
+            "tile{exact=1}",
+            "`1` is not a value of the option `exact` of `tile`: `1`@11 expected true or false",
+        ),
         (
             "tile{by=row}",
-            "`row` is no value of the option `by` of `tile`: `row`@8 expected one of rank, stream",
+            "`row` is not a value of the option `by` of `tile`: `row`@8 expected one of rank, stream",
         ),
-        ("tile{size=1,size=2}", "the option `size` is given twice: `size`@12 given before"),
-        ("fuse,tile{size=4", "a brace is not closed: `{`@9 no `}` follows"),
-        ("tile}", "a brace closes nothing: `}`@4 no `{` stands before it"),
-        ("tile{size=4}x", "text behind a closing brace: `x`@12 expected `,`"),
+        ("tile{size=1,size=2}", "the option `size` is given twice: `size`@12 already given"),
+        ("fuse,tile{size=4", "unclosed `{`: `{`@9 no `}` follows"),
+        ("tile}", "unmatched `}`: `}`@4 no `{` precedes it"),
+        ("tile{size=4}x", "text after a closing brace: `x`@12 expected `,`"),
         ("tile{size=4}{size=4}", "options are given twice: `{`@12 expected `,`"),
         ("@both{size=4}", "the pipeline `@both` has no options: `size=4`@6 expected `,`"),
     ];

@@ -1,4 +1,4 @@
-//! Numbers alone make no difference to renumber.
+//! Tests that the numbers in the input do not affect renumber.
 
 use grammar::{
     ir::{Attr, Program, Stmt, Stream},
@@ -8,7 +8,7 @@ use grammar::{
 use super::{corpus, transform};
 use crate::{Arguments, Remarks, transform::renumber};
 
-/// Other numbers for everything, in another order where the order says nothing.
+/// Changes all numbers. Their order changes where it has no meaning.
 fn scramble(program: &mut Program) {
     for id in program.tensors.ids() {
         program.tensors[id].number = 9_000 - program.tensors[id].number;
@@ -43,7 +43,7 @@ fn numbers_alone_make_no_difference() {
         let Ok(once) = once else { continue };
         assert_eq!(transform("renumber", &once).as_ref(), Ok(&once), "{path}, twice");
         let (mut programs, _) = grammar::read(&text);
-        // The largest numbers leave no room for others.
+        // The formula above does not work for larger numbers.
         if programs.iter().any(|it| it.tensors.iter().any(|(_, tensor)| tensor.number > 9_000)) {
             continue;
         }
@@ -53,7 +53,7 @@ fn numbers_alone_make_no_difference() {
             assert!((renumber::PASS.run)(program, &Arguments::default(), &mut Remarks::default()).is_ok());
             scrambled += &print(program);
         }
-        // Positions name tensors by number in the text itself, out of scramble's reach.
+        // Positions are text that names tensors by number, and `scramble` cannot change them.
         if !text.contains("compute_with") {
             assert_eq!(scrambled, once, "{path}, scrambled");
         }

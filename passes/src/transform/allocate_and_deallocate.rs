@@ -1,6 +1,7 @@
-//! allocate-and-deallocate: gives results storage before they are written, and drops names after their last use.
+//! allocate-and-deallocate: allocates results before their first write and deallocates tensors after their
+//! last use.
 //!
-//! Before (T0 comes in, T1 goes out):
+//! Before (T0 is an input, T1 an output):
 //! ```text
 //! T2 = linear(T0, T3)
 //! Communication 4 (type=Allreduce, input=T2, output=T1)
@@ -18,17 +19,23 @@
 //! }
 //! ```
 //!
-//! `allocate=true`: a name that statements write and none binds gets a short ALLOCATE, right before the first statement
-//! that has to do with it in the innermost block that holds all of them, outside of loops whose iterations may look at
-//! what an earlier one left, and before the fork (GetCurrentStream) of a loop or branch that chooses streams. A copy to a name without storage makes the name a view of the operand; it stays one,
-//! unless it has another side of a branch, or stands in a loop that does not drop the name, where the second iteration
-//! would write into what the first one named.
+//! `allocate=true` inserts a short ALLOCATE (`Op::Allocate`) for each tensor name that statements write and
+//! no statement binds. The ALLOCATE stands directly before the first statement that mentions the name, in the
+//! innermost block that contains all statements that mention it, but outside every loop whose iterations may
+//! read what an earlier iteration left in the tensor, and before the fork (GetCurrentStream) of a loop or
+//! branch that sets streams.
 //!
-//! `deallocate=true`: a name that is neither input nor output is dropped behind the last statement, in the innermost
-//! block that holds all of them, that has to do with it, with a view of it, or waits for a communication of either: views
-//! before what they are views of, never inside a coalescing bracket, and behind a loop whose iterations share it or its
-//! handle. A name
-//! that only some paths to that place bind is not dropped, nor is one that the program drops itself.
+//! A copy to a name without storage makes the name a view of the operand. The name stays a view and gets no
+//! ALLOCATE, unless another side of a branch writes it too, or the copy is in a loop that does not deallocate
+//! the name: there, the second iteration would write into the storage that the first iteration made the name
+//! a view of.
+//!
+//! `deallocate=true` inserts a Deallocate for each name that is neither an input nor an output. The
+//! Deallocate stands after the last statement that mentions the name or a view of it, or that waits for a
+//! communication of either, in the innermost block that contains all these statements. Views are deallocated
+//! before the tensors that they alias. A Deallocate never stands inside a coalescing bracket, and it stands
+//! after every loop whose iterations share the tensor or its memory handle. The pass does not deallocate a
+//! name that only some paths to that point bind, nor a name that the program deallocates itself.
 
 mod allocate;
 mod deallocate;
@@ -52,17 +59,17 @@ use deallocate::insert_deallocations;
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "allocate-and-deallocate",
-    description: "give results storage before they are written, and drop names after their last use",
+    description: "allocate results before their first write and deallocate tensors after their last use",
     options: &[
         OptionSpec {
             name: "allocate",
-            description: "whether results without storage get an ALLOCATE",
+            description: "insert an ALLOCATE for results that have no storage",
             kind: OptionKind::Flag,
             default: Some("true"),
         },
         OptionSpec {
             name: "deallocate",
-            description: "whether names get a Deallocate",
+            description: "insert a Deallocate after the last use of each tensor",
             kind: OptionKind::Flag,
             default: Some("true"),
         },
@@ -86,7 +93,8 @@ fn run(
     Ok(Change::from_flag(changed))
 }
 
-/// The depth up from `depth` that is outside of every loop whose iterations may see what another left in `tensor`.
+/// Returns the largest depth, at most `depth`, that is outside every loop whose iterations may read what an
+/// earlier iteration left in `tensor`.
 fn depth_outside_carrying_loops(
     program: &Program,
     places: &StmtPaths,
@@ -104,13 +112,13 @@ fn depth_outside_carrying_loops(
     depth
 }
 
-/// Statements to put into a block, each before the statement at an index.
+/// Statements to insert into each block, each with the index of the statement that it is inserted before.
 type Insertions = FxHashMap<BlockId, Vec<(usize, StmtId)>>;
 
 fn insert(program: &mut Program, insertions: Insertions) -> bool {
     let changed = !insertions.is_empty();
     for (block, mut new) in insertions {
-        // Stable: what goes to one place stays in order.
+        // The sort is stable: statements for one position keep their order.
         new.sort_by_key(|(at, _)| *at);
         let old = std::mem::take(&mut program.blocks[block]);
         let mut new = new.into_iter().peekable();
@@ -127,12 +135,12 @@ fn insert(program: &mut Program, insertions: Insertions) -> bool {
     changed
 }
 
-/// The coalescing brackets of a block, as indices of their ends.
+/// The coalescing brackets of each block, as the indices of their first and last statements.
 #[derive(Default)]
 struct CoalescingBrackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
 
 impl CoalescingBrackets {
-    /// The bracket around a statement.
+    /// Returns the bracket that contains the statement at index `at`.
     fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
         let all = self.0.entry(block).or_insert_with(|| brackets(program, block));
         let next = all.partition_point(|(_, end)| *end < at);
@@ -155,15 +163,15 @@ fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
     found
 }
 
-/// How a container uses names.
+/// How a container uses each tensor name.
 struct TensorUses {
     io_tensors: FxHashSet<TensorId>,
     outputs: FxHashSet<TensorId>,
-    /// Statements that write a name.
+    /// The statements that write each name.
     writes: FxHashMap<TensorId, Vec<StmtId>>,
-    /// Names that statements bind.
+    /// The names that statements bind, and the inputs.
     bound: FxHashSet<TensorId>,
-    /// Names that statements drop.
+    /// The names that statements deallocate.
     dropped: FxHashSet<TensorId>,
 }
 
@@ -199,7 +207,7 @@ impl TensorUses {
     }
 }
 
-/// Whether a result without storage becomes a view of the operand.
+/// Returns whether the operator makes its result a view of the operand if the result has no storage.
 fn may_become_view(it: &OpStmt) -> bool {
     let row = it.op.def();
     row.class == OpClass::Compute && !it.args.is_empty() && can_forward_operand(row.type_rule)

@@ -1,4 +1,4 @@
-//! assign-streams: gives the iterations of loops streams of their own.
+//! assign-streams: runs the iterations of a loop on different streams.
 //!
 //! Before:
 //! ```text
@@ -21,12 +21,14 @@
 //!   Synchronize(Stream i5)
 //! ```
 //!
-//! Every loop of the container that computes or communicates, and does not deal with streams, forks from the stream that
-//! is current before it and joins it behind. `count` says how many streams there are:
+//! The pass rewrites every top-level loop that computes or communicates and contains no stream operation.
+//! Such a loop forks from the stream that is current before the loop, and joins it after the loop. `count` is
+//! the number of streams:
 //!
-//! * `per-iteration`: as above, stream `i5` in iteration `i5`;
-//! * a number, or `numberOfStreams`: stream `( i5 % numberOfStreams )`. The fork is a loop of its own, and every
-//!   iteration ends with the join, which the next iteration on another stream does not wait for:
+//! * `per-iteration`: iteration `i5` runs on stream `i5`, as above;
+//! * a number, or `numberOfStreams`: iteration `i5` runs on stream `( i5 % numberOfStreams )`. The fork is a
+//!   separate loop, and every iteration ends with the join. The next iteration runs on another stream and
+//!   does not wait for this join:
 //!
 //! ```text
 //! Stream s0 = GetCurrentStream()
@@ -40,16 +42,18 @@
 //!   Synchronize(Stream ( i5 % numberOfStreams ))
 //! ```
 //!
-//! `fork` and `join` choose the place of either side: `inline` in the loop, `loop` in a loop of its own. Both inline is
-//! correct and runs one iteration after the other, for each forks from the stream that the last one has joined.
+//! `fork` and `join` select where the fork and the join stand: `inline` in the loop, or `loop` in a separate
+//! loop. If both are inline, the program is correct but runs the iterations one after the other, since the
+//! stream that an iteration forks from has waited for the previous iteration.
 //!
-//! The worker has to be current before `Synchronize(Stream s0)`: it is the current stream that waits. In the other order
-//! the previous iteration's stream would wait for the fork, and this iteration's would not wait at all
-//! (`tests/cases/opt/assign-streams-order.hir` loses the dependency). The joining loop may have the index of the loop: a
-//! loop gives its index back the value that it had before (`assign-streams-two-loops.hir`).
+//! The worker stream has to be current before `Synchronize(Stream s0)`, because the current stream is the one
+//! that waits. In the other order, the previous iteration's stream would wait for the fork and this
+//! iteration's stream would not wait at all (`tests/cases/opt/assign-streams-order.hir` loses the
+//! dependency). The joining loop may reuse the index of the rewritten loop: a loop restores the value that
+//! its index had before the loop (`assign-streams-two-loops.hir`).
 //!
-//! `inter-stream-sync` makes the stream of the next iteration wait for the communications of this one: behind the last
-//! communication of the body, and its Waits, comes
+//! `inter-stream-sync` makes the stream of the next iteration wait for the communications of this iteration.
+//! The pass inserts the following after the last communication of the body and the Waits that follow it:
 //!
 //! ```text
 //! IF Manual ( ( i5 + 1 ) < numberOfStreams ):
@@ -58,11 +62,12 @@
 //!   SetCurrentStream(Stream ( i5 % numberOfStreams ))
 //! ```
 //!
-//! Loops that follow each other and do not depend on each other share a fork and a join, so that the last iterations of
-//! one overlap with the first of the next; the streams of the next count on. What stands between them goes before the
-//! fork.
+//! Consecutive loops that do not depend on each other share one fork and one join, so that the last
+//! iterations of one loop overlap with the first iterations of the next. The stream numbers of the next loop
+//! continue those of the previous one. The statements between such loops move before the fork.
 //!
-//! A loop whose iterations may depend on each other is refused, or left alone with `dependent=keep`.
+//! The pass rejects a loop whose iterations may depend on each other; with `dependent=keep`, it leaves the
+//! loop unchanged.
 
 mod regions;
 
@@ -94,7 +99,7 @@ const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "assign-streams",
-    description: "fork the iterations of loops onto streams, and join them",
+    description: "run the iterations of loops on different streams, with a fork before and a join after",
     options: &[
         OptionSpec {
             name: "count",
@@ -104,25 +109,25 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "fork",
-            description: "where streams wait for what came before; default: what suits `count`",
+            description: "where the streams wait for earlier work; default: inline for per-iteration, else loop",
             kind: INLINE_OR_LOOP,
             default: None,
         },
         OptionSpec {
             name: "join",
-            description: "where what follows waits for the streams; default: what suits `count`",
+            description: "where later work waits for the streams; default: loop for per-iteration, else inline",
             kind: INLINE_OR_LOOP,
             default: None,
         },
         OptionSpec {
             name: "inter-stream-sync",
-            description: "whether a stream waits for the communications of the iteration before",
+            description: "make each stream wait for the communications of the previous iteration",
             kind: OptionKind::Flag,
             default: Some("false"),
         },
         OptionSpec {
             name: "dependent",
-            description: "what becomes of a loop whose iterations depend on each other",
+            description: "refuse a loop whose iterations depend on each other, or keep it unchanged",
             kind: OptionKind::Word(&["refuse", "keep"]),
             default: Some("refuse"),
         },
@@ -130,9 +135,9 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// Which streams there are, and where they fork and join.
+/// The number of streams, and where they fork and join.
 struct ForkJoinStyle {
-    /// How many there are; `None`: as many as iterations.
+    /// The number of streams; `None`: one for each iteration.
     count: Option<ExprId>,
     fork_inline: bool,
     join_inline: bool,
@@ -140,7 +145,7 @@ struct ForkJoinStyle {
 }
 
 impl ForkJoinStyle {
-    /// Whether loops can share a fork and a join.
+    /// Returns whether loops can share a fork and a join.
     fn can_share_fork_and_join(&self) -> bool {
         !(self.fork_inline && self.join_inline || self.inter_stream)
     }
@@ -189,27 +194,27 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(changed))
 }
 
-/// Loops that share a fork and a join.
+/// Consecutive loops that share a fork and a join.
 #[derive(Default)]
 struct LoopGroup {
     loops: Vec<(StmtId, For)>,
     footprints: Vec<Footprint>,
-    /// Names that the loops mention.
+    /// The tensor names that the loops mention.
     names: FxHashSet<TensorId>,
-    /// Iterations so far; `None`: it is no constant how many.
+    /// The total number of iterations; `None` if it is not a constant.
     trips: Option<i64>,
 }
 
 impl LoopGroup {
-    /// Whether a loop may run at the same time as those of the group.
+    /// Returns whether a loop may run concurrently with the loops of the group.
     fn can_add(&self, program: &Program, footprint: &Footprint, it: &For) -> bool {
         let binds = |name: &TensorId| self.names.contains(name);
         let apart = !bound_in(program, it.body).iter().any(binds);
         self.trips.is_some() && apart && self.footprints.iter().all(|other| !other.conflicts(footprint))
     }
 
-    /// Whether a statement that follows the loops may run before them: it binds a name, or computes into storage of its
-    /// own, and has nothing to do with what they write.
+    /// Returns whether a statement that follows the loops may run before them: it binds a name or allocates,
+    /// reads nothing that the loops write, and changes nothing that they use.
     fn can_hoist_before(
         &self,
         program: &Program,
@@ -250,7 +255,7 @@ impl LoopGroup {
         self.footprints.push(footprint);
     }
 
-    /// Writes the loops with their fork and join.
+    /// Emits the loops of the group with their fork and join, and empties the group.
     fn emit(
         &mut self,
         program: &mut Program,
@@ -265,7 +270,7 @@ impl LoopGroup {
     }
 }
 
-/// The names that a block binds or drops.
+/// Returns the names that a block binds, writes or deallocates.
 fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
     let mut names = FxHashSet::default();
     program.walk(block, &mut |stmt| {
@@ -291,7 +296,7 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, 
         Some(text) => match text.parse::<i64>() {
             Ok(count) if count > 0 => Some(program.intern_int(count)),
             Ok(_) | Err(_) => {
-                let message = format!("`{text}` is no number of streams");
+                let message = format!("`{text}` is not a number of streams");
                 let label = "expected `per-iteration`, `numberOfStreams` or a number above 0 as `count`";
                 return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
             }
@@ -306,7 +311,7 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, 
     })
 }
 
-/// Whether a loop's body does work, and nothing with streams.
+/// Returns whether a loop's body computes or communicates, and contains no stream operation.
 fn has_work_and_no_streams(program: &Program, body: BlockId) -> bool {
     let (mut works, mut streams) = (false, false);
     program.walk(body, &mut |stmt| {
@@ -341,19 +346,20 @@ fn dependence_error(program: &Program, it: &For, why: &LoopCarriedDep) -> Diagno
                 "iterations of the loop over `{index}` may depend on each other: they share the storage of `{name}`"
             );
             Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, "written here")
-                .help("allocate it in every iteration with the short ALLOCATE (`allocate-and-deallocate`), write an index of it that differs in every iteration, or say `dependent=keep`")
+                .help("allocate it in every iteration with the short ALLOCATE (`allocate-and-deallocate`), write a slice whose index differs in every iteration, or set `dependent=keep`")
         }
         LoopCarriedDep::Work(number, stmt) => {
             let message = format!(
                 "iterations of the loop over `{index}` may depend on each other: one waits for Communication {number} of another"
             );
             Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, "waited for here")
-                .help("wait in the iteration that posts it, or say `dependent=keep`")
+                .help("wait in the iteration that posts it, or set `dependent=keep`")
         }
     }
 }
 
-/// Writes the statements that come instead of loops.
+/// Emits the statements that replace the loops: the capture of the current stream, the forks, the loops and
+/// the joins.
 fn fork_and_join(
     program: &mut Program,
     fresh: &mut IrBuilder,
@@ -421,13 +427,13 @@ fn fork_and_join(
     stmts.append(&mut joins);
 }
 
-/// A loop with the index and bounds of another.
+/// Returns a new loop with the index and bounds of `it` and the body `stmts`.
 fn like(program: &mut Program, it: &For, stmts: Vec<StmtId>, span: Span) -> StmtId {
     let body = builder::block(program, stmts);
     program.add_stmt(Stmt::For(For { body, ..it.clone() }), span)
 }
 
-/// The place behind the last statement of a body that communicates, and behind the Waits that follow it.
+/// Returns the index after the last statement that communicates and the Waits that follow it.
 fn behind_communications(program: &Program, stmts: &[StmtId]) -> Option<usize> {
     let posts = |stmt: StmtId| match &program.stmts[stmt] {
         Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing),

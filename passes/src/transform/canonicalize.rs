@@ -1,4 +1,4 @@
-//! canonicalize: clean-ups that are certain and keep the meaning.
+//! canonicalize: cleanup that is safe for any program.
 //!
 //! Before:
 //! ```text
@@ -18,17 +18,23 @@
 //!     P2PCommunication 1 (type=recv, buffer=T2, peer=i5)
 //! ```
 //!
-//! * scalar expressions: constants, neutral operands, comparisons and remainders that loop bounds decide;
-//! * a branch on a constant is replaced by the side that is taken; an empty THEN makes the ELSE the THEN;
-//! * loops that run no time, and empty loops and branches, go;
-//! * a long ALLOCATE of a name that is bound on every path goes, as does a view that is in effect already;
-//! * a long ALLOCATE outside of loops of a name that is bound on no path becomes the short one, which means the same.
+//! The pass makes these changes:
 //!
-//! A scalar that becomes a constant can show a fault that the verifier could not see before, such as a root outside of its
-//! team: the pass reports it and refuses the program.
+//! * It folds scalar expressions: constants, neutral operands, and comparisons and remainders that loop
+//!   bounds decide.
+//! * It replaces a branch on a constant with the side that is taken. If the THEN of a branch is empty, the
+//!   ELSE becomes the THEN.
+//! * It removes loops without iterations, and empty loops and branches.
+//! * It removes a long ALLOCATE (`Op::AllocateOnce`) of a name that is bound on every path, and a view that
+//!   is in effect already.
+//! * Outside of loops, it turns a long ALLOCATE of a name that is bound on no path into the short one, which
+//!   has the same effect there.
 //!
-//! Code that never runs stays where the rest of the program would not pass the verifier without it: the verifier asks
-//! for definitions in the text, whether or not they are reached.
+//! A scalar that becomes a constant can reveal an error that the verifier could not see before, such as a
+//! root outside its team. The pass then reports the error and rejects the program.
+//!
+//! The pass keeps unreachable code if the rest of the program would not pass the verifier without it: the
+//! verifier requires definitions in the text, whether or not they are reached.
 
 use grammar::{
     arena::Arena,
@@ -53,14 +59,15 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "canonicalize",
-    description: "fold scalars, drop code that never runs or does nothing",
+    description: "fold scalar expressions and remove unreachable and redundant statements",
     options: &[],
     run,
 };
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = false;
-    // Every round removes something, so this ends; each may make way for the next.
+    // Each round removes something, so the loop terminates. A removal may enable another one in the next
+    // round.
     while simplify_once(program) {
         changed = true;
     }
@@ -104,7 +111,8 @@ fn fold_scalars(program: &mut Program) -> bool {
     changed
 }
 
-/// Scalars that statements give values: as loop indices they would not keep to the loop's bounds.
+/// Returns the scalars that statements assign. If such a scalar is a loop index, its value may leave the
+/// loop's bounds.
 fn assigned(program: &Program) -> FxHashSet<SymbolId> {
     let lets = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
         Stmt::Let(symbol, _) => Some(*symbol),
@@ -113,9 +121,9 @@ fn assigned(program: &Program) -> FxHashSet<SymbolId> {
     lets.collect()
 }
 
-/// Folds the scalars of statements, knowing the loops around them.
+/// Folds the scalar expressions of statements, given the index ranges of the enclosing loops.
 struct StmtFolder<'p> {
-    /// Without its statements.
+    /// The program. Its `stmts` are moved into the field `stmts` during the walk.
     program: &'p mut Program,
     stmts: Arena<StmtId, Stmt>,
     assigned: FxHashSet<SymbolId>,
@@ -184,7 +192,7 @@ impl StmtFolder<'_> {
 
 // ---- control flow
 
-/// What is certain about a loop or branch.
+/// Returns how to rewrite a loop or branch whose bounds or condition are constants.
 fn control_flow_edit(program: &Program, stmt: StmtId) -> StmtEdit {
     match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => StmtEdit::Keep,
@@ -201,7 +209,7 @@ fn control_flow_edit(program: &Program, stmt: StmtId) -> StmtEdit {
     }
 }
 
-/// Removes what never runs, unless the rest does not pass the verifier without it.
+/// Removes unreachable statements, unless the program does not pass the verifier without them.
 fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
     let mut any = false;
     program.walk(body, &mut |stmt| any |= !matches!(control_flow_edit(program, stmt), StmtEdit::Keep));
@@ -217,7 +225,7 @@ fn drop_unreached(program: &mut Program, body: BlockId) -> bool {
     fits
 }
 
-/// Makes the ELSE of a branch with an empty THEN its THEN.
+/// Negates the condition of each branch with an empty THEN, and makes its ELSE the THEN.
 fn invert_empty_then(program: &mut Program, body: BlockId) -> bool {
     rewrite(program, body, &mut |program, stmt| {
         let Stmt::If(it) = program.stmts[stmt].clone() else { return StmtEdit::Keep };
@@ -234,7 +242,7 @@ fn invert_empty_then(program: &mut Program, body: BlockId) -> bool {
 
 // ---- storage and views
 
-/// Removes long ALLOCATEs of bound names, and views that are in effect.
+/// Removes long ALLOCATEs of bound names, and views that are in effect already.
 fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
     let facts = bindings::analyze_bindings(program);
     rewrite(program, body, &mut |program, stmt| match &program.stmts[stmt] {
@@ -244,7 +252,8 @@ fn drop_redundant(program: &mut Program, body: BlockId) -> bool {
     })
 }
 
-/// Makes long ALLOCATEs short that find their names unbound: outside of loops, and nothing before them names the tensor.
+/// Turns a long ALLOCATE into a short one if its name is certainly unbound: it is outside of loops, and no
+/// statement before it mentions the tensor.
 fn simplify_allocations(program: &mut Program, body: BlockId) -> bool {
     let mut seen: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
     let mut short = Vec::new();

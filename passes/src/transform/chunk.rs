@@ -1,4 +1,4 @@
-//! chunk: cuts an axis into chunks for streams, through all tensors that share it.
+//! chunk: splits an axis into chunks for streams, in all tensors that share the axis.
 //!
 //! Before (`chunk{axis=iS0,count=4}`):
 //! ```text
@@ -9,10 +9,11 @@
 //! T2[istreamIdx8{4}, iS9{3}, iS1{5}] = linear(T0[iS3{12}, iS4{8}], T1[iS5{5}, iS6{8}])
 //! ```
 //!
-//! Without an axis (`axis=auto`) those are cut along which resharding can overlap with computing, see `auto`.
+//! With `axis=auto`, the default, the pass splits the axes along which resharding can overlap with
+//! computation (see `auto`).
 //!
-//! A stream axis that is there already is replaced. An axis on devices is cut inside of them. With `sizes=a,b,…`, the chunks
-//! have these numbers of elements, see `sizes`.
+//! An existing stream axis is replaced. An axis that is sharded over devices is split within each device.
+//! With `sizes=a,b,…`, the chunks have these numbers of elements (see `sizes`).
 
 mod auto;
 mod chunked_axis;
@@ -44,11 +45,11 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "chunk",
-    description: "cut an axis into chunks for streams",
+    description: "split an axis into chunks for streams, in all tensors that share it",
     options: &[
         OptionSpec {
             name: "axis",
-            description: "the axis, such as iS7, or a tensor's dimension, such as T3.0; auto: where resharding can overlap",
+            description: "an axis, such as iS7, or a dimension of a tensor, such as T3.0; auto: the axes along which resharding can overlap",
             kind: OptionKind::Text,
             default: Some("auto"),
         },
@@ -60,7 +61,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "sizes",
-            description: "number of elements of each chunk, such as 2048,2048,1024; default: all alike",
+            description: "number of elements of each chunk, such as 2048,2048,1024; default: chunks of equal size",
             kind: OptionKind::Counts,
             default: None,
         },
@@ -72,18 +73,18 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let header = program.spans.header;
     let misused = |message: &str| Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
     if arguments.count("count") == Some(0) {
-        return misused("chunk takes a `count=…` of 1 or more");
+        return misused("`chunk` needs a `count=…` of 1 or more");
     }
-    // More chunks than that have no element each, or no memory.
+    // With more chunks than this, chunks would be empty or the tensor would not fit in memory.
     let count = arguments.count("count").map(|it| it.min(1 << 31) as i64);
     let name = arguments.text("axis").unwrap_or("auto");
     if name == "auto" {
         if arguments.counts("sizes").is_some() {
-            return misused("chunk takes `sizes=…` with an `axis=…` only");
+            return misused("`chunk` accepts `sizes=…` only together with `axis=…`");
         }
         let mut change = Change::Unchanged;
         for cut in auto::auto_chunkings(program, count.unwrap_or(DEFAULT_COUNT)) {
-            // An earlier cut may have taken a tensor of this one.
+            // An earlier iteration may have split a tensor of this chunking.
             let is_free = |(tensor, dim): &(TensorId, usize)| {
                 obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
             };
@@ -100,40 +101,46 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     })?;
     if let Some(sizes) = arguments.counts("sizes") {
         if count.is_some() {
-            return misused("chunk takes `count=…` or `sizes=…`, not both");
+            return misused("`chunk` accepts `count=…` or `sizes=…`, not both");
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
         return sizes::chunk_by_sizes(program, name, &sizes, (tensor, dim));
     }
     let component = DimEquivalence::of(program).dims_equivalent_to(tensor, dim).map_err(|twice| {
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));
-        Diagnostic::new(Code::NotRewritten, program.tensor_span(twice), message, "cannot be cut in one way")
+        Diagnostic::new(
+            Code::NotRewritten,
+            program.tensor_span(twice),
+            message,
+            "cannot be split along one dimension",
+        )
     })?;
     let divides = |count: &i64| {
         component.dims.iter().all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
     };
-    // What cannot be cut into two chunks either is refused with the reason.
+    // If no count divides the axis, the count 2 makes `chunk_all` report the reason.
     let count = count.unwrap_or_else(|| (2..=DEFAULT_COUNT).rev().find(divides).unwrap_or(2));
     let mut fresh = IrBuilder::of(program);
     EqualChunks { fresh: &mut fresh, program, name, count, component: &component }.chunk_all()
 }
 
-/// Number of chunks where none is given, or as many fewer as divide the axis.
+/// The default limit for the number of chunks: the largest number up to this that divides the axis is used.
 pub(crate) const DEFAULT_COUNT: i64 = 4;
 
-/// Cuts all tensors that share a dimension.
+/// Splits a dimension into chunks of equal size, in all tensors that share it.
 pub(crate) fn chunk_equally(program: &mut Program, cut: &Chunking) -> Result<Change, Diagnostic> {
     let mut fresh = IrBuilder::of(program);
     let (name, count, component) = ("auto", cut.count, &cut.component);
     EqualChunks { fresh: &mut fresh, program, name, count, component }.chunk_all()
 }
 
-/// Why a tensor's dimension cannot be cut into so many chunks; `None`: it can.
+/// Returns the reason why a dimension cannot be split into `count` chunks; `None` if it can.
 fn obstacle_to_count(program: &Program, tensor: TensorId, dim: usize, count: i64) -> Option<String> {
     obstacle_to_counts(program, tensor, dim, count..=count)
 }
 
-/// Why a tensor's dimension cannot be cut into any of these numbers of chunks; `None`: it can.
+/// Returns the reason why a dimension cannot be split into any number of chunks in `counts`; `None` if it
+/// can.
 fn obstacle_to_counts(
     program: &Program,
     tensor: TensorId,
@@ -142,7 +149,7 @@ fn obstacle_to_counts(
 ) -> Option<String> {
     let name = program.tensor_name(tensor);
     let Some(it) = Sharding::of(program, tensor) else {
-        return Some(format!("`{name}` is spread over the inner part of an axis"));
+        return Some(format!("`{name}` is sharded over the inner part of a split axis"));
     };
     if it.dims.iter().any(|dim| dim.stream().is_some()) {
         return Some(format!("`{name}` has a stream axis already"));
@@ -160,7 +167,7 @@ fn obstacle_to_counts(
     })
 }
 
-/// What a device has of an extent.
+/// Describes the extent on each device of a dimension that is sharded over `spread` devices.
 fn part_of(extent: i64, spread: i64) -> String {
     match spread {
         1 => format!("extent {extent}"),
@@ -171,7 +178,7 @@ fn part_of(extent: i64, spread: i64) -> String {
     }
 }
 
-/// The tensor and dimension that a name means.
+/// Finds the tensor and dimension that an axis name such as `iS7`, or `T3.0`, denotes.
 fn find(program: &Program, name: &str) -> Option<(TensorId, usize)> {
     if let Some((tensor, dim)) = name.split_once('.') {
         let (number, dim): (u32, usize) = (tensor.strip_prefix('T')?.parse().ok()?, dim.parse().ok()?);
@@ -196,7 +203,7 @@ struct EqualChunks<'p> {
 }
 
 impl EqualChunks<'_> {
-    /// Chunks of one size.
+    /// Splits the dimension of every tensor of the component into `count` chunks of equal size.
     fn chunk_all(&mut self) -> Result<Change, Diagnostic> {
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
         let mut changed = false;
@@ -212,14 +219,14 @@ impl EqualChunks<'_> {
         Ok(Change::from_flag(changed))
     }
 
-    /// The dimension with a stream piece inside its devices.
+    /// Returns the dimension with a stream piece inside its device pieces.
     fn cut(&mut self, sharding: &Sharding, tensor: TensorId, dim: usize) -> Result<Dim, Diagnostic> {
         let mut cut = sharding.dims[dim].without_streams();
         let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
         if other {
             let name = self.program.tensor_name(tensor);
             return Err(
-                self.chunking_error(tensor, format!("`{name}` has a stream axis on another dimension"))
+                self.chunking_error(tensor, format!("`{name}` has a stream axis in another dimension"))
             );
         }
         let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
@@ -228,11 +235,11 @@ impl EqualChunks<'_> {
         {
             let (name, part) = (self.program.tensor_name(tensor), part_of(extent, spread));
             let message = format!(
-                "axis `{}`: dimension {dim} of `{name}` has {part}, which does not divide into {} chunks",
+                "axis `{}`: dimension {dim} of `{name}` has {part}, which cannot be split into {} equal chunks",
                 self.name, self.count
             );
             let it = self.chunking_error(tensor, message);
-            return Err(it.help("take another count, or give the size of each chunk with `sizes=…`"));
+            return Err(it.help("use another `count=…`, or set the size of each chunk with `sizes=…`"));
         }
         let count = self.program.intern_int(self.count);
         cut.pieces.push(DimPiece { parallel: ParallelType::Stream, count, swizzled: false });
@@ -242,7 +249,7 @@ impl EqualChunks<'_> {
     fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
         Sharding::of(self.program, tensor).ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
-            self.chunking_error(tensor, format!("`{name}` is spread over the inner part of an axis"))
+            self.chunking_error(tensor, format!("`{name}` is sharded over the inner part of a split axis"))
         })
     }
 
@@ -252,7 +259,7 @@ impl EqualChunks<'_> {
     }
 }
 
-/// The loop axes that a logical axis became, and the transforms that led there.
+/// Returns the loop axes that a logical axis was transformed into, and the transforms.
 fn loop_axes_of(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisId>, Vec<Transform>) {
     let mut leaves = vec![axis];
     let mut used = Vec::new();
@@ -270,7 +277,8 @@ fn loop_axes_of(program: &Program, tensor: TensorId, axis: AxisId) -> (Vec<AxisI
     (leaves, used)
 }
 
-/// Gives a tensor another cut of one dimension; its logical axis keeps its number, which tells permutations.
+/// Replaces the axes of one dimension of a tensor by those of `cut`. The new logical axis keeps the number of
+/// the old one, since axis numbers encode permutations.
 pub(crate) fn replace_dim(
     program: &mut Program,
     fresh: &mut IrBuilder,
@@ -291,7 +299,7 @@ pub(crate) fn replace_dim(
     it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);
-    // Statements that name the axis, such as `select( T2, axis = iS8{8}, … )`, mean the new one.
+    // Statements that refer to the old axis, such as `select( T2, axis = iS8{8}, … )`, refer to the new one.
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         for (_, attr) in &mut it.attrs {

@@ -1,4 +1,4 @@
-//! common-subexpression: computes equal things once.
+//! common-subexpression: computes equal values, views and scalar definitions once.
 //!
 //! Before:
 //! ```text
@@ -22,14 +22,18 @@
 //!   i84 = rank + 1;
 //! ```
 //!
-//! * definitions with equal values, unless statements give their scalars values;
-//! * views of the same elements, in one block, with nothing in between that gives the operand or an index another
-//!   meaning, of names that nothing else binds;
-//! * operators that compute (no copies, no rearrangements, no random numbers), in one block and on one stream, whose
-//!   operands nothing may write in between, and whose results only they write, under whatever name. In a loop, both
-//!   results need storage that every iteration allocates: otherwise an iteration might overwrite what another reads.
+//! The pass merges:
 //!
-//! Results that the header lists, and what is written in place, are never merged, nor is anything across streams.
+//! * scalar definitions with equal values, unless statements assign their scalars;
+//! * views of the same elements, in one block, if no statement in between rebinds the operand or changes the
+//!   index, and no other statement binds the names;
+//! * operators that compute (not copies, rearrangements or random numbers), in one block and on one stream,
+//!   if no statement in between may write their operands, and only these statements write their results under
+//!   any name. In a loop, both results need storage that every iteration allocates: otherwise one iteration
+//!   might overwrite what another one reads.
+//!
+//! The pass never merges inputs or outputs of the program, results that are written in place, or statements
+//! on different streams.
 
 mod apply;
 mod available;
@@ -56,13 +60,14 @@ use axis_correspondence::axis_correspondence;
 use def_use::{DefUseInfo, effect};
 use definitions::merge_definitions;
 
-/// Most earlier statements that a statement is compared with: equal ones whose results differ in type.
+/// The maximum number of earlier statements with the same key that a statement is compared with. Several
+/// occur only if their results differ in type.
 const MAX_CANDIDATES: usize = 8;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "common-subexpression",
-    description: "compute equal values, views and scalar definitions once",
+    description: "compute equal values, views and scalar definitions only once",
     options: &[],
     run,
 };
@@ -70,7 +75,7 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut changed = merge_definitions(program);
     let Some(body) = program.body else { return Ok(Change::from_flag(changed)) };
-    // A merge may free what another one needs: a name that only dropped statements bound.
+    // A merge may enable another one: it may remove the statements that bind a name of the other.
     loop {
         let mut finder = Finder {
             program,
@@ -88,7 +93,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     }
 }
 
-/// What becomes of equal statements.
+/// The statements to remove, and the tensors and axes that replace their results.
 #[derive(Default)]
 struct Merges {
     dropped: FxHashSet<StmtId>,
@@ -97,7 +102,7 @@ struct Merges {
 }
 
 impl Merges {
-    /// The operands and attributes of a statement, once what is merged has one name.
+    /// Returns the operands and attributes of a statement after the merges so far.
     fn renamed(&self, it: &OpStmt) -> (Vec<Operand>, Vec<(AttrName, Attr)>) {
         let first = Program::tensors_of(&it.args).next();
         let tensor = |it: TensorId| self.tensors.get(&it).copied().unwrap_or(it);
@@ -127,10 +132,11 @@ struct Finder<'p> {
     merges: Merges,
 }
 
-/// The current stream.
+/// The current stream, as far as the block determines it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum CurrentStream {
-    /// One that was current when the block, or what stands behind an inner block, was entered.
+    /// The stream that was current at the entry of the block (0), or after the n-th statement that may have
+    /// changed it.
     Entry(usize),
     Set(Stream),
 }
@@ -158,7 +164,7 @@ impl Finder<'_> {
                 }
                 Stmt::Let(symbol, _) => {
                     self.available.invalidate_symbol(*symbol);
-                    // The index of the current stream may mean another one now.
+                    // The index of the current stream may denote another stream now.
                     if let CurrentStream::Set(Stream::Index(_)) = current {
                         entries += 1;
                         current = CurrentStream::Entry(entries);
@@ -181,7 +187,8 @@ impl Finder<'_> {
         }
     }
 
-    /// What equal statements have in common, and the result, where one such result can stand for another.
+    /// Returns the key that equal statements share, and the result; `None` if another statement's result
+    /// cannot replace this one.
     fn key(
         &self,
         block: BlockId,
@@ -200,14 +207,14 @@ impl Finder<'_> {
         Some((ExprKey { block, op: it.op, args, attrs, stream }, out))
     }
 
-    /// An earlier result that the result of a statement equals, and how their axes correspond.
+    /// Returns an earlier result that equals the result of a statement, and the correspondence of their axes.
     fn earlier(
         &self,
         key: &ExprKey,
         stmt: StmtId,
         out: TensorId,
     ) -> Option<(TensorId, FxHashMap<AxisId, AxisId>)> {
-        // A result that is mentioned before it is made comes from another iteration.
+        // A result that is used before the statement comes from another iteration.
         if self.def_use.is_used_before(out, stmt) {
             return None;
         }
@@ -225,20 +232,21 @@ impl Finder<'_> {
         let mut operands: Vec<TensorId> = operands.collect();
         operands.sort_unstable();
         operands.dedup();
-        // Views stay the same when their elements change.
+        // A view remains valid when its elements change.
         let read =
             operands.iter().filter(|_| !is_view(it)).map(|it| self.def_use.names.alias_class(*it)).collect();
         self.available.insert(key, out, &operands, read, scalars);
     }
 
-    /// Forgets what an operator changes: computations of what it writes, and everything about names that it binds.
+    /// Invalidates what an operator changes: computations that read what it writes, and entries that depend
+    /// on the names that it binds.
     fn kill(&mut self, it: &OpStmt) {
         let drops = it.op.def().class == OpClass::Deallocate;
         let (facts, known) = (&self.def_use, &mut self.available);
         for_each_tensor_use(self.program, it, &mut |tensor, mode| {
             let (binds, writes) = match mode {
                 AccessMode::Bind => (true, false),
-                // A result that has no storage yet gets some.
+                // A result without storage gets storage from the write.
                 AccessMode::Write | AccessMode::Transfer => (true, true),
                 AccessMode::Read | AccessMode::NoAccess => (drops, false),
             };
@@ -264,7 +272,7 @@ fn is_view(it: &OpStmt) -> bool {
     it.op.def().class == OpClass::View
 }
 
-/// Whether an operator writes new elements that depend on its operands alone.
+/// Returns whether an operator computes new elements that depend only on its operands.
 fn is_computation(it: &OpStmt) -> bool {
     let row = it.op.def();
     let copies = row.class == OpClass::Compute && can_forward_operand(row.type_rule);

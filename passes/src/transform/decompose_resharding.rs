@@ -1,6 +1,7 @@
-//! decompose-resharding: splits operators on differently sharded tensors into local ones and single steps of resharding.
+//! decompose-resharding: splits operators on differently sharded tensors into local operators and single
+//! resharding steps.
 //!
-//! Before (T0's rows are on eight devices, T3 is everywhere):
+//! Before (the rows of T0 are sharded over eight devices, T3 is on every device):
 //! ```text
 //! T3[istreamIdx6{8}, iS7{16}, iS8{128}] = linear(T0[ideviceIdx.x0{8}, iS1{16}, iS2{128}], T1[iS3{128}, iS4{128}])
 //! ```
@@ -10,15 +11,18 @@
 //! T3[istreamIdx6{8}, iS7{16}, iS8{128}] = linear(T4[istreamIdx10{8}, iS11{16}, iS12{128}], T1[iS3{128}, iS4{128}])
 //! ```
 //!
-//! * Operands are brought to the sharding that the result asks for (`reshard=operands`), or the result is computed where
-//!   the operands are and moved then (`reshard=result`).
-//! * Where a product sums over an axis that both operands have on the same devices, every device makes a partial sum and
-//!   a `reduction` over devices adds them, one for each axis of the mesh; a bias is added behind it, once.
-//! * A tensor that several operators need in the same sharding is resharded once; one that an operator makes of scalars
-//!   (iota, eye, full) is rematerialized in that sharding instead.
-//! * Reductions over devices and over local axes are done one after the other.
-//! * Every Set that is left is one step of `reshard::Step`, every reduction over devices is one all-reduce, one
-//!   reduce-scatter, or a reduce to each device of another mesh.
+//! The pass makes these changes:
+//!
+//! * It reshards the operands to the sharding that the result requires (`reshard=operands`), or computes the
+//!   result with the sharding of the operands and then reshards it (`reshard=result`).
+//! * If both operands of a matmul shard the contracted axis over the same devices, every device computes a
+//!   partial sum, and one `reduction` per mesh axis adds the partial sums. A bias is added once, after the
+//!   reductions.
+//! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
+//!   from scalars alone (iota, eye, full) is rematerialized with that sharding instead.
+//! * Reductions over local axes and reductions over devices become separate statements.
+//! * Every Set that remains is one `reshard::ReshardStep`, and every reduction over devices is one
+//!   all-reduce, one reduce-scatter, or a reduce to each device of another mesh.
 
 mod device_reduction;
 
@@ -54,10 +58,10 @@ use device_reduction::{contracted_device_pieces, reduces_over_devices};
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "decompose-resharding",
-    description: "split resharding operators into local operators and single steps of communication",
+    description: "split operators that reshard into local operators and single resharding steps",
     options: &[OptionSpec {
         name: "reshard",
-        description: "what moves where operands and result disagree",
+        description: "what to reshard if the shardings of operands and result differ",
         kind: OptionKind::Word(&["operands", "result"]),
         default: Some("operands"),
     }],
@@ -67,46 +71,39 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut fresh = IrBuilder::of(program);
-    let written = write_counts(program, &|_| true);
-    let by_result = arguments.text("reshard") == Some("result");
-    let mut moved = ReshardedCopies::default();
-    // What is written again, or in a loop, has another value later.
+    let write_counts = write_counts(program, &|_| true);
+    let reshards_result = arguments.text("reshard") == Some("result");
+    let mut resharded = ReshardedCopies::default();
+    // A tensor that is written again, or in a loop, has another value later.
     let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
-    let is_value = written.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
+    let is_value = write_counts.iter().all(|(tensor, count)| *count < 2 && !inputs.contains(tensor));
     let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().filter(|_| is_value).collect();
-    let generated = top_level.iter().filter_map(|stmt| generator_stmt(program, *stmt)).collect();
+    let generators = top_level.iter().filter_map(|stmt| generator_stmt(program, *stmt)).collect();
     let changed = expand(program, body, &mut |program, stmt| {
         let span = program.stmt_span(stmt);
-        let moved = top_level.contains(&stmt).then_some(&mut moved);
-        let (written, generated, fresh, stmts) = (&written, &generated, &mut fresh, Vec::new());
-        let mut ctx = Decomposer {
-            program,
-            fresh,
-            write_counts: written,
-            generators: generated,
-            resharded: moved,
-            span,
-            reshards_result: by_result,
-            stmts,
-        };
+        let resharded = top_level.contains(&stmt).then_some(&mut resharded);
+        let (write_counts, generators, fresh, stmts) = (&write_counts, &generators, &mut fresh, Vec::new());
+        let mut ctx =
+            Decomposer { program, fresh, write_counts, generators, resharded, span, reshards_result, stmts };
         let changed = ctx.decompose(stmt)?;
         Ok(changed.then_some(ctx.stmts))
     })?;
     Ok(Change::from_flag(changed))
 }
 
-/// What tensors have become by resharding so far: the tensor that has the same elements, spread in another way.
+/// The resharded copies of each tensor so far: tensors with the same elements and another sharding.
 type ReshardedCopies = FxHashMap<TensorId, Vec<(Sharding, TensorId)>>;
 
-/// What becomes of one statement.
+/// Decomposes one statement.
 struct Decomposer<'p> {
     program: &'p mut Program,
     fresh: &'p mut IrBuilder,
-    /// How many statements write each tensor.
+    /// The number of statements that write each tensor.
     write_counts: &'p FxHashMap<TensorId, usize>,
-    /// What makes tensors that have no operands, where nothing else writes them.
+    /// The statements that make tensors from scalars alone, if no other statement writes these tensors.
     generators: &'p FxHashMap<TensorId, OpStmt>,
-    /// `None` where values change, or stand in a loop or branch.
+    /// The resharded copies so far; `None` if tensors are written again, or the statement is in a loop or
+    /// branch.
     resharded: Option<&'p mut ReshardedCopies>,
     span: Span,
     reshards_result: bool,
@@ -114,10 +111,10 @@ struct Decomposer<'p> {
 }
 
 impl Decomposer<'_> {
-    /// Writes the statements that take the place of `stmt`; false if it may stay.
+    /// Emits the statements that replace `stmt`. Returns false if `stmt` can stay.
     fn decompose(&mut self, stmt: StmtId) -> Result<bool, Diagnostic> {
         let Stmt::Op(it) = self.program.stmts[stmt].clone() else { return Ok(false) };
-        // A select is a view where its operand has what it needs.
+        // A select is a view if its operand has the sharding that it needs.
         let (true, Some(out)) = (computes(&it) || it.op == Op::Select, it.out_tensor()) else {
             return Ok(false);
         };
@@ -149,7 +146,8 @@ impl Decomposer<'_> {
         }
     }
 
-    /// Whether an operator of several results, all spread alike, has what it needs on every device.
+    /// Returns whether an operator with several results, all with the same sharding, finds on every device
+    /// what it needs.
     fn is_local_along(&self, it: &OpStmt, args: &[TensorId], from: &[Sharding], goal: &Sharding) -> bool {
         let outs = Program::tensors_of(&it.outs);
         let alike = outs.map(|out| Sharding::of(self.program, out)).all(|it| it.as_ref() == Some(goal));
@@ -162,7 +160,7 @@ impl Decomposer<'_> {
 
     // ---- kinds of operators
 
-    /// A copy: the chain of its steps.
+    /// Decomposes a copy into its resharding steps.
     fn copy(
         &mut self,
         it: &OpStmt,
@@ -190,7 +188,7 @@ impl Decomposer<'_> {
         Ok(true)
     }
 
-    /// An operator whose dimensions are told apart.
+    /// Decomposes an operator whose dimension maps are known.
     fn operator(
         &mut self,
         it: &OpStmt,
@@ -210,7 +208,7 @@ impl Decomposer<'_> {
             self.decompose_matmul(it, args, from, maps, out, goal, &pieces)?;
             return Ok(true);
         }
-        // Repeated elements stay where they are: a temporary of them is no broadcast axis any more.
+        // A broadcast axis stays where it is: a temporary result would have a full axis instead.
         let repeats = self.program.dimensions(out).any(|axis| self.program.axes[axis].expanded.is_some());
         let at_operands = match self.reshards_result && !repeats {
             true => propagation::local_result_sharding(from, maps, &own),
@@ -228,7 +226,7 @@ impl Decomposer<'_> {
         Ok(true)
     }
 
-    /// A new tensor for an operator's result, spread as `computed` says.
+    /// Returns a new tensor for an operator's result, with the sharding `computed`.
     fn temporary_result(
         &mut self,
         it: &OpStmt,
@@ -244,7 +242,7 @@ impl Decomposer<'_> {
                     (0..maps[0].len()).filter(|at| maps[0][*at] == DimMap::Reduction).collect();
                 self.set_reduction_axes(new, &needs[0], &summed);
             }
-            // The order of the numbers is the operand's order of dimensions.
+            // The order of the axis numbers encodes the operand's order of dimensions.
             TypeRule::Permute => {
                 let numbers = |program: &Program, tensor| -> Vec<u32> {
                     program.dimensions(tensor).map(|axis| program.axes[axis].number).collect()
@@ -274,7 +272,7 @@ impl Decomposer<'_> {
         new
     }
 
-    /// An operator whose dimensions are not told apart: on whole tensors.
+    /// Decomposes an operator whose dimension maps are not known: it runs on replicated tensors.
     fn opaque(
         &mut self,
         it: &OpStmt,
@@ -308,13 +306,13 @@ impl Decomposer<'_> {
     fn sharding(&self, tensor: TensorId) -> Result<Sharding, Diagnostic> {
         Sharding::of(self.program, tensor).ok_or_else(|| {
             let name = self.program.tensor_name(tensor);
-            let message = format!("`{name}` is spread over the inner part of an axis");
+            let message = format!("`{name}` is sharded over the inner part of a split axis");
             let it = Diagnostic::new(Code::NotRewritten, self.span, message, "used here");
-            it.help("split the axis with its device or stream part outermost")
+            it.help("split the axis so that its device or stream part is outermost")
         })
     }
 
-    /// Whether all tensors have the same loop axes, whatever these are.
+    /// Returns whether all tensors have the same mesh and the same device axes, in this order.
     fn has_same_device_axes(&self, args: &[TensorId], out: TensorId) -> bool {
         let spread = |tensor: TensorId| {
             let it = &self.program.tensors[tensor];
@@ -331,7 +329,7 @@ impl Decomposer<'_> {
         self.stmts.push(id);
     }
 
-    /// The operator on operands that have what it needs.
+    /// Reshards the operands to `needs` and emits the operator on them, with the result `out`.
     fn emit_on_resharded(
         &mut self,
         it: &OpStmt,
@@ -344,7 +342,7 @@ impl Decomposer<'_> {
         for (at, (arg, (from, need))) in args.iter().zip(from.iter().zip(needs)).enumerate() {
             let moved = self.reshard(*arg, from, need, None)?;
             set_operand(&mut it, at, moved);
-            // A select names an axis of its operand.
+            // A select refers to an axis of its operand.
             let axis = grammar::selected_dim(self.program, &it, *arg)
                 .and_then(|dim| self.program.dimensions(moved).nth(dim));
             if let Some(axis) = axis {
@@ -356,7 +354,8 @@ impl Decomposer<'_> {
         Ok(())
     }
 
-    /// Copies step by step, into `out` or a new tensor; nothing where everything is in its place already.
+    /// Emits copies that reshard `arg` step by step, into `out` or a new tensor. Returns `arg` if there is
+    /// nothing to do.
     fn reshard(
         &mut self,
         arg: TensorId,
@@ -369,8 +368,9 @@ impl Decomposer<'_> {
         }
         if to.mesh.is_empty() && !from.mesh.is_empty() {
             let name = self.program.tensor_name(arg);
-            let message =
-                format!("`{name}` is on some ranks and needed on every one, however many there are");
+            let message = format!(
+                "`{name}` is on the ranks of its mesh only, but the statement needs it on every rank"
+            );
             let it = Diagnostic::new(Code::NotRewritten, self.span, message, "needed here");
             return Err(it.help("give the result a DeviceMesh"));
         }
@@ -401,7 +401,8 @@ impl Decomposer<'_> {
         Ok(now)
     }
 
-    /// A tensor of numbers alone, rematerialized where it is needed: nothing is sent.
+    /// Emits a copy of the statement that makes `arg` from scalars, with the sharding `to`, so that nothing
+    /// is sent.
     fn rematerialize(&mut self, it: OpStmt, arg: TensorId, to: &Sharding, out: Option<TensorId>) -> TensorId {
         if let (None, Some(known)) = (out, self.known_copy(arg, to)) {
             return known;
@@ -412,7 +413,7 @@ impl Decomposer<'_> {
         target
     }
 
-    /// The tensor that `arg` has become by resharding before, spread as `sharding` says.
+    /// Returns the earlier copy of `arg` with this sharding.
     fn known_copy(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
         let all = self.resharded.as_ref()?.get(&arg)?;
         all.iter().find(|(other, _)| other == sharding).map(|(_, tensor)| *tensor)
@@ -425,18 +426,19 @@ impl Decomposer<'_> {
     }
 
     fn resharding_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
-        let message = format!("`{}` reshards, and {why}", it.op.name());
+        let message = format!("`{}` reshards, but {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
-        it.help("give operands and results one sharding, with Sets around the operator")
+        it.help("give the operands and results the same sharding, with Sets before and after the operator")
     }
 }
 
-/// Whether it moves elements and changes nothing about them.
+/// Returns whether the operator copies elements without changing them.
 pub(crate) fn is_copy(it: &OpStmt) -> bool {
     it.op.def().type_rule == TypeRule::Same && it.op.def().class == OpClass::Compute
 }
 
-/// The statement's result and itself, if it makes a tensor of numbers alone: the same wherever and whenever it runs.
+/// Returns the statement's result and operator if it makes a tensor from constant scalars alone, so that it
+/// has the same result wherever and whenever it runs.
 fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
     let makes = it.op.def().type_rule == TypeRule::Generate || it.op == Op::TensorConstruct;
@@ -468,7 +470,7 @@ fn copy_stmt(from: TensorId, to: TensorId) -> OpStmt {
     OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..builder::op(Op::Set) }
 }
 
-/// Replaces an operand, counted as `OpStmt::tensor_operands` does.
+/// Replaces the operand at `position` in the order of `OpStmt::tensor_operands`.
 pub(crate) fn set_operand(it: &mut OpStmt, position: usize, tensor: TensorId) {
     let args = it.args.iter_mut().filter_map(|arg| match arg {
         Operand::Tensor(tensor) => Some(tensor),

@@ -1,4 +1,4 @@
-//! defer-waits: waits for sends at the end of the block, not where they are posted.
+//! defer-waits: waits for sends at the end of the block instead of where they are posted.
 //!
 //! Before:
 //! ```text
@@ -25,9 +25,10 @@
 //!   Wait(Communication 38)
 //! ```
 //!
-//! What is received is needed at once; that a send is complete matters only to who writes its buffer next. A Wait for a
-//! number that only sends are posted under goes down in its block as `sink-waits` has it, and out of a branch into
-//! a second one with the same predicate. It stays in the branch if nothing behind the branch may come before it.
+//! A received buffer is needed at once, but the completion of a send matters only to the statement that
+//! writes the sent buffer next. A Wait for a number under which only sends are posted moves down in its block
+//! under the rules of `sink-waits`, and out of a branch into a second branch with the same predicate. It
+//! stays in the branch if it cannot move past any statement after the branch.
 
 use grammar::{
     attr,
@@ -64,7 +65,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// Numbers that only sends are posted under.
+/// Returns the numbers under which only sends are posted.
 fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
     let (mut sends, mut others) = (FxHashSet::default(), FxHashSet::default());
     program.walk(body, &mut |stmt| {
@@ -78,7 +79,7 @@ fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
     &sends - &others
 }
 
-/// Moves Waits for sends out of the branch at `at`.
+/// Moves the Waits for sends out of the branch at index `at`.
 fn defer_branch(
     program: &mut Program,
     storage: &MemoryEffects,
@@ -98,7 +99,7 @@ fn defer_branch(
             .filter(|wait| {
                 let Some(number) = awaited_work(program, *wait) else { return false };
                 let lowest = lowest_position(program, storage, block, at, number, &|effects| {
-                    // Behind it the predicate may choose the other side.
+                    // After this statement, the predicate may select the other side.
                     !effects.assigns.is_disjoint(&symbols)
                 });
                 if lowest > at {
@@ -124,7 +125,8 @@ fn defer_branch(
     true
 }
 
-/// The Waits for sends that may stand last in a branch, unless it holds nothing else.
+/// Returns the Waits for sends that can move to the end of a side of a branch, unless the side contains only
+/// Waits.
 fn trailing_send_waits(
     program: &Program,
     storage: &MemoryEffects,

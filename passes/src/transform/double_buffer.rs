@@ -1,4 +1,5 @@
-//! double-buffer: gives a buffer that every iteration of a loop fills anew several storages, used in turn.
+//! double-buffer: replaces a buffer that every iteration of a loop overwrites by several buffers that the
+//! iterations use in turn.
 //!
 //! Before:
 //! ```text
@@ -20,14 +21,16 @@
 //!   T4 = Set( T3 )
 //! ```
 //!
-//! `count` says how many storages. The buffer is one that only the loop uses, allocated before it in the same block or by
-//! a long ALLOCATE in its body, and written as a whole by every iteration before it is read. Names that the program drops
-//! are left alone: `allocate-and-deallocate` comes after.
+//! `count` is the number of buffers. The pass selects buffers that only the loop uses, that are allocated
+//! before the loop in the same block or by a long ALLOCATE (`Op::AllocateOnce`) in its body, and that every
+//! iteration writes as a whole before it reads them. It ignores names that the program deallocates, so
+//! `allocate-and-deallocate` comes after this pass.
 //!
-//! Iteration i writes what iteration i - `count` has read. That is in order if both run on one stream: the loop chooses
-//! none, or it is `Stream ( i5 % n )` for all that has to do with the buffer, and `count` is a multiple of n. And it is
-//! in order if every communication of the buffer is waited for on the same stream in the iteration that posts it: a peer
-//! has done with the storage then. Anything else is refused, and so is a buffer whose handle ShareMemHandles exchanges.
+//! Iteration i overwrites what iteration i - `count` has read. This is in order if both run on one stream:
+//! either the loop sets no stream, or all statements that use the buffer run on `Stream ( i5 % n )` and
+//! `count` is a multiple of n. In addition, the iteration that posts a communication of the buffer has to
+//! wait for it on the same stream, so that the peer no longer uses the storage. The pass rejects every other
+//! loop, and a buffer whose handle ShareMemHandles exchanges.
 
 use grammar::{
     attr,
@@ -52,10 +55,10 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "double-buffer",
-    description: "give buffers of loops several storages, used in turn",
+    description: "give each buffer of a loop several copies that the iterations use in turn",
     options: &[OptionSpec {
         name: "count",
-        description: "number of storages",
+        description: "number of copies of each buffer",
         kind: OptionKind::Count,
         default: Some("2"),
     }],
@@ -66,7 +69,8 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
     if count < 2 {
-        let (message, label) = ("one storage is what a buffer has", "expected a `count` of 2 or more");
+        let (message, label) =
+            ("`double-buffer` needs at least two copies of each buffer", "expected a `count` of 2 or more");
         return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
     }
     let mut fresh = IrBuilder::of(program);
@@ -74,7 +78,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let mut uses = MentionIndex::of(program, body);
     for block in nested_blocks(program, body) {
         let mut at = 0;
-        // Names that the statements so far allocate, with the order of their allocations.
+        // The names that the statements so far allocate, with the positions of their allocations.
         let mut allocated: FxHashMap<TensorId, Vec<(usize, StmtId)>> = FxHashMap::default();
         while at < program.blocks[block].len() {
             let stmt = program.blocks[block][at];
@@ -85,7 +89,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 for buffer in reusable_buffers(program, &uses, &allocated, &it) {
                     check_in_order(program, &it, &buffer, count)?;
                     at += replicate_buffer(program, &mut fresh, block, at, &it, &buffer, count);
-                    // A new statement, or an old one that now allocates other storage.
+                    // The ALLOCATE may define another tensor now, and the body has a new view.
                     uses.add(program, buffer.allocate);
                     program.block(it.body).iter().for_each(|stmt| uses.add(program, *stmt));
                     changed = true;
@@ -97,7 +101,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(changed))
 }
 
-/// What mentions each name, and how.
+/// The statements that mention each name, and the access modes.
 #[derive(Default)]
 struct MentionIndex {
     by_tensor: FxHashMap<TensorId, Vec<(StmtId, AccessMode)>>,
@@ -112,7 +116,7 @@ impl MentionIndex {
         this
     }
 
-    /// What a statement mentions, besides what it is already known to.
+    /// Adds the tensors that a statement mentions, except for entries that exist already.
     fn add(&mut self, program: &Program, stmt: StmtId) {
         let Stmt::Op(op) = &program.stmts[stmt] else { return };
         for_each_tensor_use(program, op, &mut |tensor, mode| {
@@ -124,15 +128,15 @@ impl MentionIndex {
     }
 }
 
-/// A buffer of a loop.
+/// A buffer that every iteration of a loop overwrites.
 struct LoopBuffer {
     tensor: TensorId,
     allocate: StmtId,
-    /// Whether the ALLOCATE stands in the loop's body.
+    /// Whether the ALLOCATE is in the loop's body.
     inside: bool,
 }
 
-/// The buffer that a statement allocates, in a loop's body or before the loop.
+/// Returns the buffer that a statement allocates, in a loop's body (`inside`) or before the loop.
 fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<LoopBuffer> {
     match &program.stmts[stmt] {
         Stmt::Op(op) if op.op.def().class == OpClass::Allocate && op.get(attr::ALIAS).is_none() => {
@@ -144,8 +148,8 @@ fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<Loo
     }
 }
 
-/// The buffers that every iteration of a loop fills anew, and nothing else uses. `allocated`: names that are allocated before
-/// it in its block.
+/// Returns the buffers that every iteration of a loop overwrites and no other statement uses. `allocated`
+/// holds the names that are allocated before the loop in its block.
 fn reusable_buffers(
     program: &Program,
     uses: &MentionIndex,
@@ -175,7 +179,7 @@ fn reusable_buffers(
             }
             used |= *mode == AccessMode::Write;
             let dropped = op.op.def().class == OpClass::Deallocate;
-            // Names that many loops use are given up at the first of these.
+            // Stop at the first such use: many loops may use the name.
             if *mode == AccessMode::Bind || dropped || !in_loop.contains(stmt) {
                 return false;
             }
@@ -187,21 +191,27 @@ fn reusable_buffers(
     before.chain(inside).filter(fits).collect()
 }
 
-/// Whether the storage of an iteration is free when the next one takes it.
+/// Checks that an iteration has finished with its buffer before a later iteration overwrites it.
 fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) -> Result<(), Diagnostic> {
     let bounds = program.constant(it.start).zip(program.constant(it.stop));
     if program.constant(it.start).is_none_or(|start| start < 0) {
-        return Err(double_buffer_error(program, it, buffer, buffer.allocate, "its index may be negative"));
+        return Err(double_buffer_error(
+            program,
+            it,
+            buffer,
+            buffer.allocate,
+            "the index of the loop may be negative",
+        ));
     }
     if let Some(stmt) = sharing_stmt(program, it.body, buffer) {
-        let why = "peers know its handle, and would wait for those of the other storages";
+        let why = "its handle is exchanged once, but each copy of the buffer would need an exchange";
         return Err(double_buffer_error(program, it, buffer, stmt, why));
     }
     if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) <= count) {
         return Ok(());
     }
     check_waits(program, it.body, buffer).map_err(|stmt| {
-        let why = "what it posts here is not waited for in the same iteration";
+        let why = "the iteration that posts this communication does not wait for it";
         double_buffer_error(program, it, buffer, stmt, why)
     })?;
     let mut choices = 0;
@@ -214,7 +224,7 @@ fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) 
     let first = stmts.iter().position(|stmt| *stmt != buffer.allocate && uses(stmt));
     let last = stmts.iter().rposition(|stmt| *stmt != buffer.allocate && uses(stmt));
     let Some((first, last)) = first.zip(last) else { return Ok(()) };
-    let several = "different streams use it";
+    let several = "several streams use it";
     if let Some(stmt) = stmts[first..=last].iter().find(|stmt| sets_stream(program, **stmt)) {
         return Err(double_buffer_error(program, it, buffer, *stmt, several));
     }
@@ -224,7 +234,7 @@ fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) 
     match (choice, period) {
         (Some(_), Some(period)) if period > 0 && count % period == 0 => Ok(()),
         (Some(stmt), _) => {
-            let why = format!("iterations that are {count} apart may run on different streams");
+            let why = format!("iterations i and i + {count} may run on different streams");
             Err(double_buffer_error(program, it, buffer, *stmt, &why))
         }
         (None, _) => Err(double_buffer_error(program, it, buffer, buffer.allocate, several)),
@@ -239,14 +249,14 @@ fn double_buffer_error(
     why: &str,
 ) -> Diagnostic {
     let (name, index) = (program.tensor_name(buffer.tensor), &program.symbols[it.index]);
-    let message = format!("`{name}` of the loop over `{index}` cannot have storages in turn: {why}");
+    let message = format!("cannot double-buffer `{name}` of the loop over `{index}`: {why}");
     Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, "here").help(
-        "wait for its communications where they are posted, and use it on `Stream ( i % n )` only, with a `count` that is a multiple of n",
+        "wait for its communications in the iteration that posts them, and use it only on `Stream ( i % n )` with a `count` that is a multiple of n",
     )
 }
 
-/// A ShareMemHandles that lists the buffer. Its handle is exchanged once; several storages would need an exchange each,
-/// on both sides in the same iterations.
+/// Returns a ShareMemHandles that lists the buffer. Its handle is exchanged once; several buffers would need
+/// one exchange each, on both sides in the same iterations.
 fn sharing_stmt(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Option<StmtId> {
     let mut found = None;
     program.walk(block, &mut |stmt| {
@@ -259,7 +269,8 @@ fn sharing_stmt(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Optio
     found
 }
 
-/// Checks that a Wait follows every communication of the buffer, in its block; else which has none.
+/// Checks that a Wait in the same block follows every communication of the buffer. Returns the first
+/// statement without a Wait as the error.
 fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result<(), StmtId> {
     let stmts = program.block(block);
     let mut bracket = None;
@@ -308,7 +319,7 @@ fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result
     posted.first().map_or(Ok(()), |(_, stmt)| Err(*stmt))
 }
 
-/// Whether a statement, or one inside it, has to do with the buffer.
+/// Returns whether a statement, or one inside it, mentions the buffer.
 fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuffer) -> bool {
     any_stmt(program, stmt, &|stmt| {
         let mut found = false;
@@ -319,7 +330,7 @@ fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuffer) -> bool
     })
 }
 
-/// Whether a statement, or one inside it, makes a stream current.
+/// Returns whether a statement, or one inside it, sets the current stream.
 fn sets_stream(program: &Program, stmt: StmtId) -> bool {
     any_stmt(
         program,
@@ -328,7 +339,7 @@ fn sets_stream(program: &Program, stmt: StmtId) -> bool {
     )
 }
 
-/// The stream that a statement makes current.
+/// Returns the stream that a statement makes current.
 fn stream_set_by(program: &Program, stmt: StmtId) -> Option<Stream> {
     match &program.stmts[stmt] {
         Stmt::Op(op) if op.op == Op::SetCurrentStream => match op.args.first() {
@@ -339,7 +350,7 @@ fn stream_set_by(program: &Program, stmt: StmtId) -> Option<Stream> {
     }
 }
 
-/// After how many iterations a stream comes again; 1 for one that does not change.
+/// Returns the number of iterations after which a stream recurs; 1 for a stream that does not change.
 fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
     let Stream::Index(index) = stream else { return Some(1) };
     let number = |expr: ExprId| match &program.exprs[expr] {
@@ -362,7 +373,8 @@ fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
     }
 }
 
-/// Writes the storages and the view of one of them. Says by how many statements the loop moved down.
+/// Allocates the copies of the buffer and makes the buffer a view of one of them in each iteration. Returns
+/// the number of statements that it inserts before the loop.
 fn replicate_buffer(
     program: &mut Program,
     fresh: &mut IrBuilder,

@@ -1,4 +1,4 @@
-//! fuse-epilogue: adds a bias inside the product that it is added to.
+//! fuse-epilogue: fuses the addition of a bias into the linear that computes the other addend.
 //!
 //! Before:
 //! ```text
@@ -12,14 +12,14 @@
 //! T5 = linear(T0, T1, T2)
 //! ```
 //!
-//! Where `T3` has no other use, all three have one mesh and one sharding that does not split the bias, and nothing but
-//! allocations and broadcasts stands between the two statements: no change of the stream, no write that the product could
-//! miss. `remove-dead-code` drops the broadcast.
+//! The pass does so if `T3` has no other use, all tensors have the same mesh and a sharding that does not
+//! split the bias, and only allocations and broadcasts are between the two statements, so that the stream
+//! does not change and no statement writes what the linear reads. `remove-dead-code` removes the broadcast.
 //!
-//! `linear` sums in higher precision and rounds once: the product before the sum is no longer rounded to its type. Where
-//! nothing rounds, the result is the same to the bit.
+//! `linear` accumulates in higher precision and rounds once, so the product is no longer rounded to its type
+//! before the bias is added. If nothing is rounded, the result is bitwise equal.
 //!
-//! A cast behind the product stays: `linear` has operands and a result of one type in this language.
+//! A cast after the linear is not fused: operands and result of `linear` have the same type in this language.
 
 use grammar::{
     attr,
@@ -39,7 +39,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "fuse-epilogue",
-    description: "add a bias inside the linear layer that it is added to",
+    description: "fuse the addition of a bias into the preceding linear",
     options: &[],
     run,
 };
@@ -75,7 +75,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// The product that the sum at `at` ends, the statement that does both, and what gave the product storage.
+/// Returns the linear whose result the addition at index `at` uses, the fused statement, and the statements
+/// that allocate and deallocate the linear's result.
 fn fuse_bias(
     program: &Program,
     names: &NameUses,
@@ -90,7 +91,7 @@ fn fuse_bias(
     let sum = op(&stmts[at]).filter(|it| it.op == Op::Add)?;
     let [Operand::Tensor(lhs), Operand::Tensor(rhs)] = sum.args[..] else { return None };
     let out = sum.out_tensor()?;
-    // Back to the product, over statements that neither it nor its operands can tell.
+    // Search backwards for the linear, past statements that cannot affect it or its operands.
     let (mut product, mut broadcasts) = (None, FxHashMap::default());
     for stmt in stmts[..at].iter().rev() {
         let it = op(stmt)?;
@@ -116,7 +117,7 @@ fn fuse_bias(
         let mut clear = true;
         for_each_tensor_use(program, it, &mut |tensor, mode| {
             clear &= mode != AccessMode::Bind || ![x, weight, bias, made].contains(&tensor);
-            // A broadcast whose result has storage writes into it.
+            // A broadcast writes into its result if the result has storage.
             let written =
                 [x, weight, bias].iter().any(|it| names.alias_class(*it) == names.alias_class(tensor));
             clear &= mode != AccessMode::Write || tensor == addend || !written;
@@ -131,7 +132,7 @@ fn fuse_bias(
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].dtype == program.tensors[out].dtype)
         && [x, weight, addend, bias].iter().all(|it| program.tensors[*it].mesh == program.tensors[out].mesh)
         && is_unsharded_bias(program, bias, out)
-        // The sum may write where the product still reads.
+        // The addition may write into storage that the linear still reads.
         && [x, weight, bias].iter().all(|it| names.alias_class(*it) != names.alias_class(out));
     fits.then(|| {
         let args = vec![Operand::Tensor(x), Operand::Tensor(weight), Operand::Tensor(bias)];
@@ -139,7 +140,8 @@ fn fuse_bias(
     })
 }
 
-/// The bias that an earlier statement of the block broadcast, if nothing else gives either a meaning.
+/// Returns the bias that an earlier statement of the block broadcasts to `addend`, if no other statement
+/// binds or writes either.
 fn earlier_bias(program: &Program, names: &NameUses, stmts: &[StmtId], addend: TensorId) -> Option<TensorId> {
     let made =
         |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.out_tensor() == Some(addend));
@@ -154,7 +156,7 @@ fn earlier_bias(program: &Program, names: &NameUses, stmts: &[StmtId], addend: T
         .then_some(bias)
 }
 
-/// The operand of a broadcast that adds axes in front only.
+/// Returns the operand of a broadcast that adds only leading axes.
 fn broadcast_bias(it: &OpStmt) -> Option<TensorId> {
     let flags = it.get(attr::FLAGS)?;
     let [in_front @ .., last] = flags else { return None };
@@ -164,7 +166,8 @@ fn broadcast_bias(it: &OpStmt) -> Option<TensorId> {
     }
 }
 
-/// The statements that give a tensor storage, if nothing else but the product and the sum mentions it.
+/// Returns the statements that allocate and deallocate a tensor, if no other statement but the linear and the
+/// addition mentions it.
 fn private_storage_stmts(
     program: &Program,
     names: &NameUses,
@@ -197,7 +200,8 @@ fn private_storage_stmts(
     others.iter().all(is_storage).then(|| others.into_iter().collect())
 }
 
-/// Whether two results have the same axes, reductions aside, of which none is split or counts partial sums.
+/// Returns whether two results have the same axes, reductions aside, and no axis is split or counts partial
+/// sums.
 fn have_same_axes(program: &Program, a: TensorId, b: TensorId) -> bool {
     let kept = |tensor: TensorId| -> Vec<Axis> {
         let axes = program.tensors[tensor].loop_domain.iter().map(|axis| program.axes[*axis].clone());
@@ -215,7 +219,7 @@ fn have_same_axes(program: &Program, a: TensorId, b: TensorId) -> bool {
     plain(a) && plain(b) && (x.dtype, &x.mesh) == (y.dtype, &y.mesh) && kept(a) == kept(b)
 }
 
-/// Whether the bias is one axis that every rank holds whole, as it does the last axis of the result.
+/// Returns whether the bias has one axis, and neither it nor the last axis of the result is sharded.
 fn is_unsharded_bias(program: &Program, bias: TensorId, out: TensorId) -> bool {
     let bias: Vec<AxisId> = program.dimensions(bias).collect();
     let (&[only], Some(last)) = (&bias[..], program.dimensions(out).last()) else { return false };

@@ -13,14 +13,16 @@
 //! T5 = linear(T6, T7)
 //! ```
 //!
-//! A communication, or a coalescing bracket as a whole, goes up in its block to above the topmost statement that works
-//! or waits, unless on the way one writes what the communication uses, uses what it writes, binds or drops one of its
-//! names, gives its scalars values, communicates itself, waits for the same number, shares handles, or has to do with
-//! streams. So communications keep their order, on every communicator.
+//! A communication, or a whole coalescing bracket, moves up in its block to before the topmost statement that
+//! computes or waits. It does not move past a statement that writes what the communication uses, uses what it
+//! writes, binds or deallocates one of its names, assigns one of its scalars, communicates, waits for the
+//! same number, shares handles, or operates on streams. So communications keep their order on every
+//! communicator.
 //!
-//! Order can also go through a communicator: a statement comes before a communication of its stream, and that before the next one of the
-//! communicator, which another stream posts. So in a program with several streams a communication stays below a statement that touches
-//! what a communication of another stream uses.
+//! A dependency can also pass through a communicator: a statement precedes a communication of its stream,
+//! which precedes the next communication of the communicator, which another stream posts. In a program with
+//! several streams, a communication therefore stays after a statement that conflicts with a communication of
+//! another stream.
 
 use std::ops::Range;
 
@@ -71,7 +73,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// How many communications read and write each storage.
+/// The number of communications that read and write each alias class.
 #[derive(Default)]
 struct CommAccessCounts {
     reads: FxHashMap<TensorId, usize>,
@@ -94,9 +96,9 @@ fn sets_stream(program: &Program, stmt: StmtId) -> bool {
 
 /// The communications of a program that may be posted on another stream.
 struct OtherStreamComms {
-    /// Of the whole program; `None`: it has one stream.
+    /// The communications of the whole program; `None` if it has one stream.
     all: Option<CommAccessCounts>,
-    /// Statements of a block between two that choose a stream, and what is posted there.
+    /// The current range of a block in which no statement sets the stream, and the communications in it.
     segment: Option<(BlockId, Range<usize>, CommAccessCounts)>,
 }
 
@@ -110,7 +112,7 @@ impl OtherStreamComms {
         Self { all: has_streams.then_some(all), segment: None }
     }
 
-    /// Goes to the statement at `at` of a block.
+    /// Makes the range that contains the statement at index `at` of a block the current one.
     fn move_to(&mut self, program: &Program, storage: &MemoryEffects, block: BlockId, at: usize) {
         let is_there = self.segment.as_ref().is_some_and(|it| it.0 == block && it.1.contains(&at));
         if self.all.is_none() || is_there {
@@ -125,7 +127,7 @@ impl OtherStreamComms {
         self.segment = Some((block, from..to, own));
     }
 
-    /// Whether a communication that may be posted on another stream uses what this writes, or writes what this uses.
+    /// Returns whether a communication that may be posted on another stream conflicts with these accesses.
     fn conflicts(&self, accesses: &ReadWriteSet) -> bool {
         let (Some(all), Some((_, _, own))) = (&self.all, &self.segment) else { return false };
         let count = |counts: &FxHashMap<TensorId, usize>, it: &TensorId| counts.get(it).copied().unwrap_or(0);
@@ -136,7 +138,8 @@ impl OtherStreamComms {
     }
 }
 
-/// The index of the last statement of the communication that begins at `first`; `None` where none begins.
+/// Returns the index of the last statement of the communication that begins at `first`; `None` if no
+/// communication begins there.
 fn communication_end(program: &Program, block: BlockId, first: usize) -> Option<usize> {
     let effect = |at: usize| match &program.stmts[*program.block(block).get(at)?] {
         Stmt::Op(it) => Some(it.op.def().class),
@@ -160,7 +163,7 @@ fn communication_end(program: &Program, block: BlockId, first: usize) -> Option<
     }
 }
 
-/// The index that the communication from `first` to `last` may go up to.
+/// Returns the smallest index that the communication from `first` to `last` can move to.
 fn highest_position(
     program: &Program,
     storage: &MemoryEffects,
@@ -184,7 +187,7 @@ fn highest_position(
     to
 }
 
-/// Whether a communication has to come behind a statement.
+/// Returns whether a communication cannot move before a statement with the effects `above`.
 fn blocks_hoisting(storage: &MemoryEffects, above: &StmtEffects, posted: &StmtEffects) -> bool {
     let names = |tensor: &_| {
         let class = storage.alias_class(*tensor);
@@ -202,7 +205,7 @@ fn blocks_hoisting(storage: &MemoryEffects, above: &StmtEffects, posted: &StmtEf
         || above.accesses.conflicts_with(&posted.accesses)
 }
 
-/// Whether a statement, or one inside it, takes time on the stream.
+/// Returns whether a statement, or one inside it, occupies the stream.
 fn takes_stream_time(program: &Program, stmt: StmtId) -> bool {
     any_stmt(program, stmt, &|stmt| match &program.stmts[stmt] {
         Stmt::Op(it) => matches!(

@@ -1,4 +1,4 @@
-//! hoist-share-mem-handles: exchanges the handles of a loop's buffers before the loop.
+//! hoist-share-mem-handles: exchanges the memory handles of a loop's buffers before the loop.
 //!
 //! Before:
 //! ```text
@@ -27,13 +27,14 @@
 //!     Wait(Communication 37)
 //! ```
 //!
-//! ShareMemHandles blocks the host until the peers, and then all ranks, have come to it: inside a loop, the host cannot
-//! run ahead. Handles are known by number, peer and place in memory, not by name, so a loop over the same views under
-//! names of their own exchanges what the transfers need. Every rank reaches the same exchanges in the same order as
-//! before, under the same predicates; they have only no work between them.
+//! ShareMemHandles blocks the host until the peers, and then all ranks, have reached it, so that inside a
+//! loop the host cannot run ahead. A handle is identified by number, peer and memory location, not by name. A
+//! loop over the same views under new names therefore exchanges the handles that the transfers need. Every
+//! rank reaches the same exchanges in the same order and under the same predicates as before; only the other
+//! work between them is gone.
 //!
-//! A loop is refused if its transfers' buffers are allocated, dropped or first written inside it: every iteration has
-//! other handles then.
+//! The pass rejects a loop that allocates, deallocates or first writes its transfers' buffers inside: such a
+//! buffer has another handle in every iteration.
 
 use grammar::{
     codes::Code,
@@ -60,7 +61,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "hoist-share-mem-handles",
-    description: "exchange the handles of a loop's buffers before the loop",
+    description: "exchange the memory handles of a loop's buffers before the loop",
     options: &[],
     run,
 };
@@ -96,7 +97,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// The loop that exchanges what another one does; the other one does not any more. `None`: there is nothing to do.
+/// Removes the exchanges from a loop and returns a new loop that performs them. Returns `None` if the loop
+/// contains nothing else.
 fn split_off_exchange(
     program: &mut Program,
     fresh: &mut IrBuilder,
@@ -138,7 +140,8 @@ fn split_off_exchange(
     Ok(Some(exchange))
 }
 
-/// The loops that share handles, with the views that they make on the way to the buffers, of what has storage before.
+/// Returns the loops that share handles, each with its views of the shared buffers. The buffers have storage
+/// before the loop.
 fn loops_sharing_handles(
     program: &Program,
     body: BlockId,
@@ -159,7 +162,8 @@ fn loops_sharing_handles(
             }
         }
     }
-    // Before a loop: what is bound whether or not it runs, and what it drops never is.
+    // Storage before a loop: names that are bound whether or not the loop runs. A name that the loop
+    // deallocates is not one of them.
     let names = |shared: &SharedBuffers| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
     let asked = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
     let bound = bindings::bound_before(program, &asked);
@@ -176,7 +180,7 @@ fn loops_sharing_handles(
     Ok(found.into_iter().map(|(stmt, shared)| (stmt, shared.views)).collect())
 }
 
-/// The ShareMemHandles of a block.
+/// Returns the ShareMemHandles of a block.
 fn share_stmts(program: &Program, block: BlockId) -> Vec<StmtId> {
     let mut found = Vec::new();
     program.walk(block, &mut |stmt| {
@@ -189,17 +193,17 @@ fn share_stmts(program: &Program, block: BlockId) -> Vec<StmtId> {
     found
 }
 
-/// What leads to the buffers that a loop shares.
+/// The buffers whose handles a loop shares.
 struct SharedBuffers {
-    /// Views that the loop makes.
+    /// The views of the buffers that the loop makes.
     views: FxHashSet<TensorId>,
-    /// What they are views of, each with a statement that shares it.
+    /// The tensors that they are views of, each with a statement that shares it.
     bases: Vec<(TensorId, StmtId)>,
-    /// What the loop drops.
+    /// The names that the loop deallocates.
     dropped: FxHashSet<TensorId>,
 }
 
-/// The views that the loop makes on the way to the buffers that it shares.
+/// Returns the views that the loop makes of the buffers that it shares, and the underlying tensors.
 fn shared_buffers(program: &Program, it: &For, shares: &[StmtId]) -> Result<SharedBuffers, Diagnostic> {
     let mut names: Vec<(TensorId, StmtId)> = Vec::new();
     for share in shares {
@@ -251,13 +255,13 @@ fn shared_buffers(program: &Program, it: &For, shares: &[StmtId]) -> Result<Shar
 fn hoist_error(program: &Program, it: &For, tensor: TensorId, share: StmtId) -> Diagnostic {
     let (name, index) = (program.tensor_name(tensor), &program.symbols[it.index]);
     let message = format!(
-        "the handle of `{name}` cannot be exchanged before the loop over `{index}`: it may be another one in every iteration"
+        "the handle of `{name}` cannot be exchanged before the loop over `{index}`: it may change in every iteration"
     );
     Diagnostic::new(Code::NotRewritten, program.stmt_span(share), message, "shared here")
-        .help("give it storage before the loop, and views in it")
+        .help("allocate it before the loop, and make views of it in the loop")
 }
 
-/// The statements that give scalars values.
+/// The statements that assign each scalar.
 type SymbolAssignments = FxHashMap<SymbolId, Vec<StmtId>>;
 
 fn symbol_assignments(program: &Program) -> SymbolAssignments {
@@ -270,7 +274,8 @@ fn symbol_assignments(program: &Program) -> SymbolAssignments {
     lets
 }
 
-/// Adds the statements that give values to the scalars that kept statements, and what is around them, look at.
+/// Adds the statements that assign the scalars that kept statements, and the loops and branches around them,
+/// use.
 fn keep_scalar_assignments(
     program: &Program,
     lets: &SymbolAssignments,
@@ -288,8 +293,8 @@ fn keep_scalar_assignments(
         for (symbol, stmts) in symbols.iter().filter_map(|symbol| Some((symbol, lets.get(symbol)?))) {
             let Some(stmt) = stmts.iter().find(|stmt| inside.contains(stmt)) else { continue };
             if stmts.len() > 1 {
-                let message = format!("`{}` gets several values", program.symbols[*symbol]);
-                let label = "which of them an exchange before the loop needs is not certain";
+                let message = format!("`{}` is assigned more than once", program.symbols[*symbol]);
+                let label = "cannot determine which value an exchange before the loop needs";
                 return Err(Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, label));
             }
             added |= kept.insert(*stmt);
@@ -300,7 +305,8 @@ fn keep_scalar_assignments(
     }
 }
 
-/// The scalars that kept statements, and the branches and loops around them, look at; whether there are any kept.
+/// Collects the scalars that kept statements, and the branches and loops around them, use. Returns whether
+/// the block contains a kept statement.
 fn collect_used_symbols(
     program: &Program,
     block: BlockId,
@@ -325,7 +331,7 @@ fn collect_used_symbols(
     any
 }
 
-/// Whether a block holds kept statements only.
+/// Returns whether a block contains only kept statements.
 fn has_only_kept(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>) -> bool {
     program.block(block).iter().all(|stmt| match &program.stmts[*stmt] {
         Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
@@ -337,7 +343,7 @@ fn has_only_kept(program: &Program, block: BlockId, kept: &FxHashSet<StmtId>) ->
     })
 }
 
-/// A block of the kept statements, in the branches and loops around them.
+/// Returns a new block with the kept statements and the branches and loops around them.
 fn filter_block(program: &mut Program, block: BlockId, kept: &FxHashSet<StmtId>) -> BlockId {
     let mut stmts = Vec::new();
     for stmt in program.blocks[block].clone() {

@@ -1,4 +1,4 @@
-//! inline-definitions: writes `Index definitions:` out where they are used.
+//! inline-definitions: substitutes the scalars of `Index definitions:` where they are used.
 //!
 //! Before:
 //! ```text
@@ -14,8 +14,9 @@
 //!   T2 = HirAliasSelect( T1, axis = iS1{( 2 * 4 )}, index = ( ( rank + 1 ) % ( 2 * 4 ) ) )
 //! ```
 //!
-//! Statements, streams, bounds, predicates, extents, options: all of them. A definition stays where a statement gives
-//! its scalar another value, which hides the definition, and where two axes of one number would become the same text.
+//! The pass substitutes them in statements, streams, bounds, predicates, extents and options. It keeps a
+//! definition if a statement assigns its scalar, which hides the definition, and if two axes with the same
+//! number would get the same text.
 
 use grammar::{
     codes::Code,
@@ -32,22 +33,22 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "inline-definitions",
-    description: "write scalar definitions out where they are used",
+    description: "substitute scalar definitions where they are used",
     options: &[],
     run,
 };
 
-/// The most parts of a definition that is written out.
+/// The maximum number of parts of an inlined definition.
 const MAX_DEFINITION_PARTS: usize = 10_000;
 
-/// The most parts of all definitions at all their uses in statements: tens of megabytes of text.
+/// The maximum number of parts of all definitions at all their uses in statements: tens of megabytes of text.
 const MAX_TOTAL_PARTS: usize = 10_000_000;
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let hidden = scalars::assigned_symbols(program);
     let mut written = Substitution::default();
     let mut sizes = FxHashMap::default();
-    // Those that others name come first.
+    // A definition comes before the definitions that use it.
     for (symbol, value) in program.definitions.clone() {
         let value = match hidden.contains(&symbol) {
             true => builder::symbol(program, symbol),
@@ -60,7 +61,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     }
     if inlined_parts(program, &mut written, &mut sizes) > MAX_TOTAL_PARTS {
         let message =
-            format!("the definitions, written out at every use, have more than {MAX_TOTAL_PARTS} parts");
+            format!("the definitions, inlined at every use, have more than {MAX_TOTAL_PARTS} parts");
         let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "in this program");
         return Err(it.help("keep the definitions, or fold them first with `canonicalize`"));
     }
@@ -84,13 +85,13 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 
 fn too_large_error(program: &Program, symbol: SymbolId) -> Diagnostic {
     let message =
-        format!("`{}` written out has more than {MAX_DEFINITION_PARTS} parts", program.symbols[symbol]);
+        format!("`{}`, inlined, has more than {MAX_DEFINITION_PARTS} parts", program.symbols[symbol]);
     let span = program.symbol_span(symbol);
     Diagnostic::new(Code::TooLarge, span, message, "too large to repeat at every use")
         .help("keep the definitions, or fold them first with `canonicalize`")
 }
 
-/// How many parts statements are printed with where definitions are written out, as far as they are not printed so already.
+/// Returns the number of expression parts that inlining adds to the printed statements.
 fn inlined_parts(
     program: &mut Program,
     written: &mut Substitution,
@@ -146,7 +147,7 @@ fn inlined_parts(
     total
 }
 
-/// The number of an expression's parts as they are printed, those that are shared counted every time.
+/// Returns the number of parts of an expression as printed. A shared part counts at every occurrence.
 fn size(program: &Program, expr: ExprId, known: &mut FxHashMap<ExprId, usize>) -> usize {
     if let Some(size) = known.get(&expr) {
         return *size;

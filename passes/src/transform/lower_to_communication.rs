@@ -1,4 +1,4 @@
-//! lower-to-communication: turns single steps of resharding into communications.
+//! lower-to-communication: replaces single resharding steps by communications.
 //!
 //! Before:
 //! ```text
@@ -11,21 +11,22 @@
 //! Wait(Communication 5)
 //! ```
 //!
-//! | step (`reshard::Step`) | becomes |
+//! | step (`reshard::ReshardStep`) | lowered to |
 //! |---|---|
-//! | Local, Slice | stays a Set: every device has what it needs |
-//! | Broadcast | Broadcast from the first device that sends, a receiver if there is one |
-//! | Allgather | Allgather, one a row of the mesh |
-//! | Gather | Gather to each receiver; SendRecv pairs to one that sends nothing |
-//! | Scatter | Scatter where one of the receivers has all, else SendRecv pairs |
-//! | AllToAll | AllToAll, one a row |
-//! | SendRecv | SendRecv between devices at the same place of both meshes |
-//! | sum, to all devices | Allreduce |
-//! | sum, to a dimension on the devices | ReduceScatter |
-//! | sum, to some of the devices | Reduce to each of them |
+//! | Local, Slice | a Set, unchanged: every device has what it needs |
+//! | Broadcast | Broadcast from the first device that sends, preferably one that also receives |
+//! | Allgather | one Allgather for each row of the mesh |
+//! | Gather | Gather to each receiver that is also a sender; SendRecv pairs to every other receiver |
+//! | Scatter | Scatter if one of the receivers has the whole tensor, else SendRecv pairs |
+//! | AllToAll | one AllToAll for each row of the mesh |
+//! | SendRecv | SendRecv between devices at the same position of both meshes |
+//! | reduction to all devices | Allreduce |
+//! | reduction to a sharded dimension | ReduceScatter |
+//! | reduction to some of the devices | Reduce to each of them |
 //!
-//! The table is that of nvFuser's lowering (`lower_to_communication.cpp`). Collectives move equal parts of dense memory,
-//! outermost first: where the axis is another one, the tensor is permuted before or behind.
+//! The table follows nvFuser's lowering (`lower_to_communication.cpp`). Collectives move equal parts of dense
+//! memory, outermost first. If the sharded axis is not outermost, the tensor is permuted before or after the
+//! communication.
 
 mod parts;
 mod post;
@@ -57,10 +58,10 @@ use post::CommDesc;
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "lower-to-communication",
-    description: "turn single steps of resharding into communications and waits",
+    description: "replace single resharding steps by communications and waits",
     options: &[OptionSpec {
         name: "backend",
-        description: "who moves the data; what CUDA does not have is left to NCCL",
+        description: "backend of the communications; cuda leaves unsupported ones to NCCL",
         kind: OptionKind::Word(&["nccl", "cuda", "ucc"]),
         default: Some("nccl"),
     }],
@@ -102,7 +103,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(changed))
 }
 
-/// What becomes of one statement.
+/// Lowers one statement.
 struct Lowering<'p> {
     program: &'p mut Program,
     fresh: &'p mut IrBuilder,
@@ -110,19 +111,19 @@ struct Lowering<'p> {
     backend: Backend,
     /// The number of ranks that the program needs.
     world: usize,
-    /// Tensors that are views of others.
+    /// The tensors that are views of others.
     views: &'p FxHashSet<TensorId>,
     /// Whether the statement's result has storage already.
     is_bound: bool,
     stmts: Vec<StmtId>,
-    /// Posted, and not waited for yet.
+    /// The numbers of the communications that are posted and not waited for yet.
     pending_works: Vec<u32>,
-    /// Other shapes of results that are filled in part by part.
+    /// Reshaped names of results that are received part by part.
     reshaped_names: Vec<TensorId>,
 }
 
 impl Lowering<'_> {
-    /// Writes the statements that take the place of `it`; false if it may stay.
+    /// Emits the statements that replace `it`. Returns false if `it` can stay.
     fn lower(&mut self, it: &OpStmt) -> Result<bool, Diagnostic> {
         let ([arg], Some(out)) = (&it.tensor_operands()[..], it.out_tensor()) else { return Ok(false) };
         let arg = *arg;
@@ -136,7 +137,7 @@ impl Lowering<'_> {
             return self.reduction(it, arg, &from, out, &to);
         }
         let Some(step) = reshard::step(self.program, &from, &to) else {
-            return Err(self.lowering_error(it, "is more than one step of resharding"));
+            return Err(self.lowering_error(it, "needs more than one resharding step"));
         };
         match step {
             ReshardStep::Local | ReshardStep::Slice => return Ok(false),
@@ -199,7 +200,7 @@ impl Lowering<'_> {
             kept.dims.retain(|_| maps.next() != Some(&DimMap::Reduction));
             return match reshard::step(self.program, &kept, to) {
                 Some(ReshardStep::Local) => Ok(false),
-                _ => Err(self.lowering_error(it, "reduces and reshards")),
+                _ => Err(self.lowering_error(it, "reduces and reshards in one statement")),
             };
         };
         let mut kept = from.clone();
@@ -208,7 +209,7 @@ impl Lowering<'_> {
         let (Some(red_op), true, Some(device)) =
             (collective_red_op(self.program, it), one_step, from.dims[dim].devices().next())
         else {
-            return Err(self.lowering_error(it, "is more than one step of reduction"));
+            return Err(self.lowering_error(it, "needs more than one reduction step"));
         };
         if from.mesh != to.mesh {
             self.allocate(out);
@@ -226,7 +227,7 @@ impl Lowering<'_> {
                 });
             }
         } else if let Some((scattered, _)) = reshard::scattered_piece(self.program, &kept, to) {
-            // Counted among the operand's dimensions, that which vanishes included.
+            // The dimension among the operand's dimensions, including the reduced one.
             let at = scattered + usize::from(scattered >= dim);
             let input = self.pack_parts(arg, &with_dim(from, at, &to.dims[scattered]), (at, device));
             self.allocate(out);
@@ -259,7 +260,7 @@ impl Lowering<'_> {
         Ok(true)
     }
 
-    /// A view's axes that a communication has summed away say nothing any more.
+    /// Removes the reduction axes of a view, which have no meaning after the communication.
     fn forget_reductions(&mut self, tensor: TensorId) {
         if !self.views.contains(&tensor) {
             return;
@@ -275,19 +276,19 @@ impl Lowering<'_> {
 
     fn lowering_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` {why}", it.op.name());
-        let it = Diagnostic::new(Code::NotRewritten, self.span, message, "no communication does this alone");
-        it.help("run decompose-resharding before")
+        let it = Diagnostic::new(Code::NotRewritten, self.span, message, "no single communication does this");
+        it.help("run `decompose-resharding` first")
     }
 }
 
-/// `sharding` with one dimension as `other` has it.
+/// Returns `sharding` with dimension `dim` replaced by `other`.
 fn with_dim(sharding: &Sharding, dim: usize, other: &Dim) -> Sharding {
     let mut it = sharding.clone();
     it.dims[dim] = other.clone();
     it
 }
 
-/// Tensors that statements bind to views of others.
+/// Returns the tensors that statements bind to views of others.
 fn view_tensors(program: &Program) -> FxHashSet<TensorId> {
     let bound = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
         Stmt::Op(it) if it.op.def().class == OpClass::View => it.out_tensor(),
@@ -296,7 +297,7 @@ fn view_tensors(program: &Program) -> FxHashSet<TensorId> {
     bound.collect()
 }
 
-/// The number of ranks of the smallest world that contains every rank that the meshes name.
+/// Returns the number of ranks of the smallest world that contains every rank of the meshes.
 pub(crate) fn world_size(program: &Program) -> usize {
     let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
     named.max().map_or(0, |it| it.saturating_add(1))

@@ -1,4 +1,4 @@
-//! merge-stream-loops: makes one loop of two that follow each other.
+//! merge-stream-loops: merges two consecutive loops into one.
 //!
 //! Before:
 //! ```text
@@ -28,25 +28,32 @@
 //!   Synchronize(Stream ( i5 % 4 ))
 //! ```
 //!
-//! Iteration `i` of the second loop then runs before iteration `i + 1` of the first. That is the same if it touches
-//! nothing that the first loop's other iterations touch. Which is certain where
+//! In the merged loop, iteration `i` of the second loop runs before iteration `i + 1` of the first. This
+//! preserves the result if iteration `i` of the second loop accesses nothing that the other iterations of the
+//! first loop access. The pass merges two loops if it can prove all of the following:
 //!
-//! * the loops have equal bounds that do not depend on the rank; between them stand only allocations of what the first
-//!   does not mention, which move in front (where no streams are set), a capture of the stream that the first loop goes
-//!   back to, which is then known by its older name, and a loop that forks the same streams from it once more;
-//! * both bodies begin with the same stream and stay on it, but for equal ends that go back to one stream and join it; or
-//!   neither touches streams: so within one iteration the second body finds what the first left;
-//! * storage that both bodies touch and one writes is reached, in both, by one view of the same tensor along the same
-//!   axis, whose index is another one in every iteration; or it is allocated anew (short ALLOCATE) by the body that uses it;
-//! * where the second loop, or one in between, forks streams from one that has waited for the first loop, nothing behind them
-//!   relies on it: streams are forked again before they are used, or the program ends;
-//! * a name that both bodies mention is bound by the second before it uses it, and by the first before it uses it;
-//! * neither shares handles, captures streams, assigns scalars, or awaits what the other posts;
-//! * one of them does not communicate, or all that both post are collectives outside of branches: a transfer may match
-//!   another iteration's of another rank, which would then be behind the wrong half of an iteration.
+//! * The loops have equal bounds that do not depend on the rank. Between them are only: allocations of
+//!   tensors that the first loop does not mention, which move before the loop if no streams are set; a
+//!   capture of the stream that the first loop returns to, whose name is replaced by the older name of the
+//!   stream; and a loop that forks the same streams from it again.
+//! * Both bodies begin with the same stream and stay on it, except for equal ends that return to another
+//!   stream and make it wait for the stream of the bodies; or neither body uses streams. So within one
+//!   iteration, the second body runs after the first.
+//! * Storage that both bodies access and one writes is accessed in both through one view of the same tensor
+//!   along the same axis, with an index that differs in every iteration; or the body that uses the storage
+//!   allocates it in every iteration (short ALLOCATE).
+//! * If the second loop, or a loop in between, forks streams from a stream that has waited for the first
+//!   loop, no later statement relies on this order: the streams are forked again before they are used, or the
+//!   program ends.
+//! * Each body binds every name that both bodies mention before it uses the name.
+//! * Neither body shares handles, captures streams, assigns scalars, or waits for what the other posts.
+//! * One of the bodies does not communicate, or both post only collectives outside of branches. A transfer
+//!   may match a transfer of another iteration on another rank, and the merged loop would post that one after
+//!   the wrong body.
 //!
-//! A loop that only forks streams in front of a loop that uses them is merged with `forks` only: its Synchronize would
-//! come behind the join of the iteration before, and the iterations run one after the other.
+//! A loop that only forks streams is merged with the following loop, which uses them, only if `forks` is set:
+//! in the merged loop, its Synchronize comes after the join of the previous iteration, so the iterations run
+//! one after the other.
 
 mod forks;
 mod stmts_between;
@@ -75,7 +82,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "merge-stream-loops",
-    description: "make one loop of two whose iterations depend on each other one by one",
+    description: "merge consecutive loops if each iteration of the second depends only on the same iteration of the first",
     options: &[OptionSpec {
         name: "forks",
         description: "also merge a loop that only forks streams with the loop that uses them",
@@ -87,34 +94,34 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    // Merging moves statements and renames indices: what shares storage stays the same.
+    // Merging moves statements and renames indices, but does not change which tensors share storage.
     let (names, owners) = (NameUses::of(program, body), DisjointStorage::of(program));
     let pass = LoopMerger { names, owners, forks: arguments.flag("forks") };
     let mut changed = false;
-    // A merged loop may be what another one in front of it waits for.
+    // A merged loop may enable a merge with a loop before it.
     while pass.sweep(program, body) {
         changed = true;
     }
     Ok(Change::from_flag(changed))
 }
 
-/// What is the same for all loops.
+/// The analyses and options that all merges use.
 struct LoopMerger {
     names: NameUses,
     owners: DisjointStorage,
     forks: bool,
 }
 
-/// What is known of a loop that takes in others: each is looked at once.
+/// A loop that other loops are merged into, with analyses that are computed once.
 struct MergeTarget {
     frame: StreamFrame,
     body: Option<BodySummary>,
-    /// What it forgets in every iteration, if it does.
+    /// The tensors that the loop unbinds in every iteration, if it is a loop over an axis.
     unbound_each_iteration: Option<FxHashSet<TensorId>>,
 }
 
 impl LoopMerger {
-    /// Lets every loop take in as many of those behind it as it can; whether any did.
+    /// Merges into every loop as many of the following loops as possible. Returns whether it merged any.
     fn sweep(&self, program: &mut Program, body: BlockId) -> bool {
         let mut changed = false;
         for block in nested_blocks(program, body) {
@@ -143,7 +150,7 @@ impl LoopMerger {
                     if let Some((new, old)) = between.captured {
                         rename_stream(program, new, old);
                     }
-                    // What only forks streams, or knows a stream by another name now, is looked at again.
+                    // Analyze the loop again if it only forked streams, or if a stream was renamed.
                     if known.frame.is_only_streams || between.captured.is_some() {
                         let frame = StreamFrame::of(program, it.body);
                         first = frame.map(|frame| MergeTarget {
@@ -177,19 +184,20 @@ fn have_same_bounds(program: &Program, one: &For, two: &For) -> bool {
     (one.start, one.stop, extent(one)) == (two.start, two.stop, extent(two))
 }
 
-/// Where the statements of two bodies go.
+/// How to combine the statements of two bodies.
 struct MergePlan {
-    /// How many of the second body's first statements repeat what the first body began with.
+    /// The number of statements at the beginning of the second body that repeat the beginning of the first.
     repeated_prefix: usize,
-    /// How many of the first body's last statements the second ends with too.
+    /// The number of statements at the end of the first body that the second body also ends with.
     common_suffix: usize,
-    /// Whether the second body begins with a wait that may be for later iterations of the first.
+    /// Whether the second body begins with a wait that may be for later iterations of the first loop.
     waits_for_first: bool,
 }
 
 impl LoopMerger {
-    /// Whether a loop can take in the next one, and what stands between them; `stmts` stand behind it, `earlier` before it.
-    /// `is_last`: the program ends behind `stmts`.
+    /// Returns how to merge the next loop into a loop, and the statements between them; `None` if they cannot
+    /// be merged. `stmts` follow the first loop, and `earlier` precedes it. `is_last`: the program ends after
+    /// `stmts`.
     fn plan_merge(
         &self,
         program: &mut Program,
@@ -207,7 +215,7 @@ impl LoopMerger {
         {
             return None;
         }
-        // The second body in terms of the first one's index, to compare them.
+        // The second body with the first loop's index, for the comparison.
         let index = builder::symbol(program, first.index);
         let renamed = Substitution::of_symbol(second.index, index).block(program, second.body);
         let two = BodySummary::of(program, &self.names, renamed, first)?;
@@ -230,7 +238,7 @@ impl LoopMerger {
         if !clear || !are_independent(&self.owners, one, &two) {
             return None;
         }
-        // A loop over an axis forgets of two bodies together what it forgets of each.
+        // A merged loop over an axis has to unbind exactly the tensors that the two loops unbind.
         if first.axis.is_some() {
             let of = |body: BlockId| loop_variant_tensors(program, &For { body, ..first.clone() });
             let forgets =
@@ -246,7 +254,7 @@ impl LoopMerger {
     }
 }
 
-/// What a body defines from tensors that a loop forgets.
+/// Returns the tensors that a body computes from tensors that a loop unbinds.
 fn derived_tensors(
     program: &Program,
     body: BlockId,
@@ -266,7 +274,7 @@ fn depends_on_rank(program: &Program, expr: ExprId) -> bool {
     program.depends_on(expr, &|it| matches!(program.symbols[it].as_str(), "rank" | "deviceIdx.x"))
 }
 
-/// Puts the second loop's statements into the first.
+/// Moves the second loop's statements into the first loop.
 fn merge_bodies(program: &mut Program, first: StmtId, second: StmtId, merged: MergePlan) {
     let (Stmt::For(one), Stmt::For(two)) = (program.stmts[first].clone(), program.stmts[second].clone())
     else {
@@ -281,7 +289,7 @@ fn merge_bodies(program: &mut Program, first: StmtId, second: StmtId, merged: Me
     program.blocks[one.body] = stmts;
 }
 
-/// How the streams of two bodies fit together, if they do.
+/// Returns how to combine the stream statements of two bodies; `None` if they do not match.
 fn match_streams(
     program: &Program,
     one: &StreamFrame,
@@ -294,7 +302,8 @@ fn match_streams(
     if one.stream != two.stream || two.is_only_streams {
         return None;
     }
-    // What the first body begins with holds for the second; what else that waits for, it waits for.
+    // The beginning of the first body also holds for the second. Any other statement at the beginning of the
+    // second body is kept.
     let repeated = if one.begin == begin { begin.len() } else { one.stream.iter().len() };
     if one.is_only_streams {
         return (forks && one.stream.is_some()).then_some(MergePlan {
@@ -303,7 +312,7 @@ fn match_streams(
             waits_for_first: false,
         });
     }
-    // The stream that the first loop goes back to has waited for nothing if that ends with no join.
+    // If the first loop does not end with a join, the stream that it returns to has not waited for it.
     let joins = end.iter().any(|(op, _)| *op == Op::Synchronize);
     let home = end.first().map(|(_, stream)| stream);
     let waits = begin.iter().any(|(op, stream)| *op == Op::Synchronize && (joins || Some(stream) != home));

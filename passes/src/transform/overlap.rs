@@ -1,25 +1,27 @@
-//! overlap: cuts communications into chunks that overlap with matrix products, where that is possible.
+//! overlap: splits communications into chunks that overlap with matmuls, if possible.
 //!
 //! Before:
 //! ```text
 //! T4[iS10{8}, iS11{16}] = Set( T0[ideviceIdx.x0{8}, iS1{16}] )
 //! T3[iS6{8}, iS7{128}] = linear(T4[iS10{8}, iS11{16}], T1)
 //! ```
-//! After (`allgather=p2p-ring,backend=cuda`): the loop that `chunk` and `stream-parallel` make of the two statements.
+//! After (`allgather=p2p-ring,backend=cuda`): the loop that `chunk` and `stream-parallel` make of the two
+//! statements.
 //!
-//! The pass looks at one communication after the other, in the order of the program:
+//! The pass processes the communications in program order:
 //!
-//! | communication | chunks |
+//! | communication | number of chunks |
 //! |---|---|
-//! | all-gather | one for each device |
-//! | reduce-scatter | one for each device |
-//! | all-reduce | `count`, or as many fewer as divide the axis |
-//! | to another mesh, with `transfer=chunks` | as an all-reduce |
+//! | all-gather | one per device |
+//! | reduce-scatter | one per device |
+//! | all-reduce | `count`, or the largest smaller number that divides the axis |
+//! | transfer to another mesh, with `transfer=chunks` | as for an all-reduce |
 //!
-//! It cuts the axis through all tensors that share it, makes a loop of the statements on them, and keeps the loop only if
-//! it overlaps (`judge`): iterations are independent of each other, and each communicates and has a matrix product. A
-//! communication that cannot overlap stays whole, and a remark says why. One that needs another strategy later can still
-//! be in the loop of an earlier one: an all-gather and the reduce-scatter behind it share a loop.
+//! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
+//! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
+//! the loop communicates and contains a matmul. A communication that cannot overlap stays unchanged, and a
+//! remark gives the reason. A later communication can be in the loop of an earlier one: an all-gather and the
+//! reduce-scatter after it share a loop.
 
 mod overlap_check;
 
@@ -45,41 +47,41 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "overlap",
-    description: "cut communications into chunks that overlap with matrix products; leave the others whole",
+    description: "split communications into chunks that overlap with matmuls; leave the others unchanged",
     options: &[
         OptionSpec {
             name: "allgather",
-            description: "how an all-gather is cut",
+            description: "how to split an all-gather",
             kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
             default: Some("broadcast"),
         },
         OptionSpec {
             name: "reduce-scatter",
-            description: "how a reduce-scatter is cut",
+            description: "how to split a reduce-scatter",
             kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
             default: Some("reduce"),
         },
         OptionSpec {
             name: "allreduce",
-            description: "whether an all-reduce is cut into chunks",
+            description: "split an all-reduce into chunks, or leave it whole",
             kind: CHUNKS_OR_WHOLE,
             default: Some("chunks"),
         },
         OptionSpec {
             name: "transfer",
-            description: "whether a transfer to another mesh is cut into chunks, the micro-batches of a pipeline",
+            description: "split a transfer to another mesh into chunks, the micro-batches of a pipeline, or leave it whole",
             kind: CHUNKS_OR_WHOLE,
             default: Some("whole"),
         },
         OptionSpec {
             name: "count",
-            description: "number of chunks of an all-reduce or a transfer; default: the largest up to 4 that divides",
+            description: "number of chunks of an all-reduce or a transfer; default: the largest up to 4 that divides the axis",
             kind: OptionKind::Count,
             default: None,
         },
         OptionSpec {
             name: "swizzle",
-            description: "whether stream axes of gathered tensors are rotated, as swizzle-stream does",
+            description: "rotate stream axes of gathered tensors, as swizzle-stream does",
             kind: OptionKind::Flag,
             default: Some("false"),
         },
@@ -101,33 +103,29 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let span = program.stmt_span(stmt);
         let what = format!("{} of `{}`", exchange.kind.name(), program.tensor_name(exchange.subject));
         if !program.body().contains(&stmt) {
-            let message = format!("the {what} is in the loop of a communication before it");
-            remarks.passed(span, message, "overlaps with matrix products");
+            let message = format!("the {what} is in the loop of an earlier communication");
+            remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
         match attempt(program, arguments, stmt, &exchange) {
             Ok(rewritten) => {
                 *program = rewritten;
                 change = Change::Changed;
-                remarks.passed(
-                    span,
-                    format!("the {what} is done in chunks"),
-                    "overlaps with matrix products",
-                );
+                remarks.passed(span, format!("the {what} is split into chunks"), "overlaps with matmuls");
             }
             Err(reason) => {
-                let message = format!("the {what} is left whole: {reason}");
-                remarks.missed(span, message, "does not overlap with anything");
+                let message = format!("the {what} is not split into chunks: {reason}");
+                remarks.missed(span, message, "not overlapped");
             }
         }
     }
     Ok(change)
 }
 
-/// The program with a loop that overlaps an exchange with matrix products.
+/// Returns the program with a loop that overlaps a communication with matmuls.
 ///
 /// # Errors
-/// Why there is no such loop.
+/// Returns the reason why no such loop is possible.
 fn attempt(
     program: &Program,
     arguments: &Arguments,
@@ -142,12 +140,12 @@ fn attempt(
     }
     let settings = stream_parallel::LoopOptions::of(arguments);
     let mut only = on_component(&cut, &component);
-    // Loops that gain nothing are left out in a second round.
+    // The second round leaves out the loops that do not overlap.
     for _ in 0..2 {
         let mut trial = cut.clone();
         let written = stream_parallel::make_loops(&mut trial, settings, Some(&only));
         let Some(own) = written.iter().position(|it| it.members.contains(&stmt)) else {
-            return Err("its chunks are no slices of what each device has".to_owned());
+            return Err("its chunks are not slices of the local part of each device".to_owned());
         };
         let loops: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
         let reasons = overlap_check::obstacles(&trial, &loops);
@@ -160,13 +158,13 @@ fn attempt(
         let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
         only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();
     }
-    Err("other statements on the same axis cannot be done in chunks".to_owned())
+    Err("other statements on the same axis cannot be split into chunks".to_owned())
 }
 
-/// Whether the options ask for this kind of communication in chunks.
+/// Checks that the options request chunks for this kind of communication.
 ///
 /// # Errors
-/// What they ask for instead.
+/// Returns the reason why they do not.
 fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<(), String> {
     let option = match exchange.kind {
         CommKind::Allgather => "allgather",
@@ -183,19 +181,21 @@ fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<()
         | CommKind::Broadcast
         | CommKind::Gather
         | CommKind::Scatter) => {
-            return Err(format!("there is no strategy for the kind \"{}\"", kind.name()));
+            return Err(format!("there is no overlap strategy for the kind \"{}\"", kind.name()));
         }
     };
     match arguments.text(option) {
         Some("whole") if option == "transfer" => {
-            Err("`@overlap-pipeline-stages` cuts transfers, this pipeline does not".to_owned())
+            Err("transfers are split only with `transfer=chunks`, as in `@overlap-pipeline-stages`"
+                .to_owned())
         }
-        Some("whole") => Err(format!("the pass has the option `{option}=whole`")),
+        Some("whole") => Err(format!("the option `{option}=whole` is set")),
         Some(_) | None => Ok(()),
     }
 }
 
-/// Cuts the axis of an exchange, unless it has stream axes already.
+/// Splits the axis of a communication, unless it has a stream axis already. Returns the tensors that share
+/// the axis.
 fn chunk_axis(
     program: &mut Program,
     arguments: &Arguments,
@@ -214,7 +214,7 @@ fn chunk_axis(
     Ok(cut.component)
 }
 
-/// The top-level statements on tensors that share an axis.
+/// Returns the top-level statements on tensors that share an axis.
 fn on_component(program: &Program, component: &EquivalentDims) -> FxHashSet<StmtId> {
     program.body().iter().copied().filter(|stmt| component.is_mentioned_by(program, *stmt)).collect()
 }

@@ -1,4 +1,4 @@
-//! remove-dead-code: drops computations, views and storage whose results nobody reads.
+//! remove-dead-code: removes computations, views and allocations whose results are not read.
 //!
 //! Before:
 //! ```text
@@ -15,13 +15,14 @@
 //! T1 = linear(T0, T2)
 //! ```
 //!
-//! A statement is live if it does more than computing and binding, or if it binds or writes a live name, or may write
-//! into storage that a live name reaches. A name is live if a live statement mentions it or the header lists it.
-//! Communications, waits, streams, handles, HostUnits and kernels are always live; scalars are not looked at.
+//! A statement is live if it does more than compute or bind, if it binds or writes a live name, or if it may
+//! write into storage that a live name can access. A name is live if a live statement mentions it, or if it
+//! is an input or output. Communications, waits, stream operations, handle exchanges, HostUnits and kernels
+//! are always live. The pass does not remove scalars.
 //!
-//! Names are not SSA: `T4 = Set( T0 )` above writes into the view that the statement before it bound. Storage is
-//! therefore followed through views, `.alias`, and copies to names that may have no storage of their own, in both
-//! directions, and without regard to the order of statements.
+//! Names are not in SSA form: `T4 = Set( T0 )` above writes into the view that the statement before it bound.
+//! The pass therefore follows storage in both directions through views, `.alias`, and copies to names that
+//! may have no storage of their own, regardless of the order of statements.
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -43,7 +44,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "remove-dead-code",
-    description: "drop computations, views and storage whose results nobody reads",
+    description: "remove computations, views and allocations whose results are not read",
     options: &[],
     run,
 };
@@ -63,32 +64,32 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// What makes what live.
+/// The dependencies between names and statements for the liveness analysis.
 #[derive(Default)]
 struct LivenessGraph {
-    /// Statements that bind, write or drop a name.
+    /// The statements that bind, write or deallocate each name.
     definitions: FxHashMap<TensorId, Vec<StmtId>>,
-    /// Statements that write into what a name may be bound to before.
+    /// The statements that write into storage that a name may be bound to already.
     writers: FxHashMap<TensorId, Vec<StmtId>>,
-    /// The names whose storage a name may stand for.
+    /// The names whose storage each name may alias.
     sources: FxHashMap<TensorId, Vec<TensorId>>,
-    /// The names that may stand for a name's storage.
+    /// The names that may alias each name's storage.
     viewers: FxHashMap<TensorId, Vec<TensorId>>,
-    /// Names that statements before the cursor may have bound.
+    /// The names that the statements so far may have bound.
     seen: FxHashSet<TensorId>,
     worklist: Vec<LivenessFact>,
 }
 
-/// Something found out and not followed yet.
+/// A liveness fact, which implies others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum LivenessFact {
-    /// The statement stays.
+    /// The statement is live.
     Live(StmtId),
-    /// The name stays, with all that defines it.
+    /// The name is live, with all statements that define it.
     Needed(TensorId),
-    /// What the name's own storage holds is read.
+    /// The contents of the name's storage are read.
     Read(TensorId),
-    /// The name may stand for storage that is read.
+    /// The name may alias storage that is read.
     Reaches(TensorId),
 }
 
@@ -136,7 +137,7 @@ impl LivenessGraph {
                 let binds_view =
                     effect == OpClass::Compute && !bound && can_forward_operand(it.op.def().type_rule);
                 for result in &results {
-                    // The first statement that names it, run once, finds nothing bound to write into.
+                    // The first statement that mentions the name finds it unbound, if it runs only once.
                     if in_loop || !binds_view || self.seen.contains(result) {
                         self.writers.entry(*result).or_default().push(stmt);
                     }
@@ -169,7 +170,7 @@ impl LivenessGraph {
         }
     }
 
-    /// Follows all that is pending to the statements that stay.
+    /// Propagates the facts of the worklist, and returns the live statements.
     fn live_stmts(mut self, program: &Program) -> FxHashSet<StmtId> {
         let mut known: FxHashSet<LivenessFact> = FxHashSet::default();
         let mut live = FxHashSet::default();

@@ -1,4 +1,4 @@
-//! remove-redundant-sync: drops Synchronize, SetCurrentStream and Wait that order nothing anew.
+//! remove-redundant-sync: removes Synchronize, SetCurrentStream and Wait statements that add no ordering.
 //!
 //! Before:
 //! ```text
@@ -20,14 +20,18 @@
 //! T1 = Set( T0 )
 //! ```
 //!
-//! * a Synchronize with the current stream, or with a stream on which nothing was issued since the current stream waited
-//!   for it, itself or through a third one;
-//! * a SetCurrentStream of the current stream, and one that nothing is issued under before the next;
+//! The pass removes:
+//!
+//! * a Synchronize with the current stream, or with a stream on which nothing was issued since the current
+//!   stream last waited for it, directly or through a third stream;
+//! * a SetCurrentStream to the current stream, and one under which nothing is issued before the next
+//!   SetCurrentStream;
 //! * a Wait for a number under which nothing was posted since the last Wait for it.
 //!
-//! What holds at the begin of a loop's body holds before the loop and behind the body. Streams are told apart by the
-//! texts of their indices: `( i5 % 2 )` is itself until `i5` changes, and may be any other index but not, where both are
-//! numbers, another number. A captured stream is what was current when it was captured, if that is certain.
+//! A fact holds at the beginning of a loop's body only if it holds before the loop and at the end of the
+//! body. Streams are identified by the text of their index: `( i5 % 2 )` denotes one stream until `i5`
+//! changes, and may be equal to any other index, except that two different constants are different streams. A
+//! captured stream is the stream that was current at its capture, if that is certain.
 
 use grammar::{
     attr,
@@ -45,7 +49,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "remove-redundant-sync",
-    description: "drop waits, joins and choices of streams that order nothing anew",
+    description: "remove waits, stream synchronizations and stream switches that add no ordering",
     options: &[],
     run,
 };
@@ -53,7 +57,8 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let mut changed = false;
-    // What one removal leaves may be redundant itself: a choice of stream that only a dropped join needed.
+    // A removal may make other statements redundant: a removed Synchronize may have been the only use of a
+    // SetCurrentStream.
     loop {
         let mut redundant = FxHashSet::default();
         let captures = capture_counts(program);
@@ -66,10 +71,10 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             redundant: None,
         };
         let entry = || SyncState { current: Some(StreamKey::Entry), ..SyncState::default() };
-        // Every round leaves less that is certain where loops begin, so this ends.
+        // Every round can only remove facts from loop entries, so the loop terminates.
         loop {
             order.has_converged = true;
-            // Captures are followed anew: a round that knew too much of loops may have found one that is none.
+            // Collect the captures again: an earlier round may have assumed too much at loop entries.
             order.entry_names.clear();
             let _ = order.block(body, entry());
             if order.has_converged {
@@ -80,7 +85,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
         order.redundant = Some(&mut redundant);
         let _ = order.block(body, entry());
         if redundant.is_empty() {
-            // The stream current at the end is where the outputs are read.
+            // The outputs are read on the stream that is current at the end.
             let mut needs = StreamNeeds { program, blocks: FxHashMap::default() };
             collect_unused_stream_sets(&mut needs, body, true, &mut redundant);
         }
@@ -95,7 +100,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     }
 }
 
-/// How often each stream is captured, and whether a loop does.
+/// Returns, for each stream name, the number of captures and whether a loop captures it.
 fn capture_counts(program: &Program) -> FxHashMap<u32, (usize, bool)> {
     let mut found: FxHashMap<u32, (usize, bool)> = FxHashMap::default();
     let mut count = |stmt: StmtId, in_loop: bool| {
@@ -116,31 +121,31 @@ fn capture_counts(program: &Program) -> FxHashMap<u32, (usize, bool)> {
     found
 }
 
-/// Which stream.
+/// The identity of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum StreamKey {
-    /// The one current at entry.
+    /// The stream that is current at program entry.
     Entry,
-    /// A captured one, of which nothing else is known.
+    /// A captured stream with unknown identity.
     Named(u32),
-    /// The one with this index, as long as none of its scalars changes.
+    /// The stream with this index, as long as none of its scalars changes.
     Index(ExprId),
 }
 
-/// What is certain at a place.
+/// The facts that are certain at a program point.
 #[derive(Clone, Default, PartialEq)]
 struct SyncState {
     current: Option<StreamKey>,
-    /// What captured names stand for.
+    /// The streams that captured names denote.
     names: FxHashMap<u32, StreamKey>,
-    /// `(a, b)`: whatever is issued on `a` from here on comes after all that was issued on `b` so far.
+    /// `(a, b)`: work issued on `a` from here on runs after all work issued on `b` so far.
     ordered_after: FxHashSet<(StreamKey, StreamKey)>,
-    /// Numbers of works that may have been posted and not waited for.
+    /// The numbers of communications that may have been posted and not waited for.
     pending: FxHashSet<u32>,
 }
 
 impl SyncState {
-    /// What is certain where either may be the case.
+    /// Returns the facts that hold in both states.
     fn meet(&self, other: &Self) -> Self {
         let names = self.names.iter().filter(|(name, key)| other.names.get(name) == Some(key));
         Self {
@@ -151,7 +156,7 @@ impl SyncState {
         }
     }
 
-    /// Drops what depends on a scalar that gets another value.
+    /// Removes the facts that depend on a scalar that changes.
     fn forget(&mut self, program: &Program, symbol: SymbolId) {
         let depends = |key: &StreamKey| match key {
             StreamKey::Entry | StreamKey::Named(_) => false,
@@ -162,14 +167,14 @@ impl SyncState {
         self.ordered_after.retain(|(a, b)| !depends(a) && !depends(b));
     }
 
-    /// Something is issued on the current stream.
+    /// Records that work is issued on the current stream.
     fn issue(&mut self, program: &Program) {
         let current = self.current;
         let clear = |b: StreamKey| current.is_some_and(|it| !may_be_same(program, it, b));
         self.ordered_after.retain(|(_, b)| clear(*b));
     }
 
-    /// The stream that an operand names.
+    /// Returns the stream that an operand denotes.
     fn key(&self, program: &Program, stream: StreamId) -> StreamKey {
         match program.streams[stream] {
             Stream::Named(name) => self.names.get(&name).copied().unwrap_or(StreamKey::Named(name)),
@@ -184,26 +189,26 @@ fn may_be_same(program: &Program, a: StreamKey, b: StreamKey) -> bool {
             (Some(a), Some(b)) => a == b,
             _ => true,
         },
-        // No index names the stream that was current at entry.
+        // The stream that is current at entry has no index.
         (StreamKey::Entry, StreamKey::Index(_)) | (StreamKey::Index(_), StreamKey::Entry) => false,
         (StreamKey::Entry, StreamKey::Entry) | (StreamKey::Named(_), _) | (_, StreamKey::Named(_)) => true,
     }
 }
 
-/// Follows what is certain through the statements.
+/// Propagates the states through the statements.
 struct SyncAnalysis<'p, 'r> {
     program: &'p Program,
-    /// How often each stream is captured, and whether a loop does.
+    /// For each stream name, the number of captures and whether a loop captures it.
     captures: &'r FxHashMap<u32, (usize, bool)>,
-    /// Captured names of the stream that was current at entry.
+    /// The names under which the stream that is current at entry was captured.
     entry_names: FxHashSet<u32>,
-    /// What is certain where each loop's body begins, in whichever iteration, as far as it is known. All loops are settled
-    /// together, in rounds over the whole program: to settle an inner loop anew in every round of an outer one would take
-    /// time that doubles with the depth.
+    /// The state at the beginning of each loop's body, for all iterations, as far as it is computed. All
+    /// loops converge together, in rounds over the whole program: computing an inner loop's fixed point again
+    /// in every round of the outer loop would take time that doubles with the nesting depth.
     loop_states: FxHashMap<BlockId, SyncState>,
-    /// Whether this round has left every loop's state as it was.
+    /// Whether this round has left the state of every loop unchanged.
     has_converged: bool,
-    /// Statements that change nothing; `None` while the loops are being settled.
+    /// The redundant statements; `None` until the loop states have converged.
     redundant: Option<&'r mut FxHashSet<StmtId>>,
 }
 
@@ -234,7 +239,7 @@ impl SyncAnalysis<'_, '_> {
                     let mut behind = self.block(it.body, begin);
                     behind.forget(program, it.index);
                     self.merge_loop_entry(it.body, behind);
-                    // Behind the loop is where another iteration would begin.
+                    // The state after the loop is the state at the beginning of another iteration.
                     state = self.loop_states.get(&it.body).cloned().unwrap_or_default();
                 }
             }
@@ -242,7 +247,7 @@ impl SyncAnalysis<'_, '_> {
         state
     }
 
-    /// A loop's body may begin in this state too.
+    /// Merges `state` into the entry state of a loop's body.
     fn merge_loop_entry(&mut self, body: BlockId, state: SyncState) {
         let met = match self.loop_states.get(&body) {
             Some(known) => known.meet(&state),
@@ -254,7 +259,7 @@ impl SyncAnalysis<'_, '_> {
         }
     }
 
-    /// Whether the statement changes nothing; else what is certain behind it.
+    /// Returns whether the statement is redundant. Otherwise updates the state.
     fn op(&mut self, it: &OpStmt, state: &mut SyncState) -> bool {
         let program = self.program;
         match it.op.def().class {
@@ -264,7 +269,7 @@ impl SyncAnalysis<'_, '_> {
                 if !state.pending.remove(&number) {
                     return true;
                 }
-                // Whoever waited for this stream before has not waited for the work.
+                // A stream that waited for this stream before has not waited for this communication.
                 state.issue(program);
             }
             OpClass::Communicate | OpClass::Coalescing => {
@@ -278,7 +283,7 @@ impl SyncAnalysis<'_, '_> {
             | OpClass::Opaque => {
                 state.issue(program);
             }
-            // They bind names, or block the host.
+            // These bind names or block the host, and issue no work.
             OpClass::View | OpClass::Deallocate | OpClass::ShareHandles => (),
         }
         false
@@ -303,14 +308,14 @@ impl SyncAnalysis<'_, '_> {
             return state.current.replace(key) == Some(key);
         }
         let Some(current) = state.current else {
-            // Somebody waits for something.
+            // An unknown stream waits, which issues work on it.
             state.ordered_after.clear();
             return false;
         };
         if current == key || state.ordered_after.contains(&(current, key)) {
             return true;
         }
-        // Whoever waited for the current stream before has not waited for this.
+        // A stream that waited for the current stream before has not waited for this synchronization.
         state.issue(program);
         let through: Vec<StreamKey> =
             state.ordered_after.iter().filter(|(a, _)| *a == key).map(|(_, b)| *b).collect();
@@ -320,11 +325,12 @@ impl SyncAnalysis<'_, '_> {
         false
     }
 
-    /// The first capture of a name stays.
+    /// Records a capture if it is the only one of the name.
     fn capture(&mut self, name: u32, state: &mut SyncState) {
         let (captures, in_loop) = self.captures.get(&name).copied().unwrap_or((0, false));
         if let (1, false, Some(current)) = (captures, in_loop, state.current) {
-            // What stands for the entry does so from here on; the state stays small.
+            // A name of the entry stream is valid from here on and is not part of the state, which stays
+            // small.
             match current {
                 StreamKey::Entry => _ = self.entry_names.insert(name),
                 StreamKey::Named(_) | StreamKey::Index(_) => _ = state.names.insert(name, current),
@@ -336,11 +342,11 @@ impl SyncAnalysis<'_, '_> {
 /// Whether the current stream matters before a block.
 #[derive(Clone, Copy)]
 enum StreamNeed {
-    /// Whatever comes behind the block.
+    /// It matters regardless of what follows the block.
     Always,
-    /// The block chooses one before it uses any.
+    /// It does not matter: the block sets the stream before it uses it.
     Never,
-    /// Where it matters behind the block.
+    /// It matters if it matters after the block.
     IfNeededAfter,
 }
 
@@ -354,7 +360,7 @@ impl StreamNeed {
     }
 }
 
-/// Whether the current stream matters before blocks, each looked at once.
+/// Determines whether the current stream matters before blocks. The result for each block is cached.
 struct StreamNeeds<'p> {
     program: &'p Program,
     blocks: FxHashMap<BlockId, StreamNeed>,
@@ -378,7 +384,8 @@ impl StreamNeeds<'_> {
         need
     }
 
-    /// Whether the current stream matters before a statement, where it does `behind` it.
+    /// Returns whether the current stream matters before a statement, given whether it does `behind` the
+    /// statement.
     fn is_needed_before(&mut self, stmt: StmtId, behind: bool) -> bool {
         match &self.program.stmts[stmt] {
             Stmt::Op(it) => match it.op.def().class {
@@ -400,14 +407,14 @@ impl StreamNeeds<'_> {
                 let then = self.need_before_block(it.then_block).is_needed(behind);
                 then || it.else_block.map_or(behind, |other| self.need_before_block(other).is_needed(behind))
             }
-            // A loop may have no iteration.
+            // A loop may have no iterations.
             Stmt::For(it) => behind || self.need_before_block(it.body).is_needed(behind),
         }
     }
 }
 
-/// Finds choices of a stream that another choice follows with nothing in between that the choice matters to. `needed`:
-/// whether it matters behind the block.
+/// Collects each SetCurrentStream that is followed by another one without a statement in between that depends
+/// on it. `needed`: whether the current stream matters after the block.
 fn collect_unused_stream_sets(
     needs: &mut StreamNeeds<'_>,
     block: BlockId,
@@ -425,7 +432,7 @@ fn collect_unused_stream_sets(
                 }
             }
             Stmt::For(it) => {
-                // Behind the body comes the body again, or what follows the loop.
+                // The body is followed by the next iteration or by the statement after the loop.
                 let again = needs.need_before_block(it.body).is_needed(needed);
                 collect_unused_stream_sets(needs, it.body, needed || again, unused);
             }

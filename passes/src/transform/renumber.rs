@@ -1,4 +1,5 @@
-//! renumber: numbers everything by first appearance, so that programs that are equal up to numbers print the same.
+//! renumber: numbers everything in order of first appearance, so that programs that differ only in numbers
+//! print the same.
 //!
 //! Before:
 //! ```text
@@ -15,14 +16,15 @@
 //!     Communication 0 (type=Broadcast, team=(0 1), root=i0, input=T0_g_float[…], output=T1_g_float[…])
 //! ```
 //!
-//! Tensors, axes, captured streams, posted work with HostUnits, and the scalars that the program defines: those whose
-//! names end in a number, of loops, statements and `Index definitions:`, which are put in the order of their uses. A
-//! scalar that the program does not define is the user's to set and keeps its name, as does `streamIdx`. A HostUnit's
-//! tensors, axes and scalars are numbered on their own.
+//! The pass renumbers tensors, axes, captured streams, communications and HostUnits, and the scalars that the
+//! program defines, if their names end in a number: loop indices, scalars that statements assign, and
+//! `Index definitions:`, which are reordered by first use. A scalar that the program does not define is set
+//! by the user and keeps its name, as does `streamIdx`. The tensors, axes and scalars of a HostUnit are
+//! numbered separately.
 //!
-//! Two things are said by numbers, and stay said. `Set.Permute` numbers its result's axes in its operand's order: these
-//! keep their order. How a dump's numbers tell what was split is for the printer: it writes `Domains:` where they would
-//! mislead.
+//! Two things are encoded in numbers and are preserved. `Set.Permute` numbers the axes of its result in the
+//! order of its operand, so these axes keep their relative order. In a dump, numbers also show which axes
+//! were split: the printer writes `Domains:` if the new numbers would mislead.
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -39,7 +41,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "renumber",
-    description: "number tensors, axes, work and scalars by first appearance",
+    description: "number tensors, axes, communications and scalars in order of first appearance",
     options: &[],
     run,
 };
@@ -65,7 +67,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(write(program, &new)))
 }
 
-/// The numbers that everything gets.
+/// The new numbers and names.
 struct Numbers {
     tensors: FxHashMap<TensorId, u32>,
     axes: FxHashMap<AxisId, u32>,
@@ -78,7 +80,7 @@ struct Numbers {
 impl MentionOrder<'_> {
     fn assign_numbers(mut self) -> Numbers {
         let program = self.program;
-        // What the text does not mention any more stays out of the way of what it does.
+        // Entities that the text no longer mentions get the numbers after those that it mentions.
         self.tensors.extend(program.tensors.ids());
         let mut next: FxHashMap<Option<UnitId>, u32> = FxHashMap::default();
         let tensors = self.tensors.iter().map(|id| (*id, next_number(&mut next, program.tensors[*id].unit)));
@@ -118,7 +120,7 @@ impl MentionOrder<'_> {
         numbers
     }
 
-    /// New names of the scalars that get one.
+    /// Returns the new names of the scalars that are renamed.
     fn new_symbol_names(&self) -> FxHashMap<SymbolId, String> {
         let program = self.program;
         let prefix = |symbol: SymbolId, space: Option<UnitId>| {
@@ -155,7 +157,7 @@ fn next_number(next: &mut FxHashMap<Option<UnitId>, u32>, space: Option<UnitId>)
     *next - 1
 }
 
-/// Writes the numbers into the program. Says whether any is new.
+/// Writes the numbers into the program. Returns whether any of them changed.
 fn write(program: &mut Program, new: &Numbers) -> bool {
     let mut changed = false;
     let mut set = |old: &mut u32, new: Option<&u32>| {
@@ -211,7 +213,7 @@ fn write(program: &mut Program, new: &Numbers) -> bool {
     changed
 }
 
-/// `compute_with( T5, 1 )` with the tensor's new number.
+/// Returns the text of a tensor's positions, such as `compute_with( T5, 1 )`, with the new tensor numbers.
 fn positions(text: &str, new: &dyn Fn(u32) -> Option<u32>) -> String {
     let mut parts = text.split('T');
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -4,19 +4,22 @@
 //! ```text
 //! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL)
 //! ```
-//! After, where T2 has 64 KiB a rank:
+//! After, if T2 has 64 KiB on each rank:
 //! ```text
 //! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot)
 //! ```
 //!
-//! `one-shot` and `two-shot` run as one kernel over peer memory, on the communicator's queue (`plan::transport`).
+//! `one-shot` and `two-shot` run as one kernel over peer memory, on the communicator's queue
+//! (`plan::transport`).
 //!
-//! Statements of the CUDA backend get the fastest of its own algorithms, those of UCC are left as they are. An `algo=` that is there is
-//! overwritten. The GPUs have to be of one host (`hir-run` refuses one-shot and two-shot across hosts).
+//! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms; one of UCC is not
+//! changed. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects one-shot
+//! and two-shot across hosts).
 //!
-//! `table=` has the rules (`grammar::allreduce_table`), bytes are those of a rank's part of the output. A size that is no constant,
-//! and a size that no rule covers, leave the statement as it is; so does a branch that not all ranks take, since the statement that
-//! others post instead has to get the same.
+//! `table=` contains the rules (`grammar::allreduce_table`); sizes are the bytes of one rank's part of the
+//! output. The pass does not change a statement whose size is not a constant or is covered by no rule, nor a
+//! statement in a branch that not all ranks take, because the matching statement that other ranks post has to
+//! use the same algorithm.
 
 use grammar::{
     allreduce_table::{ALGORITHMS, AllreduceTable, MEASURED},
@@ -36,10 +39,10 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "select-allreduce",
-    description: "choose the algorithm of every Allreduce by size and team",
+    description: "choose the algorithm of every Allreduce by its size and team",
     options: &[OptionSpec {
         name: "table",
-        description: "rules such as `2:8M=one-shot;*=nccl`",
+        description: "selection rules, such as `2:8M=one-shot;*=nccl`",
         kind: OptionKind::Text,
         default: Some(MEASURED),
     }],
@@ -49,13 +52,13 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(MEASURED);
     let table = AllreduceTable::parse(text).map_err(|rule| {
-        let message = format!("`select-allreduce`: `{rule}` is no rule of a table");
+        let message = format!("`select-allreduce`: `{rule}` is not a selection rule");
         let label = format!(
             "expected `team:bytes=algorithm` with one of {}",
             ALGORITHMS.map(Algorithm::text).join(", ")
         );
         Diagnostic::new(Code::BadOption, program.spans.header, message, label)
-            .help("for example `2:8M=one-shot;4:512K=one-shot;*=nccl`")
+            .help("write rules such as `2:8M=one-shot;4:512K=one-shot;*=nccl`")
     })?;
     let mut changed = false;
     let divergent = stmts_in_divergent_branches(program);
@@ -76,7 +79,7 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AllreduceTable) -> Option<
     let members = it.get(attr::TEAM)?.len();
     let bytes = bytes_of(program, it.get(attr::OUTPUT)?)?;
     let has_library = match it.get(attr::BACKEND) {
-        // Dialects before February 2025 print no backend: NCCL is the default.
+        // Dialects before February 2025 do not print the backend. The default is NCCL.
         None | Some(Backend::Nccl) => true,
         Some(Backend::Cuda) => false,
         Some(Backend::Ucc | Backend::Gloo) => return None,
@@ -84,7 +87,8 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AllreduceTable) -> Option<
     table.choose(members, bytes, |it| has_library || it != Algorithm::Nccl)
 }
 
-/// Statements in branches that not all ranks take: what they meet in other branches may get another algorithm, or none.
+/// Returns the statements in branches that not all ranks take. The matching statements in other branches
+/// might get another algorithm, or none.
 fn stmts_in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
     let mut found = FxHashSet::default();
     for (_, stmt) in program.stmts.iter() {
@@ -101,7 +105,7 @@ fn stmts_in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
     found
 }
 
-/// The bytes that a rank holds of a tensor, where its extents are constants.
+/// Returns the size in bytes of one rank's part of a tensor; `None` if an extent is not a constant.
 fn bytes_of(program: &mut Program, tensor: TensorId) -> Option<u64> {
     let split = program.is_split_by_stream(tensor);
     let it = program.tensors[tensor].clone();

@@ -15,9 +15,9 @@
 //! T8 = Set( T3 )
 //! ```
 //!
-//! A Wait goes down in its block to the first statement that writes what the communication uses, reads what it writes,
-//! drops either, posts or waits for the same number, or has to do with streams: the stream that waits stays the same one.
-//! Two Waits keep their order.
+//! A Wait moves down in its block to before the first statement that writes what the communication uses,
+//! reads what it writes, deallocates either or shares its handle, posts or waits for the same number, or
+//! operates on streams, so that the same stream waits. Waits that move to the same position keep their order.
 
 use grammar::{
     attr,
@@ -53,10 +53,10 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// Moves the Waits of a block down, those for the numbers that `wanted` picks.
+/// Moves the Waits of a block down whose numbers `wanted` accepts. Returns whether the block changed.
 ///
-/// Every statement is looked at once: what may stop a Wait is found by key. A Wait's place is the number of the statements
-/// other than Waits before it, and Waits of one place keep their order.
+/// Each statement is analyzed once, and the statements that may stop a Wait are indexed by key. The position
+/// of a Wait is the number of non-Wait statements before it. Waits with the same position keep their order.
 pub(crate) fn sink_block_waits(
     program: &mut Program,
     storage: &MemoryEffects,
@@ -68,7 +68,7 @@ pub(crate) fn sink_block_waits(
         return false;
     }
     let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32)>) = (Vec::new(), Vec::new());
-    // Ascending places, by key.
+    // For each key, the positions of the statements with this key, in ascending order.
     let mut stops: FxHashMap<EffectKey, Vec<usize>> = FxHashMap::default();
     for stmt in stmts {
         match awaited_work(program, *stmt) {
@@ -81,7 +81,8 @@ pub(crate) fn sink_block_waits(
             }
         }
     }
-    // From the last to the first: a Wait may then pass those behind it that have gone. The first place of these, by key.
+    // Move the last Wait first, so that an earlier Wait can move past the position it left. `behind` holds
+    // the first position of the Waits after it, by key.
     let mut behind: FxHashMap<EffectKey, usize> = FxHashMap::default();
     for (place, stmt, number) in waits.iter_mut().rev() {
         if wanted(*number) {
@@ -109,7 +110,7 @@ pub(crate) fn sink_block_waits(
     changed
 }
 
-/// What a statement does that a Wait may have to come before.
+/// An effect of a statement that may stop a Wait from moving past it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum EffectKey {
     Streams,
@@ -120,7 +121,7 @@ enum EffectKey {
     Shares(TensorId),
 }
 
-/// The keys of a statement; `stops` says the same of one Wait.
+/// Returns the keys of a statement. `blocks_sinking` is the same test for a single Wait.
 fn keys(storage: &MemoryEffects, effects: &StmtEffects) -> FxHashSet<EffectKey> {
     let mut keys = FxHashSet::default();
     keys.extend(effects.uses_streams.then_some(EffectKey::Streams));
@@ -134,7 +135,7 @@ fn keys(storage: &MemoryEffects, effects: &StmtEffects) -> FxHashSet<EffectKey> 
     keys
 }
 
-/// The keys of statements that a Wait for `number` has to come before.
+/// Returns the keys of the statements that stop a Wait for `number`.
 fn blocking_keys(storage: &MemoryEffects, number: u32) -> Vec<EffectKey> {
     let work = storage.work_accesses(number);
     let used = work.reads.union(&work.writes);
@@ -144,7 +145,7 @@ fn blocking_keys(storage: &MemoryEffects, number: u32) -> Vec<EffectKey> {
     keys
 }
 
-/// The number of the communication that a statement waits for, if that is what it does.
+/// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
 pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
     match &program.stmts[stmt] {
         Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
@@ -152,7 +153,8 @@ pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
     }
 }
 
-/// The index of the last statement behind `at` that a Wait for `number` may go down past; `at` if there is none.
+/// Returns the index of the last statement after `at` that a Wait for `number` can move past, or `at` if
+/// there is none.
 pub(crate) fn lowest_position(
     program: &Program,
     storage: &MemoryEffects,
@@ -167,7 +169,7 @@ pub(crate) fn lowest_position(
         if blocks_sinking(storage, &effects, number) || also_stops(&effects) {
             break;
         }
-        // The order of Waits that come to stand together stays.
+        // Adjacent Waits keep their order.
         if awaited_work(program, *stmt).is_none() {
             to = next;
         }
@@ -175,7 +177,7 @@ pub(crate) fn lowest_position(
     to
 }
 
-/// Whether a Wait for `number` has to come before a statement.
+/// Returns whether a Wait for `number` has to stay before a statement.
 fn blocks_sinking(storage: &MemoryEffects, effects: &StmtEffects, number: u32) -> bool {
     let work = storage.work_accesses(number);
     let used = |tensor: &_| {

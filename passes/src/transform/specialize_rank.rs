@@ -1,4 +1,4 @@
-//! specialize-rank: makes a program that one rank runs of one that all ranks run.
+//! specialize-rank: specializes a program that all ranks run for one rank.
 //!
 //! Before:
 //! ```text
@@ -13,9 +13,10 @@
 //! P2PCommunication 1 (type=recv, buffer=T3, peer=0)
 //! ```
 //!
-//! Definitions are written out, `rank` becomes a constant, the program is canonicalized, and what this rank has no part in goes: statements whose
-//! tensors are all on other devices' meshes, communications of other teams, and Waits for them. The language has no mark
-//! for such a program; `hir-run --program 0=a.hir,1=b.hir` runs one for each rank.
+//! The pass inlines definitions, replaces `rank` by a constant, canonicalizes the program, and removes what
+//! the rank does not take part in: statements whose tensors are all on meshes without the rank,
+//! communications of other teams, and Waits for them. The text does not mark the program as specialized;
+//! `hir-run --program 0=a.hir,1=b.hir` runs one program per rank.
 
 use grammar::{
     attr,
@@ -40,10 +41,10 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "specialize-rank",
-    description: "make the program of one rank",
+    description: "specialize the program for one rank",
     options: &[OptionSpec {
         name: "rank",
-        description: "the rank",
+        description: "the rank to specialize for",
         kind: OptionKind::Count,
         default: Some("0"),
     }],
@@ -55,15 +56,20 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let named: Vec<usize> =
         program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied()).collect();
     if let Some(last) = named.iter().max().filter(|last| rank > **last as i64) {
-        let message = format!("no mesh of the program holds rank {rank}: the last one is {last}");
-        let it =
-            Diagnostic::new(Code::NotRewritten, program.spans.header, message, "the program of other ranks");
-        return Err(it.help("name one of its ranks"));
+        let message = format!("no mesh of the program contains rank {rank}: the largest rank is {last}");
+        let it = Diagnostic::new(
+            Code::NotRewritten,
+            program.spans.header,
+            message,
+            "expected a rank of this program",
+        );
+        return Err(it.help("choose a rank of its meshes"));
     }
     let mut changed =
         (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
     changed |= substitute_rank(program, rank)?;
-    // Branches that are not taken name what nobody else does, and the other way round.
+    // Removing untaken branches makes further statements unused, and removing statements makes further
+    // branches empty.
     loop {
         changed |= (canonicalize::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
         if !remove_other_ranks(program, rank as usize) {
@@ -77,7 +83,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     }
 }
 
-/// Drops what a rank has no part in.
+/// Removes the statements that a rank does not take part in.
 fn remove_other_ranks(program: &mut Program, rank: usize) -> bool {
     let Some(body) = program.body else { return false };
     let kept = stmts_of_rank(program, body, rank);
@@ -90,7 +96,7 @@ fn remove_other_ranks(program: &mut Program, rank: usize) -> bool {
     changed
 }
 
-/// Writes the rank's number for its names.
+/// Replaces `rank` and `deviceIdx.x` by the rank's number.
 fn substitute_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
     let bound = scalars::assigned_symbols(program);
     let value = program.intern_expr(Expr::Int(rank));
@@ -98,22 +104,22 @@ fn substitute_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic>
     for name in ["rank", "deviceIdx.x"] {
         let Some(symbol) = program.find_symbol(name) else { continue };
         if bound.contains(&symbol) || program.definitions.contains_key(&symbol) {
-            let message = format!("`{name}` is given a value by the program");
+            let message = format!("the program assigns `{name}`");
             let it =
-                Diagnostic::new(Code::Unsupported, program.symbol_span(symbol), message, "first named here");
-            return Err(it.help("call that scalar by another name"));
+                Diagnostic::new(Code::Unsupported, program.symbol_span(symbol), message, "first used here");
+            return Err(it.help("rename this scalar"));
         }
         constant.symbols.insert(symbol, value);
     }
-    // Says whose program it is from now on: whoever compares it with others has to know.
+    // The option `rank` records the rank that the program belongs to, for comparisons with other programs.
     let is_new = program.options.insert("rank".to_owned(), value) != Some(value);
     let mut rewrite = |program: &mut Program, expr| constant.expr(program, expr);
     let outside = scalars::rewrite_outside_stmts(program, &mut rewrite);
     Ok(scalars::rewrite_in_stmts(program, &mut rewrite) || outside || is_new)
 }
 
-/// The operators that do something on a rank, and those that give them names: an operand of a resharding that is not
-/// lowered to a communication may be on another mesh.
+/// Returns the operators that do something on a rank, and those that bind the names that these use: an
+/// operand of a resharding statement that is not lowered to a communication may be on another mesh.
 fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<StmtId> {
     let mut stmts = Vec::new();
     program.walk(body, &mut |stmt| stmts.push(stmt));
@@ -121,12 +127,12 @@ fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<Stm
     let mut named: FxHashSet<TensorId> = FxHashSet::default();
     loop {
         let before = kept.len();
-        // Users stand behind what they use: one round does, but for loops.
+        // Users follow the statements that they use, so one round suffices without loops.
         for stmt in stmts.iter().rev() {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
             let gives = Program::tensors_of(&it.outs).any(|out| named.contains(&out));
             if (gives || takes_part(program, it, rank)) && kept.insert(*stmt) {
-                // What another rank gives to a communication is its own affair.
+                // The operands that another rank contributes to a communication are not needed.
                 if it.op.def().class != OpClass::Communicate {
                     for_each_tensor_use(program, it, &mut |tensor, _| _ = named.insert(tensor));
                 }
@@ -138,7 +144,7 @@ fn stmts_of_rank(program: &Program, body: BlockId, rank: usize) -> FxHashSet<Stm
     }
 }
 
-/// Whether a statement does anything on a rank.
+/// Returns whether a statement does anything on a rank.
 fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
     match it.op.def().class {
         OpClass::Compute
@@ -161,7 +167,7 @@ fn takes_part(program: &Program, it: &OpStmt, rank: usize) -> bool {
     }
 }
 
-/// Drops Waits for what nothing posts any more.
+/// Removes Waits for communications that no statement posts any more.
 fn drop_waits(program: &mut Program, body: BlockId) -> bool {
     let mut posted = FxHashSet::default();
     program.walk(body, &mut |stmt| posted.extend(program.posted_work(stmt)));

@@ -17,14 +17,15 @@
 //!   T6 = linear(T5, T1, T2)
 //! ```
 //!
-//! Statements one after the other whose results carry the same stream axis share a loop, as long as each reads only the
-//! slice of the iteration of what the others compute. `kind` tells what can be sliced, `body` writes an iteration,
-//! `exchange` the communications in it. Resharding that leaves the stream axis alone is sliced like any operator, and
-//! stays for lower-to-communication; what cannot be sliced stays outside of loops.
+//! Consecutive statements whose results have the same stream axis share a loop, as long as each of them reads
+//! only the iteration's slice of what the others compute. `slicing` determines what can be sliced, `body`
+//! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
+//! stream axis is sliced like any operator and is left to lower-to-communication. A statement that cannot be
+//! sliced stays outside of the loops.
 //!
-//! `style=select` loops over whole stream axes and selects an index (`FOR streamIdx in …`, HirAliasSelect);
-//! `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream), and keeps tensors that only the iteration needs in
-//! storage of its own.
+//! `style=select` loops over a stream axis that is a whole dimension and selects an index
+//! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
+//! and allocates tensors that only one iteration needs in the iteration.
 
 mod body;
 mod loop_comms;
@@ -48,17 +49,17 @@ use slicing::{SliceKind, Slicing};
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "stream-parallel",
-    description: "make loops over stream axes, with sliced operands and communications in between",
+    description: "make loops over stream axes, whose iterations compute and communicate slices",
     options: &[
         OptionSpec {
             name: "allgather",
-            description: "how a shard comes to all devices; whole: before the loop",
+            description: "how to all-gather in the loop; whole: all-gather before the loop",
             kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
             default: Some("broadcast"),
         },
         OptionSpec {
             name: "reduce-scatter",
-            description: "how partial sums come to their device; whole: behind the loop",
+            description: "how to reduce-scatter in the loop; whole: reduce-scatter after the loop",
             kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
             default: Some("reduce"),
         },
@@ -71,43 +72,43 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// Who moves the data of rings and broadcasts; `overlap` has the same options of loops.
+/// The backend of the communications in loops. `overlap` has the same options.
 pub(crate) const BACKEND: OptionSpec = OptionSpec {
     name: "backend",
-    description: "who moves the data of peer-to-peer rings and broadcasts",
+    description: "backend of peer-to-peer rings and broadcasts",
     kind: OptionKind::Word(&["nccl", "cuda"]),
     default: Some("nccl"),
 };
-/// Who copies in a CUDA transfer.
+/// The side that copies in a CUDA transfer.
 pub(crate) const PROTOCOL: OptionSpec = OptionSpec {
     name: "protocol",
-    description: "who copies in a CUDA transfer: the receiver (get) or the sender (put)",
+    description: "side that copies in a CUDA transfer: the receiver (get) or the sender (put)",
     kind: OptionKind::Word(&["get", "put"]),
     default: Some("get"),
 };
-/// Where rings begin.
+/// The chunk that each rank of a ring starts with.
 pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
     name: "offset-by-rank",
-    description: "peer-to-peer rings: each rank begins with its own chunk, so that all links are busy",
+    description: "start each rank of a peer-to-peer ring with its own chunk, so that all links are busy",
     kind: OptionKind::Flag,
     default: Some("true"),
 };
-/// Where CUDA sends are waited for.
+/// Where the sender waits for CUDA sends.
 pub(crate) const WAIT: OptionSpec = OptionSpec {
     name: "wait",
-    description: "where CUDA sends are waited for: behind the transfer, or at the end of the iteration",
+    description: "where to wait for CUDA sends: after the transfer, or at the end of the iteration",
     kind: OptionKind::Word(&["inline", "deferred"]),
     default: Some("inline"),
 };
-/// How slices are taken.
+/// How an iteration takes its slices.
 pub(crate) const STYLE: OptionSpec = OptionSpec {
     name: "style",
-    description: "how slices are taken; auto: select where the stream axes are whole ones",
+    description: "how to take slices; auto: select if the stream axes are whole dimensions, else shard",
     kind: OptionKind::Word(&["auto", "select", "shard"]),
     default: Some("auto"),
 };
 
-/// The options, read once.
+/// The parsed options.
 #[derive(Clone, Copy)]
 pub(crate) struct LoopOptions {
     allgather: Allgather,
@@ -119,7 +120,7 @@ pub(crate) struct LoopOptions {
     style: Option<Style>,
 }
 
-/// How an all-gather is done in a loop.
+/// How a loop performs an all-gather.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Allgather {
     Broadcast,
@@ -128,7 +129,7 @@ enum Allgather {
     Whole,
 }
 
-/// How a reduce-scatter is done in a loop.
+/// How a loop performs a reduce-scatter.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReduceScatter {
     Reduce,
@@ -136,7 +137,7 @@ enum ReduceScatter {
     Whole,
 }
 
-/// How slices are taken.
+/// How an iteration takes its slices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Style {
     Select,
@@ -176,15 +177,15 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(!written.is_empty()))
 }
 
-/// A loop that the pass has written.
+/// A loop that the pass has emitted.
 pub(crate) struct NewLoop {
     /// The loop.
     pub(crate) stmt: StmtId,
-    /// The statements that it does chunk by chunk.
+    /// The original statements that the loop computes chunk by chunk.
     pub(crate) members: Vec<StmtId>,
 }
 
-/// Makes loops of top-level statements, or of those in `only`.
+/// Makes loops of the top-level statements, or of those in `only`.
 pub(crate) fn make_loops(
     program: &mut Program,
     settings: LoopOptions,
@@ -194,7 +195,8 @@ pub(crate) fn make_loops(
     let bound = bindings::analyze_bindings(program).already_bound;
     let mut writes = write_counts(program, &computes);
     let mut parts = part_views(program, &bound);
-    // What names a part writes nothing; where nothing else writes it either, it is no result of the loop.
+    // A statement that makes a view of a part writes no elements. If no other statement writes the part, it
+    // is not a result of a loop.
     parts.retain(|part, _| writes.get(part) == Some(&2));
     parts.keys().for_each(|part| _ = writes.insert(*part, 1));
     let mut pass = StreamParallel {
@@ -223,31 +225,31 @@ struct StreamParallel<'p> {
     program: &'p mut Program,
     settings: LoopOptions,
     fresh: IrBuilder,
-    /// Statements whose result has storage already.
+    /// The statements whose result has storage already.
     bound: FxHashSet<StmtId>,
-    /// How many statements mention a tensor; the header's lists count too.
+    /// The number of statements that mention each tensor; each list of inputs or outputs counts as one more.
     uses: FxHashMap<TensorId, usize>,
     /// The number of ranks that the program needs.
     world: usize,
-    /// How many statements write a tensor.
+    /// The number of statements that write each tensor.
     writes: FxHashMap<TensorId, usize>,
-    /// Names of parts of other tensors, with what they are parts of.
+    /// The views of parts of other tensors, with their base tensors.
     parts: FxHashMap<TensorId, TensorId>,
     /// The new body.
     out: Vec<StmtId>,
-    /// Statements that will share a loop.
+    /// The statements that will share the next loop.
     group: Option<StmtGroup>,
-    /// The loops so far.
+    /// The loops emitted so far.
     written: Vec<NewLoop>,
 }
 
-/// Statements of one loop.
+/// The statements of one loop.
 struct StmtGroup {
-    /// Number of iterations.
+    /// The number of iterations.
     count: ExprId,
     style: Style,
     members: Vec<LoopStmt>,
-    /// Results, with the dimension that is sliced.
+    /// The results of the statements, with the dimension that is sliced.
     produced: FxHashMap<TensorId, usize>,
 }
 
@@ -258,7 +260,8 @@ struct LoopStmt {
 }
 
 impl StreamParallel<'_> {
-    /// Puts a top-level statement into a loop, where it may be in one, or behind what there is.
+    /// Adds a top-level statement to the current group or a new one if a loop can contain it, and to the body
+    /// otherwise.
     fn statement(&mut self, stmt: StmtId, may_loop: bool) {
         let slicing = match &self.program.stmts[stmt] {
             Stmt::Op(it) if may_loop && !self.is_part_view(it) => {
@@ -269,7 +272,7 @@ impl StreamParallel<'_> {
         let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_written_once(operand.tensor));
         let slicing = slicing.filter(|it| self.is_written_once(it.out) && values(it));
         let Some(slicing) = slicing else {
-            // What has nothing to do with the loop goes before it, and does not end it.
+            // A statement that is independent of the loop goes before it and does not end the group.
             if !self.is_independent(stmt) {
                 self.emit_group();
             }
@@ -282,7 +285,7 @@ impl StreamParallel<'_> {
             .is_some_and(|group| self.is_disjoint(group, &slicing) && group.can_add(self.program, &slicing))
         {
             self.emit_group();
-            // Partial sums that are there as a whole go in one piece.
+            // If no loop computes the partial sums, they are reduced as a whole, outside of a loop.
             if matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
                 self.out.push(stmt);
                 return;
@@ -299,21 +302,21 @@ impl StreamParallel<'_> {
         }
     }
 
-    /// Whether a statement names a part of a tensor that another statement writes: it moves no elements. A part may be all of
-    /// the tensor.
+    /// Returns whether a statement makes a view of a part of a tensor that another statement writes, and so
+    /// moves no elements. The part may be the whole tensor.
     fn is_part_view(&self, it: &OpStmt) -> bool {
         let out = it.out_tensor();
         it.op.def().type_rule == TypeRule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
     }
 
-    /// Whether a tensor gets its value once. What is written again can be what another name shows too, as a copy without
-    /// storage of its own does.
+    /// Returns whether at most one statement writes the tensor. A tensor that is written again may alias
+    /// another name, as a copy without storage does.
     fn is_written_once(&self, tensor: TensorId) -> bool {
         self.writes.get(&tensor).is_none_or(|count| *count < 2)
     }
 
-    /// Whether a statement has the tensors that the loop of the group writes under the same names, and not as other parts
-    /// of a tensor.
+    /// Returns whether neither the statement nor the loop of the group writes a tensor that the other
+    /// accesses under another name, as another part of the same base tensor.
     fn is_disjoint(&self, group: &StmtGroup, slicing: &Slicing) -> bool {
         let meets = |a: TensorId, b: TensorId| a != b && self.base_tensor(a) == self.base_tensor(b);
         let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| meets(operand.tensor, tensor));
@@ -323,13 +326,13 @@ impl StreamParallel<'_> {
         })
     }
 
-    /// What a tensor is a part of, or the tensor itself.
+    /// Returns the base tensor of a part, or the tensor itself.
     fn base_tensor(&self, tensor: TensorId) -> TensorId {
         self.parts.get(&tensor).copied().unwrap_or(tensor)
     }
 
-    /// Whether a statement may run before the loop of the group: it computes into storage of its own, from what the loop
-    /// does not make.
+    /// Returns whether a statement can run before the loop of the group: it computes into storage of its own,
+    /// from tensors that the loop does not write.
     fn is_independent(&self, stmt: StmtId) -> bool {
         let (Some(group), Stmt::Op(it)) = (&self.group, &self.program.stmts[stmt]) else { return false };
         let touched = |tensor: TensorId| {
@@ -346,7 +349,7 @@ impl StreamParallel<'_> {
         free
     }
 
-    /// Writes the loop of the group, if there is one.
+    /// Emits the loop of the group, if there is one.
     fn emit_group(&mut self) {
         if let Some(group) = self.group.take() {
             let stmt = body::LoopWriter::new(self, &group).write();
@@ -357,9 +360,10 @@ impl StreamParallel<'_> {
 }
 
 impl StmtGroup {
-    /// Whether a statement can join: it has the same stream axis, and reads what the loop makes slice by slice.
+    /// Returns whether a statement can be added to the group: it has the same stream axis, and reads the
+    /// results of the loop slice by slice.
     fn can_add(&self, program: &Program, slicing: &Slicing) -> bool {
-        // What iterations bring to one device each is there behind the loop.
+        // The result of a reduce-scatter is complete only after the loop.
         let unfinished = |tensor: TensorId| {
             self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
         };
@@ -368,13 +372,14 @@ impl StmtGroup {
             None => !unfinished(operand.tensor),
         });
         let is_new = !self.produced.contains_key(&slicing.out);
-        // One number of collectives an iteration on all ranks: rings rotate, others do not.
+        // All ranks have to post the same collectives in each iteration. A rotated statement works on another
+        // slice on each rank, and other collectives do not.
         let clash = |a: &Slicing, b: &Slicing| {
             let mesh = |tensor: TensorId| &program.tensors[tensor].mesh;
-            // Ranks outside of the ring have no slice at hand.
+            // Ranks outside of the ring have no slice of their own.
             let sliced = b.operands.iter().filter(|it| it.dim.is_some()).map(|it| it.tensor);
             let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
-            // One rank's own slice is the same for both: they count along the same devices.
+            // Two rings along the same devices use the same slice on each rank.
             let other = b.kind != SliceKind::Local && !(b.rotated && a.kind.device() == b.kind.device());
             a.rotated && (other || elsewhere) || a.swizzled != b.swizzled
         };
@@ -388,7 +393,8 @@ impl StmtGroup {
     }
 }
 
-/// Names that a `slice` without storage gives to parts of tensors; a part of a part is one of the whole.
+/// Returns the names that a `slice` without storage makes views of parts of tensors, with their base tensors.
+/// The base of a part of a part is the whole tensor.
 fn part_views(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
     let mut parts: FxHashMap<TensorId, TensorId> = FxHashMap::default();
     let mut twice: FxHashSet<TensorId> = FxHashSet::default();
@@ -408,7 +414,8 @@ fn part_views(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorI
     parts
 }
 
-/// How many statements mention each tensor, and the header.
+/// Returns the number of statements that mention each tensor. Occurrences in the lists of inputs and outputs
+/// count too.
 fn use_counts(program: &Program) -> FxHashMap<TensorId, usize> {
     let mut uses: FxHashMap<TensorId, usize> = FxHashMap::default();
     let mut count = |tensor| *uses.entry(tensor).or_default() += 1;

@@ -1,4 +1,4 @@
-//! swizzle-stream: rotates stream axes, so that each rank begins with the chunk that it has.
+//! swizzle-stream: rotates stream axes, so that each rank begins with its own chunk.
 //!
 //! Before:
 //! ```text
@@ -13,9 +13,10 @@
 //! T1: logical(iS1{24}), outer_split(iS1{24}, 4) -> (iS4{4}, iS5{6}), swizzle1d(iS4{4}) -> (istreamIdx6{4})
 //! ```
 //!
-//! Index `i` of the axis on rank `r` is then chunk `(i + r) % 4`: in every iteration each rank gets another rank's shard.
-//! Only chunks that come from one device each are rotated, through all tensors that share the axis; where ranks have to
-//! work on the same chunk at a time, as in an all-reduce of each, nothing changes.
+//! Index `i` of the axis on rank `r` is then chunk `(i + r) % 4`, so in every iteration each rank receives
+//! another rank's shard. The pass rotates an axis only if each chunk comes from one device, in all tensors
+//! that share the axis. If ranks have to work on the same chunk at a time, as in an all-reduce of each chunk,
+//! it changes nothing.
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -46,7 +47,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(rotate(program, None)))
 }
 
-/// Rotates what can be rotated, or only the axis that `only` is on; whether there was any.
+/// Rotates every stream axis that can be rotated, or only the axis that `only` contains. Returns whether it
+/// rotated any.
 pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bool {
     let mut fresh = IrBuilder::of(program);
     let mut changed = false;
@@ -72,7 +74,7 @@ pub(crate) fn rotate(program: &mut Program, only: Option<&EquivalentDims>) -> bo
     changed
 }
 
-/// Whether a loop or branch takes chunks of a tensor already, and counts them from 0 on.
+/// Returns whether a loop or branch takes chunks of a tensor already, counting from 0.
 fn is_in_loop(program: &Program, component: &EquivalentDims) -> bool {
     let Some(body) = program.body else { return false };
     nested_blocks(program, body)
@@ -81,7 +83,7 @@ fn is_in_loop(program: &Program, component: &EquivalentDims) -> bool {
         .any(|block| program.block(block).iter().any(|stmt| component.is_mentioned_by(program, *stmt)))
 }
 
-/// Results of all-gathers whose chunks are one device's shard each.
+/// Returns the results of all-gathers in which each chunk is one device's shard, with the gathered dimension.
 fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
     let mut found = Vec::new();
     for stmt in program.body() {
@@ -103,7 +105,8 @@ fn gathered(program: &Program) -> Vec<(TensorId, usize)> {
     found
 }
 
-/// Whether ranks may work on different chunks: nothing that has the axis reshards, but the gathering itself.
+/// Returns whether ranks can work on different chunks: apart from the all-gather itself, no statement on the
+/// axis reshards.
 fn can_rotate(program: &Program, component: &EquivalentDims, gathered: TensorId) -> bool {
     let inputs: Vec<TensorId> = Program::tensors_of(&program.inputs).collect();
     let streamed = component.dims.iter().all(|(tensor, dim)| {

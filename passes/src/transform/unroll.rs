@@ -1,4 +1,4 @@
-//! unroll: writes the iterations of loops with constant bounds out.
+//! unroll: unrolls loops with constant bounds.
 //!
 //! Before:
 //! ```text
@@ -24,13 +24,15 @@
 //! …
 //! ```
 //!
-//! Options: `loop=all` unrolls every loop with constant bounds, `loop=i5` those of the index `i5`, whose bounds have to be
-//! constants; `factor=4` puts four iterations into one and leaves a loop. What is unrolled is folded.
+//! `loop=all` unrolls every loop with constant bounds; `loop=i5` unrolls the loops with the index `i5`, whose
+//! bounds have to be constants. `factor=4` combines four iterations into one and keeps a loop. The scalars of
+//! unrolled statements are folded.
 //!
-//! A loop over an axis (`in`) forgets in every iteration the names that its index gave a meaning. A copy whose first
-//! statement about such a name binds it anew needs nothing; otherwise the name is dropped at the copy's end. Where that
-//! is not certain to do the same, the loop is refused. Copies behind the first number their communications anew, unless
-//! another place than the iteration itself posts, awaits or shares them.
+//! A loop over an axis (`in`) unbinds, in every iteration, the names that depend on its index. If the first
+//! statement of a copy that mentions such a name binds it, nothing else is needed; otherwise the name is
+//! deallocated at the end of the copy. If this is not certain to have the same effect, the pass rejects the
+//! loop. The copies after the first get new communication numbers, unless a statement outside the iteration
+//! posts, waits for or shares the communication.
 
 use grammar::{
     codes::Code,
@@ -60,17 +62,17 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "unroll",
-    description: "write the iterations of loops with constant bounds out",
+    description: "unroll loops with constant bounds",
     options: &[
         OptionSpec {
             name: "loop",
-            description: "the index of the loops, or `all`",
+            description: "index of the loops to unroll, or `all`",
             kind: OptionKind::Text,
             default: Some("all"),
         },
         OptionSpec {
             name: "factor",
-            description: "iterations that become one; without it, all",
+            description: "number of iterations to combine into one; default: all",
             kind: OptionKind::Count,
             default: None,
         },
@@ -78,7 +80,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// The most statements that a program becomes.
+/// The maximum number of statements of the unrolled program.
 const MAX_STMTS: usize = 1_000_000;
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -90,13 +92,13 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         return Err(Diagnostic::new(
             Code::BadOption,
             span,
-            "`unroll` by a factor of 0",
+            "cannot unroll by a factor of 0",
             "expected 1 or more",
         ));
     }
     let mut fresh = IrBuilder::of(program);
     let (mut found, mut changed) = (false, false);
-    // A loop's index may be what an inner loop waits for to have constant bounds.
+    // Unrolling a loop may make the bounds of an inner loop constant.
     loop {
         let round = round(program, body, &wanted, factor, &mut fresh, &mut found)?;
         changed |= round;
@@ -114,7 +116,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
 }
 
-/// Unrolls what can be, inner loops first. Says whether anything was.
+/// Unrolls the loops that can be unrolled, inner loops first. Returns whether it unrolled any.
 fn round(
     program: &mut Program,
     body: BlockId,
@@ -144,8 +146,8 @@ fn round(
         };
         let (Some(start), Some(stop)) = (program.constant(it.start), program.constant(it.stop)) else {
             if wanted != "all" {
-                let why = "has bounds that are no constants".to_owned();
-                let help = "give them with `inline-definitions,canonicalize`, or write them into the text";
+                let why = "has bounds that are not constants".to_owned();
+                let help = "run `inline-definitions,canonicalize` first, or write the bounds as constants";
                 fault = Some(loop_fault(Code::Unsupported, why).help(help));
             }
             return StmtEdit::Keep;
@@ -156,7 +158,7 @@ fn round(
             return StmtEdit::Keep;
         }
         if count % factor != 0 {
-            let why = format!("runs {count} times, which {factor} does not divide");
+            let why = format!("has {count} iterations, which {factor} does not divide");
             fault = Some(
                 loop_fault(Code::BadOption, why)
                     .help("choose a factor that divides the number of iterations"),
@@ -166,15 +168,16 @@ fn round(
         let mut size = 0usize;
         program.walk(it.body, &mut |_| size += 1);
         if size.saturating_mul(factor).saturating_add(program.stmts.len()) > MAX_STMTS {
-            let why = format!("makes more than {MAX_STMTS} statements");
-            let help = "unroll only small loops by `loop=…`, or some iterations by `factor=…`";
+            let why = format!("would produce more than {MAX_STMTS} statements");
+            let help = "select small loops with `loop=…`, or unroll partially with `factor=…`";
             fault = Some(loop_fault(Code::TooLong, why).help(help));
             return StmtEdit::Keep;
         }
         let plan = match UnrollPlan::of(program, stmt, &it, (&survey, &fixed), factor < count) {
             Ok(plan) => plan,
             Err(why) => {
-                fault = Some(loop_fault(Code::Unsupported, why).help("name the loops to unroll: `loop=…`"));
+                fault =
+                    Some(loop_fault(Code::Unsupported, why).help("select the loops to unroll with `loop=…`"));
                 return StmtEdit::Keep;
             }
         };
@@ -195,7 +198,7 @@ fn round(
     fault.map_or(Ok(changed), Err)
 }
 
-/// `( index * factor ) + offset`.
+/// Returns `( index * factor ) + offset`.
 fn iteration_index(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
     let (index, factor) = (builder::symbol(program, index), program.intern_int(factor as i64));
     let product = builder::infix(program, "*", index, factor);
@@ -203,9 +206,10 @@ fn iteration_index(program: &mut Program, index: SymbolId, factor: usize, offset
     builder::infix(program, "+", product, offset)
 }
 
-// ---- where names stand
+// ---- live ranges
 
-/// First and last place of every name, and what loops hold, before anything is unrolled.
+/// The first and last position of each name and communication number, and the range of each loop, before
+/// unrolling.
 #[derive(Default)]
 struct LiveRanges {
     position: usize,
@@ -214,12 +218,12 @@ struct LiveRanges {
     loops: FxHashMap<StmtId, LoopRange>,
 }
 
-/// The places of a loop.
+/// The positions of a loop's statements.
 #[derive(Clone, Copy)]
 struct LoopRange {
     first: usize,
     last: usize,
-    /// Whether it stands in another loop.
+    /// Whether the loop is inside another loop.
     is_nested: bool,
 }
 
@@ -261,18 +265,18 @@ impl LiveRanges {
 
 // ---- copies
 
-/// What the copies of a loop's body have to do beside the body.
+/// The statements and numbers that the copies of a loop's body need in addition to the body.
 struct UnrollPlan {
-    /// Names that are dropped at the end of a copy.
+    /// The names that are deallocated at the end of each copy.
     dropped: Vec<TensorId>,
-    /// Whether the last copy drops them too.
+    /// Whether the last copy deallocates them too.
     drops_in_last: bool,
-    /// Numbers that copies number anew.
+    /// The communication numbers that the copies after the first replace.
     works: Vec<u32>,
 }
 
 impl UnrollPlan {
-    /// Or why the loop cannot be unrolled.
+    /// Plans the unrolling of a loop, or returns the reason why it cannot be unrolled.
     fn of(
         program: &Program,
         stmt: StmtId,
@@ -285,7 +289,7 @@ impl UnrollPlan {
             return Err("is not part of the program".to_owned());
         };
         let repeats = range.is_nested || leaves_loop;
-        let (mut dropped, mut last_drops) = (Vec::new(), true);
+        let (mut dropped, mut drops_in_last) = (Vec::new(), true);
         let forgotten = if it.axis.is_some() { loop_variant_tensors(program, it) } else { Vec::new() };
         for tensor in forgotten {
             if first_use(program, it.body, tensor) != FirstUse::Uses {
@@ -293,15 +297,17 @@ impl UnrollPlan {
             }
             let name = program.tensor_name(tensor);
             if !is_bound_after_iteration(program, it.body, tensor) {
-                return Err(format!("forgets `{name}` in every iteration, and may end one without it"));
+                return Err(format!(
+                    "unbinds `{name}` in every iteration, but an iteration may end with `{name}` unbound already"
+                ));
             }
             let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
             let (before, after) = (first < range.first, last > range.last);
             if before || after && repeats {
-                return Err(format!("forgets `{name}`, which is named outside of it"));
+                return Err(format!("unbinds `{name}`, which is also used outside of the loop"));
             }
-            // One flag serves all names: what nobody names behind the loop may as well stay bound.
-            last_drops &= !after;
+            // One flag for all names suffices: a name that nothing uses after the loop may stay bound.
+            drops_in_last &= !after;
             dropped.push(tensor);
         }
         let own = |number: &u32| {
@@ -309,10 +315,10 @@ impl UnrollPlan {
             first >= range.first && last <= range.last
         };
         let works = iteration_local_works(program, it.body).into_iter().filter(own).collect();
-        Ok(Self { dropped, drops_in_last: last_drops, works })
+        Ok(Self { dropped, drops_in_last, works })
     }
 
-    /// The copies, one for each value of the index, as one block.
+    /// Returns a block with one copy of the body for each value of the index.
     fn write(
         &self,
         program: &mut Program,
@@ -343,11 +349,11 @@ impl UnrollPlan {
     }
 }
 
-/// Scalars that cannot be replaced, as something depends on them that copies share.
+/// The scalars that cannot be replaced, because something that all copies share depends on them.
 struct FixedSymbols {
-    /// By scalar: a scalar that statements give values to, whose definition depends on it.
+    /// For each scalar: an assigned scalar whose definition depends on it.
     defining: FxHashMap<SymbolId, SymbolId>,
-    /// By scalar: an axis whose extent depends on it.
+    /// For each scalar: an axis whose extent depends on it.
     extents: FxHashMap<SymbolId, AxisId>,
 }
 
@@ -360,7 +366,7 @@ impl FixedSymbols {
             symbols_through(program, *value, &mut symbols);
             symbols.drain().for_each(|it| _ = this.defining.entry(it).or_insert(*symbol));
         }
-        // Axes have few different extents.
+        // Most axes share their extents.
         let mut seen = FxHashSet::default();
         for (id, axis) in program.axes.iter() {
             let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];
@@ -372,19 +378,19 @@ impl FixedSymbols {
         this
     }
 
-    /// Whether a loop's index can be replaced wherever it stands.
+    /// Checks that a loop's index can be replaced everywhere.
     fn check_replaceable(&self, program: &Program, it: &For) -> Result<(), String> {
         let mut assigned = false;
         program.walk(it.body, &mut |stmt| {
             assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
         });
         if assigned {
-            return Err("gives its index another value".to_owned());
+            return Err("assigns its index".to_owned());
         }
         if let Some(symbol) = self.defining.get(&it.index) {
             let name = &program.symbols[*symbol];
             return Err(format!(
-                "has an index that defines `{name}`, to which a statement gives another value"
+                "has an index that the definition of `{name}` depends on, and a statement assigns `{name}`"
             ));
         }
         match self.extents.get(&it.index) {

@@ -1,4 +1,4 @@
-//! use-local-shard-in-place: reads a rank's own shard where it is, without a copy.
+//! use-local-shard-in-place: reads a rank's own shard in place instead of copying it.
 //!
 //! Before:
 //! ```text
@@ -24,9 +24,9 @@
 //!   T7 = linear(T6, T1)
 //! ```
 //!
-//! Only where nobody can tell: T4 is no input or output, is known to the program as what T6 is a view of and nothing
-//! else, so nobody else reads the slice that stays unwritten; T6 is only read behind the branch, and not sent; and what
-//! T0 names is never written.
+//! The pass does this only if it is not observable: T4 is not an input or output, and the program uses it
+//! only as the base of T6, so no other statement reads the slice that is no longer written. T6 is only read
+//! after the branch, and not sent. T0 is never written.
 
 use grammar::{
     attr,
@@ -48,7 +48,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "use-local-shard-in-place",
-    description: "read a rank's own shard where it is, without a copy",
+    description: "read a rank's own shard in place instead of copying it",
     options: &[],
     run,
 };
@@ -72,11 +72,11 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
-/// The statements that have to do with each storage, by its representative name.
+/// The statements that mention each storage, by alias class.
 struct UsesByStorage {
     storage: MemoryEffects,
     stmts: FxHashMap<TensorId, Vec<StmtId>>,
-    /// Storage whose statements this pass has changed since.
+    /// The alias classes whose statements this pass has changed since.
     stale: FxHashSet<TensorId>,
 }
 
@@ -101,22 +101,22 @@ impl UsesByStorage {
     }
 }
 
-/// A view that one side of a branch fills with a copy.
+/// A view that one side of a branch fills by copying a shard.
 struct ShardCopy {
-    /// The index of the view.
+    /// The index of the view in the block.
     view: usize,
-    /// The side that copies, and the other one.
+    /// The side that copies, and the other side.
     side: BlockId,
     other: BlockId,
-    /// In `side`: the view of the shard, and its copy.
+    /// In `side`: the view of the shard, and the copy.
     shard: StmtId,
     copy: StmtId,
-    /// What they are called.
+    /// The tensors that the copy writes and reads.
     name: TensorId,
     shard_name: TensorId,
 }
 
-/// Looks for a copy in the branch at an index that can be left out.
+/// Finds a copy that can be removed in the branch at index `at`.
 fn find_shard_copy(
     program: &Program,
     body: BlockId,
@@ -148,7 +148,8 @@ fn is_view(it: &OpStmt) -> bool {
     it.op.def().class == OpClass::View
 }
 
-/// The statements of a side that views a shard and copies it, and does nothing else but drop names.
+/// Returns the first two statements of a side that makes a view of a shard and copies it, and otherwise only
+/// deallocates names.
 fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> {
     let stmts = program.block(side);
     let (shard, copy) = (*stmts.first()?, *stmts.get(1)?);
@@ -175,7 +176,7 @@ fn is_safe(
         return false;
     }
     let ports = || Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
-    // What only this iteration, or this side, may do.
+    // The statements that may access the slices.
     let stmts = program.block(block);
     let own: FxHashSet<StmtId> = FxHashSet::from_iter([view, found.copy]);
     let (mut behind, mut other) = (FxHashSet::default(), FxHashSet::default());
@@ -193,7 +194,7 @@ fn is_safe(
     }
     let storage = &uses.storage;
     let [shards, slices] = names.map(|name| storage.alias_class(name));
-    // The caller reads an output, whichever view of the slices it is.
+    // The caller reads the outputs, whichever view of the slices they are.
     if shards == slices || ports().any(|port| storage.alias_class(port) == slices) {
         return false;
     }
@@ -211,7 +212,7 @@ fn is_safe(
             }
             let dropped = effect == OpClass::Deallocate;
             let allocated = effect == OpClass::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
-            // Handles of the slices say nothing about what is in them.
+            // Sharing the handles of the slices does not read them.
             let viewed = effect == OpClass::View && it.out_tensor() != Some(found.name);
             let read = tensor == found.name
                 && behind.contains(&stmt)
@@ -227,7 +228,7 @@ fn is_safe(
     safe
 }
 
-/// Makes the name a view of the shard on one side, and what it was on the other.
+/// Makes the tensor a view of the shard on one side, and moves its old view to the other side.
 fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found: &ShardCopy) {
     let view = program.blocks[block].remove(found.view);
     program.blocks[found.other].insert(0, view);
@@ -250,7 +251,7 @@ fn rebind(program: &mut Program, uses: &mut UsesByStorage, block: BlockId, found
     let new = program.add_stmt(Stmt::Op(new), span);
     let side: Vec<StmtId> = program.blocks[found.side].clone();
     let mut stmts = Vec::new();
-    // Only the copy reads the shard's own name: nobody needs it then.
+    // If only the copy reads the view of the shard, the view is not needed any more.
     let unused = mentioned == 2;
     for stmt in side {
         let drops = unused

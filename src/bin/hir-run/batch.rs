@@ -1,4 +1,4 @@
-//! The programs of a job: one, or those of a file of command lines.
+//! Reads the programs of a job: a single one, or those of a file of command lines.
 //!
 //! ```text
 //! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda -n 20
@@ -6,10 +6,11 @@
 //! layer.hir --passes @overlap-allgather-linear -G
 //! ```
 //!
-//! What stands beside `--batch` is said of every program. Each is told as if it ran alone, between its command line and its
-//! exit code. What one rank alone fails at ends the job, as the others cannot know where it stands; what all ranks refuse or
-//! find wrong ends only the program. A program that has the plans of the one before it finds them ready on the GPUs.
-//! Communicators are shared: a message that a program sends and nobody receives may meet the next program.
+//! Options next to `--batch` apply to every program. Each program reports as if it ran alone, between its
+//! command line and its exit code. An error on a single rank ends the job, because the other ranks cannot
+//! know its state; an error or wrong result that all ranks agree on ends only the program. If a program has
+//! the same plans as the previous one, the GPUs reuse them. Communicators are shared: a message that a
+//! program sends and never receives may be received by the next program.
 
 use std::{
     ffi::OsString,
@@ -30,24 +31,24 @@ use crate::{
 
 /// A program of a job.
 pub struct JobProgram {
-    /// What is asked for.
+    /// The options of the program.
     pub options: Options,
-    /// Its command line, and the number of it and of all, where there are several.
+    /// Its command line, and its position ("program 1 of 2"), in a batch.
     line: Option<(String, String)>,
 }
 
 impl JobProgram {
-    /// What all ranks have to be given alike.
+    /// Returns the options that must be equal on all ranks.
     pub fn canonical_options(&self) -> String {
-        let place = self.line.as_ref().map_or(String::new(), |(_, place)| format!("{place}\n"));
-        place + &self.options.canonical_options()
+        let position = self.line.as_ref().map_or(String::new(), |(_, position)| format!("{position}\n"));
+        position + &self.options.canonical_options()
     }
 }
 
-/// The programs of a job; `words` are its command line, without the name of the tool.
+/// Reads the programs of a job. `words` is the command line without the name of the tool.
 ///
 /// # Errors
-/// A file that does not read, a line that is no command line.
+/// The batch file cannot be read, or one of its lines is not a valid command line.
 pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgram>, (Exit, String)> {
     let Some(path) = &job.batch else {
         return Ok(vec![JobProgram { options: job.clone(), line: None }]);
@@ -55,10 +56,10 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     let shown = path.display();
     let cannot = |fault: std::io::Error| (Exit::Environment, format!("cannot read `{shown}`: {fault}"));
     if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::should_spawn_ranks(job) {
-        return Err((Exit::Usage, format!("`{shown}` is read once by each rank: it has to be a file")));
+        return Err((Exit::Usage, format!("`{shown}` must be a regular file, because each rank reads it")));
     }
     let text = String::from_utf8(input_file::read(path).map_err(cannot)?)
-        .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not a text")))?;
+        .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not UTF-8 text")))?;
     let common = command_lines::without_batch(words);
     let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
     let lines = command_lines::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
@@ -67,39 +68,42 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
         let BatchLine { number, text, options } = line;
         let only = [(options.batch.is_some(), "--batch"), (options.timeout != job.timeout, "--timeout")];
         if let Some((_, name)) = only.into_iter().find(|it| it.0) {
-            return Err(wrong(number, &format!("{name} is for the whole job, not for one of its programs")));
+            return Err(wrong(
+                number,
+                &format!("{name} applies to the whole job and cannot be set for one of its programs"),
+            ));
         }
         Ok(JobProgram { options, line: Some((text, format!("program {} of {all}", at + 1))) })
     };
     match lines.is_empty() {
-        true => Err((Exit::Usage, format!("`{shown}` has no command line"))),
+        true => Err((Exit::Usage, format!("`{shown}` contains no command line"))),
         false => lines.into_iter().enumerate().map(entry).collect(),
     }
 }
 
-/// How many programs of a job have begun, and what is said when one has ended.
+/// Counts the programs that have started, and reports exit codes.
 #[derive(Clone)]
 pub struct BatchProgress {
     started: Arc<AtomicUsize>,
     all: usize,
-    /// Whether they are those of a file.
+    /// True if the programs come from a batch file.
     is_batch: bool,
 }
 
 impl BatchProgress {
-    /// None yet.
+    /// Creates a counter for programs of which none has started.
     pub fn of(programs: &[JobProgram]) -> Self {
         let is_batch = programs.iter().any(|it| it.line.is_some());
         Self { started: Arc::default(), all: programs.len(), is_batch }
     }
 
-    /// What whoever ends the job in the middle of a program says last.
+    /// Returns a function that reports the exit code when the job ends in the middle of a program.
     pub fn exit_reporter(&self) -> impl Fn(Exit) + Send + 'static {
         let count = self.clone();
         move |exit| count.report_exit(exit, true)
     }
 
-    /// Tells the exit code of the program that has begun last, and whether no other follows.
+    /// Reports the exit code of the program that started last. `is_end` is set if no other program follows.
     fn report_exit(&self, exit: Exit, is_end: bool) {
         if !self.is_batch {
             return;
@@ -107,30 +111,33 @@ impl BatchProgress {
         print_line(&format!("# exit code {}", exit as u8));
         let more = self.all - self.started.load(Relaxed).min(self.all);
         if is_end && more > 0 {
-            print_line(&format!("# {more} more are not run: nothing can be relied on after this"));
+            print_line(&format!(
+                "# {more} more are not run: the state of the job is undefined after this failure"
+            ));
         }
     }
 }
 
-/// Runs them in order, until `run` breaks; it is told which is the last. The exit code is that of the first that is no success.
+/// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last
+/// program. Returns the first exit code that is not a success.
 ///
 /// # Errors
 /// The first error of `run`.
 pub fn run_each<E>(
     programs: &[JobProgram],
-    tells: bool,
+    prints_lines: bool,
     count: &BatchProgress,
     mut run: impl FnMut(&JobProgram, bool) -> Result<ControlFlow<Exit, Exit>, E>,
 ) -> Result<Exit, E> {
     let mut first = Exit::Success;
     for (at, entry) in programs.iter().enumerate() {
         count.started.store(at + 1, Relaxed);
-        if let Some((line, _)) = entry.line.as_ref().filter(|_| tells) {
+        if let Some((line, _)) = entry.line.as_ref().filter(|_| prints_lines) {
             print_line(&format!("$ hir-run {line}"));
         }
         let end = run(entry, at + 1 == programs.len())?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
-        if tells {
+        if prints_lines {
             count.report_exit(exit, end.is_break());
         }
         if first == Exit::Success {

@@ -1,4 +1,4 @@
-//! The command lines of a batch file.
+//! Parses the command lines of a batch file.
 
 use std::{ffi::OsString, iter::once};
 
@@ -9,18 +9,19 @@ use crate::options::Options;
 
 /// A command line of a batch file.
 pub struct BatchLine {
-    /// Its number in the file, from 1.
+    /// 1-based line number in the file.
     pub number: usize,
-    /// As it stands there.
+    /// The text of the line.
     pub text: String,
-    /// With those that are for all lines.
+    /// The parsed options, including those that apply to all lines.
     pub options: Options,
 }
 
-/// The command lines of a text, each behind the options that are for all of them. Blank lines and comments (`#`) are skipped.
+/// Parses the lines of a batch file, each after the `common` options. Blank lines and comments (`#`) are
+/// skipped.
 ///
 /// # Errors
-/// The number of the first line that is no command line, and why.
+/// The number of the first invalid line, and the reason.
 pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (usize, String)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
@@ -34,7 +35,7 @@ pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (u
     lines.map(read).collect()
 }
 
-/// The words of a command line without `--batch` and its value.
+/// Removes `--batch` and its value from a command line.
 pub fn without_batch(words: Vec<OsString>) -> Vec<OsString> {
     let mut words = words.into_iter();
     let mut rest = Vec::new();

@@ -1,4 +1,4 @@
-//! One rank's part of a job on GPUs.
+//! Runs one rank's part of a job on GPUs.
 
 use hir::{
     atomic_file,
@@ -25,7 +25,8 @@ use crate::{
     task::{Task, print_outputs},
 };
 
-/// Whether a process without a launcher starts one for each rank: where GPUs were asked for, or there are enough.
+/// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
+/// given, or there are enough GPUs.
 pub fn should_spawn_ranks(options: &Options) -> bool {
     let Some(ranks) = options.ranks.filter(|it| (2..=options.max_ranks).contains(it) && !options.memory)
     else {
@@ -34,7 +35,7 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
     match options.device() {
         Device::Sim => false,
         Device::Cuda => true,
-        // Standard input is for one process.
+        // Only one process can read standard input.
         Device::Auto => {
             options.schedule.is_program()
                 && options.file.as_deref() != Some("-")
@@ -43,8 +44,8 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
     }
 }
 
-/// The GPU that runs this rank's plan, the one that it has or one that is found now, or why the simulator does. All ranks
-/// choose alike, and fail alike.
+/// Returns the GPU for this rank's plan, initializing it on first use, or the reason why the simulator runs
+/// instead. All ranks make the same choice and fail in the same way.
 pub fn choose_gpu<'a>(
     options: &Options,
     plans: &[Plan],
@@ -52,26 +53,28 @@ pub fn choose_gpu<'a>(
     gpu: &'a mut Option<Gpu>,
 ) -> Result<Result<&'a mut Gpu, String>, JobFailure> {
     match options.device() {
-        Device::Sim => Ok(Err("it was asked for".to_owned())),
+        Device::Sim => Ok(Err("--device=sim".to_owned())),
         Device::Cuda if plans.len() != peers.world() => {
-            // What is missing altogether comes first.
+            // A missing driver or device is reported before the number of processes.
             cuda::device_names()?;
             let (ranks, processes) = (plans.len(), peers.world());
             let message = format!(
-                "{ranks} ranks on GPUs need as many processes, there are {processes}: use mpirun, torchrun or \
+                "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
                  `--ranks {ranks}`"
             );
             Err(JobFailure::Other(Exit::Environment, message))
         }
-        // What is missing here is told before anything is computed.
+        // A missing GPU is reported before anything is computed.
         Device::Cuda => Ok(Ok(get_or_init_gpu(gpu, peers)?)),
-        Device::Auto if !options.schedule.is_program() => Ok(Err("only it has schedules".to_owned())),
+        Device::Auto if !options.schedule.is_program() => {
+            Ok(Err("GPUs do not support `--schedule`".to_owned()))
+        }
         Device::Auto => Ok(gpu::check_gpu_support(plans, peers)
             .and_then(|()| get_or_init_gpu(gpu, peers).map_err(|it| it.to_string()))),
     }
 }
 
-/// The GPU that this rank has, or one that is found now.
+/// Returns the GPU of this rank, initializing it on first use.
 fn get_or_init_gpu<'a>(
     gpu: &'a mut Option<Gpu>,
     peers: &dyn cuda::ProcessGroup,
@@ -82,24 +85,25 @@ fn get_or_init_gpu<'a>(
     }
 }
 
-/// This rank's part of a job on GPUs; or why the simulator takes it, where that was left open. All ranks come to the same.
+/// Runs this rank's part of a job on GPUs, or returns the reason why the simulator must run it, if
+/// `--device=auto`. All ranks get the same result.
 ///
 /// # Errors
-/// What is missing or wrong, on whatever rank.
+/// An error on any rank.
 pub fn run(
     task: &Task<'_>,
-    filling: InputSpec,
+    input_spec: InputSpec,
     (gpu, member): (&mut Gpu, &JobRank),
     say: &mut dyn FnMut(String),
 ) -> Result<Result<RunVerdict, String>, JobFailure> {
-    // Here some of these programs would come to their ends: our hosts do not wait for each other. In the framework that the
-    // program is for they hang.
+    // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
+    // the framework that the program targets they hang.
     if let Some(deadlock) = sync::deadlock(task.plans) {
         return Err(JobFailure::Other(Exit::Hang, deadlock.to_string()));
     }
     let engine = match gpu.engine(task.plans, member) {
         Ok(engine) => engine,
-        // All ranks refuse alike.
+        // All ranks refuse in the same way.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
             return Ok(Err(fault.to_string()));
         }
@@ -112,31 +116,31 @@ pub fn run(
             return Err(failure);
         }
     };
-    let wanted = agree_on_setup(GpuRunSetup::of(task, filling, member), member)?;
+    let wanted = agree_on_setup(GpuRunSetup::of(task, input_spec, member), member)?;
     run_on_engine(engine, task, &wanted, member, say).map(Ok)
 }
 
-/// What a run on GPUs starts from and has to come to.
+/// The inputs and the expected outputs of a run on GPUs.
 struct GpuRunSetup {
-    /// By rank and input; what this process has no use for is empty.
+    /// Inputs by rank and position; empty for those that this process does not use.
     inputs: Vec<Vec<Data>>,
     expected: Vec<Expectation>,
-    /// Whether the simulator has rounded nothing, where it was asked.
+    /// Whether the simulator rounded nothing; `None` if it did not run.
     exact: Option<bool>,
 }
 
 impl GpuRunSetup {
-    fn of(task: &Task<'_>, mut filling: InputSpec, member: &JobRank) -> Result<Self, JobFailure> {
+    fn of(task: &Task<'_>, mut input_spec: InputSpec, member: &JobRank) -> Result<Self, JobFailure> {
         let Task { options, plans, .. } = task;
-        member.set_phase("making its inputs");
+        member.set_phase("preparing its inputs");
         let rank = member.channel.rank;
         let simulates = rank == 0 && options.expect.iter().any(|it| matches!(it, Expect::Sim));
-        // Inputs of other ranks are made up only where they are needed.
-        let inputs = filling.fill_ranks(plans, |it| simulates || it == rank)?;
+        // Inputs of other ranks are generated only if the simulator needs them.
+        let inputs = input_spec.fill_ranks(plans, |it| simulates || it == rank)?;
         let (mut expected, mut exact) = (Vec::new(), None);
         if rank == 0 {
-            member.set_phase("finding out what is expected");
-            expected = task.expectations(&filling)?;
+            member.set_phase("computing the expected outputs");
+            expected = task.expectations(&input_spec)?;
         }
         if simulates {
             task.check_memory()?;
@@ -151,20 +155,20 @@ impl GpuRunSetup {
     }
 }
 
-/// What one rank lacks all ranks do not run without.
+/// Returns the setup of this rank if all ranks have succeeded; otherwise a failure on every rank.
 fn agree_on_setup(
-    made: Result<GpuRunSetup, JobFailure>,
+    setup: Result<GpuRunSetup, JobFailure>,
     member: &JobRank,
 ) -> Result<GpuRunSetup, JobFailure> {
-    // Some ranks have much to compute for it, and the others may wait.
+    // Some ranks compute for a long time here while the others wait.
     member.set_phase("waiting for the other ranks' inputs");
-    let (exit, message) = made.as_ref().map_or_else(JobFailure::summary, |_| (Exit::Success, String::new()));
+    let (exit, message) = setup.as_ref().map_or_else(JobFailure::summary, |_| (Exit::Success, String::new()));
     let all: Vec<(Exit, String)> = member.channel.all_gather_values(&(exit, message))?;
-    let lacks = all.into_iter().enumerate().find(|(_, (exit, _))| *exit != Exit::Success);
-    let lacks =
-        lacks.map(|(rank, (exit, message))| JobFailure::Other(exit, format!("rank {rank}: {message}")));
-    // Each tells what it lacks itself.
-    made.and_then(|it| lacks.map_or(Ok(it), Err))
+    let failure = all.into_iter().enumerate().find(|(_, (exit, _))| *exit != Exit::Success);
+    let failure =
+        failure.map(|(rank, (exit, message))| JobFailure::Other(exit, format!("rank {rank}: {message}")));
+    // A rank that failed itself returns its own failure.
+    setup.and_then(|it| failure.map_or(Ok(it), Err))
 }
 
 fn run_on_engine(
@@ -196,7 +200,8 @@ fn run_on_engine(
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
         .inspect_err(|failure| abort_job(member, failure))?;
-    // From here on no rank waits for another: what fails is the exit code of all, and the job goes on.
+    // From here on no rank waits for another: a failure determines the exit code of all ranks, and the job
+    // continues.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
         return Ok(RunVerdict { exit: ran.verdict.exit, line: None, summary: String::new() });
@@ -217,7 +222,7 @@ fn run_on_engine(
     Ok(print_outputs(ran.verdict, say))
 }
 
-/// Others do not wait for a rank that fails.
+/// Tells the other ranks that this rank has failed, so that they do not wait for it.
 fn abort_job(member: &JobRank, failure: &JobFailure) {
     match failure {
         JobFailure::Other(exit, message) => member.give_up(*exit, message),

@@ -1,4 +1,4 @@
-//! Runs a Host IR program and says whether its results are right.
+//! Runs a Host IR program and verifies its results.
 
 mod batch;
 mod command_lines;
@@ -42,7 +42,7 @@ use task::{RunMonitor, Task};
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    // Before any thread starts.
+    // Must precede the creation of threads.
     cuda::set_environment();
     install_panic_hook("hir-run");
     interrupt::handle_sigxfsz();
@@ -59,7 +59,7 @@ fn run_tool() -> ExitCode {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
     };
-    // One process of a job reports for it.
+    // Only one process of a job writes the log.
     let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
         Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
@@ -79,7 +79,7 @@ fn run_tool() -> ExitCode {
     exit.into()
 }
 
-/// The only process of a job.
+/// Runs the programs of a job that has a single process.
 fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
@@ -101,7 +101,7 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     }
 }
 
-/// One process of a launched job.
+/// Runs the programs of a job as one of several rank processes.
 fn run_rank_process(
     options: &Options,
     programs: &[JobProgram],
@@ -128,7 +128,7 @@ fn run_rank_process(
     })
 }
 
-/// What all ranks have to hold alike.
+/// Returns the manifest that all ranks must agree on.
 fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option<JobFailure>) {
     let options = &entry.options;
     match options.ranks.filter(|it| *it != launch.world) {
@@ -144,7 +144,7 @@ fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option
     }
 }
 
-/// Starts one process a rank, with this command line.
+/// Starts one process per rank with this command line.
 fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
     // Each rank writes its own reproducer.
     crash_reproducer::disable();
@@ -155,8 +155,8 @@ fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
     exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
 }
 
-/// Runs the program. Every process of a launched job prepares the whole job; on simulated ranks it runs all of it too. The
-/// first one reports. The GPU stays for the next program.
+/// Runs one program. Every process of a launched job prepares all ranks; on simulated ranks it also simulates
+/// all of them, and only the first process reports. The GPU is kept for the next program.
 fn run(
     options: &Options,
     screen: Reporter,
@@ -209,8 +209,7 @@ fn run(
         return Ok(silent(Exit::Success));
     }
     if options.cudagraph && options.iters == 0 && options.stress.is_none() && !options.profile_host {
-        say("# `-G` is for runs that are timed or repeated: none is asked for, by `-n 20` or `--stress 100`"
-            .to_owned());
+        say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
     }
     let check = (options.check, options.check_model);
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
@@ -227,8 +226,8 @@ fn run(
         start,
         screen,
     };
-    let filling = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
-    // Without GPUs that is what everybody expects: it is told to those who have asked.
+    let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
+    // Without GPUs the simulator is expected, so the reason is printed only for an explicit `--device=auto`.
     let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
     let why = match gpus::choose_gpu(options, plans, peers, gpu)? {
         Err(why) => (options.device == Some(Device::Auto)).then_some(why),
@@ -244,21 +243,21 @@ fn run(
                     &alone
                 }
             };
-            match gpus::run(&task, filling.clone(), (gpu, member), &mut say)? {
+            match gpus::run(&task, input_spec.clone(), (gpu, member), &mut say)? {
                 Ok(verdict) => return Ok(verdict),
                 Err(why) => Some(why),
             }
         }
     };
-    why.iter().for_each(|why| say(format!("# the simulator runs this: {why}")));
+    why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
     if options.iters > 0 {
-        let unwritten = options.json.as_ref().map(|it| format!(", and nothing written to {}", it.display()));
+        let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
         say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
     }
-    task.simulate(filling, &mut say)
+    task.simulate(input_spec, &mut say)
 }
 
-/// Runs passes, checked after each, and returns their remarks.
+/// Runs passes with verification after each, and returns their remarks.
 fn run_passes(
     calls: &[PassCall],
     program: &mut Program,
@@ -287,13 +286,13 @@ fn run_passes(
     })
 }
 
-/// Reports why there is no verdict.
+/// Reports a failure that prevents a verdict.
 fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
-    let told = |exit| RunVerdict { exit, line: None, summary: String::new() };
+    let without_line = |exit| RunVerdict { exit, line: None, summary: String::new() };
     match failure {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
-            told(Exit::Rejected)
+            without_line(Exit::Rejected)
         }
         // The report comes first: the last line is the verdict.
         JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
@@ -302,6 +301,6 @@ fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
             lines.push(format!("[FAILED] {verdict}"));
             RunVerdict { exit, line: Some(lines.join("\n")), summary: String::new() }
         }
-        JobFailure::Other(exit, message) => told(screen.fail(exit, &message)),
+        JobFailure::Other(exit, message) => without_line(screen.fail(exit, &message)),
     }
 }

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of hir-run.
 
 use std::time::Duration;
 
@@ -22,138 +22,144 @@ use hir::{
     tool::{self, Color, remarks::RemarkFlags},
 };
 
-/// Runs a Host IR program on GPUs or on simulated ranks and checks its results.
+/// Runs a Host IR program on GPUs or on simulated ranks and verifies its results.
 ///
-/// Lines with `#` are commentary; the last line is the verdict.
+/// Lines that begin with `#` are notes. The last line is the verdict.
 #[derive(Clone, Parser)]
 #[command(name = "hir-run", version)]
 pub struct Options {
-    /// The program; `-` for standard input.
+    /// The program file; `-` for standard input.
     #[arg(required_unless_present_any = ["program", "batch"])]
     pub file: Option<String>,
-    /// A program for each rank, where a framework prints one a rank: `0=a.hir,1=b.hir`.
+    /// One program per rank, for frameworks that print a program for each rank: `0=a.hir,1=b.hir`.
     #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
     pub program: Option<ProgramFiles>,
-    /// Programs to run one after the other in one job, which starts its GPUs and communicators once: a file whose lines are
-    /// command lines of hir-run, without its name. Options beside this one are for all of them.
+    /// Run several programs in one job, which initializes its GPUs and communicators only once. Each line of
+    /// FILE is a command line of hir-run without the tool's name. Options next to this one apply to all of
+    /// them.
     #[arg(long, conflicts_with_all = ["file", "program"], value_name = "FILE")]
     pub batch: Option<std::path::PathBuf>,
-    /// Which container of a text that holds several, from 0.
+    /// Index of the container in a file with several, from 0.
     #[arg(long, value_name = "N")]
     pub container: Option<usize>,
-    /// Passes to run first, as `hir-opt --passes`; not on the reference.
+    /// Passes to run first, as in `hir-opt --passes`; not applied to the reference.
     #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
     pub passes: Option<String>,
     #[command(flatten)]
     pub remarks: RemarkFlags,
-    /// What executes the plans; default: auto.
+    /// The executor of the plans. Default: auto.
     #[arg(long, value_enum)]
     pub device: Option<Device>,
-    /// Number of ranks; default: the smallest world that holds every mesh.
+    /// Number of ranks. Default: the smallest world that contains all meshes.
     #[arg(long, value_parser = tool::parse_ranks)]
     pub ranks: Option<usize>,
-    /// Whether the program is checked before it runs: no race, and every output written.
+    /// Check before the run that the program has no race and that every output is written.
     #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: CheckMode,
-    /// Whose rules give an order: `nccl`, what CUDA, NCCL and PyTorch document; `hir`, what hir-run's own executors give besides.
+    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document; `hir`, also what
+    /// hir-run's own executors guarantee.
     #[arg(long, value_enum, default_value = "nccl")]
     pub check_model: OrderingModel,
-    /// Order of what the synchronisation leaves open: `program`, `adversarial`, `seed:N`, `seed:A..B` for many
-    /// runs, `explore:N` for at most N orders of the accesses that conflict, `@FILE` for the order that `hir-opt --witness` writes.
+    /// The order of unsynchronized steps on the simulator: `program`, `adversarial`, `seed:N`, `seed:A..B`
+    /// for several runs, `explore:N` for at most N orders of conflicting accesses, `@FILE` for the order
+    /// written by `--witness`.
     #[arg(long, default_value = "program")]
     pub schedule: ScheduleSet,
-    /// Write to FILE the order for which `--schedule=explore:N` gives another result; `--schedule=@FILE` runs it again.
+    /// Write to FILE the order for which `--schedule=explore:N` gives a different result. `--schedule=@FILE`
+    /// runs it again.
     #[arg(long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
-    /// Values of inputs that are not given.
+    /// Values of inputs that `--input` does not provide.
     #[arg(long, default_value = "exact", value_name = "exact|random|rank|zeros")]
     pub inputs: InputKind,
-    /// Seed of those values.
+    /// Seed of the generated values.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// An input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`. A value has the
-    /// logical or the printed shape of the tensor, or of the rank's part.
+    /// Provide an input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`. A
+    /// value has the logical or the printed shape of the tensor, or of the rank's part.
     #[arg(long, value_name = "NAME=VALUE")]
     pub input: Vec<InputFlag>,
-    /// A symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(long, value_name = "NAME=VALUE")]
     pub set: Vec<Binding>,
-    /// Where a tensor goes: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
+    /// Write a tensor: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
     #[arg(long, value_name = "NAME=FILE")]
     pub output: Vec<OutputFlag>,
-    /// What an output has to be: `T3=@ref.npy`, `T3@local=@y.%r.npy` (each rank's part by itself; rank 0 reads all); `sim`: what the
-    /// simulator finds for all of them; `unsharded`: what the program before `--passes` computes on one rank, on whole tensors,
-    /// with every sharding erased.
+    /// The expected value of an output: `T3=@ref.npy`, or `T3@local=@y.%r.npy` for each rank's part
+    /// separately (rank 0 reads all files). `sim`: the outputs of the simulator. `unsharded`: the outputs of
+    /// the program before `--passes`, computed on one rank with whole tensors and all shardings erased.
     #[arg(long, value_name = "NAME=FILE|sim|unsharded")]
     pub expect: Vec<Expect>,
-    /// A program whose outputs are expected, by position, on the same inputs.
+    /// A program that computes the expected outputs, by position, from the same inputs.
     #[arg(long, value_name = "SPEC.hir")]
     pub reference: Option<String>,
-    /// Relative tolerance, in place of the default: results that are exact are equal; inexact results of two programs agree
-    /// within 1e-9, computed in f64; values that are given, and GPUs, agree within the rounding error of the program, times 8,
-    /// and the defaults of `torch.testing.assert_close` (rtol, atol: f16 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5;
-    /// f64 1e-7, 1e-7).
+    /// Relative tolerance. By default, exact results must be equal; inexact results of two simulated programs
+    /// must agree within 1e-9, computed in f64; given values and results of GPUs must agree within 8 times
+    /// the rounding error of the program plus the defaults of `torch.testing.assert_close` (rtol, atol: f16
+    /// 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5; f64 1e-7, 1e-7).
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub rtol: Option<f64>,
-    /// Absolute tolerance, as `--rtol`. With one of the two given, the other is 0.
+    /// Absolute tolerance; see `--rtol`. If only one of the two is given, the other is 0.
     #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
-    /// Most ranks of a world.
+    /// The maximum number of ranks.
     #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     pub max_ranks: usize,
-    /// Most memory that the plans of all ranks may take, and that the simulated ranks may take together, in GiB.
+    /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = 16)]
     pub memory_limit: u32,
-    /// Print where every buffer lies on a GPU and how much memory that takes, and run nothing.
+    /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(long)]
     pub memory: bool,
-    /// Timed runs on GPUs; 0: none.
+    /// Number of timed runs on GPUs.
     #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
     pub iters: usize,
-    /// Runs before those that are timed.
+    /// Number of runs before the timed ones.
     #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: usize,
-    /// Time the plan as one captured graph.
+    /// Time the plan as a single captured CUDA graph.
     #[arg(short = 'G', long)]
     pub cudagraph: bool,
-    /// Run the plan N more times on GPUs, with streams held back at random: all outputs have to be equal bit by bit.
+    /// Run the plan N more times on GPUs with random delays on its streams. All outputs must be bitwise
+    /// equal.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
-    /// Tell what issuing the plan costs the host of a GPU, beside the bare calls that it is made of.
+    /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.
     #[arg(long)]
     pub profile_host: bool,
-    /// Where the times go, as JSON.
+    /// Write the times to FILE as JSON.
     #[arg(short = 'J', long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
-    /// How long ranks wait for one of them, and for a run on GPUs, in seconds, before the job is given up.
+    /// Seconds that ranks wait for each other and for a run on GPUs before they abort the job.
     #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
-    /// How diagnostics are drawn. `sarif`: standard error is one SARIF log, of everything that is reported.
+    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
+    /// reported.
     #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
     pub error_format: Format,
-    /// When to colour them.
+    /// When to color diagnostics.
     #[arg(long, value_enum, default_value = "auto")]
     pub color: Color,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
-    /// The GPUs when there are enough, and one process a rank, else the simulator.
+    /// GPUs if there are enough, with one process per rank; otherwise the simulator.
     Auto,
     /// The simulator.
     Sim,
-    /// The GPUs.
+    /// GPUs.
     Cuda,
 }
 
-/// `--expect`.
+/// An operand of `--expect`.
 #[derive(Clone)]
 pub enum Expect {
-    /// The simulator's outputs.
+    /// The outputs of the simulator.
     Sim,
     /// The outputs of the program before passes, without shardings.
     Unsharded,
-    /// A given output.
+    /// A file or a literal.
     Given(InputFlag),
 }
 
@@ -170,64 +176,65 @@ impl std::str::FromStr for Expect {
 }
 
 impl Options {
-    /// That options do not ask for what others leave out.
+    /// Checks that the options are compatible.
     ///
     /// # Errors
-    /// What to ask for instead.
+    /// A message that says what to change.
     pub fn validate(&self) -> Result<(), JobFailure> {
         let on_gpus = self.device == Some(Device::Cuda);
         if let Some(ranks) = self.ranks.filter(|it| *it > self.max_ranks) {
             let limit = self.max_ranks;
-            let message =
-                format!("`--ranks {ranks}` is more than {limit}: allow it by `--max-ranks={ranks}`");
+            let message = format!(
+                "`--ranks {ranks}` exceeds the limit of {limit}: raise it with `--max-ranks={ranks}`"
+            );
             return Err(JobFailure::Other(Exit::Usage, message));
         }
         let wrong = if self.json.is_some() && self.memory {
-            "`-J` writes times, and `--memory` runs nothing: leave out one of the two"
+            "`-J` writes times, but `--memory` runs nothing: remove one of the two options"
         } else if !on_gpus && self.stress.is_some() {
-            "`--stress` holds back streams of GPUs: add `--device=cuda`; on the simulator `--schedule=seed:0..N` tries other \
-             orders"
+            "`--stress` delays streams of GPUs: add `--device=cuda`; on the simulator, use `--schedule=seed:0..N` to try \
+             other orders"
         } else if !on_gpus && self.profile_host {
-            "`--profile-host` times the calls of a GPU's host: add `--device=cuda`"
+            "`--profile-host` measures the host of a GPU: add `--device=cuda`"
         } else if on_gpus && !self.schedule.is_program() {
-            "`--schedule` is for the simulator: GPUs take the order that comes; `--stress 100` holds back their streams at \
+            "`--schedule` applies only to the simulator; on GPUs, use `--stress 100` to delay streams at \
              random"
         } else if self.witness.is_some() && !matches!(self.schedule, ScheduleSet::Explore(_)) {
-            "`--witness` writes an order that `--schedule=explore:N` finds: add that"
+            "`--witness` writes an order that `--schedule=explore:N` finds: add `--schedule=explore:N`"
         } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
-            "`-J` writes times: ask for some by `-n 20` or `--profile-host`"
+            "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
             return Ok(());
         };
         Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
     }
 
-    /// What executes the plans.
+    /// Returns the executor of the plans.
     pub fn device(&self) -> Device {
         self.device.unwrap_or(Device::Auto)
     }
 
-    /// What the world of a program may take.
+    /// Returns the limits on the size of the world.
     pub fn limits(&self) -> Limits {
         Limits { ranks: self.max_ranks, memory: self.memory_limit(), ..Limits::default() }
     }
 
-    /// Bytes that simulated ranks may take.
+    /// Returns the memory limit of the simulated ranks, in bytes.
     pub fn memory_limit(&self) -> usize {
         (self.memory_limit as usize) << 30
     }
 
-    /// The programs.
+    /// Returns the program files.
     pub fn texts(&self) -> ProgramFiles {
         self.program.clone().unwrap_or_else(|| ProgramFiles::One(self.file.clone().unwrap_or_default()))
     }
 
-    /// How long ranks wait.
+    /// Returns how long ranks wait for each other.
     pub fn timeout_duration(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout))
     }
 
-    /// What all ranks of a job have to be given alike, an option a line.
+    /// Returns the options that must be equal on all ranks of a job, one per line.
     pub fn canonical_options(&self) -> String {
         let device = self.device().to_possible_value();
         let device = device.map_or(String::new(), |it| it.get_name().to_owned());
@@ -268,7 +275,7 @@ impl Options {
         text
     }
 
-    /// The command line, for who has the texts of the programs in one file.
+    /// Returns the command line of a reproducer, in which `%s` stands for the program file.
     pub fn reproducer_command(&self) -> String {
         let texts = match self.texts() {
             ProgramFiles::One(path) => vec![path],
@@ -279,7 +286,7 @@ impl Options {
         words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
     }
 
-    /// Tensors of `--expect NAME@local` and `--output NAME@local`.
+    /// Returns the tensors of `--expect NAME@local` and `--output NAME@local`.
     pub fn local_names(&self) -> Vec<&str> {
         let expected = self.expect.iter().filter_map(|it| match it {
             Expect::Given(it) => it.local.then_some(it.name.as_str()),
@@ -292,7 +299,7 @@ impl Options {
         names
     }
 
-    /// Tensors of `--expect NAME`.
+    /// Returns the tensors of `--expect NAME`.
     pub fn whole_names(&self) -> Vec<&str> {
         let names = self.expect.iter().filter_map(|it| match it {
             Expect::Given(it) => (!it.local).then_some(it.name.as_str()),
@@ -301,13 +308,14 @@ impl Options {
         names.collect()
     }
 
-    /// What decides how near results have to be. `exact` says whether the run rounded nothing, if that is known.
+    /// Returns the criteria that select a tolerance. `exact` is set if it is known whether the run rounded
+    /// nothing.
     pub fn criteria(&self, exact: Option<bool>, on_gpus: bool) -> Criteria {
         let reads_files = self.input.iter().any(|it| it.value.starts_with('@'));
         Criteria { user_tolerance: self.tolerance(), exact, reads_files, on_gpus }
     }
 
-    /// The tolerance that was given.
+    /// Returns the tolerance of `--rtol` and `--atol`, if given.
     fn tolerance(&self) -> Option<RtolAtol> {
         (self.rtol.is_some() || self.atol.is_some())
             .then(|| RtolAtol { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })

@@ -1,4 +1,4 @@
-//! A program that is ready to run, and what is asked of it.
+//! Runs a prepared program on the simulator and computes its expected outputs.
 
 use std::{
     io::{self, Write},
@@ -31,53 +31,53 @@ use hir::{
 
 use crate::options::{Expect, Options};
 
-/// A program that is ready to run, and what is asked of it.
+/// A prepared program with its options.
 pub struct Task<'a> {
     /// The command line.
     pub options: &'a Options,
-    /// How the program was prepared; references are prepared alike.
+    /// The options with which the program was prepared. References use the same.
     pub setup: &'a PrepareOptions<'a>,
-    /// The program.
+    /// The prepared program.
     pub prepared: &'a Prepared,
     /// Its plans, by rank.
     pub plans: &'a Arc<Vec<Plan>>,
-    /// The names of its texts.
+    /// The names of its source files.
     pub names: &'a [&'a str],
-    /// The rank that this process is, where each rank has a process.
+    /// The rank of this process, in a job with one process per rank.
     pub owner: Option<usize>,
-    /// For who stops the tool or asks how far it is.
+    /// Receives signals and progress requests.
     pub monitor: &'a RunMonitor,
-    /// When the tool began.
+    /// Start time of the tool.
     pub start: Instant,
-    /// Standard error; silent on other ranks than the one that prints the report.
+    /// Standard error. Silent in processes that do not print the report.
     pub screen: Reporter,
 }
 
-/// How long a run has to answer who asks how far it is: an instruction may take long.
+/// The time that a run has to answer a progress request. A single instruction may take longer.
 const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a run shows to who stops it or asks how far it is.
+/// The state that signal handlers report.
 #[derive(Clone, Default)]
 pub struct RunMonitor {
-    /// What the tool does.
+    /// The current activity of the tool.
     pub activity: Activity,
-    /// Asks the simulator.
+    /// Sends progress requests to the simulator.
     inquiry: Arc<ProgressQuery>,
 }
 
 impl RunMonitor {
-    /// Ends the process where a signal stops it, with what it has done so far; `last` then says what ends with it. SIGUSR1
-    /// prints how far every simulated rank is.
+    /// Installs signal handlers. A signal that stops the process prints the activity so far and then calls
+    /// `last`. SIGUSR1 prints the progress of every simulated rank.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The operating system rejects the handlers.
     pub fn watch(&self, last: impl Fn(Exit) + Send + 'static) -> io::Result<()> {
         let (asked, stopped) = (self.clone(), self.activity.clone());
         let report = move || {
             let mut text = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
             text.insert_str(0, &format!("{}\n", asked.activity.description()));
             let lines: String = text.lines().map(|line| format!("# {line}\n")).collect();
-            // A reader that went away has seen enough.
+            // Standard output may be closed.
             let _ = io::stdout().lock().write_all(lines.as_bytes());
         };
         let end = move |signal: i32| {
@@ -96,20 +96,20 @@ impl RunMonitor {
 }
 
 impl Task<'_> {
-    /// That the simulator may hold what all ranks hold.
+    /// Checks that the simulator may allocate the memory of all ranks.
     ///
     /// # Errors
-    /// More than `--memory-limit`.
+    /// More memory than `--memory-limit` is needed.
     pub fn check_memory(&self) -> Result<(), JobFailure> {
         self.prepared.check_memory(self.plans, self.options.memory_limit())
     }
 
-    /// Commentary on tensors that are judged and written by rank.
+    /// Returns notes about tensors that are judged or written per rank.
     pub fn notes_on_parts(&self) -> Vec<String> {
         per_rank::notes(self.plans, &self.options.local_names())
     }
 
-    /// Prints the warnings about reads of unwritten memory.
+    /// Prints warnings about reads of unwritten memory.
     pub fn print_unwritten_warnings(&self, reads: &UnwrittenReads) {
         let warnings = reads.warnings(&self.prepared.sources);
         for (source, warnings) in self.prepared.sources.iter().zip(&warnings) {
@@ -117,20 +117,20 @@ impl Task<'_> {
         }
     }
 
-    /// Runs it on simulated ranks.
+    /// Runs the program on simulated ranks.
     ///
     /// # Errors
-    /// What goes wrong on the way to a verdict.
+    /// A failure that prevents a verdict.
     pub fn simulate(
         &self,
-        mut filling: InputSpec,
+        mut input_spec: InputSpec,
         say: &mut dyn FnMut(String),
     ) -> Result<RunVerdict, JobFailure> {
         self.check_memory()?;
-        self.monitor.activity.set("while computing what is expected");
+        self.monitor.activity.set("while computing the expected outputs");
         let Self { options, plans, names, .. } = self;
-        let inputs = filling.fill(plans)?;
-        let mut expectations = self.expectations(&filling)?;
+        let inputs = input_spec.fill(plans)?;
+        let mut expectations = self.expectations(&input_spec)?;
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
         let is_plain = options.schedule.is_program();
         if !is_plain && (expectations.is_empty() || expects_sim) {
@@ -145,9 +145,9 @@ impl Task<'_> {
             options.inputs,
             options.seed
         ));
-        filling.notes.drain(..).for_each(|note| say(format!("# {note}")));
+        input_spec.notes.drain(..).for_each(|note| say(format!("# {note}")));
         if is_plain && expects_sim {
-            say("# `--expect=sim` is for GPUs and other schedules: this is what the simulator finds"
+            say("# `--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator"
                 .to_owned());
         }
         if let Some(note) = verdict::final_stream_note(plans) {
@@ -214,14 +214,14 @@ impl Task<'_> {
             return Ok(RunVerdict { exit: Exit::Success, line: None, summary: String::new() });
         };
         if let Some(path) = &options.witness {
-            say(format!("# no order gives another result: `{}` is not written", path.display()));
+            say(format!("# no order gives a different result: `{}` is not written", path.display()));
         }
         let schedules = runs.summary(&last, done);
         say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
         Ok(print_outputs(verdict, say))
     }
 
-    /// Writes the order under which a run fails.
+    /// Writes the order under which a run failed to the `--witness` file.
     fn write_witness(
         &self,
         schedule: &Schedule,
@@ -241,17 +241,17 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// What outputs are compared with.
+    /// Returns the tensors that outputs are compared with.
     ///
     /// # Errors
-    /// A reference that does not run, a file that does not read.
-    pub fn expectations(&self, filling: &InputSpec) -> Result<Vec<Expectation>, JobFailure> {
+    /// A reference fails, or a file cannot be read.
+    pub fn expectations(&self, input_spec: &InputSpec) -> Result<Vec<Expectation>, JobFailure> {
         let Self { options, setup, plans, .. } = self;
         let mut found = Vec::new();
         if let Some(path) = &options.reference {
             let setup =
                 PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..**setup };
-            found = verdict::reference_expectations(path, &setup, options.memory_limit(), filling, plans)?;
+            found = verdict::reference_expectations(path, &setup, options.memory_limit(), input_spec, plans)?;
         }
         if options.expect.iter().any(|it| matches!(it, Expect::Unsharded)) {
             let limit = options.memory_limit();
@@ -259,7 +259,7 @@ impl Task<'_> {
                 &self.prepared.sources,
                 setup,
                 limit,
-                filling,
+                input_spec,
                 plans,
             )?);
         }
@@ -317,7 +317,7 @@ impl Task<'_> {
     }
 }
 
-/// The outputs and the verdict.
+/// Prints the table of outputs and returns the verdict of the run.
 pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(String)) -> RunVerdict {
     say(format!("# {:<10} {:>6} {:>20}", "output", "dtype", "shape"));
     for output in &verdict.outputs {

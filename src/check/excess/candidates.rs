@@ -1,8 +1,11 @@
-//! Statements that only make a stream wait. The plans without such a statement are the plans with its instructions taken out: nothing
-//! else of a plan depends on them. Where something does, the statement is no candidate:
+//! Finds statements that only make a stream wait. Removing such a statement from the program removes exactly
+//! its instructions from the plans. A statement is not a candidate if anything else in the plans depends on
+//! it:
 //!
-//! * a `Wait` lets go of the operands of its communication. Where these are freed, the allocator would hand other storage out;
-//! * a communicator whose collectives run over peer memory has a queue that depends on its `Wait`s (`transport::queue`).
+//! * A `Wait` releases the operands of its communication. If the program frees them, the allocator would
+//!   assign different storage without the `Wait`.
+//! * A communicator whose collectives run over peer memory has a queue that depends on its `Wait`s
+//!   (`transport::queue`).
 
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -14,22 +17,22 @@ use crate::plan::{
 
 /// A statement that only makes streams wait.
 pub struct WaitCandidate {
-    /// Its instructions on all ranks.
+    /// The instructions of the statement on all ranks.
     pub insts: FxHashSet<InstRef>,
-    /// The first of them.
+    /// The first of these instructions.
     pub first: InstRef,
 }
 
-/// What is known of a statement.
+/// The instructions of one statement, and whether it is a candidate.
 struct StmtSummary {
     insts: Vec<InstRef>,
-    /// Whether it does nothing but wait.
+    /// True if the statement only waits.
     only_waits: bool,
-    /// How often it records an event, and waits for the event at once.
+    /// How often the statement records an event and immediately waits for it.
     synchronizes: usize,
 }
 
-/// All candidates, in the order of the program.
+/// Returns all candidates in program order.
 pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandidate> {
     let mut known: FxHashMap<(usize, StmtId), StmtSummary> = FxHashMap::default();
     let has_team_signals = plans.iter().any(uses_peer_collectives);
@@ -75,7 +78,7 @@ pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandid
             };
         }
     }
-    // A Synchronize has pairs of Record and Join, and a Wait has no Record.
+    // A Synchronize consists of RecordEvent and WaitEvent pairs. A Wait has no RecordEvent.
     let is_candidate =
         |it: &StmtSummary| it.only_waits && (it.synchronizes == 0 || it.synchronizes * 2 == it.insts.len());
     let mut found: Vec<WaitCandidate> = known
@@ -89,10 +92,10 @@ pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandid
     found
 }
 
-/// Whether collectives of a plan run over peer memory.
+/// Returns true if any collective of the plan runs over peer memory.
 fn uses_peer_collectives(plan: &Plan) -> bool {
     let is_of_team = |kind: &InstKind| match kind.effect() {
-        SyncEffect::Signal(slot) | SyncEffect::WaitSignal(slot) => match slot.kind {
+        SyncEffect::Signal(signal) | SyncEffect::WaitSignal(signal) => match signal.kind {
             SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => true,
             SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => false,
         },
@@ -109,7 +112,7 @@ fn uses_peer_collectives(plan: &Plan) -> bool {
     plan.code.iter().any(|it| is_of_team(&it.kind))
 }
 
-/// Whether an operand of a communication is freed before the program ends.
+/// Returns true if an operand of the communication posted at `posted` is freed before the program ends.
 fn frees_operands(plan: &Plan, posted: Option<usize>, freed: &FxHashSet<BufferNo>) -> bool {
     let mut frees = false;
     if let Some(at) = posted {

@@ -1,4 +1,5 @@
-//! Storage that lives longer than the text suggests: a long ALLOCATE that allocates once, and buffers that nothing deallocates.
+//! Finds storage that lives longer than the program text suggests: long-form ALLOCATEs that allocate only
+//! once, and buffers that are never deallocated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,21 +9,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::{Excess, ExcessKind, StmtOnRank};
 use crate::plan::{BufferNo, Inst, InstKind, Plan};
 
-/// Where a rank allocates a buffer.
+/// An ALLOCATE instruction.
 struct AllocateSite {
     buffer: BufferNo,
     zero: bool,
     origin: u32,
 }
 
-/// What is found about storage, one finding for each statement; nothing about the ALLOCATE of buffers that are raced for.
+/// Returns the findings about storage, one for each statement. ALLOCATEs of buffers in `raced` are skipped.
 pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> Vec<Excess> {
     let mut once: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     let mut kept: BTreeMap<(usize, StmtId), Excess> = BTreeMap::new();
     for plan in plans {
         let allocated = allocate_sites(plan);
         for skipped in &plan.skipped_allocations {
-            // An ALLOCATE that never allocates is what the verifier warns of.
+            // An ALLOCATE that never allocates is reported by the verifier.
             let is_it = |it: &&AllocateSite| plan.origins[it.origin as usize].stmt == Some(skipped.stmt);
             let Some(it) = allocated.iter().find(is_it) else { continue };
             if raced.contains(&(plan.rank, it.buffer)) {
@@ -45,7 +46,7 @@ pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> V
                 .collect();
             for it in allocated.iter().filter(|it| is_kept.contains(&it.buffer)) {
                 let Some(stmt) = plan.origins[it.origin as usize].stmt else { continue };
-                // What only a HostUnit has a name for, the program cannot deallocate.
+                // A tensor that only a HostUnit names cannot be deallocated by the program.
                 let Some(bound) = bound.get(&it.buffer) else { continue };
                 let kind = || {
                     let name = plan.buffers[it.buffer as usize].name.clone();
@@ -87,13 +88,13 @@ fn allocate_sites(plan: &Plan) -> Vec<AllocateSite> {
     plan.code.iter().filter_map(of).collect()
 }
 
-/// Buffers of inputs and outputs, and what somebody reads when all has run.
+/// Returns the buffers of inputs and outputs, and those read after the program has ended.
 fn caller_buffers(plan: &Plan) -> FxHashSet<BufferNo> {
     let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
     ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()).collect()
 }
 
-/// The tensors that are bound to each buffer when the program ends.
+/// Returns the names bound to each buffer at the end of the program.
 fn bound_names(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
     let mut bound: FxHashMap<BufferNo, Vec<String>> = FxHashMap::default();
     for port in &plan.bound_at_exit {
@@ -104,7 +105,7 @@ fn bound_names(plan: &Plan) -> FxHashMap<BufferNo, Vec<String>> {
     bound
 }
 
-/// The last statement of the rank that uses a buffer.
+/// Returns the last statement of the rank that uses `buffer`.
 fn last_use(plan: &Plan, buffer: BufferNo) -> Option<StmtOnRank> {
     let uses = |kind: &InstKind| {
         let mut uses = false;

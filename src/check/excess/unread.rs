@@ -1,11 +1,13 @@
-//! Writes that nothing reads.
+//! Finds writes that nothing reads.
 //!
-//! The plans have no race, so a read gets what the last write before it, in the order of the walk, has left. A write is read if a later
-//! read by another statement overlaps it, and no single write has covered it since. What several writes cover together counts as
-//! read where any of it is: less is found than could be, and nothing that is read.
+//! The plans have no race, so a read returns the value of the last preceding write in the order of the walk.
+//! A write counts as read if a later read by another statement overlaps it and no single write has covered it
+//! in between. If several writes together cover a write, it still counts as read. The search is therefore
+//! conservative: it may miss unread writes, but never reports a write that is read.
 //!
-//! A statement is reported if nothing reads any of its writes, on all ranks and in all iterations. Statements that take part in one
-//! communication stand or fall together: without one of them the others would wait for ever.
+//! A statement is reported if nothing reads any of its writes, on any rank and in any iteration. The
+//! statements of one communication are reported together or not at all: without one of them the others would
+//! wait forever.
 
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -22,18 +24,20 @@ use crate::{
     },
 };
 
-/// Most writes that are followed: a statement that writes after them counts as read.
+/// The maximum number of writes that are tracked. A statement that writes after them counts as read.
 pub const MAX_WRITES: usize = 4_000_000;
 
-/// What is known of a statement that writes.
+/// A statement that writes, and what is known about its writes.
 struct WritingStmt {
     at: StmtOnRank,
-    /// What its first instance writes first and last: the buffer, and the rank whose memory it is. A HostUnit writes tensors of its own first.
+    /// The first and the last write of its first execution: the buffer, and the rank that owns it. A HostUnit
+    /// writes its own tensors first.
     targets: [(BufferNo, usize); 2],
     is_read: bool,
     overwritten: Option<StmtOnRank>,
     is_allocation: bool,
-    /// Its instances, as long as nothing reads it: the rank, and the loop iteration. A HostUnit has several origins in one instance.
+    /// Its executions (rank and loop iteration), while nothing has read it. One execution of a HostUnit has
+    /// several origins.
     instances: FxHashSet<(usize, Option<u32>)>,
 }
 
@@ -43,19 +47,19 @@ struct Write {
     footprint: Footprint,
 }
 
-/// Follows writes while `order::walk` visits the instructions.
+/// Tracks writes while `happens_before::walk` visits the instructions.
 pub struct UnreadWrites<'p> {
     plans: &'p [Plan],
-    /// By program and statement, an index into `statements`.
+    /// Index into `statements`, by program and statement.
     numbers: FxHashMap<(usize, StmtId), u32>,
     statements: Vec<WritingStmt>,
     writes: FxHashMap<(usize, BufferNo), AccessHistory<Write>>,
-    /// How many writes were seen.
+    /// Number of writes visited.
     seen: usize,
 }
 
 impl<'p> UnreadWrites<'p> {
-    /// Before the first instruction.
+    /// Creates the state before the first instruction.
     pub fn new(plans: &'p [Plan]) -> Self {
         Self {
             plans,
@@ -66,7 +70,7 @@ impl<'p> UnreadWrites<'p> {
         }
     }
 
-    /// An instruction, after all that happen before it.
+    /// Visits an instruction after all instructions that happen before it.
     pub fn visit(&mut self, it: &Occurrence) {
         let plan = &self.plans[it.rank];
         let inst = &plan.code[it.inst];
@@ -75,7 +79,8 @@ impl<'p> UnreadWrites<'p> {
             self.write((it.rank, inst.origin), it.rank, &whole, true);
             return;
         }
-        // Sides of a transfer have statements of their own; all other accesses are the instruction's.
+        // The operations of a transfer have their own statements. All other accesses belong to the statement
+        // of the instruction.
         let mut accesses: Vec<(u32, usize, &View, bool)> = Vec::new();
         match inst.kind.effect() {
             SyncEffect::Post(Communication::Transfer(transfer)) => {
@@ -107,15 +112,15 @@ impl<'p> UnreadWrites<'p> {
         }
     }
 
-    /// A read by a statement, or by the caller.
+    /// Records a read by a statement, or by the caller (`None`).
     fn read(&mut self, reader: Option<(usize, StmtId)>, rank: usize, view: &View) {
-        let Some(place) = Footprint::of(view) else { return };
+        let Some(footprint) = Footprint::of(view) else { return };
         let Some(history) = self.writes.get_mut(&(rank, view.buffer)) else { return };
         let reader = reader.and_then(|it| self.numbers.get(&it).copied());
         let statements = &mut self.statements;
-        history.retain(&place, |it| {
+        history.retain(&footprint, |it| {
             let statement = &mut statements[it.statement as usize];
-            if Some(it.statement) != reader && overlap(&it.footprint, &place) != Overlap::None {
+            if Some(it.statement) != reader && overlap(&it.footprint, &footprint) != Overlap::None {
                 statement.is_read = true;
             }
             !statement.is_read
@@ -123,7 +128,7 @@ impl<'p> UnreadWrites<'p> {
     }
 
     fn write(&mut self, at: StmtOnRank, rank: usize, view: &View, is_allocation: bool) {
-        let Some(place) = Footprint::of(view) else { return };
+        let Some(footprint) = Footprint::of(view) else { return };
         let plan = &self.plans[at.0];
         let Some(stmt) = plan.origins[at.1 as usize].stmt else { return };
         let next = self.statements.len() as u32;
@@ -140,8 +145,8 @@ impl<'p> UnreadWrites<'p> {
         }
         let history = self.writes.entry((rank, view.buffer)).or_default();
         let statements = &mut self.statements;
-        history.retain(&place, |it| {
-            let is_covered = covers(&place, &it.footprint);
+        history.retain(&footprint, |it| {
+            let is_covered = covers(&footprint, &it.footprint);
             let statement = &mut statements[it.statement as usize];
             if is_covered && it.statement != number {
                 statement.overwritten.get_or_insert(at);
@@ -158,11 +163,12 @@ impl<'p> UnreadWrites<'p> {
         statement.is_read |= self.seen > MAX_WRITES;
         if !statement.is_read {
             statement.instances.insert((at.0, frame(at)));
-            history.push(&place, Write { statement: number, footprint: place.clone() });
+            history.push(&footprint, Write { statement: number, footprint: footprint.clone() });
         }
     }
 
-    /// Everything has been visited: the caller reads its memory. What nothing reads, and what was not followed.
+    /// Records the reads by the caller at the end of the program. Returns the writes that nothing reads, and
+    /// whether some writes were not tracked.
     pub fn finish(mut self, matched: &CommMatching) -> (Vec<Excess>, Option<ExcessNotSearched>) {
         let plans = self.plans;
         for plan in plans {
@@ -200,7 +206,8 @@ impl<'p> UnreadWrites<'p> {
         (found, (self.seen > MAX_WRITES).then_some(ExcessNotSearched::Writes))
     }
 
-    /// Statements that communicate, by program; those that take part in one communication are all read if one is.
+    /// Marks all statements of a communication as read if one of them is. Returns the communicating
+    /// statements, by program, and the set of each.
     fn merge_communication_reads(&mut self, matched: &CommMatching) -> FxHashMap<(usize, StmtId), usize> {
         let mut sets: FxHashMap<(usize, StmtId), usize> = FxHashMap::default();
         let mut parents: Vec<usize> = Vec::new();
@@ -240,8 +247,8 @@ impl<'p> UnreadWrites<'p> {
     }
 }
 
-/// The name of a buffer that a statement of the program allocates. The tensors of a HostUnit have names of their own, and the staging
-/// buffers of a communication have none.
+/// Returns the name of a buffer that a statement of the program allocates. Returns `None` for the tensors of
+/// a HostUnit, which have their own names, and for staging buffers of communications, which have none.
 fn name_in_program(plan: &Plan, buffer: BufferNo) -> Option<String> {
     let is_it = |kind: &InstKind| matches!(kind, InstKind::Alloc { buffer: it, .. } if *it == buffer);
     let origin = plan.code.iter().find(|it| is_it(&it.kind))?.origin;
@@ -251,7 +258,7 @@ fn name_in_program(plan: &Plan, buffer: BufferNo) -> Option<String> {
     is_in_program.then(|| plan.buffers[buffer as usize].name.clone())
 }
 
-/// The set that a number belongs to.
+/// Returns the representative of the set that contains `it`.
 fn find_root(parents: &mut [usize], mut it: usize) -> usize {
     while parents[it] != it {
         parents[it] = parents[parents[it]];

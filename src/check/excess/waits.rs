@@ -1,8 +1,9 @@
-//! Waits that the program does not need.
+//! Finds waits that the program does not need.
 //!
-//! The plans are walked once more for each wait, without it. Where all work follows the same other work, the wait is implied. Where some
-//! does not, and the checker finds no race without the wait, no two accesses depend on it. What the end of the program and the caller's
-//! work at entry order is always needed: the caller may depend on it in the next run.
+//! For each wait, the plans are walked once more without it. If all work still follows the same earlier work,
+//! other statements imply the wait. If some work does not, but the checker finds no race, no pair of accesses
+//! depends on the wait. A wait that orders the end of the program, or work after the caller's work at entry,
+//! is always needed: the caller may depend on it in the next run.
 
 use super::{
     Excess, ExcessKind, ExcessNotSearched,
@@ -17,12 +18,13 @@ use crate::{
     },
 };
 
-/// Most instructions that are walked for all candidates together.
+/// The maximum number of instructions that are walked, summed over all candidates.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
-/// Most numbers that are compared for all candidates together.
+/// The maximum number of clock entries that are compared, summed over all candidates.
 const MAX_COMPARISONS: usize = 1 << 28;
 
-/// All waits that the program does not need, and what was not looked at. The plans have no race.
+/// Returns the waits that the program does not need, and the search that was cut short, if any. The plans
+/// have no race.
 pub fn unneeded_waits(
     plans: &[Plan],
     matched: &CommMatching,
@@ -42,7 +44,7 @@ pub fn unneeded_waits(
     (found, (left > 0).then_some(ExcessNotSearched::Waits { left, all }))
 }
 
-/// Whether the program can do without a wait.
+/// Returns the finding if the program does not need the wait `it`.
 fn check_wait(
     plans: &[Plan],
     matched: &CommMatching,
@@ -85,7 +87,7 @@ fn check_wait(
     })
 }
 
-/// How often a statement is executed, on all ranks.
+/// Returns the number of executions of a statement on all ranks.
 fn instance_count(plans: &[Plan], it: &WaitCandidate) -> usize {
     let mut all: Vec<(usize, u32)> =
         it.insts.iter().map(|at| (at.rank, plans[at.rank].code[at.inst].origin)).collect();

@@ -1,7 +1,8 @@
-//! Which work has ended when other work begins. Work is what touches memory: an order of waits alone does not count.
+//! Records which work has ended when other work begins. Work is any instruction that accesses memory; the
+//! relative order of waits does not matter.
 //!
-//! A clock counts all instructions of an actor; here it counts the work among them. Two walks give the same numbers for a pair of work
-//! items exactly where both order the two alike.
+//! A clock counts all instructions of an actor. This module counts only the work among them. Two walks
+//! produce the same counts for a pair of work items if and only if both order the pair in the same way.
 
 use rustc_hash::FxHashMap;
 
@@ -13,18 +14,18 @@ use crate::plan::{
     },
 };
 
-/// Most numbers that are kept.
+/// The maximum number of stored counts.
 const MAX_CLOCK_ENTRIES: usize = 1 << 24;
 
-/// An actor's items.
+/// The work of one actor.
 #[derive(Default)]
 struct ActorWork {
-    /// By item, from 1: how much of the actor's work lies up to it. The first item of a rank's stream 0 counts once more: the caller's
-    /// work ends there.
+    /// For each item, from 1: the number of work items up to and including it. On the entry stream, the first
+    /// item counts one extra: it stands for the caller's work before entry.
     work_before: Vec<u32>,
-    /// The instruction that counts, by count from 1.
+    /// The instruction of each work item, indexed by its count minus 1.
     work: Vec<InstRef>,
-    /// Whether it is the stream that is current at entry.
+    /// True for the stream that is current at entry.
     is_entry: bool,
     rank: usize,
 }
@@ -32,21 +33,22 @@ struct ActorWork {
 /// The order of all work.
 pub struct WorkOrder {
     actors: Vec<ActorWork>,
-    /// By actor and number of an item of work: how much work of each actor has ended when it begins.
+    /// By actor and item number of a work item: for each actor, the number of work items that have ended when
+    /// the item begins.
     ended_before: FxHashMap<(u32, u32), Box<[u32]>>,
 }
 
-/// How another walk orders an item of work.
+/// How another walk orders a work item, compared with this one.
 pub enum OrderDifference {
-    /// As this one.
+    /// In the same way.
     Unchanged,
-    /// It does not follow this instruction, which it follows here.
+    /// It no longer follows this instruction.
     LostOrder(InstRef),
-    /// It does not follow the work of its rank's caller any more.
+    /// It no longer follows the caller's work on its rank.
     LostCallerOrder,
 }
 
-/// Whether an instruction is work, and not only synchronisation.
+/// Returns true if an instruction is work rather than only synchronization.
 pub fn is_work(kind: &InstKind) -> bool {
     match kind.effect() {
         SyncEffect::Compute => !matches!(kind, InstKind::Alloc { zero: false, .. }),
@@ -62,7 +64,7 @@ pub fn is_work(kind: &InstKind) -> bool {
 }
 
 impl WorkOrder {
-    /// The order with all instructions; `None`: it is too large, or there is none.
+    /// Computes the order with all instructions. Returns `None` if it is too large or if the walk fails.
     pub fn of(plans: &[Plan], matched: &CommMatching) -> Option<Self> {
         let mut it = Self { actors: actors(plans, matched), ended_before: FxHashMap::default() };
         let work: usize = it.actors.iter().map(|it| it.work.len()).sum();
@@ -79,12 +81,12 @@ impl WorkOrder {
         walked.is_ok().then_some(it)
     }
 
-    /// Numbers that each further walk compares.
+    /// Returns the number of counts that each further walk compares.
     pub fn comparison_count(&self) -> usize {
         self.ended_before.len().saturating_mul(self.actors.len())
     }
 
-    /// What an item of work of another walk, of the same plans with fewer waits, does not follow any more.
+    /// Compares a work item of another walk, over the same plans with fewer waits, with this order.
     pub fn difference(&self, at: &Occurrence) -> OrderDifference {
         let Some(known) = self.ended_before.get(&(at.actor, at.number)) else {
             return OrderDifference::Unchanged;
@@ -96,12 +98,13 @@ impl WorkOrder {
             }
             let items = &self.actors[actor];
             let entry = u32::from(items.is_entry);
-            // The caller's work of another rank matters to accesses to its inputs, which the search for races looks at.
+            // The caller's work on another rank matters only for accesses to that rank's inputs, which the
+            // race check covers.
             if now < entry && items.rank == at.rank {
                 return OrderDifference::LostCallerOrder;
             }
             let last = (*before - entry).checked_sub(1).and_then(|at| items.work.get(at as usize));
-            // What the same rank does says more.
+            // An instruction of the same rank is preferred in reports.
             let is_better = |it: &InstRef, known: &InstRef| it.rank == at.rank && known.rank != at.rank;
             if let Some(last) = last.filter(|it| first.as_ref().is_none_or(|known| is_better(it, known))) {
                 first = Some(*last);
@@ -119,7 +122,7 @@ impl WorkOrder {
     }
 }
 
-/// The items of all actors, as `order::walk` numbers them.
+/// Returns the items of all actors, with the numbering of `happens_before::walk`.
 fn actors(plans: &[Plan], matched: &CommMatching) -> Vec<ActorWork> {
     let mut actors: Vec<ActorWork> = Vec::new();
     for plan in plans {
@@ -157,7 +160,7 @@ fn actors(plans: &[Plan], matched: &CommMatching) -> Vec<ActorWork> {
 }
 
 impl ActorWork {
-    /// Adds an item, and whether it is work.
+    /// Appends an item; `work` is set if it is work.
     fn push(&mut self, work: Option<InstRef>) {
         self.work.extend(work);
         self.work_before.push(self.work.len() as u32 + u32::from(self.is_entry));

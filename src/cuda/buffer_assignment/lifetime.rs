@@ -1,4 +1,4 @@
-//! From when to when buffers are in use, as far as the plans order it.
+//! Lifetimes of buffers, as far as the plans order the accesses.
 
 use crate::plan::{
     Plan,
@@ -8,54 +8,56 @@ use crate::plan::{
     },
 };
 
-/// The use of one buffer, by all ranks.
+/// The accesses of all ranks to one buffer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lifetime {
-    /// Whether nothing may take its place, nor it another's: others than the program's instructions look at it, or some
-    /// instruction reads what nothing has written.
+    /// Whether the buffer neither gives its memory to another buffer nor takes memory from one: it is
+    /// accessed from outside the program, or an instruction reads it before the program writes it.
     pub needs_own_memory: bool,
-    /// Which moment of all is the first that touches it; `None`: nothing does.
+    /// Position of its first access in the order in which `walk` visits all occurrences; `None` if there is
+    /// no access.
     pub first_use: Option<usize>,
-    /// Which is the last.
+    /// Position of its last access in that order.
     pub last_use: usize,
-    /// What was known at the moments that touch it and before which no other does.
+    /// Accesses that no other access to the buffer happens before.
     first_accesses: Vec<Occurrence>,
-    /// By actor, the number of its last instruction that touches it.
+    /// For each actor, the number of its last instruction that accesses the buffer.
     last_accesses: Vec<(u32, u32)>,
-    /// By actor, the number of its first instruction that writes to it.
+    /// For each actor, the number of its first instruction that writes the buffer.
     first_writes: Vec<(u32, u32)>,
 }
 
 impl Lifetime {
-    /// Whether every moment that touches this one ends before any begins that touches `other`.
+    /// Returns true if every access to this buffer ends before any access to `other` begins.
     pub fn ends_before(&self, other: &Self) -> bool {
         let known =
             |clock: &Clock| self.last_accesses.iter().all(|(actor, number)| clock.ended(*actor) >= *number);
         Some(self.last_use) < other.first_use && other.first_accesses.iter().all(|it| known(&it.clock))
     }
 
-    fn record_access(&mut self, at: usize, moment: &Occurrence, written: bool) {
+    fn record_access(&mut self, at: usize, occurrence: &Occurrence, written: bool) {
         self.first_use = self.first_use.or(Some(at));
         self.last_use = at;
-        let clock = &moment.clock;
-        let here = (moment.actor, moment.number);
+        let clock = &occurrence.clock;
+        let here = (occurrence.actor, occurrence.number);
         self.needs_own_memory |=
             !written && !self.first_writes.iter().any(|(actor, number)| clock.ended(*actor) >= *number);
-        if written && !self.first_writes.iter().any(|(actor, _)| *actor == moment.actor) {
+        if written && !self.first_writes.iter().any(|(actor, _)| *actor == occurrence.actor) {
             self.first_writes.push(here);
         }
-        let follows = |it: &Occurrence| (it.actor, it.number) == here || it.happens_before(moment);
+        let follows = |it: &Occurrence| (it.actor, it.number) == here || it.happens_before(occurrence);
         if !self.first_accesses.iter().any(follows) {
-            self.first_accesses.push(moment.clone());
+            self.first_accesses.push(occurrence.clone());
         }
-        match self.last_accesses.iter_mut().find(|(actor, _)| *actor == moment.actor) {
-            Some((_, number)) => *number = moment.number,
+        match self.last_accesses.iter_mut().find(|(actor, _)| *actor == occurrence.actor) {
+            Some((_, number)) => *number = occurrence.number,
             None => self.last_accesses.push(here),
         }
     }
 }
 
-/// The use of all ranks' buffers, by rank and buffer. Where the plans give no order all are fixed.
+/// Computes the lifetimes of the buffers of all ranks, by rank and buffer. If the plans cannot be ordered,
+/// every buffer needs its own memory.
 pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
     let mut all: Vec<Vec<Lifetime>> = plans.iter().map(blank).collect();
@@ -66,12 +68,13 @@ pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
         }
     }
     let mut at = 0;
-    let walked = walk(plans, &CommMatching::from_plans(plans), &mut |moment| {
-        for (rank, buffer, written) in plans[moment.rank].code[moment.inst].kind.touched_buffers(moment.rank)
+    let walked = walk(plans, &CommMatching::from_plans(plans), &mut |occurrence| {
+        for (rank, buffer, written) in
+            plans[occurrence.rank].code[occurrence.inst].kind.touched_buffers(occurrence.rank)
         {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
             if let Some(it) = it.filter(|it| !it.needs_own_memory) {
-                it.record_access(at, &moment, written);
+                it.record_access(at, &occurrence, written);
             }
         }
         at += 1;
@@ -82,7 +85,8 @@ pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
     all
 }
 
-/// For each of `them`, whether something comes after its end: where not, nothing needs to ask for its place.
+/// Returns, for each lifetime, whether its last accesses happen before the first accesses of other buffers.
+/// If not, no buffer can reuse its memory.
 pub(super) fn are_reusable(them: &[&Lifetime]) -> Vec<bool> {
     let mut latest: Vec<u32> = Vec::new();
     for it in them.iter().flat_map(|it| &it.first_accesses) {

@@ -1,5 +1,6 @@
-//! Gives buffers their places in a segment. Those that have one to themselves come first; of the others, in the order of
-//! first use, each takes the first gap that is free by then and large enough, or more room at the end.
+//! Assigns offsets in a segment. Buffers that need their own memory come first. The others follow in the
+//! order of their first use: each takes the first sufficient gap between live buffers, or extends the
+//! segment.
 
 use std::{
     cmp::Reverse,
@@ -11,28 +12,30 @@ use super::{
     lifetime::{Lifetime, are_reusable},
 };
 
-/// Most rooms that are looked at for one buffer: time does not grow with the square of their number.
+/// Maximum number of free ranges examined for one buffer: bounds the time, which would otherwise be
+/// quadratic.
 const LOOKS: usize = 4096;
 
-/// A buffer on all ranks that give it one place.
+/// A buffer, on all ranks that assign it the same offset.
 pub(super) struct LiveBuffer<'a> {
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: usize,
-    /// Its use on each of them.
+    /// Its lifetime on each of these ranks.
     pub lifetimes: Vec<&'a Lifetime>,
 }
 
-/// Where tenants are.
+/// The offsets of the buffers in a segment.
 pub(super) struct SegmentOffsets {
-    /// By tenant.
+    /// Indexed by buffer.
     pub offsets: Vec<usize>,
-    /// Where the last of them ends.
+    /// End of the last buffer.
     pub end: usize,
-    /// Where it would end if each had its place to itself.
+    /// End of the last buffer if no memory were reused.
     pub end_without_reuse: usize,
 }
 
-/// Room that its last tenant has left, in the order in which moments are visited; its start is the key.
+/// A range that its last buffer does not use any more, in the visiting order of `walk`. Maps are keyed by its
+/// start.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct FreeRange {
     end: usize,
@@ -40,18 +43,19 @@ struct FreeRange {
 }
 
 impl LiveBuffer<'_> {
-    /// Whether there is nothing that anybody touches.
+    /// Returns true if no instruction accesses the buffer.
     fn is_unused(&self) -> bool {
         self.lifetimes.iter().all(|it| !it.needs_own_memory && (self.bytes == 0 || it.first_use.is_none()))
     }
 
-    /// Whether it has its place to itself. Where some ranks do not touch it and others do, who comes after it there need
-    /// not come after who was before it.
+    /// Returns true if the buffer shares no memory with others. This includes a buffer that only some of the
+    /// ranks access: on the ranks without an access, a later user of the memory is not ordered after an
+    /// earlier one.
     fn needs_own_memory(&self) -> bool {
         self.lifetimes.iter().any(|it| it.needs_own_memory || it.first_use.is_none())
     }
 
-    /// The moments at which it is first and last touched, on the first of its ranks.
+    /// Returns the positions of its first and last access on the first of its ranks.
     fn span(&self) -> Option<(usize, usize)> {
         let it = self.lifetimes.first()?;
         Some((it.first_use?, it.last_use))
@@ -62,22 +66,22 @@ impl LiveBuffer<'_> {
     }
 }
 
-/// Places from `start` on.
+/// Assigns offsets from `start` on.
 ///
 /// # Errors
-/// The tenant by which all of them together have more bytes than a number holds.
-pub(super) fn assign_offsets(tenants: &[LiveBuffer], start: usize) -> Result<SegmentOffsets, usize> {
-    let mut apart = start;
-    let mut sizes = Vec::with_capacity(tenants.len());
-    for (at, it) in tenants.iter().enumerate() {
+/// Returns the index of the buffer at which the total size overflows.
+pub(super) fn assign_offsets(buffers: &[LiveBuffer], start: usize) -> Result<SegmentOffsets, usize> {
+    let mut end_without_reuse = start;
+    let mut sizes = Vec::with_capacity(buffers.len());
+    for (at, it) in buffers.iter().enumerate() {
         let size = it.bytes.checked_next_multiple_of(ALIGNMENT).ok_or(at)?;
-        apart = apart.checked_add(size).ok_or(at)?;
+        end_without_reuse = end_without_reuse.checked_add(size).ok_or(at)?;
         sizes.push(size);
     }
-    let mut offsets = vec![start; tenants.len()];
+    let mut offsets = vec![start; buffers.len()];
     let mut end = start;
     let (mut idle, mut sharing) = (Vec::new(), Vec::new());
-    for (at, it) in tenants.iter().enumerate() {
+    for (at, it) in buffers.iter().enumerate() {
         if it.is_unused() {
             idle.push(at);
         } else if it.needs_own_memory() {
@@ -90,65 +94,66 @@ pub(super) fn assign_offsets(tenants: &[LiveBuffer], start: usize) -> Result<Seg
     for at in idle {
         offsets[at] = end;
     }
-    sharing.sort_by_key(|at| (tenants[*at].span(), *at));
-    let followed = are_reused(tenants, &sharing);
-    let mut rooms: BTreeMap<usize, FreeRange> = BTreeMap::new();
-    // Rooms whose tenants are still there, by the moment at which they leave.
-    let mut held: BinaryHeap<Reverse<(usize, usize, FreeRange)>> = BinaryHeap::new();
+    sharing.sort_by_key(|at| (buffers[*at].span(), *at));
+    let followed = are_reused(buffers, &sharing);
+    let mut free: BTreeMap<usize, FreeRange> = BTreeMap::new();
+    // Ranges still in use, keyed by the position of their buffer's last access.
+    let mut in_use: BinaryHeap<Reverse<(usize, usize, FreeRange)>> = BinaryHeap::new();
     for (at, followed) in sharing.into_iter().zip(followed) {
-        let (size, Some((first, last))) = (sizes[at], tenants[at].span()) else { continue };
-        while let Some(Reverse((_, from, room))) = held.peek().copied().filter(|it| it.0.0 < first) {
-            held.pop();
-            rooms.insert(from, room);
+        let (size, Some((first, last))) = (sizes[at], buffers[at].span()) else { continue };
+        while let Some(Reverse((_, from, range))) = in_use.peek().copied().filter(|it| it.0.0 < first) {
+            in_use.pop();
+            free.insert(from, range);
         }
-        let offset = find_gap(&rooms, size, end, |it| tenants[it].ends_before(&tenants[at]));
+        let offset = find_gap(&free, size, end, |it| buffers[it].ends_before(&buffers[at]));
         let until = offset + size;
-        let taken: Vec<usize> = rooms.range(offset..until).map(|(from, _)| *from).collect();
+        let taken: Vec<usize> = free.range(offset..until).map(|(from, _)| *from).collect();
         for from in taken {
-            if let Some(rest) = rooms.remove(&from).filter(|it| it.end > until) {
-                rooms.insert(until, rest);
+            if let Some(rest) = free.remove(&from).filter(|it| it.end > until) {
+                free.insert(until, rest);
             }
         }
         if followed {
-            held.push(Reverse((last, offset, FreeRange { end: until, last_buffer: at })));
+            in_use.push(Reverse((last, offset, FreeRange { end: until, last_buffer: at })));
         }
         (offsets[at], end) = (offset, end.max(until));
     }
-    // What nothing touches lies inside the segment all the same.
+    // Unused buffers lie inside the segment, too.
     let end = offsets.iter().zip(&sizes).map(|(offset, size)| offset + size).fold(end, usize::max);
-    Ok(SegmentOffsets { offsets, end, end_without_reuse: apart })
+    Ok(SegmentOffsets { offsets, end, end_without_reuse })
 }
 
-/// For each of `which`, whether a tenant comes after it on all ranks: the others leave no room.
-fn are_reused(tenants: &[LiveBuffer], which: &[usize]) -> Vec<bool> {
-    let ranks = tenants.first().map_or(0, |it| it.lifetimes.len());
+/// Returns, for each buffer in `which`, whether another buffer can reuse its memory on all ranks. Other
+/// buffers leave no free range.
+fn are_reused(buffers: &[LiveBuffer], which: &[usize]) -> Vec<bool> {
+    let ranks = buffers.first().map_or(0, |it| it.lifetimes.len());
     let mut all = vec![true; which.len()];
     for rank in 0..ranks {
-        let uses: Vec<&Lifetime> = which.iter().map(|at| tenants[*at].lifetimes[rank]).collect();
+        let uses: Vec<&Lifetime> = which.iter().map(|at| buffers[*at].lifetimes[rank]).collect();
         all.iter_mut().zip(are_reusable(&uses)).for_each(|(all, one)| *all &= one);
     }
     all
 }
 
-/// Where `size` bytes have room: the first run of free rooms that hold them; else a run at the end, which grows; else the
-/// end.
+/// Returns the offset for `size` bytes: the first run of adjacent free ranges that holds them; else the start
+/// of a run that ends at `end`, which the buffer extends; else `end`.
 fn find_gap(
-    rooms: &BTreeMap<usize, FreeRange>,
+    free: &BTreeMap<usize, FreeRange>,
     size: usize,
     end: usize,
     is_free: impl Fn(usize) -> bool,
 ) -> usize {
     let mut run: Option<(usize, usize)> = None;
-    for (from, room) in rooms.iter().take(LOOKS) {
-        if !is_free(room.last_buffer) {
+    for (from, range) in free.iter().take(LOOKS) {
+        if !is_free(range.last_buffer) {
             run = None;
             continue;
         }
         let start = run.filter(|(_, to)| to == from).map_or(*from, |(start, _)| start);
-        if room.end - start >= size {
+        if range.end - start >= size {
             return start;
         }
-        run = Some((start, room.end));
+        run = Some((start, range.end));
     }
     run.filter(|(_, to)| *to == end).map_or(end, |(start, _)| start)
 }

@@ -1,13 +1,14 @@
-//! What a communication reads and writes lies apart, or in place as NCCL documents it: anything else it takes without a word,
-//! and what arrives is garbage.
+//! Checks that the input and the output of a communication are disjoint, or in place as NCCL documents it.
+//! NCCL accepts any other overlap without an error and delivers garbage.
 
 use super::{DenseBuffer, NcclCall};
 use crate::plan::CollectiveKind;
 
-/// Refuses a collective of `members` whose input and output share memory otherwise than in place; `me` is this member.
+/// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index
+/// of this member.
 ///
 /// # Errors
-/// What NCCL lacks, as a phrase.
+/// Returns what NCCL does not support, as a phrase.
 pub(in crate::cuda) fn check_collective(
     kind: CollectiveKind,
     members: usize,
@@ -18,7 +19,7 @@ pub(in crate::cuda) fn check_collective(
     let (given, got) = (input.bytes() as u64, output.bytes() as u64);
     let me = me as u64;
     let (is_in_place, form) = match kind {
-        // Nothing but a copy.
+        // A team of one only copies.
         _ if members == 1 => (input.address == output.address, Some("both are the same")),
         CollectiveKind::Broadcast { .. }
         | CollectiveKind::Allreduce { .. }
@@ -44,11 +45,11 @@ pub(in crate::cuda) fn check_collective(
     ))
 }
 
-/// Refuses messages posted together of which one arrives where another one lies or arrives; one to this member itself, `me`,
-/// may stay where it is.
+/// Rejects messages posted together if one is received into memory that another one is sent from or received
+/// into. A message from this member, `me`, to itself may stay in place.
 ///
 /// # Errors
-/// What NCCL lacks, as a phrase.
+/// Returns what NCCL does not support, as a phrase.
 pub(in crate::cuda) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String> {
     for (at, call) in calls.iter().enumerate() {
         let NcclCall::Recv { to, bytes, peer } = *call else { continue };
@@ -75,7 +76,7 @@ pub(in crate::cuda) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(
     Ok(())
 }
 
-/// Whether two ranges, each an address and bytes, have a byte in common.
+/// Returns true if two ranges, each an address and a number of bytes, have a byte in common.
 fn ranges_overlap((a, first): (u64, u64), (b, second): (u64, u64)) -> bool {
     first > 0 && second > 0 && a < b + second && b < a + first
 }
@@ -87,7 +88,8 @@ mod tests {
     use super::*;
     use crate::plan::ReduceOp;
 
-    /// Whether a collective of 3 members is taken by member 1, with so many floats at these addresses.
+    /// Returns whether member 1 of 3 accepts a collective. Input and output are given as address and number
+    /// of floats.
     fn takes(kind: CollectiveKind, input: (u64, usize), output: (u64, usize)) -> bool {
         let dense = |(address, count)| DenseBuffer { address, count, dtype: DType::Float };
         check_collective(kind, 3, 1, dense(input), dense(output)).is_ok()
@@ -115,7 +117,7 @@ mod tests {
         for kind in [CollectiveKind::AllToAll, CollectiveKind::Permute { send_peer: 0, recv_peer: 2 }] {
             assert!(takes(kind, (256, 24), (352, 24)) && !takes(kind, (256, 24), (256, 24)));
         }
-        // Nothing overlaps nothing, and a team of one moves nothing.
+        // An empty range overlaps nothing, and a team of one moves nothing.
         assert!(takes(CollectiveKind::AllToAll, (256, 0), (256, 0)));
         let all = DenseBuffer { address: 256, count: 8, dtype: DType::Float };
         assert_eq!(check_collective(CollectiveKind::AllToAll, 1, 0, all, all), Ok(()));
@@ -131,7 +133,7 @@ mod tests {
         assert_eq!(check_messages(&[send(256, 0), send(256, 2), recv(288, 0), recv(320, 2)], 1), Ok(()));
         assert!(check_messages(&[send(256, 0), recv(272, 0)], 1).is_err());
         assert!(check_messages(&[recv(256, 0), recv(272, 2)], 1).is_err());
-        // To itself, and through itself.
+        // A message to itself, in place or not.
         assert_eq!(check_messages(&[send(256, 1), recv(256, 1)], 1), Ok(()));
         assert!(check_messages(&[send(256, 0), recv(256, 0)], 1).is_err());
         assert!(check_messages(&[send(256, 1), recv(260, 1)], 1).is_err());

@@ -1,55 +1,56 @@
-//! What is made on a GPU for one plan, and what of it the next takes over.
+//! Resources that a plan takes from a GPU, and their reuse by the next plan.
 //!
-//! Graphs end with the program that has captured them, modules and page-locked memory with their plan. Streams and events are
-//! used again, and so are memory and the peers' mappings of it: nothing is exchanged anew where there is enough, and what NCCL
-//! has registered of an address for a graph, which it may forget later than the graph ends, stays true.
+//! Graphs are destroyed after the program that captured them; modules and page-locked memory are destroyed
+//! after their plan. Streams, events, memory and the mappings of peers' memory are reused: if they suffice,
+//! nothing is exchanged again. NCCL may deregister the addresses of a graph later than the graph is
+//! destroyed; reuse keeps these addresses valid.
 
 use cudarc::driver::sys;
 
 use super::{Device, Event, Stream};
 use crate::cuda::{CudaError, ProcessGroup};
 
-/// What a plan has taken of a device.
+/// The resources of a device.
 #[derive(Default)]
 pub(super) struct Resources {
-    /// By whether they are urgent.
+    /// Indexed by whether they are urgent.
     pub streams: [Pool<Stream>; 2],
-    /// By whether they measure time.
+    /// Indexed by whether they measure time.
     pub events: [Pool<Event>; 2],
-    /// In the order in which it was made.
+    /// In the order of creation.
     pub owned: Vec<OwnedResource>,
     pub blocks: Vec<MemoryBlock>,
     pub mapped: Vec<PeerMapping>,
 }
 
-/// Device memory.
+/// A block of device memory.
 pub(super) struct MemoryBlock {
     pub address: u64,
     pub bytes: usize,
     pub used: bool,
 }
 
-/// A peer's memory in this process's addresses.
+/// Memory of a peer, mapped into this process.
 pub(super) struct PeerMapping {
     pub rank: usize,
-    /// Where it is for the peer: this tells its blocks apart.
+    /// Its address on the peer, which identifies the block.
     pub peer_address: u64,
     pub address: u64,
 }
 
-/// What ends with its plan, or with a program that has it.
+/// A resource that is destroyed after its plan, or after the program that created it.
 #[derive(Clone, Copy)]
 pub(in crate::cuda) enum OwnedResource {
     /// Page-locked host memory.
     PinnedMemory(*mut u8),
     Module(sys::CUmodule),
-    /// A captured plan.
+    /// A captured graph.
     Graph(sys::CUgraph),
-    /// One that can be launched.
+    /// An instantiated graph.
     GraphExec(sys::CUgraphExec),
 }
 
-/// What of a device was in use at a time; by default nothing.
+/// The resources of a device that were in use at some time; none by default.
 #[derive(Default)]
 pub(in crate::cuda) struct ResourceMark {
     streams: [usize; 2],
@@ -58,7 +59,7 @@ pub(in crate::cuda) struct ResourceMark {
     blocks: Vec<bool>,
 }
 
-/// Things that are alike: those in use come first.
+/// Interchangeable objects; those in use come first.
 pub(super) struct Pool<T> {
     made: Vec<T>,
     used: usize,
@@ -71,12 +72,12 @@ impl<T> Default for Pool<T> {
 }
 
 impl<T: Copy> Pool<T> {
-    /// Number of all.
+    /// Returns the number of all objects.
     pub fn len(&self) -> usize {
         self.made.len()
     }
 
-    /// One that is not in use, made if there is none.
+    /// Returns an object that is not in use, and creates it if there is none.
     pub fn take(&mut self, make: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         if self.used == self.made.len() {
             self.made.push(make()?);
@@ -87,7 +88,7 @@ impl<T: Copy> Pool<T> {
 }
 
 impl Resources {
-    /// A block that is not in use, large enough and not much larger.
+    /// Takes a block that is not in use and is large enough, but not much larger.
     pub fn take_block(&mut self, bytes: usize) -> Option<u64> {
         let most = 2 * bytes + (2 << 20);
         let fits = |it: &&mut MemoryBlock| !it.used && (bytes..=most).contains(&it.bytes);
@@ -98,7 +99,7 @@ impl Resources {
 }
 
 impl Device {
-    /// What is in use.
+    /// Returns what is in use now.
     pub fn resource_mark(&self) -> ResourceMark {
         let resources = self.resources.borrow();
         ResourceMark {
@@ -109,15 +110,15 @@ impl Device {
         }
     }
 
-    /// Ends what was taken since: runs have ended on all ranks, which all have to call this.
+    /// Releases what was taken since `taken`. All ranks have to call this after their runs have ended.
     ///
     /// # Errors
-    /// A failed call, a rank that does not answer.
+    /// A call fails, or a rank does not answer.
     pub fn release(&self, taken: &ResourceMark, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let driver = self.driver;
         // SAFETY: no arguments; a context is current.
         driver.check("cuCtxSynchronize", unsafe { (driver.cuCtxSynchronize)() })?;
-        // The others no longer touch this rank's memory.
+        // Behind the barrier, no other rank accesses this rank's memory.
         peers.barrier()?;
         let mut resources = self.resources.borrow_mut();
         resources.streams.iter_mut().zip(taken.streams).for_each(|(it, used)| it.used = used);
@@ -125,7 +126,8 @@ impl Device {
         let were_used = taken.blocks.iter().copied().chain(std::iter::repeat(false));
         resources.blocks.iter_mut().zip(were_used).for_each(|(it, used)| it.used = used);
         for it in resources.owned.split_off(taken.owned).into_iter().rev() {
-            // SAFETY: each came from the call that this one undoes, was taken off the list, and nothing runs on the device.
+            // SAFETY: each resource came from the call that this one undoes and is no longer in the list, and
+            // nothing runs on the device.
             unsafe {
                 match it {
                     OwnedResource::PinnedMemory(pointer) => {
@@ -146,11 +148,12 @@ impl Device {
         Ok(())
     }
 
-    /// Frees all memory, after `release` and after the communicators that may know of it: where what is kept is too much. No
-    /// process keeps a mapping of what is freed; all ranks have to call this.
+    /// Frees all memory, for a plan that needs more than is left. It comes after `release` and after the
+    /// communicators that may have registered the memory are destroyed. All ranks have to call this: each
+    /// closes its mappings before any rank frees memory.
     ///
     /// # Errors
-    /// A failed call, a rank that does not answer.
+    /// A call fails, or a rank does not answer.
     pub fn free_memory(&self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let (driver, mut resources) = (self.driver, self.resources.borrow_mut());
         for it in resources.mapped.drain(..) {
@@ -160,7 +163,7 @@ impl Device {
         }
         peers.barrier()?;
         for it in resources.blocks.drain(..) {
-            // SAFETY: the address came from `cuMemAlloc`, and nobody has it mapped any more.
+            // SAFETY: the address came from `cuMemAlloc`, and no process maps it any more.
             driver.check("cuMemFree", unsafe { (driver.cuMemFree_v2)(it.address) })?;
         }
         Ok(())

@@ -1,22 +1,23 @@
-//! Elements as the bytes that the device holds.
+//! Converts elements to and from the bytes in device memory.
 
 use grammar::dtype::DType;
 
 use crate::io::data::{Data, Element, UnsupportedDtype, each};
 
-/// The bytes of all elements.
+/// Returns the bytes of all elements.
 pub fn of(data: &Data) -> &[u8] {
     fn all<T: Element>(elements: &[T]) -> &[u8] {
-        // SAFETY: elements are plain numbers without padding, bool included; the bytes are borrowed as they are.
+        // SAFETY: elements are plain numbers without padding, bool included; the bytes are borrowed as they
+        // are.
         unsafe { std::slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
     }
     each!(data, it => all(it))
 }
 
-/// The elements of these bytes.
+/// Returns the elements with these bytes.
 ///
 /// # Errors
-/// An element type that `Data` does not hold.
+/// `Data` does not support the element type.
 pub fn data(dtype: DType, bytes: &[u8]) -> Result<Data, UnsupportedDtype> {
     fn all<T: Element>(elements: &mut [T], bytes: &[u8]) {
         for (slot, bytes) in elements.iter_mut().zip(bytes.chunks_exact(size_of::<T>())) {

@@ -1,4 +1,4 @@
-//! What goes into a plan's memory and what comes out of it.
+//! Copies inputs to a plan's memory and outputs from it.
 
 use super::{Engine, bytes};
 use crate::{
@@ -9,56 +9,60 @@ use crate::{
 };
 
 impl Engine {
-    /// Poisons all memory and puts the inputs into it, row-major parts by input.
+    /// Poisons all memory and uploads the inputs: for each input, this rank's part in row-major order.
     ///
     /// # Errors
-    /// Inputs that do not fit, a failed call.
+    /// An input does not fit, or a call fails.
     pub fn load_inputs(&mut self, inputs: &[Data], peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let rank = self.plan().rank;
-        // Flags only ever grow: they keep their values.
-        let flags = self.memory.assignment.signal_bytes;
-        let segment = self.memory.symmetric[rank] + flags as u64;
+        // Signals only increase, so they keep their values.
+        let signal_bytes = self.memory.assignment.signal_bytes;
+        let segment = self.memory.symmetric[rank] + signal_bytes as u64;
         self.device.memset(
             segment,
             0xff,
-            self.memory.assignment.symmetric_bytes - flags,
+            self.memory.assignment.symmetric_bytes - signal_bytes,
             self.main_stream,
         )?;
         let (private, bytes) = self.memory.private_segment();
         self.device.memset(private, 0xff, bytes, self.main_stream)?;
         if inputs.len() != self.inputs.len() {
-            return Err(CudaError::Internal(format!("{} inputs for {}", inputs.len(), self.inputs.len())));
+            return Err(CudaError::Internal(format!(
+                "{} inputs were passed, {} are expected",
+                inputs.len(),
+                self.inputs.len()
+            )));
         }
         for (input, data) in self.inputs.iter().zip(inputs) {
             let Some(it) = input else { continue };
             let bytes = bytes::of(data);
             if bytes.len() != it.bytes {
                 return Err(CudaError::Internal(format!(
-                    "{} bytes for an input of {}",
+                    "{} bytes were passed for an input of {} bytes",
                     bytes.len(),
                     it.bytes
                 )));
             }
             self.device.upload(it.address, bytes, self.main_stream)?;
-            if let Some(kept) = it.backup {
-                self.device.upload(kept, bytes, self.main_stream)?;
+            if let Some(backup) = it.backup {
+                self.device.upload(backup, bytes, self.main_stream)?;
             }
         }
         self.device.synchronize(self.main_stream)?;
         peers.barrier()
     }
 
-    /// The outputs as the last run has left them on the host.
+    /// Returns the outputs of the last run from host memory.
     pub(super) fn read_outputs(&self) -> Result<Vec<Option<DenseTensor>>, CudaError> {
         let mut blocks = Vec::with_capacity(self.outputs.len());
         for output in &self.outputs {
             blocks.push(match output {
                 None => None,
                 Some(it) => {
-                    // SAFETY: `host` has so many bytes, and the copies to it are done.
+                    // SAFETY: `host_buffer` has this many bytes, and the copies to it are complete.
                     let bytes = unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) };
                     let whole = bytes::data(it.dtype, bytes)
-                        .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
+                        .map_err(|it| CudaError::Internal(format!("cannot read an output: {it}")))?;
                     Some(DenseTensor::full(it.view.shape.clone(), whole.gather(&it.view)))
                 }
             });
@@ -66,10 +70,11 @@ impl Engine {
         Ok(blocks)
     }
 
-    /// What views of this rank hold after the last run. Host memory for it is not page-locked, which takes longer than to copy.
+    /// Reads views of this rank after the last run. Their host memory is not page-locked: locking takes
+    /// longer than the copy.
     ///
     /// # Errors
-    /// Views outside memory, a failed call.
+    /// A view lies outside its buffer, or a call fails.
     pub fn read_views(&self, views: &[&View]) -> Result<Vec<DenseTensor>, CudaError> {
         let rank = self.plan().rank;
         let mut blocks = Vec::with_capacity(views.len());
@@ -78,13 +83,13 @@ impl Engine {
             let mut bytes = vec![0; self.memory.assignment.ranks[rank].buffers[view.buffer as usize].bytes];
             self.device.read(&mut bytes, self.memory.buffer_address(rank, view.buffer)?)?;
             let whole = bytes::data(self.memory.view_dtype(rank, view), &bytes)
-                .map_err(|it| CudaError::Internal(format!("a tensor to be written: {it}")))?;
+                .map_err(|it| CudaError::Internal(format!("cannot read a tensor: {it}")))?;
             blocks.push(DenseTensor::full(view.shape.clone(), whole.gather(view)));
         }
         Ok(blocks)
     }
 
-    /// Copies the outputs to the host after what is on a stream.
+    /// Copies the outputs to the host after the work on a stream.
     pub(super) fn copy_outputs_to_host(&self, stream: Stream) -> Result<(), CudaError> {
         self.outputs
             .iter()
@@ -92,7 +97,8 @@ impl Engine {
             .try_for_each(|it| self.device.download(it.host_buffer, it.address, it.bytes, stream))
     }
 
-    /// Overwrites the outputs that the program writes to: what a run leaves out shows.
+    /// Overwrites the outputs that the program writes to, so that elements that a run does not write become
+    /// visible.
     pub(super) fn poison(&self) -> Result<(), CudaError> {
         self.outputs
             .iter()
@@ -101,11 +107,11 @@ impl Engine {
             .try_for_each(|it| self.device.memset(it.address, 0xff, it.bytes, self.main_stream))
     }
 
-    /// Puts back the inputs that the program has written to.
+    /// Restores the inputs that the program has written to.
     pub(super) fn restore(&self) -> Result<(), CudaError> {
         for it in self.inputs.iter().flatten() {
-            if let Some(kept) = it.backup.filter(|_| it.bytes > 0) {
-                self.device.copy(it.address, kept, it.bytes, self.main_stream)?;
+            if let Some(backup) = it.backup.filter(|_| it.bytes > 0) {
+                self.device.copy(it.address, backup, it.bytes, self.main_stream)?;
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! A plan that is captured once and launched again and again.
+//! Captures a plan as a graph and launches it repeatedly.
 
 use super::{Engine, IssueMode};
 use crate::cuda::{CudaError, graph::Graph};
@@ -11,14 +11,14 @@ impl Engine {
         self.device.begin_capture(self.main_stream)?;
         let issued = self.issue(IssueMode::Captured);
         let graph = self.device.end_capture(self.main_stream);
-        // Capturing is not running.
+        // A captured run is not executed.
         self.epoch = before;
         self.progress.end();
         issued?;
         graph
     }
 
-    /// The device's count of runs goes on from the host's: before replays that follow runs issued step by step.
+    /// Copies the host's epoch to the device: replays may follow runs that were issued command by command.
     pub(super) fn upload_epoch(&self) -> Result<(), CudaError> {
         self.device.upload(self.executable.epoch_address, &self.epoch.to_le_bytes(), self.main_stream)
     }

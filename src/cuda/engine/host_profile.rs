@@ -1,8 +1,9 @@
-//! What issuing a plan costs the host, beside the bare calls that it is made of.
+//! Measures what issuing a plan costs the host, compared with the bare calls that it consists of.
 //!
-//! Both are timed in turn, with all streams drained in between, so that no queue is ever full and a slow minute hits both. A
-//! bare call is one of the plan's own, in a loop over all of its kind: same addresses, same sizes, same streams. Flags hold the
-//! number of the last run already, so writing it again tells nobody anything. Buffers hold garbage afterwards.
+//! The plan and the bare calls are timed in alternation, and all streams are drained in between, so that no
+//! queue is ever full and disturbances affect both. A bare call is a call of the plan, issued in a loop over
+//! all calls of its kind: same addresses, same sizes, same streams. Signals already hold the number of the
+//! last run, so writing it again has no effect. The buffers hold garbage afterwards.
 
 use std::{
     array,
@@ -44,13 +45,13 @@ const KINDS: [CallKind; 10] = [
     CallKind::WaitSignal,
 ];
 
-/// Rounds that warm up.
+/// Number of warm-up rounds.
 const WARMUP: usize = 3;
-/// Rounds that count: as many as go into `SPAN` on the slowest rank, within limits. A host is busy with other things now and
-/// then, for longer than a small plan takes.
+/// Minimum and maximum number of measured rounds: as many as fit into `SPAN` on the slowest rank.
+/// Disturbances of a host can last longer than a small plan takes.
 const ROUNDS: [usize; 2] = [21, 201];
 const SPAN: Duration = Duration::from_millis(500);
-/// A kind with fewer calls in a plan is issued several times a round, until there are so many.
+/// Minimum number of calls of a kind in a round. A kind with fewer calls in the plan is issued several times.
 const CALLS: usize = 32;
 
 impl CallKind {
@@ -85,8 +86,8 @@ impl CallKind {
         }
     }
 
-    /// How often the calls of one plan are issued a round. NCCL's have to be as many on all ranks, and cuBLASLt's take the
-    /// GPU long.
+    /// Returns how often the calls of one plan are issued in a round. The number of NCCL calls must be the
+    /// same on all ranks, and cuBLASLt calls keep the GPU busy for long.
     fn repetitions(self, calls: usize) -> usize {
         match self {
             Self::Matmul | Self::NcclGroup => 2,
@@ -102,42 +103,42 @@ impl CallKind {
     }
 }
 
-/// The bare calls of one kind.
+/// The cost of the bare calls of one kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallCost {
-    /// What they do, in a word.
+    /// The kind of call.
     pub name: &'static str,
-    /// How many one run has.
+    /// Number of calls in one run.
     pub count: usize,
-    /// Microseconds a call, the median over rounds.
+    /// Microseconds of a call: the median over rounds.
     pub microseconds: f64,
 }
 
-/// What issuing costs the host of one rank, in microseconds.
+/// The host time of issuing a plan on one rank, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostProfile {
-    /// The rank: the one with the largest ratio.
+    /// The rank with the largest ratio.
     pub rank: usize,
-    /// Kinds of calls that the plan has.
+    /// The kinds of calls that the plan contains.
     pub calls: Vec<CallCost>,
-    /// A run issued step by step: the median over rounds, and the least.
+    /// A run issued command by command: median and minimum over rounds.
     pub run: [f64; 2],
-    /// One launch of the captured plan, the same; and its nodes.
+    /// One launch of the captured plan (median and minimum), and the number of its nodes.
     pub graph: Option<([f64; 2], usize)>,
 }
 
 impl HostProfile {
-    /// The bare calls of one run together.
+    /// Returns the cost of all bare calls of one run.
     pub fn bare_cost(&self) -> f64 {
         self.calls.iter().map(|it| it.count as f64 * it.microseconds).sum()
     }
 
-    /// How much a run costs for each microsecond of bare calls.
+    /// Returns the cost of a run relative to its bare calls.
     pub fn ratio(&self) -> f64 {
         self.run[0] / self.bare_cost().max(1e-3)
     }
 
-    /// Numbers for other ranks: counts and times of all kinds, then the run, then the graph.
+    /// Encodes the profile for other ranks: count and time of each kind, then the run, then the graph.
     fn encode(&self) -> Vec<u8> {
         let of = |kind: &CallKind| self.calls.iter().find(|it| it.name == kind.name());
         let calls =
@@ -162,7 +163,7 @@ impl HostProfile {
     }
 }
 
-/// How many rounds all ranks go through, where one has taken so long on this rank.
+/// Returns the number of measured rounds for all ranks; `round` is the time of one round on this rank.
 fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, CudaError> {
     let all = peers.all_gather(&round.as_secs_f64().to_le_bytes())?;
     let slowest = all.iter().filter_map(|it| it.first_chunk::<8>()).map(|it| f64::from_le_bytes(*it));
@@ -170,7 +171,7 @@ fn measured_rounds(round: Duration, peers: &dyn ProcessGroup) -> Result<usize, C
     Ok((rounds as usize).clamp(ROUNDS[0], ROUNDS[1]))
 }
 
-/// The median and the least.
+/// Returns the median and the minimum.
 fn summary(mut times: Vec<f64>) -> [f64; 2] {
     times.sort_by(f64::total_cmp);
     [times.len() / 2, 0].map(|it| times.get(it).copied().unwrap_or(0.0))
@@ -181,11 +182,11 @@ fn microseconds(since: Instant) -> f64 {
 }
 
 impl Engine {
-    /// What issuing the plan costs the host, on the rank where it is furthest from its bare calls; with `graph`, what one
-    /// launch of the captured plan costs as well. All ranks have to call this.
+    /// Measures what issuing the plan costs the host, and returns the profile of the rank with the largest
+    /// ratio. With `graph`, it also measures a launch of the captured plan. All ranks have to call this.
     ///
     /// # Errors
-    /// A failed call.
+    /// A call fails.
     pub fn profile_host(&mut self, peers: &dyn ProcessGroup, graph: bool) -> Result<HostProfile, CudaError> {
         let captured = if graph { Some(self.capture()?) } else { None };
         let (mut runs, mut launches) = (Vec::new(), Vec::new());
@@ -231,7 +232,8 @@ impl Engine {
         Ok(all.max_by(|a, b| a.ratio().total_cmp(&b.ratio())).unwrap_or(mine))
     }
 
-    /// Microseconds of the host for something on idle streams, all ranks at once; the streams are idle afterwards.
+    /// Returns the host time of `issue` in microseconds, started on idle streams on all ranks at once. The
+    /// streams are idle afterwards.
     fn time_when_idle(
         &mut self,
         issue: impl FnOnce(&mut Self) -> Result<(), CudaError>,
@@ -246,12 +248,14 @@ impl Engine {
         Ok(time)
     }
 
-    /// Microseconds of all passes over the calls of one kind, and how many calls one run has.
+    /// Returns the time of all repetitions of the calls of one kind, in microseconds, and the number of these
+    /// calls in one run.
     fn time_bare_calls(&self, kind: CallKind) -> Result<(f64, usize), CudaError> {
         let device = &self.device;
         let own = |it: &&ScheduledCommand| CallKind::of(&it.command) == Some(kind);
         let steps: Vec<&ScheduledCommand> = self.executable.commands.iter().filter(own).collect();
-        // What begins and ends a run belongs to it: the first stream releases the others and waits for them.
+        // Include the calls that begin and end a run: the other streams wait for the main stream, and it
+        // waits for them.
         let others: Vec<(Stream, Event)> =
             self.executable.streams.iter().copied().zip(self.end_events.iter().copied()).skip(1).collect();
         let edges = match kind {

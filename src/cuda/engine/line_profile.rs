@@ -1,8 +1,8 @@
-//! Where the time goes: every step between two events on its own stream, summed by line of the program and kind of work: a
-//! line that passes have lowered is a row for each kind.
+//! Profiles a plan by source line: times every command between two events on its stream, and sums the times
+//! by line and kind of work. A line that passes have lowered has a row for each kind.
 //!
-//! Events between steps cost time themselves, and steps that run side by side are counted side by side: the sum over lines is
-//! not the time of a run.
+//! Events between commands cost time themselves, and concurrent commands are each counted in full, so the sum
+//! over lines is not the time of a run.
 
 use rustc_hash::FxHashMap;
 
@@ -12,33 +12,35 @@ use crate::{
     plan::{CollectiveKind, Communication, Inst, InstClass, InstKind, Plan, View},
 };
 
-/// What one kind of work of a line of the program costs.
+/// The cost of one kind of work of a source line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LineProfile {
     /// The line; 0 for the end of the program.
     pub line: u32,
-    /// What it does, in a word.
+    /// The kind of work, in a word.
     pub work: String,
-    /// Instructions of one run.
+    /// Number of instructions in one run.
     pub count: usize,
-    /// Bytes that one run moves by communications and copies, as nccl-tests counts them.
+    /// Bytes that the communications and copies of one run move, counted as nccl-tests counts them.
     pub bytes: usize,
-    /// Microseconds of one run, on the slowest rank; instructions that one kernel does are timed as one of them.
+    /// Microseconds of one run on the slowest rank. Instructions that run in one kernel are timed as one of
+    /// them.
     pub microseconds: f64,
-    /// What a byte counts for on the bus, as nccl-tests has it: `2 (n-1) / n` for an all-reduce of `n` ranks.
+    /// Ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests: `2 (n-1) / n` for an all-reduce of
+    /// `n` ranks.
     pub bus_factor: f64,
-    /// The line whose kernel does this one's work too, where this one has no step of its own.
+    /// The line whose kernel also does the work of this line, if this line has no command of its own.
     pub fused_into: Option<u32>,
 }
 
-/// Runs that are averaged.
+/// Number of runs that are averaged.
 const RUNS: usize = 3;
 
 impl Engine {
-    /// What each line costs, on all ranks.
+    /// Measures the cost of each line, over all ranks.
     ///
     /// # Errors
-    /// A failed call.
+    /// A call fails.
     pub fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, CudaError> {
         let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.executable.commands.len());
         for step in &self.executable.commands {
@@ -48,7 +50,7 @@ impl Engine {
             });
         }
         let mut table = Table::of(self.plan());
-        // A kernel that does a whole all-reduce is timed as what it is for, not as its first wait.
+        // The time of a fused all-reduce kernel belongs to its reduction, not to its first wait.
         let combines =
             |inst: &u32| matches!(self.plan().code[*inst as usize].kind, InstKind::PeerReduce { .. });
         let timed: FxHashMap<u32, u32> = self
@@ -64,7 +66,7 @@ impl Engine {
             self.issue_with_events(&marks)?;
             self.count_run()?;
             self.synchronize()?;
-            // The first run warms up.
+            // The first run is a warm-up.
             for (step, mark) in self.executable.commands.iter().zip(&marks).filter(|_| run > 0) {
                 let Some((begin, end)) = mark else { continue };
                 let inst = timed.get(&step.inst).unwrap_or(&step.inst);
@@ -114,12 +116,12 @@ fn source_line(plan: &Plan, inst: &Inst) -> u32 {
     plan.origins[inst.origin as usize].line
 }
 
-/// The lines of a plan, by line and kind of work.
+/// The rows of the profile, by line and kind of work.
 struct Table {
     /// In the order of the plan.
     lines: Vec<LineProfile>,
     known: FxHashMap<(u32, String), usize>,
-    /// Which of them an instruction is in; by index in `Plan::code`.
+    /// The row of each instruction, indexed as `Plan::code`.
     rows: Vec<Option<usize>>,
 }
 
@@ -145,7 +147,7 @@ impl Table {
         })
     }
 
-    /// Takes over what a rank has measured, where it is the slowest.
+    /// Merges the times that a rank has measured: each row keeps the maximum.
     fn merge_slowest(&mut self, mut bytes: &[u8]) {
         while let Some((head, rest)) = bytes.split_first_chunk::<16>() {
             let [a, b, c, d, time @ .., w, x, y, z] = *head;
@@ -159,8 +161,8 @@ impl Table {
     }
 }
 
-/// What an instruction does in a word, how many bytes it moves, and what a byte counts for on the bus; `None` for what only
-/// orders others.
+/// Returns the kind of an instruction's work, the number of bytes that it moves, and its bus factor; `None`
+/// if it only orders other instructions.
 fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
     let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
     let work = inst.kind.work_info();
@@ -172,7 +174,7 @@ fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
         (Some(Communication::Transfer(it)), _) => {
             (it.ops.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
         }
-        // Sizes are those of this rank's views: peers' buffers have numbers of their own.
+        // Use the views on this rank: buffer numbers of a peer refer to its own buffers.
         (None, InstClass::DataMovement) => (copied_bytes(&inst.kind, plan.rank, size), 1.0),
         (None, InstClass::Communication) => {
             let accesses = inst.kind.accesses(plan.rank);
@@ -185,7 +187,7 @@ fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
     work.label.map(|word| (word, bytes, bus))
 }
 
-/// The bytes that a copy moves: those of its side on this rank.
+/// Returns the number of bytes that a copy moves, from its view on this rank.
 fn copied_bytes(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> usize {
     let InstKind::Copy { from, to } = kind else { return 0 };
     size(if to.rank == rank { &to.view } else { &from.view })
@@ -195,7 +197,7 @@ fn share(members: usize) -> f64 {
     (members.max(1) - 1) as f64 / members.max(1) as f64
 }
 
-/// What a byte counts for on the bus, as nccl-tests has it.
+/// Returns the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
 fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
     match kind {
         CollectiveKind::Allreduce { .. } => 2.0 * share(members),

@@ -1,4 +1,4 @@
-//! What a plan needs on a GPU, made by all ranks together: what one cannot do all refuse.
+//! Prepares a plan on the GPUs of all ranks together: an error on one rank is an error on all.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
     plan::Plan,
 };
 
-/// A plan with its memory, communicators and steps.
+/// A plan with its memory, communicators and commands.
 pub(super) struct Prepared {
     pub first: Stream,
     pub memory: DeviceMemory,
@@ -26,10 +26,10 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares a plan on a GPU that has had another one (`again`) or not; all ranks have to call this.
+    /// Prepares a plan. `again` says that the GPU has run another plan before. All ranks have to call this.
     ///
     /// # Errors
-    /// What is missing, what some rank's plan asks for in vain.
+    /// A library is missing, or some rank's plan requires something that this executor does not support.
     pub fn of(
         plans: &Arc<Vec<Plan>>,
         peers: &dyn ProcessGroup,
@@ -38,7 +38,7 @@ impl Prepared {
         again: bool,
     ) -> Result<Self, CudaError> {
         match Self::attempt(plans, peers, device, libraries) {
-            // What is kept of earlier plans may be in the way.
+            // Resources kept from earlier plans may occupy the memory: free them and try again.
             Err(CudaError::OutOfMemory { .. }) if again => {
                 device.release(&ResourceMark::default(), peers)?;
                 libraries.comm_cache.destroy_all()?;
@@ -127,8 +127,8 @@ fn outputs(
     Ok(outputs)
 }
 
-/// What one rank refuses all refuse, in the words of the first. What fails otherwise fails alone: the others are told by
-/// whoever guards the job.
+/// Returns the error of the lowest failing rank on every rank, if it is `Unsupported` or `OutOfMemory`. Any
+/// other error is returned on the failing rank alone; the watchdog of the job notifies the others.
 fn agree_on_errors<T>(made: Result<T, CudaError>, peers: &dyn ProcessGroup) -> Result<T, CudaError> {
     let mine = match &made {
         Ok(_) => String::new(),

@@ -1,8 +1,8 @@
-//! Runs a plan many times while streams are held back at random: what only happens to come in order shows.
+//! Runs a plan many times with random delays of its streams, to expose results that depend on timing.
 //!
-//! Before each run every rank draws, for each of its streams, a time for which the stream stands still when the run begins.
-//! Kernels read these times from memory, so a captured plan gets fresh ones at each replay. Outputs are poisoned before a run
-//! and compared bit by bit after it with those of the run that was judged.
+//! Before each run, every rank draws a delay for each of its streams, which the stream waits at the start of
+//! the run. Kernels read the delays from memory, so each replay of a captured plan uses new ones. The outputs
+//! are poisoned before a run, and compared bit by bit afterwards with those of the run that was checked.
 
 use super::{Engine, IssueMode, bytes};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
     io::{data::Data, generate::mix, shard::unravel_index},
 };
 
-/// The longest that a stream is held back, in nanoseconds: several times what small plans take.
+/// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.
 const LONGEST: u64 = 300_000;
 
-/// For how long a stream is held back, in nanoseconds. Short times are as likely as long ones: streams overtake each other
-/// within a step, or within a run.
+/// Returns the delay of a stream in nanoseconds. Short delays are as likely as long ones, so that streams
+/// overtake each other within a command or within a run.
 fn delay_ns(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
     let draw = [rank, run, stream].iter().fold(seed, |state, it| mix(state).wrapping_add(*it as u64));
     let bits = mix(draw);
@@ -22,11 +22,11 @@ fn delay_ns(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
 }
 
 impl Engine {
-    /// Runs the plan again and again, captured as a graph or not, and tells the first difference from the outputs that are on
-    /// the host now, of all ranks. All ranks have to call this.
+    /// Runs the plan `runs` times, as a captured graph if `graph` is set, and describes the first difference,
+    /// over all ranks, from the outputs that are on the host now. All ranks have to call this.
     ///
     /// # Errors
-    /// A failed call.
+    /// A call fails.
     pub fn stress(
         &mut self,
         peers: &dyn ProcessGroup,
@@ -52,7 +52,7 @@ impl Engine {
             }
             self.count_run()?;
             self.synchronize()?;
-            // Others rely on this rank: it goes on.
+            // Other ranks wait for this rank, so it continues after a difference.
             if found.is_none() {
                 found = self.difference(&kept)?.map(|it| (run as u64, it));
             }
@@ -68,7 +68,7 @@ impl Engine {
         Ok(first.map(|(run, text)| format!("run {run} of {runs} with delays: {text}")))
     }
 
-    /// Sets for how long each stream is held back in the next run.
+    /// Uploads the delays of the next run.
     fn upload_delays(&self, seed: u64, run: usize) -> Result<(), CudaError> {
         let Some(delays) = self.delays else { return Ok(()) };
         let rank = self.plan().rank;
@@ -77,7 +77,7 @@ impl Engine {
         self.device.upload(delays, &times.collect::<Vec<u8>>(), self.main_stream)
     }
 
-    /// The first element of this rank's outputs that is not what it was.
+    /// Describes the first element of this rank's outputs that differs from `kept`.
     fn difference(&self, kept: &[Vec<u8>]) -> Result<Option<String>, CudaError> {
         for ((output, port), before) in self.outputs.iter().zip(&self.plan().outputs).zip(kept) {
             let (Some(it), now) = (output, host_bytes(output.as_ref())) else { continue };
@@ -86,16 +86,16 @@ impl Engine {
             }
             let part = |bytes: &[u8]| -> Result<Data, CudaError> {
                 let whole = bytes::data(it.dtype, bytes)
-                    .map_err(|it| CudaError::Internal(format!("an output: {it}")))?;
+                    .map_err(|it| CudaError::Internal(format!("cannot compare an output: {it}")))?;
                 Ok(whole.gather(&it.view))
             };
             let (now, before) = (part(now)?, part(before)?);
             let size = it.dtype.size().max(1);
             let pairs = bytes::of(&now).chunks(size).zip(bytes::of(&before).chunks(size));
-            // Bytes that lie between the elements of an output belong to nobody.
+            // Ignore bytes between the elements of an output.
             if let Some(at) = pairs.into_iter().position(|(now, before)| now != before) {
                 return Ok(Some(format!(
-                    "{}: element {:?} of rank {}'s part is {}, and was {} in the first run",
+                    "{}: element {:?} of rank {}'s part is {}, but was {} in the first run",
                     port.name,
                     unravel_index(at, &it.view.shape),
                     self.plan().rank,
@@ -108,9 +108,9 @@ impl Engine {
     }
 }
 
-/// An output as it was copied to the host last.
+/// Returns the host copy of an output.
 fn host_bytes(output: Option<&super::Output>) -> &[u8] {
-    // SAFETY: `host` has so many bytes, and no copy to it is under way between two runs.
+    // SAFETY: `host_buffer` has this many bytes, and no copy to it is in progress between two runs.
     output.map_or(&[], |it| unsafe { std::slice::from_raw_parts(it.host_buffer, it.bytes) })
 }
 

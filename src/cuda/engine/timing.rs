@@ -1,4 +1,5 @@
-//! Times runs: by events on the first stream, after all ranks have met, until all streams have been joined.
+//! Times runs with events on the main stream: from the barrier of all ranks until the main stream has waited
+//! for all others.
 
 use std::sync::atomic::Ordering;
 
@@ -8,17 +9,17 @@ use crate::{
     io::dense::DenseTensor,
 };
 
-/// Times of a number of runs, over all ranks.
+/// Times of several runs, over all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
     /// Microseconds of each run on the slowest rank.
     pub runs: Vec<f64>,
-    /// Nodes of the captured graph; `None` where runs were issued step by step.
+    /// Number of nodes of the captured graph; `None` if the runs were issued command by command.
     pub nodes: Option<usize>,
 }
 
 impl Timing {
-    /// The run below which this part of all runs is, in microseconds: 0.5 is the median.
+    /// Returns a quantile of the runs in microseconds: 0.5 is the median.
     pub fn quantile(&self, part: f64) -> f64 {
         let mut runs = self.runs.clone();
         runs.sort_by(f64::total_cmp);
@@ -26,21 +27,22 @@ impl Timing {
         runs.get(at).copied().unwrap_or(0.0)
     }
 
-    /// The longest of each run, over ranks.
+    /// Returns the maximum over ranks for each run.
     fn slowest(ranks: &[Vec<f64>]) -> Vec<f64> {
         let count = ranks.iter().map(Vec::len).min().unwrap_or(0);
         (0..count).map(|run| ranks.iter().map(|it| it[run]).fold(0.0, f64::max)).collect()
     }
 }
 
-/// Calls of a run that any queue holds: a stream takes about a thousand.
+/// Number of calls that fit into the queue of any stream; a stream holds about a thousand.
 const QUEUED: usize = 256;
 
 impl Engine {
-    /// Times runs, captured as a graph or not, and reads the outputs of the last one; each begins with poisoned outputs.
+    /// Times runs, as a captured graph if `graph` is set, and returns the outputs of the last one. Each run
+    /// begins with poisoned outputs.
     ///
     /// # Errors
-    /// A failed call, a graph that loses nodes.
+    /// A call fails, or the captured graph has too few nodes.
     pub fn time(
         &mut self,
         peers: &dyn ProcessGroup,
@@ -54,7 +56,9 @@ impl Engine {
                 let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
                 if captured.nodes < least {
                     let nodes = captured.nodes;
-                    return Err(CudaError::Internal(format!("a graph of {nodes} nodes for {least} steps")));
+                    return Err(CudaError::Internal(format!(
+                        "the captured graph has {nodes} nodes for {least} commands"
+                    )));
                 }
                 Some(captured)
             }
@@ -64,9 +68,9 @@ impl Engine {
         for _ in 0..iterations {
             marks.push((self.device.event(true)?, self.device.event(true)?));
         }
-        // The GPU would wait for the host within the time of a short run: it begins once all of a run is queued. The first
-        // one is not held back, as a first launch may wait for the device itself, and no long plan that is issued step by
-        // step, as no queue may hold it.
+        // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The
+        // first run is not gated, because a first launch may wait for the device itself. Neither is a long
+        // plan issued command by command, because no queue may hold it.
         let queued: usize = self.executable.commands.iter().map(|it| it.command.queued_calls()).sum();
         let is_gated = captured.is_some() || queued <= QUEUED;
         let gate = self.device.pinned_words(1)?;

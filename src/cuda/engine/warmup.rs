@@ -1,8 +1,9 @@
-//! What libraries do at the first call of a kind is done before the first run: kernels are loaded, products set up, ranks of a
-//! communicator connected.
+//! Makes the first library calls before the first run: loads kernels, sets up matrix products, and connects
+//! the ranks of a communicator.
 //!
-//! Such a first call may wait for everything that the GPU has begun (the CUDA C++ Programming Guide says so of lazy loading),
-//! and for other ranks; in the middle of a run it would wait for a stream that waits for what is not yet issued.
+//! A first call may wait for all work that the GPU has begun (the CUDA C++ Programming Guide says so for lazy
+//! loading) and for other ranks. In the middle of a run it could wait for a stream that waits for a command
+//! that is not yet issued.
 
 use super::{BLOCK, CudaError, Engine, ProcessGroup};
 use crate::cuda::{
@@ -11,11 +12,12 @@ use crate::cuda::{
 };
 
 impl Engine {
-    /// Makes the first call of every kind. What it leaves in memory is overwritten before the first run.
+    /// Makes the first call of every kind. The memory that it writes is overwritten before the first run.
     pub(super) fn warm_up(&self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
-        peers.report_phase("making its libraries ready");
+        peers.report_phase("warming up its libraries");
         let (device, executable) = (&self.device, &self.executable);
-        // No parameters mean nothing to do, but for the kernels that take the place of a number.
+        // With zero parameters a kernel does nothing, except for kernels that dereference the address of the
+        // epoch.
         let mut words = [0; MAX_PARAM_WORDS];
         for (number, function) in executable.functions.iter().enumerate() {
             words[0] = if number < COMMON_KERNELS.len() { executable.epoch_address } else { 0 };
@@ -26,7 +28,7 @@ impl Engine {
             let step = &executable.commands[at];
             match &step.command {
                 Command::Matmul(it) => it.issue(step.stream.stream)?,
-                // One at a time: communicators connect.
+                // One at a time, because communicators connect.
                 Command::NcclGroup(it) => {
                     it.issue(step.stream.stream)?;
                     device.synchronize(step.stream.stream)?;

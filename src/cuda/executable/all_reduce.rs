@@ -1,4 +1,4 @@
-//! All-reduces that the plan marks as one kernel (`Plan::kernels`).
+//! Lowers all-reduces that the plan marks as one kernel (`Plan::kernels`).
 
 use std::ops::Range;
 
@@ -12,14 +12,15 @@ use crate::{
 };
 
 impl ExecutableBuilder<'_> {
-    /// Launches the kernel that does the marked instructions. `None`, and nothing done, where no kernel does:
-    /// then each runs by itself.
+    /// Launches one kernel for the marked instructions. Returns `None` and emits nothing if no kernel
+    /// supports them; they are then lowered one by one.
     ///
-    /// Returns the instruction whose step the kernel is: the first that waits, which reports of what does not go on name.
+    /// Otherwise, returns the instruction to which the command belongs: the first one that waits, which is
+    /// the one that hang reports name.
     pub(super) fn fuse_all_reduce(
         &mut self,
         range: &Range<usize>,
-        lane: LogicalStream,
+        stream: LogicalStream,
     ) -> Result<Option<u32>, CudaError> {
         let plan = self.plan;
         let mut it = AllReduce {
@@ -36,16 +37,16 @@ impl ExecutableBuilder<'_> {
         for (at, inst) in plan.code.iter().enumerate().take(range.end).skip(range.start) {
             let behind = combined.is_some();
             match &inst.kind {
-                InstKind::Signal { signal: slot } => {
-                    let flags = if behind { &mut it.end_signals } else { &mut it.start_signals };
-                    flags.push(self.signal_address(slot)?);
+                InstKind::Signal { signal } => {
+                    let signals = if behind { &mut it.end_signals } else { &mut it.start_signals };
+                    signals.push(self.signal_address(signal)?);
                 }
-                InstKind::WaitSignal { signal: slot } => {
+                InstKind::WaitSignal { signal } => {
                     if it.start_waits.is_empty() {
                         waits = at;
                     }
-                    let flags = if behind { &mut it.end_waits } else { &mut it.start_waits };
-                    flags.push(self.signal_address(slot)?);
+                    let signals = if behind { &mut it.end_waits } else { &mut it.start_waits };
+                    signals.push(self.signal_address(signal)?);
                 }
                 InstKind::PeerReduce { op, parts, out } if !behind => {
                     it.op = *op;
@@ -71,18 +72,18 @@ impl ExecutableBuilder<'_> {
         let launch = kernels::all_reduce_launch(&it, self.epoch_address)
             .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
         let Some(mut launch) = launch else { return Ok(None) };
-        // Kernels leave it at 0, and a stream runs one after another.
-        launch.params[kernels::BLOCK_COUNTER_PARAM] = match self.block_counters.get(&lane.stream) {
+        // Each kernel resets the counter to 0, and a stream runs one kernel after another.
+        launch.params[kernels::BLOCK_COUNTER_PARAM] = match self.block_counters.get(&stream.stream) {
             Some(known) => *known,
             None => {
                 let counter = self.memory.allocate_scratch(self.device, 8)?;
-                self.device.memset(counter, 0, 8, lane.stream)?;
-                self.block_counters.insert(lane.stream, counter);
+                self.device.memset(counter, 0, 8, stream.stream)?;
+                self.block_counters.insert(stream.stream, counter);
                 counter
             }
         };
         self.kernels_read_epoch = true;
-        self.push_launch(waits as u32, lane, Some(launch));
+        self.push_launch(waits as u32, stream, Some(launch));
         Ok(Some(waits as u32))
     }
 }

@@ -1,4 +1,4 @@
-//! What a prepared plan consists of.
+//! The commands of a prepared plan.
 
 use crate::cuda::{
     comm::NcclGroup,
@@ -10,38 +10,39 @@ use crate::cuda::{
 
 /// One call.
 pub(in crate::cuda) enum Command {
-    /// Bytes become equal.
+    /// Fills memory with a byte.
     Memset { to: u64, byte: u8, bytes: usize },
-    /// Bytes move.
+    /// Copies memory.
     Copy { to: u64, from: u64, bytes: usize },
-    /// Rows of bytes move.
+    /// Copies rows of memory.
     Copy2d(Copy2d),
-    /// A kernel runs; its number among the module's functions.
+    /// Launches a kernel; `function` is its index in the module.
     Launch { function: usize, grid: u32, params: Box<[u64]> },
-    /// A matrix product.
+    /// Calls cuBLASLt for a matrix product.
     Matmul(Box<PreparedMatmul>),
-    /// Calls of NCCL.
+    /// Calls NCCL.
     NcclGroup(Box<NcclGroup>),
-    /// An event is set.
+    /// Records an event.
     RecordEvent(Event),
-    /// The stream waits for an event.
+    /// Makes the stream wait for an event.
     WaitEvent(Event),
-    /// The stream has come to an instruction, and does what it waits for itself.
+    /// Does nothing: the awaited communication runs on this stream. The command keeps the instruction visible
+    /// in the progress.
     NoOp,
-    /// Flags are raised to the number of the run.
+    /// Writes the epoch to signals.
     Signal(Box<SignalBatch>),
-    /// The stream waits until flags have come to the number of the run.
+    /// Makes the stream wait until signals have reached the epoch.
     WaitSignal(Box<SignalBatch>),
-    /// The outputs are read.
+    /// Copies the outputs.
     ReadOutputs,
 }
 
 impl Command {
-    /// Calls that wait in a queue to the device until it comes to them, at most.
+    /// Returns the maximum number of entries that the command takes in a queue to the device.
     pub fn queued_calls(&self) -> usize {
         match self {
             Self::NoOp | Self::ReadOutputs => 0,
-            // A kernel, and what orders it behind the communicator's last one.
+            // A kernel and its ordering behind the communicator's last one.
             Self::NcclGroup(_) => 4,
             Self::Memset { .. }
             | Self::Copy { .. }
@@ -55,7 +56,7 @@ impl Command {
         }
     }
 
-    /// Whether a captured plan has a node for it at least.
+    /// Returns true if a captured graph has at least one node for the command.
     pub fn is_graph_node(&self) -> bool {
         match self {
             Self::Memset { .. }
@@ -71,16 +72,16 @@ impl Command {
     }
 }
 
-/// Things that happen one after another on a stream. A communicator has a lane of its own, though it may share a stream with
-/// a lane of the plan.
+/// A sequence of commands in stream order. A communicator has a logical stream of its own, which may share a
+/// CUDA stream with a stream of the plan.
 #[derive(Clone, Copy)]
 pub(in crate::cuda) struct LogicalStream {
-    /// By stream of the plan, then by communicator.
+    /// Index by stream of the plan, then by communicator.
     pub index: usize,
     pub stream: Stream,
 }
 
-/// A call, its lane, and the instruction that it is for.
+/// A command, its logical stream, and its instruction.
 pub(in crate::cuda) struct ScheduledCommand {
     pub command: Command,
     pub stream: LogicalStream,
@@ -88,30 +89,31 @@ pub(in crate::cuda) struct ScheduledCommand {
     pub inst: u32,
 }
 
-/// A prepared plan.
+/// A plan lowered to commands.
 pub(in crate::cuda) struct Executable {
     pub commands: Vec<ScheduledCommand>,
-    /// All streams: those of the plan, then those of communicators that have their own.
+    /// All CUDA streams: those of the plan, then those of communicators that have their own.
     pub streams: Vec<Stream>,
-    /// The functions of the module, the common ones first.
+    /// The kernels of the module; the common ones come first.
     pub functions: Vec<KernelFunction>,
-    /// The device address of the number of the run.
+    /// Device address of the epoch.
     pub epoch_address: u64,
-    /// Whether a kernel reads `counter` in runs that are issued step by step too: the host then writes it when such a run begins. Captured
-    /// runs count on the device.
+    /// Whether a kernel reads the epoch even in runs that are issued command by command. The host then writes
+    /// it when such a run begins; captured runs count on the device.
     pub kernels_read_epoch: bool,
-    /// Whether ranks wait for each other by flags.
+    /// Whether the plan writes signals or waits for them.
     pub has_signals: bool,
-    /// Steps that call a library for something new.
+    /// Indices of the commands that call a library with new arguments.
     pub first_calls: Vec<usize>,
-    /// Instructions that have no step of their own, each with that whose kernel does it too; indices in `Plan::code`.
+    /// Instructions without a command of their own, each with the instruction whose kernel does their work;
+    /// indices in `Plan::code`.
     pub fused: Vec<(u32, u32)>,
-    /// What the user may want to know, by line.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 
 impl Executable {
-    /// A kernel that every module has.
+    /// Returns a kernel that every module contains.
     pub fn common_kernel(&self, kernel: CommonKernel) -> KernelFunction {
         self.functions[kernel as usize]
     }

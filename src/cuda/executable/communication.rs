@@ -1,5 +1,5 @@
-//! Communications: each communicator has a lane, its queue. Where that is on a stream of its own, posting makes it wait for
-//! the posting stream, and `Wait` makes a stream wait for it.
+//! Lowers communications. Each communicator has a logical stream. If that is a CUDA stream of its own,
+//! posting makes it wait for the posting stream, and `Wait` makes a stream wait for it.
 
 use super::{Command, ExecutableBuilder, LogicalStream, is_dense};
 use crate::{
@@ -16,15 +16,16 @@ impl ExecutableBuilder<'_> {
         &mut self,
         at: u32,
         inst: &Inst,
-        lane: LogicalStream,
+        stream: LogicalStream,
         it: &Collective,
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.communicator_stream(inst, it.communicator);
         let members = communicator.team.len();
         let me = communicator.team.iter().position(|rank| *rank == self.plan.rank);
-        let me = me.ok_or_else(|| CudaError::Internal("a collective of another team".to_owned()))?;
-        self.wait_for_poster(at, lane, queue)?;
+        let me =
+            me.ok_or_else(|| CudaError::Internal("a collective of a team without this rank".to_owned()))?;
+        self.wait_for_poster(at, stream, queue)?;
         let (input, output) = (it.input.as_ref(), it.output.as_ref());
         if members == 1 {
             if let (Some(from), Some(to)) = (input, output) {
@@ -33,7 +34,8 @@ impl ExecutableBuilder<'_> {
             }
         } else {
             let handle = self.comms.handle(communicator);
-            let comm = handle.ok_or_else(|| CudaError::Internal("a team without communicator".to_owned()))?;
+            let comm =
+                handle.ok_or_else(|| CudaError::Internal("a team without a communicator".to_owned()))?;
             let from = input.map(|it| self.pack(at, inst, queue, 0, it, true)).transpose()?;
             let to = output.map(|it| self.pack(at, inst, queue, 1, it, false)).transpose()?;
             if let (Some(from), Some(to)) = (from, to) {
@@ -47,19 +49,19 @@ impl ExecutableBuilder<'_> {
                 self.unpack(at, inst, queue, dense, view)?;
             }
         }
-        self.record_completion(at, lane, queue, it.work)
+        self.record_completion(at, stream, queue, it.work)
     }
 
     pub(super) fn lower_transfer(
         &mut self,
         at: u32,
         inst: &Inst,
-        lane: LogicalStream,
+        stream: LogicalStream,
         it: &Transfer,
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.communicator_stream(inst, it.communicator);
-        self.wait_for_poster(at, lane, queue)?;
+        self.wait_for_poster(at, stream, queue)?;
         let (mut calls, mut arrivals) = (Vec::new(), Vec::new());
         for (number, side) in it.ops.iter().enumerate() {
             let peer = communicator.team.iter().position(|rank| *rank == side.peer);
@@ -88,41 +90,41 @@ impl ExecutableBuilder<'_> {
         for (dense, view) in arrivals {
             self.unpack(at, inst, queue, dense, view)?;
         }
-        self.record_completion(at, lane, queue, it.work)
+        self.record_completion(at, stream, queue, it.work)
     }
 
-    /// The lane of a communicator.
+    /// Returns the logical stream of a communicator.
     fn communicator_stream(&mut self, inst: &Inst, communicator: CommunicatorNo) -> LogicalStream {
         if self.plan.communicators[communicator as usize].backend == Backend::Ucc {
-            self.notes.push(format!("{}: UCC runs as NCCL", self.plan.location(inst)));
+            self.notes.push(format!("{}: backend UCC runs on NCCL", self.plan.location(inst)));
         }
         self.logical_streams[self.plan.streams.len() + communicator as usize]
     }
 
-    /// The queue waits for what is on the posting stream.
+    /// Makes the communicator's stream wait for the work on the posting stream.
     fn wait_for_poster(
         &mut self,
         at: u32,
-        lane: LogicalStream,
+        stream: LogicalStream,
         queue: LogicalStream,
     ) -> Result<(), CudaError> {
-        if lane.stream != queue.stream {
+        if stream.stream != queue.stream {
             let posted = self.device.event(false)?;
-            self.push(at, lane, Command::RecordEvent(posted));
+            self.push(at, stream, Command::RecordEvent(posted));
             self.push(at, queue, Command::WaitEvent(posted));
         }
         Ok(())
     }
 
-    /// All of a communication is on its queue: whoever waits for it may go on behind that.
+    /// Records the completion of a communication on its stream, for streams that wait for it.
     fn record_completion(
         &mut self,
         at: u32,
-        lane: LogicalStream,
+        stream: LogicalStream,
         queue: LogicalStream,
         work: WorkNo,
     ) -> Result<(), CudaError> {
-        if lane.stream != queue.stream {
+        if stream.stream != queue.stream {
             let done = self.device.event(false)?;
             self.completion_events[work as usize] = Some(done);
             self.push(at, queue, Command::RecordEvent(done));
@@ -130,13 +132,13 @@ impl ExecutableBuilder<'_> {
         Ok(())
     }
 
-    /// A stream waits for a communication.
-    pub(super) fn lower_wait(&mut self, at: u32, lane: LogicalStream, work: WorkNo) {
-        let action = self.completion_events[work as usize].map_or(Command::NoOp, Command::WaitEvent);
-        self.push(at, lane, action);
+    /// Makes a stream wait for a communication.
+    pub(super) fn lower_wait(&mut self, at: u32, stream: LogicalStream, work: WorkNo) {
+        let command = self.completion_events[work as usize].map_or(Command::NoOp, Command::WaitEvent);
+        self.push(at, stream, command);
     }
 
-    /// Issues calls, behind those of the last communication where communications take turns.
+    /// Issues NCCL calls, behind those of the last communication if communications are serialized.
     fn push_nccl_group(
         &mut self,
         at: u32,
@@ -162,7 +164,7 @@ impl ExecutableBuilder<'_> {
         Ok(())
     }
 
-    /// In a world of one rank every send meets a receive of the same rank, in order.
+    /// Copies sends to receives in a world of one rank, where they match in order.
     fn loop_back(&mut self, at: u32, queue: LogicalStream, calls: &[NcclCall]) {
         let sends = calls.iter().filter_map(|it| match it {
             NcclCall::Send { from, bytes, .. } => Some((*from, *bytes)),
@@ -177,8 +179,8 @@ impl ExecutableBuilder<'_> {
         }
     }
 
-    /// The dense elements of a view: itself, or room of the queue, filled first where it is given; `number` tells the views of
-    /// one instruction apart.
+    /// Returns the contiguous elements of a view: the view itself, or scratch memory, into which the view is
+    /// copied if `filled` is set. `number` distinguishes the views of one instruction.
     fn pack(
         &mut self,
         at: u32,
@@ -207,7 +209,7 @@ impl ExecutableBuilder<'_> {
         Ok(DenseBuffer { address, count, dtype })
     }
 
-    /// Puts dense elements where a view wants them, if they are not there.
+    /// Copies contiguous elements to a view that is not contiguous.
     fn unpack(
         &mut self,
         at: u32,
@@ -230,7 +232,7 @@ impl ExecutableBuilder<'_> {
         )
     }
 
-    /// Elements move by position in row-major order, whatever the shapes.
+    /// Copies elements by their row-major position; the shapes may differ.
     fn copy_flat(
         &mut self,
         at: u32,
@@ -242,7 +244,7 @@ impl ExecutableBuilder<'_> {
     ) -> Result<(), CudaError> {
         if from.view.len() != to.view.len() || from.dtype != to.dtype {
             let (given, wanted) = (from.view.len(), to.view.len());
-            let message = format!("delivers {given} elements, the output holds {wanted}");
+            let message = format!("the collective delivers {given} elements, but the output holds {wanted}");
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
         let source = self.pack(at, inst, queue, 0, from.view, true)?;

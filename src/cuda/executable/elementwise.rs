@@ -1,4 +1,4 @@
-//! Elementwise instructions: the step that each is, and those that stay alone, among them copies.
+//! Lowers elementwise instructions that are not fused, and copies.
 
 use super::{Command, Copy2d, ExecutableBuilder};
 use crate::{
@@ -10,7 +10,8 @@ use crate::{
     plan::{Arg, Inst, InstKind, Number, Plan, View, ViewOnRank},
 };
 
-/// The step that an instruction of a plan is; `None` where it is none. `locate` finds views of this rank's memory.
+/// Returns the elementwise operation of an instruction; `None` if it has none. `locate` maps views of this
+/// rank's memory.
 ///
 /// # Errors
 /// Those of `locate`.
@@ -42,46 +43,47 @@ pub(super) fn elementwise_op<'a>(
         InstKind::Copy { from, to } if (from.rank, to.rank) == (plan.rank, plan.rank) => {
             ElementwiseOp::new(ScalarFunction::Convert, vec![view(&from.view)?], locate(&to.view)?)
         }
-        // `Builder::instruction` has the commands of all others.
+        // `ExecutableBuilder::lower_inst` lowers all other instructions.
         _ => return Ok(None),
     }))
 }
 
 impl ExecutableBuilder<'_> {
-    /// A step alone; through memory of its own where the result would overwrite operands that are still to be read.
+    /// Lowers one operation. It goes through scratch memory if the result would overwrite operands that are
+    /// still to be read.
     pub(super) fn lower_elementwise(
         &mut self,
         at: u32,
         inst: &Inst,
-        lane: LogicalStream,
-        link: &ElementwiseOp,
+        stream: LogicalStream,
+        op: &ElementwiseOp,
     ) -> Result<(), CudaError> {
-        let ElementwiseOp { out, .. } = link;
+        let ElementwiseOp { out, .. } = op;
         let dense = View::contiguous(0, out.view.shape.clone());
-        let links = match link.views().any(|it| it.may_partially_overlap(out)) {
-            false => vec![link.clone()],
+        let ops = match op.views().any(|it| it.may_partially_overlap(out)) {
+            false => vec![op.clone()],
             true => {
-                let address = self.scratch_buffer(lane, 0, dense.len() * out.dtype.size())?;
+                let address = self.scratch_buffer(stream, 0, dense.len() * out.dtype.size())?;
                 let between = DeviceView { address, dtype: out.dtype, view: &dense };
                 let back =
                     ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(between)], *out);
-                vec![ElementwiseOp { out: between, ..link.clone() }, back]
+                vec![ElementwiseOp { out: between, ..op.clone() }, back]
             }
         };
-        for link in links {
-            let launch = kernels::elementwise_launch(&[link]);
+        for op in ops {
+            let launch = kernels::elementwise_launch(&[op]);
             let launch = launch.map_err(|it| CudaError::unsupported(self.plan, inst, it))?;
-            self.push_launch(at, lane, launch);
+            self.push_launch(at, stream, launch);
         }
         Ok(())
     }
 
-    /// Equal types move by the copy engine where their elements lie in rows, everything else by a kernel.
+    /// Lowers a copy: to a memory copy if the types are equal and the elements lie in rows, else to a kernel.
     pub(super) fn lower_copy(
         &mut self,
         at: u32,
         inst: &Inst,
-        lane: LogicalStream,
+        stream: LogicalStream,
         from: &ViewOnRank,
         to: &ViewOnRank,
     ) -> Result<(), CudaError> {
@@ -91,7 +93,7 @@ impl ExecutableBuilder<'_> {
             return Ok(());
         }
         if from.view.shape != to.view.shape {
-            let message = format!("a copy from shape {:?} to {:?}", from.view.shape, to.view.shape);
+            let message = format!("a copy from shape {:?} to shape {:?}", from.view.shape, to.view.shape);
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
         if source.dtype == target.dtype && !source.may_partially_overlap(&target) {
@@ -103,11 +105,11 @@ impl ExecutableBuilder<'_> {
             match (merged.extents.as_slice(), into.as_slice(), out_of.as_slice()) {
                 ([_], [1], [1]) | ([1], _, _) => {
                     let bytes = merged.extents[0] * size;
-                    let action = Command::Copy { to: target.address, from: source.address, bytes };
-                    self.push(at, lane, action);
+                    let command = Command::Copy { to: target.address, from: source.address, bytes };
+                    self.push(at, stream, command);
                     return Ok(());
                 }
-                // A stride of 0 repeats a row, which pitches cannot say.
+                // A stride of 0 repeats a row, which a pitch cannot express.
                 ([height, width], [to_row, 1], [from_row, 1]) if to_row >= width && from_row >= width => {
                     let rows = Copy2d {
                         from: source.address,
@@ -118,7 +120,7 @@ impl ExecutableBuilder<'_> {
                         height: *height,
                     };
                     if rows.from_pitch.max(rows.to_pitch) < 1 << 31 {
-                        self.push(at, lane, Command::Copy2d(rows));
+                        self.push(at, stream, Command::Copy2d(rows));
                         return Ok(());
                     }
                 }
@@ -128,7 +130,7 @@ impl ExecutableBuilder<'_> {
         self.lower_elementwise(
             at,
             inst,
-            lane,
+            stream,
             &ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(source)], target),
         )
     }

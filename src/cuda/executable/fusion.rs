@@ -1,9 +1,10 @@
-//! Elementwise instructions that become one kernel: what one has computed the next has in a register.
+//! Fuses elementwise instructions into one kernel that passes intermediate results in registers.
 //!
-//! A chain is a run of instructions of one stream with nothing of that stream between them, so nothing that is ordered by
-//! events, flags or works can tell whether they are one. All have one shape; everywhere a later one takes what an earlier one
-//! has computed; and where two of them touch the same memory, whosever buffer it is, they touch the same elements of it: one
-//! thread then does to it what the instructions do, in their order. What nothing but the chain reads is not stored.
+//! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
+//! observe the fusion. All have the same shape, and at each point a later instruction uses the result of an
+//! earlier one. If two of them access the same memory, in whatever buffers, they access the same elements:
+//! one thread then does for each element what the instructions do, in their order. A result that only the
+//! fused instructions read is not stored.
 
 use crate::{
     cuda::{
@@ -20,33 +21,34 @@ use uses::UseAnalysis;
 mod tests;
 mod uses;
 
-/// Most steps of a chain.
+/// Maximum number of fused operations.
 const MAX_OPS: usize = 8;
-/// Most views that one reads and writes.
+/// Maximum number of views that a kernel reads and writes.
 const MAX_VIEWS: usize = 12;
 
-/// What an instruction is to a chain.
+/// The role of an instruction in fusion.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum FusionRole {
-    /// Part of none.
+    /// Not fused.
     Unfused,
-    /// The first of one; the kernel does all of it.
+    /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
-    /// Another one, done by the first, whose index in `Plan::code` this is.
+    /// Fused into an earlier instruction: its index in `Plan::code`.
     FusedInto(u32),
 }
 
-/// An instruction that may be a step.
+/// An instruction that may be fused.
 struct Candidate<'a> {
     /// Index in `Plan::code`.
     at: u32,
     op: ElementwiseOp<'a>,
-    /// Those that read the result; `None`: not only instructions of this stream, or too many.
+    /// The instructions that read the result; `None` if others than instructions of this stream read it, or
+    /// if there are too many.
     readers: Option<Vec<u32>>,
 }
 
-/// Tells the chains of a plan, by instruction. `locate` finds views of this rank's memory; `is_shared` tells the buffers that
-/// peers touch.
+/// Returns the fusion role of each instruction. `locate` maps views of this rank's memory; `is_shared`
+/// returns whether peers access a buffer.
 pub(super) fn fusion_roles<'a>(
     plan: &'a Plan,
     locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
@@ -54,23 +56,23 @@ pub(super) fn fusion_roles<'a>(
 ) -> Vec<FusionRole> {
     let readers = UseAnalysis::of(plan, is_shared);
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
-    // By stream, what has followed each other so far.
+    // The current run of consecutive candidates, by stream.
     let mut runs: Vec<Vec<Candidate>> = Vec::new();
     runs.resize_with(plan.streams.len(), Vec::new);
     for (at, inst) in (0..).zip(&plan.code) {
         let Some(run) = runs.get_mut(inst.stream as usize) else { continue };
-        // Storage that comes into being is nothing that a stream does.
+        // An allocation without zeroing does nothing on the stream.
         if let InstKind::Alloc { zero: false, .. } = inst.kind {
             continue;
         }
-        // What is not to be found is told of the instruction alone.
-        let link = elementwise_op(plan, inst, &locate).ok().flatten();
-        match link.filter(|it| {
+        // A view that is not mapped is reported when the instruction is lowered on its own.
+        let op = elementwise_op(plan, inst, &locate).ok().flatten();
+        match op.filter(|it| {
             !it.out.view.is_empty() && !it.views().any(|view| view.may_partially_overlap(&it.out))
         }) {
-            Some(link) => {
-                let readers = readers.readers_of(at, link.out.view);
-                run.push(Candidate { at, op: link, readers });
+            Some(op) => {
+                let readers = readers.readers_of(at, op.out.view);
+                run.push(Candidate { at, op, readers });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
         }
@@ -79,7 +81,7 @@ pub(super) fn fusion_roles<'a>(
     roles
 }
 
-/// Takes chains from the front of a run, each as long as can be.
+/// Greedily fuses a run: takes the longest fusible prefix, then continues behind it.
 fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
     let mut rest = run;
     while !rest.is_empty() {
@@ -97,54 +99,55 @@ fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
     }
 }
 
-/// The kernel of a chain, if these are one.
-fn fused_launch(steps: &[Candidate]) -> Option<Launch> {
-    let mut links: Vec<ElementwiseOp> = steps.iter().map(|it| it.op.clone()).collect();
-    let within = |at: &u32| steps.iter().any(|it| it.at == *at);
-    for (link, step) in links.iter_mut().zip(steps) {
-        let readers = step.readers.as_deref().unwrap_or_default();
-        link.is_stored = readers.is_empty() || !readers.iter().all(within);
+/// Returns the kernel for these instructions if they can be fused.
+fn fused_launch(candidates: &[Candidate]) -> Option<Launch> {
+    let mut ops: Vec<ElementwiseOp> = candidates.iter().map(|it| it.op.clone()).collect();
+    let within = |at: &u32| candidates.iter().any(|it| it.at == *at);
+    for (op, candidate) in ops.iter_mut().zip(candidates) {
+        let readers = candidate.readers.as_deref().unwrap_or_default();
+        op.is_stored = readers.is_empty() || !readers.iter().all(within);
     }
-    let is_one = is_connected(&links) && is_free_of_overlaps(&links) && view_count(&links) <= MAX_VIEWS;
-    // What a kernel cannot hold, or lacks, is told of single instructions.
-    if is_one { kernels::elementwise_launch(&links).ok().flatten() } else { None }
+    let is_one = is_connected(&ops) && is_free_of_overlaps(&ops) && view_count(&ops) <= MAX_VIEWS;
+    // An unsupported operation is reported when its instruction is lowered on its own.
+    if is_one { kernels::elementwise_launch(&ops).ok().flatten() } else { None }
 }
 
-/// Whether, wherever the chain is cut in two, the second part takes something from the first.
-fn is_connected(links: &[ElementwiseOp]) -> bool {
+/// Returns true if, at every cut, the second part uses a result of the first.
+fn is_connected(ops: &[ElementwiseOp]) -> bool {
     let crosses = |cut: usize, at: usize| {
-        links[at].views().any(|it| kernels::defining_op(&links[..at], it).is_some_and(|from| from < cut))
+        ops[at].views().any(|it| kernels::defining_op(&ops[..at], it).is_some_and(|from| from < cut))
     };
-    let shape = |it: &ElementwiseOp| it.out.view.shape == links[0].out.view.shape;
-    links.iter().all(shape) && (1..links.len()).all(|cut| (cut..links.len()).any(|at| crosses(cut, at)))
+    let shape = |it: &ElementwiseOp| it.out.view.shape == ops[0].out.view.shape;
+    ops.iter().all(shape) && (1..ops.len()).all(|cut| (cut..ops.len()).any(|at| crosses(cut, at)))
 }
 
-/// Whether steps that touch the same memory touch the same elements of it.
-fn is_free_of_overlaps(links: &[ElementwiseOp]) -> bool {
-    links.iter().enumerate().all(|(at, link)| {
-        let earlier = &links[..at];
-        let written = |it: &ElementwiseOp| it.is_stored && it.out.may_partially_overlap(&link.out);
-        // What comes from a register is not read.
+/// Returns true if operations that access the same memory access the same elements of it.
+fn is_free_of_overlaps(ops: &[ElementwiseOp]) -> bool {
+    ops.iter().enumerate().all(|(at, op)| {
+        let earlier = &ops[..at];
+        let written = |it: &ElementwiseOp| it.is_stored && it.out.may_partially_overlap(&op.out);
+        // An operand in a register is not read from memory.
         let read = |(at, it): (usize, &ElementwiseOp)| {
-            it.views().any(|it| {
-                kernels::defining_op(&links[..at], it).is_none() && it.may_partially_overlap(&link.out)
-            })
+            it.views()
+                .any(|it| kernels::defining_op(&ops[..at], it).is_none() && it.may_partially_overlap(&op.out))
         };
-        // What is written anew is not what was there before.
+        // An operand that was partly overwritten after its definition is neither in a register nor unchanged in
+        // memory.
         let torn = |view: &DeviceView| {
             let since = kernels::defining_op(earlier, view).map_or(0, |it| it + 1);
             earlier[since..].iter().any(|it| it.out.may_partially_overlap(view))
         };
-        let clashes = link.is_stored && (earlier.iter().any(written) || earlier.iter().enumerate().any(read));
-        !clashes && !link.views().any(torn)
+        let clashes = op.is_stored && (earlier.iter().any(written) || earlier.iter().enumerate().any(read));
+        !clashes && !op.views().any(torn)
     })
 }
 
-/// How many views a chain reads, those of one step counted apart from those of another, and writes.
-fn view_count(links: &[ElementwiseOp]) -> usize {
+/// Returns the number of views that the operations read and write. A view that two operations read counts
+/// twice.
+fn view_count(ops: &[ElementwiseOp]) -> usize {
     let from_memory = |(at, it): (usize, &ElementwiseOp)| {
-        it.views().filter(|it| kernels::defining_op(&links[..at], it).is_none()).count()
+        it.views().filter(|it| kernels::defining_op(&ops[..at], it).is_none()).count()
     };
-    let read: usize = links.iter().enumerate().map(from_memory).sum();
-    read + links.iter().filter(|it| it.is_stored).count()
+    let read: usize = ops.iter().enumerate().map(from_memory).sum();
+    read + ops.iter().filter(|it| it.is_stored).count()
 }

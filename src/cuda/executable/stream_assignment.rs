@@ -1,4 +1,5 @@
-//! Which CUDA stream each lane is on. A stream of the plan has one, and so has a communicator that has no home (`plan::homes`).
+//! Assigns a CUDA stream to each logical stream. Each stream of the plan has its own. A communicator shares the
+//! stream that `plan::queue_streams` finds for it, if that stream is suitable; otherwise it has its own.
 
 use super::LogicalStream;
 use crate::{
@@ -9,11 +10,11 @@ use crate::{
     plan::{self, InstClass, Plan, StreamNo},
 };
 
-/// What a stream of a plan does besides posting communications: the greatest role of its instructions.
+/// The most important kind of work on a stream of the plan, apart from posting communications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum StreamRole {
     Idle,
-    /// It moves data between ranks.
+    /// Moves data between ranks.
     Communicates,
     Computes,
 }
@@ -28,8 +29,9 @@ impl StreamRole {
     }
 }
 
-/// Creates the CUDA streams of a plan, `first` first, and its lanes, by stream of the plan and then by communicator. Streams that
-/// communicate have high priority; `first`, and streams that compute, do not.
+/// Creates the CUDA streams of a plan, `first` first, and its logical streams, indexed by stream of the plan
+/// and then by communicator. Streams that communicate have high priority; `first` and streams that compute do
+/// not.
 pub(super) fn assign_streams(
     device: &Device,
     plan: &Plan,
@@ -41,31 +43,32 @@ pub(super) fn assign_streams(
         *role = StreamRole::of(inst.kind.work_info().kind).max(*role);
     }
     let computing = roles.iter().filter(|it| **it == StreamRole::Computes).count();
-    let is_home = |stream: &StreamNo| match roles[*stream as usize] {
+    let is_suitable = |stream: &StreamNo| match roles[*stream as usize] {
         StreamRole::Computes => computing == 1,
         StreamRole::Communicates | StreamRole::Idle => computing == 0 || *stream > 0,
     };
-    let homes: Vec<_> = plan::queue_streams(plan).into_iter().map(|it| it.filter(is_home)).collect();
+    let queue_streams: Vec<_> =
+        plan::queue_streams(plan).into_iter().map(|it| it.filter(is_suitable)).collect();
     let mut streams = vec![first];
     for (number, role) in roles.iter().enumerate().skip(1) {
         let has_high_priority = match role {
             StreamRole::Computes => false,
             StreamRole::Communicates => true,
-            StreamRole::Idle => homes.contains(&Some(number as StreamNo)),
+            StreamRole::Idle => queue_streams.contains(&Some(number as StreamNo)),
         };
         streams.push(device.stream(has_high_priority)?);
     }
-    let mut lanes = streams.clone();
-    for home in homes {
-        let stream = match home {
-            Some(home) => streams[home as usize],
+    let mut assigned = streams.clone();
+    for queue_stream in queue_streams {
+        let stream = match queue_stream {
+            Some(queue_stream) => streams[queue_stream as usize],
             None => {
                 streams.push(device.stream(true)?);
                 streams[streams.len() - 1]
             }
         };
-        lanes.push(stream);
+        assigned.push(stream);
     }
-    let lane = |(number, stream)| LogicalStream { index: number, stream };
-    Ok((streams, lanes.into_iter().enumerate().map(lane).collect()))
+    let logical = |(number, stream)| LogicalStream { index: number, stream };
+    Ok((streams, assigned.into_iter().enumerate().map(logical).collect()))
 }

@@ -1,8 +1,9 @@
-//! A whole all-reduce over peer memory as one kernel: flags, combination and flags, as `plan::transport` lowers one-shot and two-shot.
+//! A whole all-reduce over peer memory in one kernel: signals, reduction, signals, as `plan::transport`
+//! lowers one-shot and two-shot.
 //!
-//! Block 0 raises this member's flags, and every block waits for those of the peers. So block 0 of every member has to be resident:
-//! the grids of all-reduces that may run at the same time have to fit on the GPU together. The last block to end raises the flags that
-//! say so, and waits for those of the peers where that is part of it.
+//! Block 0 writes this member's start signals, and every block waits for those of the peers. So block 0 of
+//! every member must be resident: the grids of all-reduces that may run concurrently must fit on the GPU
+//! together. The last block to finish writes the end signals and, if required, waits for those of the peers.
 
 use std::fmt::Write;
 
@@ -12,32 +13,32 @@ use super::{
 };
 use crate::plan::ReduceOp;
 
-/// An all-reduce of one member. Flags are addresses in mapped memory.
+/// An all-reduce of one member. Signals are addresses in mapped memory.
 pub(in crate::cuda) struct AllReduce<'a> {
     pub op: ReduceOp,
     /// The inputs, in team order.
     pub inputs: Vec<DeviceView<'a>>,
-    /// Where the results go: all are the same elements.
+    /// The destinations; all receive the same elements.
     pub outputs: Vec<DeviceView<'a>>,
-    /// Raised at the beginning.
+    /// Written at the start.
     pub start_signals: Vec<u64>,
     /// Awaited before the inputs are read.
     pub start_waits: Vec<u64>,
-    /// Raised at the end.
+    /// Written at the end.
     pub end_signals: Vec<u64>,
-    /// Awaited behind it.
+    /// Awaited after `end_signals` are written.
     pub end_waits: Vec<u64>,
 }
 
-/// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; kernels of one stream share
-/// it.
+/// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; the
+/// kernels of one stream share it.
 pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
 
-/// Prepares the kernel, without the address `ARRIVED`; `None` where it does not take the views or so many members. `counter` is where
-/// the device counts runs.
+/// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM`; returns `None` if the kernel does not
+/// support the views or the number of members. `counter` is the device address of the epoch.
 ///
 /// # Errors
-/// Element types and operations that the kernels lack.
+/// The kernels do not support the element type or the operation.
 pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Result<Option<Launch>, String> {
     let Some(first) = it.inputs.first() else { return Ok(None) };
     let (dtype, count) = (first.dtype, first.view.len());
@@ -47,7 +48,7 @@ pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Re
         |it: &DeviceView| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
     let members = it.inputs.len();
     let lists = [&it.start_signals, &it.start_waits, &it.end_signals, &it.end_waits];
-    // A thread handles a flag.
+    // Each thread handles one signal.
     let fits = lists.iter().all(|it| it.len() <= members) && members <= BLOCK as usize;
     if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
         return Ok(None);
@@ -81,12 +82,12 @@ pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Re
     Ok(Some(Launch { kernel, params: words, blocks: groups.div_ceil(u64::from(BLOCK)) }))
 }
 
-/// The type of an instance's parameters.
+/// Returns the type of an instance's parameters.
 pub(super) fn parameters(members: usize, outputs: usize) -> String {
     format!("AllReduce<{members}, {outputs}>")
 }
 
-/// The body of an instance.
+/// Returns the body of an instance.
 pub(super) fn body(kernel: &Kernel) -> String {
     let Kernel::AllReduce { op, dtype, computed, members, outputs, width } = kernel else {
         return String::new();
@@ -94,7 +95,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
     let (element, computed) = (type_name(*dtype), *computed);
     let bytes = width * dtype.size();
     let mut work = String::new();
-    // Writing to a string does not fail. All loads are on their way before the first is used.
+    // Writing to a string does not fail. All loads are issued before the first result is used.
     for it in 0..*members {
         let _ = writeln!(
             work,
@@ -106,7 +107,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
         "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
     );
     let _ = write!(work, "{}", reduction_statements(*op, computed, *members));
-    let _ = writeln!(work, "      y.e[v] = down(To<{element}>(), r);\n    }}");
+    let _ = writeln!(work, "      y.e[v] = narrow(To<{element}>(), r);\n    }}");
     for it in 0..*outputs {
         let _ = writeln!(work, "    save<{element}, {width}>(p.out[{it}] + g * {bytes}, y);");
     }
@@ -132,12 +133,12 @@ pub(super) fn body(kernel: &Kernel) -> String {
     )
 }
 
-/// Combines element `v` of all inputs in team order, in `r`.
+/// Returns statements that reduce element `v` of all inputs to `r`, in team order.
 fn reduction_statements(op: ReduceOp, computed: ComputeType, members: usize) -> String {
     let step = expression::reduction_expression(op, computed).unwrap_or_default();
-    let mut text = "      C r = up<C>(x0.e[v]);\n".to_owned();
+    let mut text = "      C r = widen<C>(x0.e[v]);\n".to_owned();
     for it in 1..members {
-        let _ = writeln!(text, "      {{ const C a = r, b = up<C>(x{it}.e[v]); r = {step}; }}");
+        let _ = writeln!(text, "      {{ const C a = r, b = widen<C>(x{it}.e[v]); r = {step}; }}");
     }
     if op == ReduceOp::Avg {
         let _ = writeln!(text, "      r = r / (C){members};");

@@ -1,10 +1,10 @@
-//! Views at addresses, and which of them share memory.
+//! Views at device addresses, and their aliasing.
 
 use grammar::dtype::DType;
 
 use crate::plan::View;
 
-/// A view at an address.
+/// A view at a device address.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::cuda) struct DeviceView<'a> {
     pub address: u64,
@@ -13,7 +13,7 @@ pub(in crate::cuda) struct DeviceView<'a> {
 }
 
 impl DeviceView<'_> {
-    /// Whether each element lies where the other's element of the same index lies.
+    /// Returns true if elements with the same index are at the same address in both views.
     pub fn has_same_elements(&self, other: &Self) -> bool {
         let strides = self.view.strides.iter().zip(&other.view.strides);
         self.address == other.address
@@ -22,7 +22,8 @@ impl DeviceView<'_> {
             && self.view.shape.iter().zip(strides).all(|(extent, (a, b))| *extent == 1 || a == b)
     }
 
-    /// Whether both have a byte in common, as far as that is told: some that lie apart are not told apart.
+    /// Returns true if both views may have a byte in common. The test is conservative: it may return true for
+    /// disjoint views.
     pub fn may_alias(&self, other: &Self) -> bool {
         if self.view.is_empty() || other.view.is_empty() {
             return false;
@@ -31,7 +32,7 @@ impl DeviceView<'_> {
         if end <= start || last <= first {
             return false;
         }
-        // Columns of one matrix lie in each other's range without touching.
+        // The columns of a matrix have overlapping ranges but no common bytes.
         let ((pitch, mine), (same, others)) = (self.row(), other.row());
         if pitch != same || pitch == 0 {
             return true;
@@ -41,20 +42,20 @@ impl DeviceView<'_> {
         between < mine || between + others > pitch
     }
 
-    /// Whether writing one element by element changes elements of the other that are still to be read, or written: they have
-    /// memory in common, and not as the same elements.
+    /// Returns true if writing one view element by element may change elements of the other that are still to
+    /// be read or written: they may alias, and not as the same elements.
     pub fn may_partially_overlap(&self, other: &Self) -> bool {
         !self.has_same_elements(other) && self.may_alias(other)
     }
 
-    /// The address of the first byte, and that behind the last.
+    /// Returns the address of the first byte and the address behind the last one.
     fn range(&self) -> (u64, u64) {
         let pairs = self.view.shape.iter().zip(&self.view.strides);
         let last: usize = pairs.map(|(n, s)| (n - 1) * s).sum();
         (self.address, self.address + ((last + 1) * self.dtype.size()) as u64)
     }
 
-    /// Bytes from row to row, and those of a row.
+    /// Returns the distance between rows and the length of a row, in bytes.
     fn row(&self) -> (u64, u64) {
         let View { shape, strides, .. } = self.view;
         let size = self.dtype.size();
@@ -78,7 +79,7 @@ mod tests {
     fn what_shares_memory_is_told_by_addresses() {
         let (row, column) = (View::contiguous(0, vec![8]), View::contiguous(1, vec![1, 8]));
         let float = at(256, DType::Float, &row);
-        // Another buffer, in the same place.
+        // Another buffer at the same address.
         assert!(float.has_same_elements(&at(256, DType::Int32, &View::contiguous(3, vec![8]))));
         assert!(
             float.may_partially_overlap(&at(256, DType::BFloat, &row))
@@ -97,7 +98,7 @@ mod tests {
         let left = at(4096, DType::Float, &half);
         assert!(!left.may_alias(&at(4096 + 32, DType::Float, &half)));
         assert!(left.may_partially_overlap(&at(4096 + 28, DType::Float, &half)));
-        // Of another element type, whose rows are as long.
+        // Another element type, with rows of the same length.
         let wide = View { buffer: 1, offset: 0, shape: vec![4, 16], strides: vec![32, 1] };
         assert!(!left.may_alias(&at(4096 + 32, DType::BFloat, &wide)));
         assert!(left.may_partially_overlap(&at(4096 + 30, DType::BFloat, &wide)));

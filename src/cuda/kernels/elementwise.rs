@@ -1,5 +1,5 @@
-//! Element by element, one step after another: operators, conversions, copies of any strides, fills, and combinations of
-//! several ranks' parts. A step takes what an earlier one has given from a register, rounded as it would be stored.
+//! Fused elementwise kernels: operators, conversions, strided copies, fills, and reductions over ranks. An
+//! operation takes the result of an earlier one from a register, rounded as if it had been stored.
 
 use std::fmt::Write;
 
@@ -12,32 +12,32 @@ use super::{
 };
 use crate::plan::{Number, ReduceOp};
 
-/// An operand as it is given.
+/// An operand of an elementwise operation.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::cuda) enum ElementwiseArg<'a> {
     /// Elements of the result's shape.
     View(DeviceView<'a>),
-    /// One value for all.
+    /// One value for all elements.
     Number(Number),
 }
 
-/// A step as it is given.
+/// An elementwise operation on views.
 #[derive(Clone, PartialEq, Debug)]
 pub(in crate::cuda) struct ElementwiseOp<'a> {
     pub function: ScalarFunction,
     pub args: Vec<ElementwiseArg<'a>>,
     pub out: DeviceView<'a>,
-    /// Whether the result goes to memory; if not, only later steps have it.
+    /// Whether the result is stored in memory. If not, only later operations of the kernel use it.
     pub is_stored: bool,
 }
 
 impl<'a> ElementwiseOp<'a> {
-    /// A step whose result is stored.
+    /// Creates an operation whose result is stored.
     pub fn new(function: ScalarFunction, args: Vec<ElementwiseArg<'a>>, out: DeviceView<'a>) -> Self {
         Self { function, args, out, is_stored: true }
     }
 
-    /// The operands that are views.
+    /// Returns the operands that are views.
     pub fn views(&self) -> impl Iterator<Item = &DeviceView<'a>> {
         self.args.iter().filter_map(|it| match it {
             ElementwiseArg::View(it) => Some(it),
@@ -46,27 +46,27 @@ impl<'a> ElementwiseOp<'a> {
     }
 }
 
-/// The last of some steps that writes the elements of a view.
+/// Returns the last of the `earlier` operations that writes the elements of a view.
 pub(in crate::cuda) fn defining_op(earlier: &[ElementwiseOp], view: &DeviceView) -> Option<usize> {
     earlier.iter().rposition(|it| it.out.has_same_elements(view))
 }
 
-/// What a chain has in memory, and the constants of its steps.
+/// The views and constants of a fused kernel.
 #[derive(Default)]
 struct Parameters<'a> {
-    /// Views by place, those that are read first.
+    /// The views: first those that are loaded.
     views: Vec<DeviceView<'a>>,
-    /// The element types that their bits are taken as.
+    /// The element type as which each view is loaded.
     types: Vec<DType>,
     constants: Vec<u64>,
 }
 
 impl<'a> Parameters<'a> {
-    /// The place of a view that is read.
+    /// Returns the index of a view that is loaded.
     fn read(&mut self, view: &DeviceView<'a>, dtype: DType) -> usize {
         let pairs = self.views.iter().zip(&self.types);
         let known =
-            pairs.into_iter().position(|(place, known)| place.has_same_elements(view) && *known == dtype);
+            pairs.into_iter().position(|(loaded, known)| loaded.has_same_elements(view) && *known == dtype);
         known.unwrap_or_else(|| {
             self.views.push(*view);
             self.types.push(dtype);
@@ -80,31 +80,31 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Prepares one kernel for steps that come one after the other; `None` where there is nothing to do. All have one shape, and
-/// what two of them touch is the same elements or lies apart.
+/// Prepares one kernel for consecutive operations of the same shape; returns `None` if there is nothing to
+/// do. Any two views either have the same elements or are disjoint.
 ///
 /// # Errors
-/// Element types and operators that the kernels lack, more than a kernel's parameters hold.
-pub(in crate::cuda) fn elementwise_launch(links: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
-    let Some(first) = links.first() else { return Ok(None) };
+/// The kernels do not support an element type or an operator, or the operands exceed a kernel's parameters.
+pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
+    let Some(first) = ops.first() else { return Ok(None) };
     let shape = &first.out.view.shape;
-    let (mut steps, mut parameters) = (Vec::with_capacity(links.len()), Parameters::default());
-    for (at, link) in links.iter().enumerate() {
-        steps.push(fused_op(link, &links[..at], &mut parameters)?);
-        let views = link.views().chain([&link.out]);
+    let (mut fused, mut parameters) = (Vec::with_capacity(ops.len()), Parameters::default());
+    for (at, op) in ops.iter().enumerate() {
+        fused.push(fused_op(op, &ops[..at], &mut parameters)?);
+        let views = op.views().chain([&op.out]);
         if let Some(it) = views.into_iter().find(|it| it.view.shape != *shape) {
-            return Err(format!("operands of shapes {:?} and {shape:?}", it.view.shape));
+            return Err(format!("operands have different shapes: {:?} and {shape:?}", it.view.shape));
         }
     }
     if first.out.view.is_empty() {
         return Ok(None);
     }
-    let Parameters { views: mut places, types, mut constants } = parameters;
-    places.extend(links.iter().filter(|it| it.is_stored).map(|it| it.out));
-    let strides: Vec<&[usize]> = places.iter().map(|it| it.view.strides.as_slice()).collect();
+    let Parameters { mut views, types, mut constants } = parameters;
+    views.extend(ops.iter().filter(|it| it.is_stored).map(|it| it.out));
+    let strides: Vec<&[usize]> = views.iter().map(|it| it.view.strides.as_slice()).collect();
     let merged = merge_dims(shape, &strides).checked()?;
-    let sizes: Vec<usize> = places.iter().map(|it| it.dtype.size()).collect();
-    let addresses: Vec<u64> = places.iter().map(|it| it.address).collect();
+    let sizes: Vec<usize> = views.iter().map(|it| it.dtype.size()).collect();
+    let addresses: Vec<u64> = views.iter().map(|it| it.address).collect();
     let most = MAX_ACCESS_BYTES / sizes.iter().max().copied().unwrap_or(1).max(1);
     let width = merged.width(most, &addresses, &sizes);
     let last = merged.extents.len() - 1;
@@ -115,7 +115,7 @@ pub(in crate::cuda) fn elementwise_launch(links: &[ElementwiseOp]) -> Result<Opt
     };
     let reads = types.into_iter().enumerate().map(read).collect();
 
-    // An array has an element at least.
+    // A C++ array has at least one element.
     constants.resize(constants.len().max(1), 0);
     let mut words = addresses;
     words.extend(sizes.iter().enumerate().flat_map(|(at, size)| merged.stride_words(at, *size, width)));
@@ -127,7 +127,7 @@ pub(in crate::cuda) fn elementwise_launch(links: &[ElementwiseOp]) -> Result<Opt
     }
     let kernel = Kernel::Elementwise {
         reads,
-        ops: steps,
+        ops: fused,
         constants: constants.len(),
         width,
         uses_32_bit_index: count < 1 << 31,
@@ -135,16 +135,16 @@ pub(in crate::cuda) fn elementwise_launch(links: &[ElementwiseOp]) -> Result<Opt
     Ok(Some(Launch { kernel, params: words, blocks: count.div_ceil(u64::from(BLOCK)) }))
 }
 
-/// A step behind those that come before it.
+/// Translates an operation; `earlier` are the operations before it.
 fn fused_op<'a>(
-    link: &ElementwiseOp<'a>,
+    op: &ElementwiseOp<'a>,
     earlier: &[ElementwiseOp],
     parameters: &mut Parameters<'a>,
 ) -> Result<FusedOp, String> {
-    let ElementwiseOp { function, args, out, is_stored: stored } = link;
-    check_dtypes(link.views().map(|it| it.dtype).chain([out.dtype]))?;
+    let ElementwiseOp { function, args, out, is_stored: stored } = op;
+    check_dtypes(op.views().map(|it| it.dtype).chain([out.dtype]))?;
     let (function, computed) = choose_compute_type(*function, args, out.dtype)?;
-    // The bits of equally long types move as unsigned integers.
+    // Copies without conversion move the bits as unsigned integers.
     let is_raw = match (function, args.as_slice()) {
         (ScalarFunction::Op(Op::BitCast), _) => true,
         (ScalarFunction::Convert, [ElementwiseArg::View(it)]) => it.dtype == out.dtype,
@@ -155,7 +155,7 @@ fn fused_op<'a>(
     let operand = |arg: &ElementwiseArg<'a>| match arg {
         ElementwiseArg::Number(it) => Operand::Constant(parameters.constant(*it, computed)),
         ElementwiseArg::View(it) => match defining_op(earlier, it) {
-            Some(step) => Operand::OpResult(step, raw(it.dtype)),
+            Some(number) => Operand::OpResult(number, raw(it.dtype)),
             None => Operand::Load(parameters.read(it, raw(it.dtype))),
         },
     };
@@ -172,8 +172,8 @@ fn unsigned(size: usize) -> DType {
     }
 }
 
-/// A constant's bits as a kernel takes it: as binary64 or a 64-bit integer. A float is rounded to the computed type, or
-/// truncated.
+/// Returns the bits of a constant in the kernel's parameters: binary64 or a 64-bit integer. A float is
+/// rounded to binary32 if that is the compute type, and truncated if the compute type is an integer.
 fn constant(number: Number, computed: ComputeType) -> u64 {
     let (real, whole) = match number {
         Number::Int(it) => (it as f64, it),
@@ -187,7 +187,7 @@ fn constant(number: Number, computed: ComputeType) -> u64 {
     }
 }
 
-/// The type to compute in, as the simulator chooses it; refuses what there is no expression for.
+/// Chooses the compute type as the simulator does; rejects operations without an expression.
 fn choose_compute_type(
     function: ScalarFunction,
     args: &[ElementwiseArg],
@@ -233,7 +233,7 @@ fn choose_compute_type(
                 true => integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
                 false => float_compute_type(dtypes().chain([out])),
             };
-            // The complement of a truth value is the other one.
+            // The complement of a boolean is its negation.
             let applied = if op == Op::BitNot && out == DType::Bool { Op::LogicalNot } else { op };
             match expression::operator_expression(applied, computed) {
                 Some(_) => Ok((ScalarFunction::Op(applied), computed)),
@@ -243,16 +243,17 @@ fn choose_compute_type(
     }
 }
 
-/// The body of an instance: all loads of a group, then the steps element by element, then all stores.
+/// Returns the body of an instance: all loads of a group, then the operations for each element, then all
+/// stores.
 pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::Elementwise { reads, ops: steps, constants, width, uses_32_bit_index: small } = kernel else {
+    let Kernel::Elementwise { reads, ops, constants, width, uses_32_bit_index } = kernel else {
         return String::new();
     };
-    let stored: Vec<usize> = (0..steps.len()).filter(|it| steps[*it].is_stored).collect();
-    let (index, places) = (if *small { "u32" } else { "u64" }, reads.len() + stored.len());
+    let stored: Vec<usize> = (0..ops.len()).filter(|it| ops[*it].is_stored).collect();
+    let (index, view_count) = (if *uses_32_bit_index { "u32" } else { "u64" }, reads.len() + stored.len());
     let mut text = format!(
         "  for ({index} g = blockIdx.x * ({index}){BLOCK} + threadIdx.x; g < ({index})p.count; g += gridDim.x * \
-         ({index}){BLOCK}) {{\n    u64 at[{places}];\n    locate<{index}, {places}, {constants}>(p, g, at);\n"
+         ({index}){BLOCK}) {{\n    u64 at[{view_count}];\n    locate<{index}, {view_count}, {constants}>(p, g, at);\n"
     );
     // Writing to a string does not fail.
     for (at, Load { dtype, is_broadcast: repeated }) in reads.iter().enumerate() {
@@ -261,26 +262,26 @@ pub(super) fn body(kernel: &Kernel) -> String {
             writeln!(text, "    const Pack<{dtype}, {width}> x{at} = {read}<{dtype}, {width}>(at[{at}]);");
     }
     for at in &stored {
-        let _ = writeln!(text, "    Pack<{}, {width}> y{at};", type_name(steps[*at].out));
+        let _ = writeln!(text, "    Pack<{}, {width}> y{at};", type_name(ops[*at].out));
     }
     let _ = writeln!(text, "#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{");
-    for (at, step) in steps.iter().enumerate() {
-        let _ = write!(text, "{}", statement(step, at, *width));
+    for (at, op) in ops.iter().enumerate() {
+        let _ = write!(text, "{}", statement(op, at, *width));
     }
     text += "    }\n";
-    for (place, at) in stored.iter().enumerate() {
-        let (out, place) = (type_name(steps[*at].out), reads.len() + place);
-        let _ = writeln!(text, "    save<{out}, {width}>(at[{place}], y{at});");
+    for (number, at) in stored.iter().enumerate() {
+        let (out, view) = (type_name(ops[*at].out), reads.len() + number);
+        let _ = writeln!(text, "    save<{out}, {width}>(at[{view}], y{at});");
     }
     text + "  }\n"
 }
 
-/// What a step does for one element: `r` and its number is the result.
-fn statement(step: &FusedOp, at: usize, width: usize) -> String {
-    let FusedOp { function, args, out, compute_type: computed, is_stored: stored } = step;
+/// Returns the statements of an operation for one element; they define `r{at}`.
+fn statement(op: &FusedOp, at: usize, width: usize) -> String {
+    let FusedOp { function, args, out, compute_type: computed, is_stored: stored } = op;
     let value = |arg: &Operand| match arg {
-        Operand::Load(place) => format!("up<C>(x{place}.e[v])"),
-        Operand::OpResult(step, dtype) => format!("up<C>(bits<{}>(r{step}))", type_name(*dtype)),
+        Operand::Load(number) => format!("widen<C>(x{number}.e[v])"),
+        Operand::OpResult(number, dtype) => format!("widen<C>(bits<{}>(r{number}))", type_name(*dtype)),
         Operand::Constant(number) if computed.is_float() => format!("(C)bits<f64>(p.constant[{number}])"),
         Operand::Constant(number) => format!("(C)p.constant[{number}]"),
     };
@@ -319,7 +320,7 @@ fn statement(step: &FusedOp, at: usize, width: usize) -> String {
     };
     let (out, kept) = (type_name(*out), if *stored { format!("y{at}.e[v] = ") } else { String::new() });
     format!(
-        "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {kept}r{at} = down(To<{out}>(), {result});\n      \
+        "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {kept}r{at} = narrow(To<{out}>(), {result});\n      \
          }}\n",
         computed.name()
     )

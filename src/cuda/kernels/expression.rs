@@ -1,11 +1,11 @@
-//! Operators as expressions of `a`, `b` and `c`, which are of the computed type.
+//! CUDA expressions of operators on `a`, `b` and `c` of the compute type.
 
 use grammar::ops::Op;
 
 use super::ComputeType;
 use crate::{elementwise::elementwise, plan::ReduceOp};
 
-/// An operator's expression; `None` where the kernels lack it.
+/// Returns the expression of an operator; `None` if the kernels do not support it.
 pub(super) fn operator_expression(op: Op, computed: ComputeType) -> Option<String> {
     let row = elementwise(op)?;
     match computed {
@@ -15,7 +15,7 @@ pub(super) fn operator_expression(op: Op, computed: ComputeType) -> Option<Strin
     }
 }
 
-/// `a` and `b` combined; `None` for bits of floats.
+/// Returns the expression that reduces `a` and `b`; `None` for bitwise operations on floats.
 pub(super) fn reduction_expression(op: ReduceOp, computed: ComputeType) -> Option<&'static str> {
     Some(match op {
         ReduceOp::Sum | ReduceOp::Avg => "a + b",
@@ -31,11 +31,11 @@ pub(super) fn reduction_expression(op: ReduceOp, computed: ComputeType) -> Optio
     })
 }
 
-/// What changes nothing when it is combined with.
+/// Returns the identity element of a reduction.
 pub(super) fn identity_expression(op: ReduceOp, computed: ComputeType) -> &'static str {
     let is_float = computed.is_float();
     match op {
-        // Not 0: 0 + -0 is 0.
+        // Not 0, because 0 + -0 is 0.
         ReduceOp::Sum | ReduceOp::Avg if is_float => "(C)-0.0f",
         ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Or | ReduceOp::Xor => "(C)0",
         ReduceOp::Product => "(C)1",

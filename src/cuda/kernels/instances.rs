@@ -1,4 +1,5 @@
-//! Every operator, element type and template once: what a compiler or an architecture is tried on. No GPU is needed for it.
+//! Instances of every template for every operator and element type, to test a compiler or an architecture.
+//! They compile without a GPU.
 
 use grammar::{dtype::DType, ops::OPS};
 
@@ -26,7 +27,7 @@ const DTYPES: [DType; 13] = [
     DType::UInt32,
     DType::UInt64,
 ];
-/// One for each type that is computed in, and truth values.
+/// One element type for each compute type, and booleans.
 const COMPUTE_DTYPES: [DType; 5] = [DType::BFloat, DType::Double, DType::Int32, DType::UInt64, DType::Bool];
 const REDUCTIONS: [ReduceOp; 10] = [
     ReduceOp::Sum,
@@ -40,10 +41,10 @@ const REDUCTIONS: [ReduceOp; 10] = [
     ReduceOp::Or,
     ReduceOp::Xor,
 ];
-/// Fewer would mean that operators are missing.
+/// Minimum number of operators with a kernel; fewer mean that the table is incomplete.
 const LEAST_OPERATORS: usize = 150;
 
-/// The compute capabilities (90 for 9.0) that NVRTC compiles for.
+/// Returns the compute capabilities (90 for 9.0) that NVRTC compiles for.
 ///
 /// # Errors
 /// NVRTC is missing.
@@ -54,34 +55,34 @@ pub fn capabilities() -> Result<Vec<i32>, CudaError> {
 /// Compiles all instances for a compute capability.
 ///
 /// # Errors
-/// An instance that cannot be written or does not compile.
+/// An instance cannot be generated or does not compile.
 pub fn compile(capability: i32) -> Result<(), CudaError> {
     let source = source().map_err(CudaError::Internal)?;
     let cubin = nvrtc::compile(&source, capability)?;
     match cubin.starts_with(b"\x7fELF") {
         true => Ok(()),
-        false => Err(CudaError::Internal(format!("no machine code for {capability}"))),
+        false => Err(CudaError::Internal(format!("NVRTC returned no machine code for {capability}"))),
     }
 }
 
-/// The source of all instances.
+/// Returns the source of all instances.
 fn source() -> Result<String, String> {
     let mut kernels = Kernels::default();
     steps(&mut kernels)?;
     combinations(&mut kernels)?;
     let source = kernels.source();
     match source.contains("void,") {
-        true => Err("a type without a name".to_owned()),
+        true => Err("an element type has no name in the kernels".to_owned()),
         false => Ok(source),
     }
 }
 
-/// A view at an address that allows the widest access.
+/// Returns a view at an address that allows the widest access.
 pub(super) fn aligned_view(dtype: DType, view: &View) -> DeviceView<'_> {
     DeviceView { address: 4096, dtype, view }
 }
 
-/// A single step.
+/// Returns the launch of a single operation.
 pub(super) fn single_op_launch(
     function: ScalarFunction,
     args: &[ElementwiseArg],
@@ -90,7 +91,7 @@ pub(super) fn single_op_launch(
     elementwise_launch(&[ElementwiseOp::new(function, args.to_vec(), *out)])
 }
 
-/// A reduction, and its result.
+/// Returns a reduction and its result.
 pub(super) fn reduction(op: ReduceOp, input: &View, axes: &[usize]) -> (Reduce, View) {
     let kept = (0..input.shape.len()).filter(|it| !axes.contains(it)).map(|it| input.shape[it]);
     let out = View::contiguous(1, kept.collect());
@@ -103,7 +104,7 @@ fn add(kernels: &mut Kernels, launch: Option<Launch>) {
     }
 }
 
-/// Operators, conversions, copies, fills, and steps that take what an earlier one has given.
+/// Adds operators, conversions, copies, fills, and operations that use the result of an earlier one.
 fn steps(kernels: &mut Kernels) -> Result<(), String> {
     let (dense, turned) = (
         View::contiguous(0, vec![4, 64]),
@@ -115,19 +116,19 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
         for dtype in COMPUTE_DTYPES {
             let args: Vec<ElementwiseArg> =
                 (0..3).map(|_| ElementwiseArg::View(aligned_view(dtype, &dense))).collect();
-            // What has no kernel is refused, and refused with a name.
+            // An operator without a kernel is rejected, and the message names it.
             match single_op_launch(ScalarFunction::Op(op), &args, &aligned_view(dtype, &dense)) {
                 Ok(launch) => {
                     operators += 1;
                     add(kernels, launch);
                 }
                 Err(message) if message.contains(op.name()) => (),
-                Err(message) => return Err(format!("`{}` is not named: {message}", op.name())),
+                Err(message) => return Err(format!("the message does not name `{}`: {message}", op.name())),
             }
         }
     }
     if operators <= LEAST_OPERATORS {
-        return Err(format!("{operators} operators"));
+        return Err(format!("only {operators} operators have kernels"));
     }
     for from in DTYPES {
         for to in DTYPES {
@@ -162,7 +163,7 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
         let numbers = [ElementwiseArg::Number(Number::Int(1)), ElementwiseArg::Number(Number::Int(2))];
         add(kernels, single_op_launch(ScalarFunction::Iota, &numbers, &aligned_view(from, &row))?);
     }
-    // A step takes what an earlier one has given, as numbers or as bits.
+    // Operations that use an earlier result, as numbers and as bits.
     for dtype in DTYPES {
         let (from, between, copy) = (
             aligned_view(DType::BFloat, &dense),
@@ -183,7 +184,7 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
     Ok(())
 }
 
-/// Combinations of several ranks' parts, reductions in every form, and products.
+/// Adds reductions over ranks, reductions of every form, and matrix products.
 fn combinations(kernels: &mut Kernels) -> Result<(), String> {
     let dense = View::contiguous(0, vec![4, 64]);
     let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
@@ -196,7 +197,8 @@ fn combinations(kernels: &mut Kernels) -> Result<(), String> {
             {
                 add(kernels, launch);
             }
-            // A thread for each column, lanes for each row, and two passes over lanes for each column.
+            // One thread for each column; several lanes for each row; two passes with several lanes for each
+            // column.
             for (input, axis) in [(&dense, 0), (&long, 1), (&high, 0)] {
                 let (it, out) = reduction(op, input, &[axis]);
                 for launch in

@@ -1,4 +1,5 @@
-//! The plain matrix product, for what cuBLASLt does not take: other types, other strides, mixed types.
+//! A generic matrix product for what cuBLASLt does not support: other element types, other strides, mixed
+//! types.
 
 use grammar::dtype::DType;
 
@@ -8,10 +9,10 @@ use super::{
 };
 use crate::plan::View;
 
-/// Prepares a product; `None` where there is no result. Views are those of `plan::Gemm`.
+/// Prepares a product; returns `None` if the result is empty. The views are those of `plan::Gemm`.
 ///
 /// # Errors
-/// Element types that the kernels lack.
+/// The kernels do not support an element type.
 pub(in crate::cuda) fn matmul_launch(
     a: &DeviceView,
     b: &DeviceView,
@@ -27,7 +28,7 @@ pub(in crate::cuda) fn matmul_launch(
     let types = dtypes.iter().copied();
     let computed = if whole { integer_compute_type(types) } else { float_compute_type(types) };
     let dims = out.view.shape.len();
-    // Along n the left operand repeats, along m the right one.
+    // The left operand has stride 0 along n, the right one along m.
     let without = |view: &View, dim: usize| {
         let mut strides = view.strides.clone();
         strides[dim] = 0;
@@ -54,14 +55,14 @@ pub(in crate::cuda) fn matmul_launch(
     Ok(Some(Launch { kernel, params: words, blocks: count.div_ceil(u64::from(BLOCK)) }))
 }
 
-/// The body of an instance.
+/// Returns the body of an instance.
 pub(super) fn body(kernel: &Kernel) -> String {
     let Kernel::Matmul { a, b, bias, out, computed } = kernel else { return String::new() };
     let (a, b, out) = (type_name(*a), type_name(*b), type_name(*out));
     let add = bias.map_or(String::new(), |it| {
         let it = type_name(it);
         format!(
-            "    sum = sum + up<C>(load<{it}, 1>(p.bias + offset(g, p.dims, p.extent, p.bias_stride)).e[0]);\n"
+            "    sum = sum + widen<C>(load<{it}, 1>(p.bias + offset(g, p.dims, p.extent, p.bias_stride)).e[0]);\n"
         )
     });
     format!(
@@ -70,9 +71,9 @@ pub(super) fn body(kernel: &Kernel) -> String {
     u64 a = p.a + offset(g, p.dims, p.extent, p.a_stride), b = p.b + offset(g, p.dims, p.extent, p.b_stride);
     C sum = 0;
     for (u64 k = 0; k < p.k; ++k, a += p.a_step, b += p.b_step)
-      sum = sum + up<C>(load<{a}, 1>(a).e[0]) * up<C>(load<{b}, 1>(b).e[0]);
+      sum = sum + widen<C>(load<{a}, 1>(a).e[0]) * widen<C>(load<{b}, 1>(b).e[0]);
 {add}    Pack<{out}, 1> y;
-    y.e[0] = down(To<{out}>(), sum);
+    y.e[0] = narrow(To<{out}>(), sum);
     save<{out}, 1>(p.out + offset(g, p.dims, p.extent, p.out_stride), y);
   }}
 ",

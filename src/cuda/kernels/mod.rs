@@ -1,8 +1,8 @@
-//! Kernels: instances of a few templates, compiled by NVRTC when a plan is prepared.
+//! CUDA kernels: instances of a few templates, compiled by NVRTC when a plan is prepared.
 //!
-//! An instance is told by types, function and access width; shapes, strides and addresses are parameters, so that a plan has
-//! few instances. All parameters are one structure of 8-byte words: `Launch::words` stands in the order of the structure in
-//! `prelude.cu`.
+//! Types, functions and access widths select an instance; shapes, strides and addresses are parameters. So a
+//! plan has few instances. All parameters are one structure of 8-byte words: `Launch::params` has the order
+//! of the structure in `prelude.cu`.
 
 mod all_reduce;
 mod device_view;
@@ -30,20 +30,20 @@ pub(super) use matmul::matmul_launch;
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use shape::merge_dims;
 
-/// The element types, functions and index code that all instances share.
+/// Element types, functions and index computations that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");
-/// Words of the longest parameter: 4 KiB, CUDA's bound.
+/// Maximum number of words of the parameters: 4 KiB, the limit of CUDA.
 pub(super) const MAX_PARAM_WORDS: usize = 512;
-/// Threads of a block of kernels that handle flags, one each.
+/// Threads of a block that handles signals, one thread each.
 pub(super) const SIGNAL_BLOCK: u32 = 32;
 /// Threads of a block.
 pub(super) const BLOCK: u32 = 256;
-/// Bytes of the widest access.
+/// Bytes of the widest memory access.
 const MAX_ACCESS_BYTES: usize = 16;
-/// Most dimensions of a view, after merging.
+/// Maximum number of dimensions of a view, after merging.
 pub(super) const DIMS: usize = 8;
 
-/// The type that a kernel computes in.
+/// The type in which a kernel computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ComputeType {
     /// binary32.
@@ -71,53 +71,53 @@ impl ComputeType {
     }
 }
 
-/// What a step computes.
+/// The function of an elementwise operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ScalarFunction {
     /// An operator.
     Op(Op),
-    /// The operand, converted.
+    /// The operand, converted to the result's type.
     Convert,
-    /// The first operand and, for each index, the second.
+    /// The first operand plus the index times the second.
     Iota,
-    /// All operands combined in order.
+    /// The reduction of all operands, in order.
     Reduce(ReduceOp),
 }
 
-/// How a chain reads a view.
+/// A view that a fused kernel loads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Load {
     dtype: DType,
-    /// Whether one element is that of a whole group; else neighbours are neighbours in memory.
+    /// Whether all elements of a group are one element in memory. If not, they are neighbours in memory.
     is_broadcast: bool,
 }
 
-/// What a step takes.
+/// An operand of a fused operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Operand {
-    /// A view that the chain reads, by number.
+    /// A loaded view, by index.
     Load(usize),
-    /// The result of an earlier step, by number, its bits taken as an element type.
+    /// The result of an earlier operation, by index; its bits are interpreted as this element type.
     OpResult(usize, DType),
-    /// A parameter, by number.
+    /// A constant parameter, by index.
     Constant(usize),
 }
 
-/// A step of a chain.
+/// An operation of a fused kernel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct FusedOp {
     function: ScalarFunction,
     args: Vec<Operand>,
     out: DType,
     compute_type: ComputeType,
-    /// Whether the result goes to memory: to the next place behind those that are read.
+    /// Whether the result is stored, to the next view behind the loaded ones.
     pub is_stored: bool,
 }
 
 /// An instance of a template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kernel {
-    /// Element by element, step by step.
+    /// Fused elementwise operations.
     Elementwise {
         reads: Vec<Load>,
         ops: Vec<FusedOp>,
@@ -125,7 +125,7 @@ pub(super) enum Kernel {
         width: usize,
         uses_32_bit_index: bool,
     },
-    /// Combines along axes; see `fold`.
+    /// A reduction along axes; see `reduce`.
     Reduce {
         op: ReduceOp,
         input: DType,
@@ -134,12 +134,12 @@ pub(super) enum Kernel {
         width: usize,
         along_rows: bool,
         lanes: usize,
-        /// Whether terms lie at one stride.
+        /// Whether all terms have a single stride.
         has_single_stride: bool,
-        /// Whether the initial value and the average's division are part of it.
+        /// Whether the pass applies the initial value and the division of an average.
         is_last_pass: bool,
     },
-    /// An all-reduce over peer memory, flags included.
+    /// An all-reduce over peer memory, including its signals.
     AllReduce {
         op: ReduceOp,
         dtype: DType,
@@ -148,7 +148,7 @@ pub(super) enum Kernel {
         outputs: usize,
         width: usize,
     },
-    /// A matrix product, an element of the result at a time.
+    /// A generic matrix product; each thread computes one element at a time.
     Matmul { a: DType, b: DType, bias: Option<DType>, out: DType, computed: ComputeType },
 }
 
@@ -157,7 +157,7 @@ pub(super) enum Kernel {
 pub(super) struct Launch {
     pub kernel: Kernel,
     pub params: Vec<u64>,
-    /// Blocks that would give every thread one thing to do.
+    /// Number of blocks that gives every thread one work item.
     pub blocks: u64,
 }
 
@@ -168,25 +168,26 @@ pub(super) struct Kernels {
     list: Vec<Kernel>,
 }
 
-/// The kernels that every module has, by their number in it.
+/// The kernels that every module contains, in their order.
 #[derive(Clone, Copy)]
 pub(super) enum CommonKernel {
-    /// Raises flags to the device's count of runs.
+    /// Writes the epoch to signals.
     Signal,
-    /// Waits for flags to reach it.
+    /// Waits until signals reach the epoch.
     WaitSignal,
     /// Waits for all ranks.
     RankBarrier,
-    /// Counts a run.
+    /// Increments the epoch.
     AdvanceEpoch,
-    /// Holds a stream back.
+    /// Delays a stream.
     Delay,
 }
 
-pub(super) const COMMON_KERNELS: [&str; 5] = ["raise_flags", "await_flags", "meet", "advance_epoch", "hold"];
+pub(super) const COMMON_KERNELS: [&str; 5] =
+    ["write_signals", "wait_signals", "rank_barrier", "advance_epoch", "delay_stream"];
 
 impl Kernels {
-    /// The number of an instance, added where it is new.
+    /// Returns the index of an instance, and adds it if it is new.
     pub fn number(&mut self, kernel: &Kernel) -> usize {
         if let Some(number) = self.numbers.get(kernel) {
             return *number;
@@ -197,24 +198,24 @@ impl Kernels {
         number
     }
 
-    /// The names of all functions: the common ones, then the instances by number.
+    /// Returns the names of all kernels: the common ones, then the instances by index.
     pub fn names(&self) -> Vec<String> {
         let instances = (0..self.list.len()).map(|it| format!("k{it}"));
         COMMON_KERNELS.iter().map(|it| (*it).to_owned()).chain(instances).collect()
     }
 
-    /// The whole source.
+    /// Returns the source of the module.
     pub fn source(&self) -> String {
         let mut text = PRELUDE.to_owned();
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
-                Kernel::Elementwise { reads, ops: steps, constants, .. } => {
-                    let places = reads.len() + steps.iter().filter(|it| it.is_stored).count();
-                    format!("Chain<{places}, {constants}>")
+                Kernel::Elementwise { reads, ops, constants, .. } => {
+                    let view_count = reads.len() + ops.iter().filter(|it| it.is_stored).count();
+                    format!("Elementwise<{view_count}, {constants}>")
                 }
-                Kernel::Reduce { .. } => "Fold".to_owned(),
+                Kernel::Reduce { .. } => "Reduce".to_owned(),
                 Kernel::AllReduce { members, outputs, .. } => all_reduce::parameters(*members, *outputs),
-                Kernel::Matmul { .. } => "Product".to_owned(),
+                Kernel::Matmul { .. } => "Matmul".to_owned(),
             };
             let body = match kernel {
                 Kernel::Elementwise { .. } => elementwise::body(kernel),
@@ -233,7 +234,7 @@ impl Kernels {
     }
 }
 
-/// The name of an element type in the kernels; `None` where they have no arithmetic for it.
+/// Returns the name of an element type in the kernels; `None` if they do not compute with it.
 pub(super) fn scalar_type_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::Bool => "b8",
@@ -260,7 +261,7 @@ pub(super) fn scalar_type_name(dtype: DType) -> Option<&'static str> {
     })
 }
 
-/// The name of a type that `chain`, `fold` or `product` has accepted.
+/// Returns the name of an element type that `check_dtypes` has accepted.
 fn type_name(dtype: DType) -> &'static str {
     scalar_type_name(dtype).unwrap_or("void")
 }
@@ -272,7 +273,7 @@ fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
     }
 }
 
-/// The computed type of integers: unsigned where a 64-bit unsigned type is met and no signed one.
+/// Returns the compute type of integers: unsigned if there is a 64-bit unsigned type and no signed type.
 fn integer_compute_type(dtypes: impl Iterator<Item = DType> + Clone) -> ComputeType {
     let signed =
         |it: DType| matches!(it, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index);
@@ -282,7 +283,7 @@ fn integer_compute_type(dtypes: impl Iterator<Item = DType> + Clone) -> ComputeT
     }
 }
 
-/// The computed type of floats: binary64 where a type is.
+/// Returns the compute type of floats: binary64 if one of them is.
 fn float_compute_type(mut dtypes: impl Iterator<Item = DType>) -> ComputeType {
     if dtypes.any(|it| it == DType::Double) { ComputeType::F64 } else { ComputeType::F32 }
 }

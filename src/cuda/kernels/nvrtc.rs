@@ -1,4 +1,4 @@
-//! Compiles kernels. No GPU is needed for it.
+//! Compiles kernels with NVRTC. This needs no GPU.
 
 use std::ffi::{CString, c_char, c_int};
 
@@ -6,10 +6,11 @@ use cudarc::nvrtc::sys;
 
 use crate::cuda::{error::CudaError, library};
 
-/// Compiles a source for one compute capability (90 for 9.0) to machine code.
+/// Compiles a source to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
-/// NVRTC is missing, does not know the capability, or refuses the source: our bug, with its log.
+/// NVRTC is missing, does not support the capability, or rejects the source. The last is a bug in this
+/// program; the error contains the log.
 pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaError> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;
@@ -24,10 +25,10 @@ pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>,
             capability % 10
         )));
     }
-    let text =
-        CString::new(source).map_err(|_| CudaError::Internal("a kernel source with a zero".to_owned()))?;
+    let text = CString::new(source)
+        .map_err(|_| CudaError::Internal("a kernel source contains a NUL byte".to_owned()))?;
     let mut program: sys::nvrtcProgram = std::ptr::null_mut();
-    // SAFETY: the source is terminated, the name may be null, there are no headers.
+    // SAFETY: the source is terminated, the name is a terminated string, and there are no headers.
     let status = unsafe {
         (nvrtc.nvrtcCreateProgram)(
             &raw mut program,
@@ -40,7 +41,7 @@ pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>,
     };
     nvrtc.check("nvrtcCreateProgram", status)?;
     let architecture = CString::new(format!("--gpu-architecture=sm_{capability}")).unwrap_or_default();
-    // A product and a sum are rounded each: the simulator rounds so.
+    // Without fused multiply-add, a product and a sum are rounded separately, as in the simulator.
     let options: [*const c_char; 3] =
         [architecture.as_ptr(), c"--std=c++17".as_ptr(), c"--fmad=false".as_ptr()];
     // SAFETY: the program is live and the options are terminated strings.
@@ -54,7 +55,7 @@ pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>,
     result
 }
 
-/// The compute capabilities that NVRTC compiles for.
+/// Returns the compute capabilities that NVRTC compiles for.
 ///
 /// # Errors
 /// NVRTC is missing.
@@ -65,7 +66,7 @@ pub(in crate::cuda) fn capabilities() -> Result<Vec<i32>, CudaError> {
     let status = unsafe { (nvrtc.nvrtcGetNumSupportedArchs)(&raw mut count) };
     nvrtc.check("nvrtcGetNumSupportedArchs", status)?;
     let mut list = vec![0 as c_int; count.max(0) as usize];
-    // SAFETY: the list has the length that the library has told.
+    // SAFETY: the list has the length that the library has returned.
     nvrtc.check("nvrtcGetSupportedArchs", unsafe { (nvrtc.nvrtcGetSupportedArchs)(list.as_mut_ptr()) })?;
     Ok(list)
 }
@@ -75,7 +76,7 @@ fn cubin(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> Result<Vec<u8>, 
     // SAFETY: the program is compiled and the pointer is to a live integer.
     nvrtc.check("nvrtcGetCUBINSize", unsafe { (nvrtc.nvrtcGetCUBINSize)(program, &raw mut size) })?;
     let mut bytes = vec![0u8; size];
-    // SAFETY: the buffer has the size that the library has told.
+    // SAFETY: the buffer has the size that the library has returned.
     nvrtc.check("nvrtcGetCUBIN", unsafe { (nvrtc.nvrtcGetCUBIN)(program, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }
@@ -87,7 +88,7 @@ fn log(nvrtc: &library::Nvrtc, program: sys::nvrtcProgram) -> String {
         return "no log".to_owned();
     }
     let mut bytes = vec![0u8; size];
-    // SAFETY: the buffer has the size that the library has told.
+    // SAFETY: the buffer has the size that the library has returned.
     unsafe { (nvrtc.nvrtcGetProgramLog)(program, bytes.as_mut_ptr().cast()) };
     String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
 }

@@ -1,8 +1,8 @@
-// What all kernels share: element types, their way to the type that is computed in and back, packed accesses.
-// No header is included: nothing but NVRTC is needed to compile this.
+// Code that all kernels share: element types, conversions to and from the compute type, packed accesses.
+// No header is included, so NVRTC alone compiles this.
 //
-// Numbers go the way of src/sim/kernels: computed in binary32 (binary64, integers), rounded once, to nearest even; integers
-// wrap on their way from integers and saturate on their way from floats.
+// Arithmetic follows src/sim/kernels: it is done in binary32 (binary64, integers) and rounded once, to
+// nearest even. Integers wrap when converted from integers and saturate when converted from floats.
 
 typedef signed char i8;
 typedef unsigned char u8;
@@ -20,7 +20,7 @@ struct bf16 { u16 bits; };
 
 #define D __device__ __forceinline__
 
-// The instructions that have no name in C++. A compiler for another machine brings functions of the same names.
+// Instructions without a name in C++. A compiler for another machine provides functions of the same names.
 #ifdef __CUDACC_RTC__
 D f32 half_to_float(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v)); return r; }
 D u16 float_to_half(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
@@ -34,8 +34,8 @@ D u32 load_acquire(u64 at) {
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
-// Increments a block counter and returns its old value. Writes of a block before it are visible, at system scope, to whoever observes a
-// write of a block that incremented later.
+// Increments a block counter and returns its old value. Earlier writes of the block are visible, at system
+// scope, to every observer of a write by a block that increments the counter later.
 D u32 arrive(u64 at) {
   u32 r;
   asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
@@ -57,24 +57,24 @@ D i32 wide(i32 v) { return v; }
 D u32 wide(u32 v) { return v; }
 D i64 wide(i64 v) { return v; }
 D u64 wide(u64 v) { return v; }
-template<class C, class T> D C up(T v) { return (C)wide(v); }
+template<class C, class T> D C widen(T v) { return (C)wide(v); }
 template<class T, class F> D T bits(F v) { union { F from; T to; } it; it.from = v; return it.to; }
 
-// Rounded to odd: what is rounded once more to fewer bits is then rounded right.
-D f32 odd(f32 v) { return v; }
-D f32 odd(f64 v) {
+// Round-to-odd: a second rounding to fewer bits then gives the correctly rounded result.
+D f32 round_to_odd(f32 v) { return v; }
+D f32 round_to_odd(f64 v) {
   f32 r = __double2float_rz(v);
   return v != v || (f64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u);
 }
-D f32 odd(i64 v) { f32 r = __ll2float_rz(v); return (i64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
-D f32 odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
+D f32 round_to_odd(i64 v) { f32 r = __ll2float_rz(v); return (i64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
+D f32 round_to_odd(u64 v) { f32 r = __ull2float_rz(v); return (u64)r == v ? r : __uint_as_float(__float_as_uint(r) | 1u); }
 
 template<class T> struct To {};
-template<class C> D bf16 down(To<bf16>, C v) { bf16 r; r.bits = float_to_bfloat(odd(v)); return r; }
-template<class C> D f16 down(To<f16>, C v) { f16 r; r.bits = float_to_half(odd(v)); return r; }
-template<class C> D f32 down(To<f32>, C v) { return (f32)v; }
-template<class C> D f64 down(To<f64>, C v) { return (f64)v; }
-template<class C> D b8 down(To<b8>, C v) { b8 r; r.bits = v != (C)0; return r; }
+template<class C> D bf16 narrow(To<bf16>, C v) { bf16 r; r.bits = float_to_bfloat(round_to_odd(v)); return r; }
+template<class C> D f16 narrow(To<f16>, C v) { f16 r; r.bits = float_to_half(round_to_odd(v)); return r; }
+template<class C> D f32 narrow(To<f32>, C v) { return (f32)v; }
+template<class C> D f64 narrow(To<f64>, C v) { return (f64)v; }
+template<class C> D b8 narrow(To<b8>, C v) { b8 r; r.bits = v != (C)0; return r; }
 template<class T, class F> D T saturate(F v) {
   const bool negative = (T)-1 < (T)0;
   const int bits = 8 * (int)sizeof(T) - (negative ? 1 : 0);
@@ -87,10 +87,10 @@ template<class T, class F> D T saturate(F v) {
   return (T)v;
 }
 #define INTEGER(T) \
-  D T down(To<T>, i64 v) { return (T)v; } \
-  D T down(To<T>, u64 v) { return (T)v; } \
-  D T down(To<T>, f32 v) { return saturate<T>(v); } \
-  D T down(To<T>, f64 v) { return saturate<T>(v); }
+  D T narrow(To<T>, i64 v) { return (T)v; } \
+  D T narrow(To<T>, u64 v) { return (T)v; } \
+  D T narrow(To<T>, f32 v) { return saturate<T>(v); } \
+  D T narrow(To<T>, f64 v) { return saturate<T>(v); }
 INTEGER(i8) INTEGER(u8) INTEGER(i16) INTEGER(u16) INTEGER(i32) INTEGER(u32) INTEGER(i64) INTEGER(u64)
 
 // V elements that are read and written as one word of up to 16 bytes.
@@ -121,7 +121,7 @@ template<class T, int V> D void save(u64 at, const Pack<T, V>& it) {
   *reinterpret_cast<typename Pack<T, V>::Raw*>(at) = it.raw;
 }
 
-// Functions that have no operator. Comparisons and logic give 0 or 1 of the computed type.
+// Functions without a C++ operator. Comparisons and logic return 0 or 1 of the compute type.
 template<class C> D C smaller(C a, C b) { return a != a || a <= b ? a : b; }
 template<class C> D C larger(C a, C b) { return a != a || a >= b ? a : b; }
 D f32 smaller_number(f32 a, f32 b) { return fminf(a, b); }
@@ -132,7 +132,7 @@ D f32 larger_number(f32 a, f32 b) { return fmaxf(a, b); }
 D f64 larger_number(f64 a, f64 b) { return fmax(a, b); }
 D i64 larger_number(i64 a, i64 b) { return a > b ? a : b; }
 D u64 larger_number(u64 a, u64 b) { return a > b ? a : b; }
-// CUDA integers divide by zero without a fault: the result is 0 then.
+// Integer division by zero does not trap in CUDA; these functions return 0 for it.
 template<class C> D C quotient(C a, C b) { return b == 0 ? (C)0 : b == (C)-1 ? (C)0 - a : a / b; }
 D u64 quotient(u64 a, u64 b) { return b == 0 ? 0 : a / b; }
 template<class C> D C rest(C a, C b) { return b == 0 || b == (C)-1 ? (C)0 : a % b; }
@@ -154,20 +154,21 @@ template<class C> D C power(C a, C b) {
 }
 D u64 common(u64 x, u64 y) { while (y) { u64 t = x % y; x = y; y = t; } return x; }
 D u64 common(i64 a, i64 b) { return common(a < 0 ? (u64)0 - (u64)a : (u64)a, b < 0 ? (u64)0 - (u64)b : (u64)b); }
-// 0 where the type does not hold it.
+// Returns 0 if the type cannot hold the result.
 D u64 next_power(u64 a) { u64 r = 1; while (r < a && r != 0) r <<= 1; return r; }
 D i64 next_power(i64 a) { return a <= 1 ? 1 : (i64)next_power((u64)a); }
 
-// Where elements are. Dimensions are merged and their strides are in bytes; the last one counts in groups of V elements.
+// Element addresses. Dimensions are merged and strides are in bytes; the last dimension counts groups of V
+// elements.
 constexpr int DIMS = 8;
-template<int N, int K> struct Chain {
+template<int N, int K> struct Elementwise {
   u64 base[N];
   i64 stride[N][DIMS];
   u64 extent[DIMS];
   u64 dims, count;
   u64 constant[K];
 };
-template<class I, int N, int K> D void locate(const Chain<N, K>& p, I group, u64 (&at)[N]) {
+template<class I, int N, int K> D void locate(const Elementwise<N, K>& p, I group, u64 (&at)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) at[n] = p.base[n];
   for (int d = (int)p.dims - 1; d > 0; --d) {
@@ -180,14 +181,14 @@ template<class I, int N, int K> D void locate(const Chain<N, K>& p, I group, u64
   for (int n = 0; n < N; ++n) at[n] += (i64)group * p.stride[n][0];
 }
 
-struct Fold {
+struct Reduce {
   u64 out, in;
   u64 kept[DIMS], reduced[DIMS];
   i64 out_stride[DIMS], in_kept[DIMS], in_reduced[DIMS];
   u64 kept_dims, reduced_dims, outputs, terms;
-  // Parts that the terms are combined in, terms of each, bytes from a part's results to the next's.
+  // Number of parts, terms of each part, bytes between the results of two parts.
   u64 parts, share, between;
-  // Of a whole result, where it is finished.
+  // Used by the last pass: number of terms of a result, and the initial value.
   u64 count;
   f64 start_real;
   i64 start_whole;
@@ -202,7 +203,7 @@ D i64 offset(u64 at, u64 dims, const u64 (&extent)[DIMS], const i64 (&stride)[DI
   return r + (i64)at * stride[0];
 }
 
-struct Product {
+struct Matmul {
   u64 out, a, b, bias;
   u64 extent[DIMS];
   i64 out_stride[DIMS], a_stride[DIMS], b_stride[DIMS], bias_stride[DIMS];
@@ -210,28 +211,29 @@ struct Product {
   i64 a_step, b_step;
 };
 
-// Flags in memory that peers reach, compared with the number of the run at `epoch`: a captured plan has no constants that change.
-constexpr int FLAGS = 32;
-struct Flags { u64 epoch, count, flag[FLAGS]; };
-extern "C" __global__ void raise_flags(const __grid_constant__ Flags p) {
-  if (threadIdx.x < p.count) store_release(p.flag[threadIdx.x], *reinterpret_cast<const u32*>(p.epoch));
+// Signals in memory that peers access. They are compared with the epoch in memory, because a captured plan
+// has constant parameters.
+constexpr int SIGNALS = 32;
+struct Signals { u64 epoch, count, signal[SIGNALS]; };
+extern "C" __global__ void write_signals(const __grid_constant__ Signals p) {
+  if (threadIdx.x < p.count) store_release(p.signal[threadIdx.x], *reinterpret_cast<const u32*>(p.epoch));
 }
-extern "C" __global__ void await_flags(const __grid_constant__ Flags p) {
+extern "C" __global__ void wait_signals(const __grid_constant__ Signals p) {
   if (threadIdx.x >= p.count) return;
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
-  while ((i32)(load_acquire(p.flag[threadIdx.x]) - epoch) < 0) {}
+  while ((i32)(load_acquire(p.signal[threadIdx.x]) - epoch) < 0) {}
 }
 
-// The ranks of a job meet: each raises a flag with every other one and waits for theirs, all side by side, so that they leave at
-// one time.
-struct Meeting { u64 number, count, theirs[FLAGS], mine[FLAGS]; };
-extern "C" __global__ void meet(const __grid_constant__ Meeting p) {
+// A barrier of all ranks: each rank writes a signal on every other one and waits for theirs, all
+// concurrently, so that the ranks leave at the same time.
+struct RankBarrier { u64 number, count, theirs[SIGNALS], mine[SIGNALS]; };
+extern "C" __global__ void rank_barrier(const __grid_constant__ RankBarrier p) {
   if (threadIdx.x >= p.count) return;
   store_release(p.theirs[threadIdx.x], (u32)p.number);
   while ((i32)(load_acquire(p.mine[threadIdx.x]) - (u32)p.number) < 0) {}
 }
 
-// An all-reduce of M members over peer memory: addresses of flags and of the elements of all members.
+// An all-reduce of M members over peer memory: addresses of the signals and of the elements of all members.
 template<int M, int OUT> struct AllReduce {
   u64 epoch, arrived, groups, readies, expectations, dones, ends;
   u64 ready[M], expected[M], done[M], ended[M], in[M], out[OUT];
@@ -242,9 +244,10 @@ extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {
   *reinterpret_cast<u32*>(p.epoch) += 1;
 }
 
-// Holds a stream back for as many nanoseconds as stand at an address; 0 is none. It begins as the other common ones do.
-struct Hold { u64 epoch, nanoseconds; };
-extern "C" __global__ void hold(const __grid_constant__ Hold p) {
+// Delays a stream by the nanoseconds at an address; an address of 0 means no delay. The structure begins with
+// the epoch as those of the other common kernels do.
+struct Delay { u64 epoch, nanoseconds; };
+extern "C" __global__ void delay_stream(const __grid_constant__ Delay p) {
   if (p.nanoseconds == 0) return;
   const u64 begin = clock_nanoseconds(), wanted = *reinterpret_cast<const u64*>(p.nanoseconds);
   while (clock_nanoseconds() - begin < wanted) {}

@@ -1,6 +1,7 @@
-//! Combinations along axes: lanes of threads take turns at the terms of a result and are combined in shared memory. Where
-//! results are too few for all the threads of a GPU, a first pass combines a part of the terms in each block, and a second
-//! one the parts. All is done in an order that shape and layout tell, so a sum is the same to the last bit in every run.
+//! Reductions along axes. Lanes of threads accumulate the terms of a result in turns, and shared memory
+//! combines the lanes. If there are too few results for the threads of a GPU, a first pass reduces a part of
+//! the terms in each block, and a second pass reduces the parts. The order depends only on shape and layout,
+//! so a sum is bitwise reproducible.
 
 use grammar::dtype::DType;
 
@@ -15,20 +16,20 @@ use crate::{
     plan::{Number, Reduce, ReduceOp, View},
 };
 
-/// Blocks that fill a GPU and run at once: four on each of 128 multiprocessors, as threads of 40 to 60 registers allow. Not
-/// those of the GPU at hand: results would depend on it.
+/// Number of blocks that fill a GPU: four on each of 128 multiprocessors, as threads with 40 to 60 registers
+/// allow. It is a constant, because results must not depend on the GPU.
 const FULL: usize = 512;
-/// Loads of a thread that are on their way together.
+/// Number of loads that a thread has in flight.
 const BATCH: usize = 4;
-/// Most columns of a block, where neighbours are columns: 512 bytes in a row, as a warp likes them.
+/// Maximum number of columns of a block, if neighbours are columns: 512 contiguous bytes, which suits a warp.
 const COLUMNS: usize = 32;
-/// Fewest loads of a thread that pay for a second pass, which costs a launch.
+/// Minimum number of loads of a thread that justifies a second pass, which costs a launch.
 const SPLIT: usize = 16;
 
-/// Bytes that a reduction takes for the results of its first pass; 0 where it has one pass.
+/// Returns the bytes of scratch memory for the results of the first pass; 0 if there is one pass.
 ///
 /// # Errors
-/// As `fold`.
+/// Those of `reduce_launches`.
 pub(in crate::cuda) fn reduce_scratch_bytes(
     reduce: &Reduce,
     input: &DeviceView,
@@ -41,15 +42,15 @@ pub(in crate::cuda) fn reduce_scratch_bytes(
     })
 }
 
-/// Prepares a reduction, with room for as many bytes as `room` tells.
+/// Prepares a reduction; `scratch` is the address of `reduce_scratch_bytes` bytes of scratch memory.
 ///
 /// # Errors
-/// Element types and combinations that the kernels lack.
+/// The kernels do not support the element type or the operation.
 pub(in crate::cuda) fn reduce_launches(
     reduce: &Reduce,
     input: &DeviceView,
     out: &DeviceView,
-    room: u64,
+    scratch: u64,
 ) -> Result<Vec<Launch>, String> {
     let computed = choose_compute_type(reduce.op, input, out)?;
     if out.view.is_empty() {
@@ -63,13 +64,13 @@ pub(in crate::cuda) fn reduce_launches(
     }
     let part = View::contiguous(0, out.view.shape.clone());
     let all = View::contiguous(0, [&[parts], out.view.shape.as_slice()].concat());
-    let located = |view| DeviceView { address: room, dtype: partial_dtype(computed), view };
+    let located = |view| DeviceView { address: scratch, dtype: partial_dtype(computed), view };
     let first = Pass::of(&reduce.axes, input, &located(&part))?;
     let second = Pass::of(&[0], &located(&all), out)?;
     Ok(vec![first.launch(reduce.op, computed, parts, None), second.launch(reduce.op, computed, 1, Some(end))])
 }
 
-/// The type that a reduction computes in.
+/// Chooses the compute type of a reduction.
 fn choose_compute_type(op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Result<ComputeType, String> {
     let dtypes = [input.dtype, out.dtype];
     check_dtypes(dtypes)?;
@@ -86,7 +87,7 @@ fn choose_compute_type(op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Re
     }
 }
 
-/// The element type of what lies in memory between two passes: nothing is rounded.
+/// Returns the element type of partial results between two passes; it avoids rounding.
 fn partial_dtype(computed: ComputeType) -> DType {
     match computed {
         ComputeType::F32 => DType::Float,
@@ -96,7 +97,8 @@ fn partial_dtype(computed: ComputeType) -> DType {
     }
 }
 
-/// In how many parts the terms are combined apart: as many as fill the GPU, each with enough to do.
+/// Returns the number of parts that are reduced separately: as many as fill the GPU with enough work for
+/// each.
 fn part_count(
     reduce: &Reduce,
     input: &DeviceView,
@@ -107,40 +109,40 @@ fn part_count(
         return Ok(1);
     }
     let part = View::contiguous(0, out.view.shape.clone());
-    let room = DeviceView { address: 0, dtype: partial_dtype(computed), view: &part };
-    let pass = Pass::of(&reduce.axes, input, &room)?;
+    let scratch = DeviceView { address: 0, dtype: partial_dtype(computed), view: &part };
+    let pass = Pass::of(&reduce.axes, input, &scratch)?;
     Ok((FULL / pass.tiles()).min(pass.loads / pass.lanes / SPLIT).max(1))
 }
 
-/// How threads share the work of a pass.
+/// The distribution of one pass over threads.
 struct Pass {
     input: DType,
     out: DType,
     kept: MergedDims,
     reduced: MergedDims,
-    /// Elements of an access.
+    /// Number of elements of an access.
     width: usize,
-    /// Whether the elements of an access, and the lanes' accesses, are neighbours along a row of terms; else they are terms
-    /// of neighbouring results.
+    /// Whether the elements of an access, and the accesses of adjacent lanes, are neighbours in a row of
+    /// terms. If not, they belong to neighbouring results.
     along_rows: bool,
-    /// Threads that take turns at the terms of a result: a power of two.
+    /// Number of threads that accumulate the terms of a result: a power of two.
     lanes: usize,
-    /// Results, or groups of `width` results.
+    /// Number of results, or of groups of `width` results.
     outputs: usize,
-    /// Accesses that combine all terms of one.
+    /// Number of accesses that cover all terms of one result.
     loads: usize,
     addresses: [u64; 2],
 }
 
-/// What the last pass adds to the terms.
+/// The work of the last pass after the terms are reduced.
 struct Epilogue {
     start: (f64, i64),
-    /// Terms of a result.
+    /// Number of terms of a result.
     count: usize,
 }
 
 impl Pass {
-    /// Chooses the form by shape and layout: here, and for a second pass in `parts`.
+    /// Chooses the distribution by shape and layout. It does not depend on the GPU.
     fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Result<Self, String> {
         let dims = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
             let chosen = (0..input.view.shape.len()).filter(|it| axes.contains(it) == reduced);
@@ -154,22 +156,23 @@ impl Pass {
         let (sizes, addresses) = ([out.dtype.size(), input.dtype.size()], [out.address, input.address]);
         let aligned = |strides: &[usize], width: usize| strides.iter().all(|it| it.is_multiple_of(width));
         let most = MAX_ACCESS_BYTES / sizes[1];
-        // Terms that lie in a row are read along it.
+        // Contiguous terms are read along the row.
         let rows = reduced.strides[0].last().is_some_and(|it| *it == 1);
         let width = if rows {
             let width = reduced.width(most, &addresses[1..], &sizes[1..]);
             narrowed(width, |it| aligned(&kept.strides[1], it))
         } else {
-            // Results that do are read side by side: each element of an access is a term of its own result.
+            // Otherwise contiguous results are read side by side: each element of an access belongs to
+            // another result.
             let last = kept.extents.len() - 1;
             let packed = kept.strides.iter().all(|it| it[last] == 1);
             let width = kept.width(most, &addresses, &sizes);
             narrowed(width, |it| packed && aligned(&reduced.strides[0], it))
         };
         let (outputs, loads) = if rows { (outputs, terms / width) } else { (outputs / width, terms) };
-        // Each lane has a batch of loads at least. Lanes along a row read what lies together, so there are as many as a block
-        // has. Lanes that read from row to row leave the block's columns less to read in each, so there are only as many as
-        // it takes to fill the GPU, and not so many that the columns become narrow.
+        // Each lane has at least one batch of loads. Along rows, lanes read contiguous memory, so a result
+        // may use all threads of a block. Across rows, each additional lane leaves fewer columns to the
+        // block. So there are only as many lanes as fill the GPU, and the columns of a block stay wide.
         let block = BLOCK as usize;
         let most = match rows {
             true => block,
@@ -183,12 +186,12 @@ impl Pass {
         Ok(Self { input, out, kept, reduced, width, along_rows: rows, lanes, outputs, loads, addresses })
     }
 
-    /// Blocks that have all results between them.
+    /// Returns the number of blocks that cover all results once.
     fn tiles(&self) -> usize {
         self.outputs.div_ceil(BLOCK as usize / self.lanes)
     }
 
-    /// The launch. Parts lie behind each other, without an end.
+    /// Creates the launch. Without `end`, the results of each part are stored one part after another.
     fn launch(self, op: ReduceOp, computed: ComputeType, parts: usize, end: Option<Epilogue>) -> Launch {
         let Self { input, out, width, along_rows: rows, lanes, outputs, loads, .. } = self;
         let sizes = [out.size(), input.size()];
@@ -224,7 +227,7 @@ impl Pass {
     }
 }
 
-/// The widest access that is allowed, halved until it is.
+/// Halves the width of an access until it is allowed.
 fn narrowed(mut width: usize, allowed: impl Fn(usize) -> bool) -> usize {
     while width > 1 && !allowed(width) {
         width /= 2;
@@ -232,7 +235,8 @@ fn narrowed(mut width: usize, allowed: impl Fn(usize) -> bool) -> usize {
     width
 }
 
-/// The value to start from. Integers start from what the result's type makes of it.
+/// Returns the initial value as a float and as an integer. An integer is first converted to the result's
+/// type.
 fn initial_value(init: Number, out: DType, computed: ComputeType) -> Result<(f64, i64), String> {
     if !computed.is_float() {
         let mut cell = Data::zeros(out, 1).map_err(|it| it.to_string())?;
@@ -247,7 +251,7 @@ fn initial_value(init: Number, out: DType, computed: ComputeType) -> Result<(f64
     Ok((if computed == ComputeType::F32 { f64::from(real as f32) } else { real }, 0))
 }
 
-/// The body of an instance.
+/// Returns the body of an instance.
 pub(super) fn body(kernel: &Kernel) -> String {
     let Kernel::Reduce {
         op,
@@ -282,11 +286,11 @@ pub(super) fn body(kernel: &Kernel) -> String {
     };
     let begun =
         if *ends { format!("a = {start}, b = sum[o + v], r = {step}") } else { "r = sum[o + v]".to_owned() };
-    // Results of a thread, and how many of them are written at a time.
+    // Number of results of a thread, and number of results in one store.
     let results = if *rows { 1 } else { *width };
     let packed = results.min(MAX_ACCESS_BYTES / out.size());
     let columns = BLOCK as usize / lanes;
-    // Threads from a lane to the next: neighbouring threads read neighbours in memory.
+    // Distance in threads between two lanes: neighbouring threads read neighbouring memory.
     let stride = if *rows { 1 } else { columns };
     let column = if *rows { format!("threadIdx.x / {lanes}") } else { format!("threadIdx.x % {columns}") };
     let (input, out, computed) = (type_name(*input), type_name(*out), computed.name());
@@ -294,7 +298,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
         true => "at * p.in_reduced[0]",
         false => "offset(at, p.reduced_dims, p.reduced, p.in_reduced)",
     };
-    // As long as there is a batch, and what is left.
+    // First in batches, then one by one.
     let terms = [BATCH, 1].map(|batch| {
         format!(
             "      for (; t + {reach} < end; t += {turn}) {{
@@ -308,7 +312,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
         for (int n = 0; n < {batch}; ++n) {{
 #pragma unroll
           for (int v = 0; v < {width}; ++v) {{
-            const C a = sum[v], b = up<C>(x[n].e[v]);
+            const C a = sum[v], b = widen<C>(x[n].e[v]);
             sum[v] = {step};
           }}
         }}
@@ -330,7 +334,8 @@ pub(super) fn body(kernel: &Kernel) -> String {
         ),
         false => String::new(),
     };
-    // A thread reads what others have written between the barriers, and its own after them: no more are needed.
+    // A thread reads the values of others between the barriers, and its own value after them, so these
+    // barriers suffice.
     let across = match lanes {
         1 => String::new(),
         _ => format!(
@@ -375,7 +380,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
 #pragma unroll
         for (int v = 0; v < {packed}; ++v) {{
           const C {begun};
-          y.e[v] = down(To<{out}>(), (C)({finish}));
+          y.e[v] = narrow(To<{out}>(), (C)({finish}));
         }}
         save<{out}, {packed}>(to + o * sizeof({out}), y);
       }}

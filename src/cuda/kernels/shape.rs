@@ -1,16 +1,17 @@
-//! Shapes as kernels see them: extents of 1 are gone, and dimensions that lie in one row in all operands are one.
+//! Shapes as kernels take them: without extents of 1, and with adjacent dimensions merged if they are
+//! contiguous in all operands.
 
 use super::DIMS;
 
-/// Extents and strides, slowest first.
+/// Merged extents and strides, slowest dimension first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cuda) struct MergedDims {
     pub extents: Vec<usize>,
-    /// By operand, in elements.
+    /// Indexed by operand; in elements.
     pub strides: Vec<Vec<usize>>,
 }
 
-/// Merges the dimensions of equally shaped operands. A single element has one dimension.
+/// Merges the dimensions of operands of the same shape. The result for a single element has one dimension.
 pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
     let mut it = MergedDims { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };
     for (dim, &extent) in shape.iter().enumerate().filter(|(_, extent)| **extent != 1) {
@@ -40,16 +41,18 @@ pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> Mer
 }
 
 impl MergedDims {
-    /// Refuses more dimensions than a kernel's parameters hold.
+    /// Rejects more dimensions than a kernel's parameters hold.
     pub fn checked(self) -> Result<Self, String> {
         match self.extents.len() > DIMS {
-            true => Err(format!("views of {} separate dimensions; kernels take {DIMS}", self.extents.len())),
+            true => {
+                Err(format!("views have {} separate dimensions; kernels support {DIMS}", self.extents.len()))
+            }
             false => Ok(self),
         }
     }
 
-    /// The widest access, in elements, up to `most`, that all operands allow in the last dimension; `dense` operands have
-    /// neighbours there, at addresses and strides that are multiples of the access.
+    /// Returns the widest access in elements, up to `most`, that all operands allow in the last dimension. An
+    /// operand whose last stride is 1 needs an address and strides that are multiples of the access.
     pub fn width(&self, most: usize, addresses: &[u64], sizes: &[usize]) -> usize {
         let last = self.extents.len() - 1;
         let fits = |width: usize| {
@@ -72,7 +75,7 @@ impl MergedDims {
         width.max(1)
     }
 
-    /// Extents with the last one in groups, filled up.
+    /// Returns the extents, the last one in groups of `width`, padded to `DIMS`.
     pub fn extent_words(&self, width: usize) -> Vec<u64> {
         let mut words: Vec<u64> = self.extents.iter().map(|it| *it as u64).collect();
         if let Some(last) = words.last_mut() {
@@ -82,7 +85,7 @@ impl MergedDims {
         words
     }
 
-    /// An operand's strides in bytes, the last one from group to group, filled up.
+    /// Returns an operand's strides in bytes, the last one between groups of `width`, padded to `DIMS`.
     pub fn stride_words(&self, operand: usize, size: usize, width: usize) -> Vec<u64> {
         let mut words: Vec<u64> = self.strides[operand].iter().map(|it| (it * size) as u64).collect();
         if let Some(last) = words.last_mut() {

@@ -1,4 +1,5 @@
-//! Which instances kernels are, and what they take. That all of them compile is a trial of the suite, `kernels::*`.
+//! Tests which instances are chosen and what their parameters are. The suite's trials `kernels::*` compile
+//! all instances.
 
 use grammar::{dtype::DType, ops::Op};
 
@@ -28,7 +29,7 @@ fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
     assert_eq!(width(DType::BFloat, 4100, &dense, &dense)?, 2);
     let odd = View::contiguous(0, vec![3, 5]);
     assert_eq!(width(DType::BFloat, 4096, &odd, &odd)?, 1);
-    // Rows of a wider matrix: the pitch decides.
+    // In the rows of a wider matrix, the pitch limits the width.
     let rows = |pitch| View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![pitch, 1] };
     assert_eq!(width(DType::BFloat, 4096, &rows(128), &dense)?, 8);
     assert_eq!(width(DType::BFloat, 4096, &rows(66), &dense)?, 2);
@@ -65,16 +66,16 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
             add(wide, half, out),
         ])
     };
-    // What is read twice is read once; only what is in memory says how wide accesses are.
+    // A view that is used twice is loaded once; only views in memory limit the width.
     for (stored, places, elements) in [(true, 3, 2), (false, 2, 8)] {
         let Some(Launch { kernel: super::Kernel::Elementwise { reads, width, .. }, params: words, .. }) =
             launch(stored)?
         else {
-            return Err("no chain".to_owned());
+            return Err("not a fused elementwise kernel".to_owned());
         };
         assert_eq!((reads.len(), width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
     }
-    // A kernel takes no more than its parameters hold.
+    // A kernel rejects more operands than its parameters hold.
     let parts = |count| {
         ElementwiseOp::new(
             ScalarFunction::Reduce(ReduceOp::Sum),
@@ -92,7 +93,7 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
 
 #[test]
 fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
-    // By pass: elements of an access, whether along rows, lanes, blocks.
+    // Returns for each pass: elements of an access, whether it reads along rows, lanes, blocks.
     let forms = |dtype, shape: &[usize], axes: &[usize]| -> Result<_, String> {
         let input = View::contiguous(0, shape.to_vec());
         let (it, out) = reduction(ReduceOp::Sum, &input, axes);
@@ -108,19 +109,19 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
         launches.into_iter().map(form).collect::<Result<Vec<_>, _>>()
     };
     let (half, float) = (DType::BFloat, DType::Float);
-    // Columns that alone would be 4 blocks: 8 lanes for each, and 16 parts.
+    // These columns alone need 4 blocks, so there are 8 lanes for each column and 16 parts.
     assert_eq!(forms(half, &[16384, 8192], &[0])?, [(8, false, 8, 512), (4, false, 4, 32)]);
     assert_eq!(forms(half, &[16384, 8191], &[0])?, [(1, false, 8, 512), (1, false, 1, 32)]);
     // Columns that fill the GPU, with few terms and with many.
     assert_eq!(forms(half, &[4, 1 << 22], &[0])?, [(8, false, 1, 2048)]);
     assert_eq!(forms(half, &[64, 1 << 18], &[0])?, [(8, false, 4, 512)]);
-    // Rows: short ones share a block, long ones have one each, and few ones several.
+    // Short rows share a block, each long row has a block, and few rows have several blocks each.
     assert_eq!(forms(half, &[8192, 64], &[1])?, [(8, true, 2, 64)]);
     assert_eq!(forms(half, &[8192, 16384], &[1])?, [(8, true, 256, 8192)]);
     assert_eq!(forms(half, &[2, 1 << 22], &[1])?, [(8, true, 256, 256), (2, false, 32, 1)]);
     // A scalar.
     assert_eq!(forms(float, &[4096, 4096], &[0, 1])?, [(4, true, 256, 512), (4, true, 32, 1)]);
-    // Room: a binary32 for each part of each result.
+    // The scratch memory holds a binary32 for each part of each result.
     let input = View::contiguous(0, vec![16384, 8192]);
     let (it, out) = reduction(ReduceOp::Sum, &input, &[0]);
     assert_eq!(

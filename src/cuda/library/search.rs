@@ -1,4 +1,4 @@
-//! Where the vendor's libraries are looked for.
+//! Searches for the vendor's libraries.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
 use crate::cuda::error::CudaError;
 
-/// A library that is looked for.
+/// A library to search for.
 pub(super) struct LibrarySearch {
-    /// What it is, for messages.
+    /// Its name in messages.
     title: &'static str,
     /// The environment variable that names its file.
     variable: &'static str,
-    /// Its names, the preferred one first.
+    /// Its file names, the preferred one first.
     names: &'static [&'static str],
-    /// Where Python packages keep it, below `site-packages/nvidia`.
+    /// Its directories in Python packages, relative to `site-packages/nvidia`.
     package_dirs: &'static [&'static str],
-    /// How the names of files begin that it opens by itself, and that lie beside it.
+    /// The prefix of files that the library opens itself and that are in the same directory.
     companion_prefix: Option<&'static str>,
 }
 
@@ -50,12 +50,12 @@ pub(super) const NCCL: LibrarySearch = LibrarySearch {
 };
 
 impl LibrarySearch {
-    /// The library's file and where it was found.
+    /// Opens the library and returns its path.
     pub(super) fn open(&self) -> Result<(Library, String), CudaError> {
         let missing = |places: String| {
             let Self { title, variable, names, .. } = self;
             CudaError::Environment(format!(
-                "{title} was not found: looked for {} {places}; `{variable}=/path/to/{}` names it",
+                "{title} was not found: searched for {} {places}; set `{variable}=/path/to/{}`",
                 names.join(", "),
                 names[0]
             ))
@@ -82,21 +82,21 @@ impl LibrarySearch {
         Err(missing(format!("on the loader's path and in {}{broken}", folders.join(", "))))
     }
 
-    /// Opens a file, and before it what it would look for on the loader's path only: NVRTC 13.0 does not look beside itself, and
-    /// finds its built-in functions where a library of that name is open already.
+    /// Opens a file, and first the companion files in its directory. NVRTC 13.0 does not search its own
+    /// directory, but finds its built-in functions if a library of that name is already open.
     fn open_file(&self, path: &str) -> Result<(Library, String), String> {
         let folder = Path::new(path).parent().filter(|it| !it.as_os_str().is_empty());
         if let (Some(begin), Some(folder)) = (self.companion_prefix, folder) {
             let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
             for file in files.filter(|it| it.file_name().to_string_lossy().starts_with(begin)) {
-                // The process keeps it, as it keeps the library. One that does not open is missed, and named, by its library.
+                // It stays open, as the library does. If it does not open, the library reports it as missing.
                 open(&file.path().to_string_lossy()).map(|(it, _)| Box::leak(Box::new(it))).ok();
             }
         }
         open(path)
     }
 
-    /// The usual folders, those of Python environments among them.
+    /// Returns the usual directories, including those of Python environments.
     fn folders(&self) -> Vec<PathBuf> {
         let from = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
         let mut folders: Vec<PathBuf> = Vec::new();
@@ -130,8 +130,9 @@ impl LibrarySearch {
 }
 
 fn open(path: &str) -> Result<(Library, String), String> {
-    // SAFETY: the initialisers of NVIDIA's libraries have no preconditions; a file that the user names is the user's choice.
-    // Symbols are shared, so that a library that wants another of these finds the one that is open.
+    // SAFETY: the initializers of NVIDIA's libraries have no preconditions; the user is responsible for a
+    // file named by the user. Symbols are global, so that a library that needs another one uses the instance
+    // already open.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
     let why =
         |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);

@@ -1,13 +1,13 @@
-//! Which matrices a product's operands are, as cuBLASLt sees them.
+//! Describes the operands of a matrix product as cuBLASLt matrices.
 
 use grammar::dtype::DType;
 
 use crate::cuda::kernels::{self, DeviceView};
 
-/// One operand as cuBLASLt sees it.
+/// An operand as a cuBLASLt matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Matrix {
-    /// Whether it lies transposed, seen from cuBLASLt: the column index of the plan's matrix is the slow one.
+    /// Whether cuBLASLt sees it transposed: the columns of the plan's matrix are the slow dimension.
     pub is_transposed: bool,
     pub rows: u64,
     pub columns: u64,
@@ -16,17 +16,17 @@ pub(super) struct Matrix {
     pub batch_stride: i64,
 }
 
-/// How a bias enters.
+/// How the bias is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bias {
     None,
     /// One value for each column, added by the epilogue.
     Vector,
-    /// A matrix that the product is added to.
+    /// A matrix, added as operand C.
     Matrix(Matrix),
 }
 
-/// A product's operands as cuBLASLt takes them.
+/// A matrix product as cuBLASLt takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct MatmulDesc {
     pub(super) a: Matrix,
@@ -38,15 +38,15 @@ pub(in crate::cuda) struct MatmulDesc {
 }
 
 impl MatmulDesc {
-    /// Length of a bias that the epilogue adds.
+    /// Returns the length in bytes of a bias that the epilogue adds.
     pub fn bias_vector_bytes(&self) -> Option<usize> {
         (self.bias == Bias::Vector).then(|| self.out.rows as usize * self.result_dtype.size())
     }
 
-    /// How cuBLASLt would do a product.
+    /// Describes a matrix product for cuBLASLt.
     ///
     /// # Errors
-    /// Why it does not, as a phrase.
+    /// Returns why cuBLASLt does not support it, as a phrase.
     pub fn of(
         a: &DeviceView,
         b: &DeviceView,
@@ -62,16 +62,20 @@ impl MatmulDesc {
             _ => false,
         };
         if !types {
-            return Err(format!("{} to {}", a.dtype.short_name(), out.dtype.short_name()));
+            return Err(format!(
+                "{} operands with a {} result are not supported",
+                a.dtype.short_name(),
+                out.dtype.short_name()
+            ));
         }
         if a.view.shape.last() == Some(&0) {
-            return Err("it sums nothing".to_owned());
+            return Err("its sums have no terms".to_owned());
         }
-        let strides = "an operand's strides are no matrix's".to_owned();
+        let strides = "the strides of an operand do not form a matrix".to_owned();
         let matrix = |it: &DeviceView| Matrix::of(it).ok_or_else(|| strides.clone());
         let (a_matrix, b_matrix, out_matrix) = (matrix(a)?, matrix(b)?, matrix(out)?);
         if out_matrix.is_transposed {
-            return Err("its result lies transposed".to_owned());
+            return Err("its result is transposed".to_owned());
         }
         let bias = match bias {
             None => Bias::None,
@@ -102,7 +106,8 @@ impl MatmulDesc {
 }
 
 impl Matrix {
-    /// A view `[b…, rows, columns]` with one batch stride and a dimension of neighbours.
+    /// Describes a view `[b…, rows, columns]`; `None` if its batch dimensions have no single stride, or if
+    /// neither rows nor columns are contiguous.
     fn of(it: &DeviceView) -> Option<Self> {
         let (shape, strides) = (&it.view.shape, &it.view.strides);
         let dims = shape.len();
@@ -112,7 +117,7 @@ impl Matrix {
         let ([batch], [batch_stride]) = (batches.extents.as_slice(), batches.strides[0].as_slice()) else {
             return None;
         };
-        // Strides of dimensions with one element do not matter.
+        // The stride of a dimension with one element does not matter.
         let plain = (column == 1 || columns == 1) && (row >= columns || rows == 1);
         let turned = (row == 1 || rows == 1) && (column >= rows || columns == 1);
         let (transposed, fast, slow, leading) = match (plain, turned) {

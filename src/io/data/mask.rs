@@ -1,64 +1,64 @@
-//! Which elements have been written.
+//! Masks of written elements.
 
 use crate::plan::View;
 
 use super::strided::{for_each_run, gather, scatter};
 
-/// Which elements have been written.
+/// A mask of the elements that have been written.
 #[derive(Clone, Debug)]
 pub struct WrittenMask {
     len: usize,
-    /// One flag an element; `None`: all are written.
+    /// One flag for each element; `None`: all elements are written.
     flags: Option<Vec<bool>>,
 }
 
 impl WrittenMask {
-    /// All of `len` elements are written.
+    /// Creates a mask of `len` written elements.
     pub fn full(len: usize) -> Self {
         Self { len, flags: None }
     }
 
-    /// None of `len` elements is written.
+    /// Creates a mask of `len` unwritten elements.
     pub fn empty(len: usize) -> Self {
         Self { len, flags: (len > 0).then(|| vec![false; len]) }
     }
 
-    /// Element by element.
+    /// Creates a mask from one flag for each element.
     pub fn from_flags(flags: Vec<bool>) -> Self {
         Self { len: flags.len(), flags: flags.contains(&false).then_some(flags) }
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no elements.
+    /// Returns true if the mask has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether all elements are written; costs nothing.
+    /// Returns whether all elements are written, in constant time.
     pub fn is_full(&self) -> bool {
         self.flags.is_none()
     }
 
-    /// Whether element `i` is written.
+    /// Returns whether element `i` is written.
     pub fn get(&self, i: usize) -> bool {
         self.flags.as_ref().is_none_or(|it| it[i])
     }
 
-    /// The first element that is not written.
+    /// Returns the index of the first unwritten element.
     pub fn first_unwritten(&self) -> Option<usize> {
         self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
     }
 
-    /// Number of elements that are not written.
+    /// Returns the number of unwritten elements.
     pub fn unwritten_count(&self) -> usize {
         self.flags.as_ref().map_or(0, |it| it.iter().filter(|written| !**written).count())
     }
 
-    /// The flags of `view`, dense.
+    /// Returns the flags of `view` as a dense mask.
     pub fn gather(&self, view: &View) -> Self {
         match &self.flags {
             None => Self::full(view.len()),

@@ -1,10 +1,11 @@
-//! Numbers for people.
+//! Formats numbers for reports.
 
 use std::fmt;
 
 use crate::plan::Number;
 
-/// `40`, `-0.5`, `nan`, `true`. A float that binary32 holds shows the digits that binary32 needs.
+/// Formats a number as `40`, `-0.5`, `nan` or `true`. A float that binary32 represents exactly is printed
+/// with the digits that binary32 needs.
 impl fmt::Display for Number {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -24,7 +25,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// Whether a number is better read without an exponent.
+/// Returns whether a number is printed without an exponent.
 pub(super) fn is_plain(number: f64) -> bool {
     number == 0.0 || (1e-5..1e16).contains(&number.abs())
 }

@@ -1,18 +1,20 @@
-//! The f64 shadow of a tensor: its values as they would be without rounding to their type.
+//! The f64 shadow of a tensor: its values without rounding to the element type.
 //!
-//! A shadow stands beside rounded values from the first inexact operation on. It has three lanes, which go through the same
-//! operations in binary64:
+//! Rounded values have a shadow from the first inexact operation on. A shadow has three lanes, which undergo
+//! the same operations in binary64:
 //!
-//! * `EXACT`: no other rounding than that of binary64. Programs are compared with each other by this lane.
-//! * `ORDERED`: as `EXACT`, but every operation that binary64 rounds also gets a relative error of 2^-40 of the magnitude
-//!   of its terms. Its distance from `EXACT` exceeds what another order of summation changes there, also where terms cancel.
-//! * `ROUNDED`: every operation gets a relative error of the precision that an engine computes or stores in, so its distance
-//!   from `EXACT`, as that of the rounded value, is a sample of the rounding error of engines. It equals the rounded value
-//!   where all engines give the same bits.
+//! * `EXACT`: no rounding other than that of binary64. Programs are compared with each other by this lane.
+//! * `ORDERED`: as `EXACT`, but each operation that binary64 rounds also gets a relative error of 2^-40 of
+//!   the magnitude of its terms. The distance between `ORDERED` and `EXACT` exceeds the effect of another
+//!   order of summation, also if terms cancel.
+//! * `ROUNDED`: each operation gets a relative error of the precision in which an engine computes or stores.
+//!   The distances of this lane and of the rounded value from `EXACT` are samples of the rounding error of
+//!   engines. The lane equals the rounded value if all engines compute the same bits.
 //!
-//! An operation that is not continuous (a comparison, `floor`, a cast to an integer) takes in the lanes `ORDERED` and
-//! `ROUNDED` the result that differs most within four times the distance of its operands' lanes. So an outcome that
-//! rounding decides counts as an error of the size of the jump. An integer whose lanes are equal has no shadow.
+//! For an operation that is not continuous (a comparison, `floor`, a cast to an integer), the lanes `ORDERED`
+//! and `ROUNDED` take the result that differs most within four times the distance of the operands' lanes. An
+//! outcome that depends on rounding therefore counts as an error of the size of the jump. An integer whose
+//! lanes are equal has no shadow.
 
 use super::{
     Data, NdArray,
@@ -22,55 +24,55 @@ use crate::plan::{Number, View};
 
 /// Number of lanes.
 pub const LANES: usize = 3;
-/// No other rounding than that of binary64.
+/// The lane without rounding other than that of binary64.
 pub const EXACT: usize = 0;
-/// With the errors that another order of summation in binary64 may make.
+/// The lane with the errors that another order of summation in binary64 may cause.
 pub const ORDERED: usize = 1;
-/// With the errors that an engine may make.
+/// The lane with the errors that an engine may cause.
 pub const ROUNDED: usize = 2;
 
 /// The relative error of an operation in lane `ORDERED`: 2^13 times that of binary64.
 pub const ORDER_ERROR: f64 = 1.0 / (1u64 << 40) as f64;
 
-/// The relative tolerance for two shadows of one value.
+/// The relative tolerance between two shadows of the same value.
 pub const SHADOW_RTOL: f64 = 1e-9;
 
-/// The lanes of a tensor's elements, in row-major order.
+/// The shadow of a tensor: its lanes, with elements in row-major order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shadow {
     lanes: [Vec<f64>; LANES],
 }
 
 impl Shadow {
-    /// The shadow of values that are exact.
+    /// Creates the shadow of exact values.
     pub fn of(data: &Data) -> Self {
         let values = data.to_f64();
         Self { lanes: [values.clone(), values.clone(), values] }
     }
 
-    /// A shadow of equally long lanes.
+    /// Creates a shadow from lanes of equal length.
     pub fn from_lanes(lanes: [Vec<f64>; LANES]) -> Self {
         Self { lanes }
     }
 
-    /// The values of one lane.
+    /// Returns the values of one lane.
     pub fn lane(&self, lane: usize) -> &[f64] {
         &self.lanes[lane]
     }
 
-    /// Whether all lanes hold the values of `data`.
+    /// Returns whether all lanes equal the values of `data`.
     pub fn equals_data(&self, data: &Data) -> bool {
         let values = data.to_f64();
         let same = |(a, b): (&f64, &f64)| a.to_bits() == b.to_bits();
         self.lanes.iter().all(|lane| lane.len() == values.len() && lane.iter().zip(&values).all(same))
     }
 
-    /// The elements of `view`, dense.
+    /// Returns the elements of `view` as a dense shadow.
     pub fn gather(&self, view: &View) -> Self {
         Self { lanes: self.each(|lane| gather(lane, view)) }
     }
 
-    /// The elements at `indices`, in that order.
+    /// Returns the elements at `indices`, in that order.
     pub fn pick(&self, indices: &[usize]) -> Self {
         Self { lanes: self.each(|lane| indices.iter().map(|&at| lane[at]).collect()) }
     }
@@ -82,7 +84,7 @@ impl Shadow {
         }
     }
 
-    /// Writes element `i` to `indices[i]` where `chosen[i]`.
+    /// Writes element `i` to `indices[i]` if `chosen[i]`.
     pub fn put(&mut self, indices: &[usize], chosen: &[bool], from: &Self) {
         for (to, from) in self.lanes.iter_mut().zip(&from.lanes) {
             for ((&at, _), &it) in indices.iter().zip(chosen).zip(from).filter(|((_, chosen), _)| **chosen) {
@@ -91,15 +93,16 @@ impl Shadow {
         }
     }
 
-    /// Element `i` as binary64 has it, and how far another order of summation may move it; infinity where it is not
-    /// determined.
+    /// Returns element `i` in binary64 and a bound of the error that another order of summation may cause;
+    /// the error is infinite if the value is not determined.
     pub fn estimate(&self, i: usize) -> Estimate {
         let exact = self.lanes[EXACT][i];
         Estimate { value: exact, error: distance(exact, self.lanes[ORDERED][i]) }
     }
 
-    /// How far element `i` is from the value without rounding: of `rounded`, and of the lane that samples other engines,
-    /// the larger. 0 where all engines give the same bits; infinity where rounding decides whether there is a value.
+    /// Returns the rounding error of element `i`: the larger of the distances of `rounded` and of the lane
+    /// `ROUNDED` from the exact value. It is 0 if all engines compute the same bits, and infinite if rounding
+    /// decides whether there is a value.
     pub fn rounding_error(&self, i: usize, rounded: f64) -> f64 {
         let (exact, sample) = (self.lanes[EXACT][i], self.lanes[ROUNDED][i]);
         if sample == rounded || sample.is_nan() && rounded.is_nan() {
@@ -113,17 +116,17 @@ impl Shadow {
     }
 }
 
-/// A value and the error that the order of summation may make in it.
+/// A value with a bound of the error that the order of summation may cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// The value.
     pub value: f64,
-    /// A bound of the error; infinity where nothing is known.
+    /// A bound of the error; infinite if nothing is known.
     pub error: f64,
 }
 
 impl Estimate {
-    /// Element `i` of a tensor with or without a shadow.
+    /// Returns the estimate of element `i` of a tensor with or without a shadow.
     pub fn of(data: &Data, shadow: Option<&Shadow>, i: usize) -> Self {
         match shadow {
             Some(it) => it.estimate(i),
@@ -131,15 +134,16 @@ impl Estimate {
         }
     }
 
-    /// How far the two may be apart: relative `SHADOW_RTOL` and the errors of both. Infinity where one is not determined;
-    /// what is not finite has no neighbours.
+    /// Returns the tolerance between the two values: relative `SHADOW_RTOL` plus the errors of both. It is
+    /// infinite if one of the values is not determined; the relative part is 0 if one of the values is not
+    /// finite.
     pub fn tolerance(self, other: Self) -> f64 {
         let largest = self.value.abs().max(other.value.abs());
         let relative = if largest.is_finite() { SHADOW_RTOL * largest } else { 0.0 };
         relative + self.error + other.error
     }
 
-    /// Whether the two are one value, as far as binary64 tells.
+    /// Returns whether the two values are equal within the tolerance.
     pub fn agrees(self, other: Self) -> bool {
         let (a, b) = (self.value, other.value);
         let tolerance = self.tolerance(other);
@@ -152,7 +156,7 @@ impl Estimate {
 pub struct ShadowedTensor<'a> {
     /// The rounded values.
     pub tensor: &'a NdArray,
-    /// The values without rounding; `None` where the rounded values are exact.
+    /// The values without rounding; `None` if the rounded values are exact.
     pub shadow: Option<&'a Shadow>,
 }
 
@@ -162,7 +166,7 @@ impl<'a> From<&'a NdArray> for ShadowedTensor<'a> {
     }
 }
 
-/// A number as binary64.
+/// Converts a number to binary64.
 pub fn number_to_f64(number: Number) -> f64 {
     match number {
         Number::Int(it) => it as f64,
@@ -171,7 +175,8 @@ pub fn number_to_f64(number: Number) -> f64 {
     }
 }
 
-/// 0 between two NaNs and equal infinities; infinity where one of the two is not finite.
+/// Returns the absolute difference: 0 between two NaNs and between equal infinities, otherwise infinity if
+/// one value is not finite.
 fn distance(a: f64, b: f64) -> f64 {
     match a == b || a.is_nan() && b.is_nan() {
         true => 0.0,

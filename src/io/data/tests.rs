@@ -8,7 +8,7 @@ fn rounded(dtype: DType, value: Number) -> (Number, bool) {
 
 #[test]
 fn rounds_once_to_even() {
-    // 1 + 2^-8 lies half way between the bf16 numbers 1 and 1 + 2^-7; a bit far below breaks the tie.
+    // 1 + 2^-8 is half way between the bf16 numbers 1 and 1 + 2^-7; a much smaller bit breaks the tie.
     assert_eq!(rounded(DType::BFloat, Number::Float(1.00390625)), (Number::Float(1.0), true));
     assert_eq!(rounded(DType::BFloat, Number::Float(1.00390625 + 1e-14)), (Number::Float(1.0078125), true));
     assert_eq!(

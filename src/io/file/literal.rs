@@ -1,28 +1,29 @@
-//! Tensors in flags.
+//! Parses tensors in flags.
 
 use grammar::dtype::{Class, DType};
 
 use crate::io::data::{Data, Element, NdArray, each};
 
-/// `2x2xf32=1 2 3 4`; `f32=1` has no dimension. Values are separated by blanks or commas.
+/// Parses a literal such as `2x2xf32=1 2 3 4`; `f32=1` has no dimensions. Values are separated by blanks or
+/// commas.
 pub(super) fn read(text: &str) -> Result<NdArray, String> {
     let (head, values) = text
         .split_once('=')
         .ok_or("a file starts with `@`, and a literal has its shape and type before `=`")?;
     let (mut shape, mut name) = (Vec::new(), head);
-    // Names of types start with a letter, so every number before an `x` is an extent.
+    // Names of types begin with a letter, so each number before an `x` is an extent.
     while let Some((extent, rest)) = name.split_once('x') {
         let Ok(extent) = extent.parse() else { break };
         shape.push(extent);
         name = rest;
     }
     let known = DType::ALL.iter().copied().find(|it| it.short_name() == name);
-    let dtype = known.ok_or_else(|| format!("`{name}` is no element type"))?;
+    let dtype = known.ok_or_else(|| format!("`{name}` is not an element type"))?;
     let values: Vec<&str> =
         values.split(|it: char| it == ',' || it.is_whitespace()).filter(|it| !it.is_empty()).collect();
     let len = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
     if len != Some(values.len()) {
-        return Err(format!("the shape {shape:?} does not hold {} values", values.len()));
+        return Err(format!("the shape {shape:?} does not match the number of values, {}", values.len()));
     }
     let mut data = Data::zeros(dtype, values.len()).map_err(|it| it.to_string())?;
     each!(&mut data, to => parse_values(to, &values))?;
@@ -44,7 +45,7 @@ fn parse_values<T: Element>(to: &mut [T], values: &[&str]) -> Result<(), String>
                 text.parse().ok().map(|it| T::from_f64(it).0)
             }
         };
-        *slot = value.ok_or_else(|| format!("`{text}` is no {}", T::DTYPE.short_name()))?;
+        *slot = value.ok_or_else(|| format!("`{text}` is not a valid {}", T::DTYPE.short_name()))?;
     }
     Ok(())
 }

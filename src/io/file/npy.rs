@@ -1,4 +1,4 @@
-//! `.npy` files.
+//! Reads and writes `.npy` files.
 
 use std::{io, path::Path};
 
@@ -29,13 +29,14 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
         };
         format_error(path, fault, "write it again with `numpy.save`")
     };
-    // The crate's parser of headers takes time that doubles with every bracket, and its products overflow.
+    // The header parser of the npyz crate takes time exponential in the number of brackets, and its products
+    // overflow.
     let header = header::parse(bytes)
         .map_err(|fault| format_error(path, fault, "write it again with `numpy.save`"))?;
     let Header { shape, elements: count, fortran_order } = header;
     let file = NpyFile::new(bytes).map_err(broken)?;
     let dtype = file.dtype();
-    // Nothing is reserved for elements that are not there.
+    // No memory is allocated for elements that the file does not contain.
     let size = dtype.num_bytes().unwrap_or(1);
     if count.saturating_mul(size) > bytes.len() {
         return Err(broken(io::ErrorKind::UnexpectedEof.into()));

@@ -1,4 +1,4 @@
-//! `.safetensors` files.
+//! Reads and writes `.safetensors` files.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -8,7 +8,7 @@ use safetensors::{SafeTensors, tensor::TensorView};
 use super::{IoError, format_error};
 use crate::io::data::{Data, Element, NdArray, UnsupportedDtype, each};
 
-/// The types that safetensors and `Data` share.
+/// The types that both safetensors and `Data` support.
 const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
     (safetensors::Dtype::BOOL, DType::Bool),
     (safetensors::Dtype::F64, DType::Double),
@@ -25,7 +25,7 @@ const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
     (safetensors::Dtype::U64, DType::UInt64),
 ];
 
-/// Most names that a message lists.
+/// Maximum number of names that a message lists.
 const MAX_LISTED: usize = 16;
 
 pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArray, IoError> {
@@ -43,12 +43,16 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArr
         (Some(key), _) => key,
         (None, [only]) => only,
         (None, _) => {
-            let fault = format!("it holds {} tensors", names.len());
+            let fault = format!("it contains {} tensors", names.len());
             return Err(format_error(path, fault, &format!("add `#KEY`, one of {}", listed(&names))));
         }
     };
     let view = file.tensor(name).map_err(|_| {
-        format_error(path, format!("it holds no tensor `{name}`"), &format!("it has {}", listed(&names)))
+        format_error(
+            path,
+            format!("it contains no tensor `{name}`"),
+            &format!("its tensors are {}", listed(&names)),
+        )
     })?;
     let dtype = SAFETENSORS.iter().find(|it| it.0 == view.dtype()).map(|it| it.1).ok_or_else(|| {
         let fault = format!("element type {:?} of `{name}` is not supported", view.dtype());
@@ -59,7 +63,7 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArr
     Ok(NdArray { shape: view.shape().to_vec(), data })
 }
 
-/// Names in a message, the first of many.
+/// Returns the names for a message; a long list is truncated.
 fn listed(names: &[&str]) -> String {
     let more = names.len().saturating_sub(MAX_LISTED);
     let shown = names[..names.len() - more].join(", ");

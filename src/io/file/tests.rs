@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::*;
 
-/// A folder of one test, removed at its end.
+/// A temporary folder for one test, removed at its end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -59,7 +59,7 @@ fn npy_round_trip() -> Result<(), IoError> {
         assert_eq!(file.read()?, tensor);
     }
     let bf16s = NdArray { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
-    assert!(message(save(&[(file, &bf16s)])).ends_with("npy has no bf16; name a .safetensors file"));
+    assert!(message(save(&[(file, &bf16s)])).ends_with("npy does not support bf16; use a .safetensors file"));
     Ok(())
 }
 
@@ -79,10 +79,11 @@ fn safetensors_round_trip() -> Result<(), IoError> {
     }
     assert!(
         message(folder.file("x.safetensors")?.read())
-            .contains("it holds 15 tensors; add `#KEY`, one of t0, t1")
+            .contains("it contains 15 tensors; add `#KEY`, one of t0, t1")
     );
     assert!(
-        message(folder.file("x.safetensors#y")?.read()).contains("it holds no tensor `y`; it has t0, t1")
+        message(folder.file("x.safetensors#y")?.read())
+            .contains("it contains no tensor `y`; its tensors are t0, t1")
     );
     let one = folder.file("y.safetensors")?;
     save(&[(one.clone(), &all[0])])?;
@@ -101,7 +102,7 @@ fn fortran_order_and_big_endian() -> Result<(), IoError> {
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend((header.len() as u16).to_le_bytes());
     bytes.extend(header.as_bytes());
-    // Column by column: [[0, 1, 2], [3, 4, 5]].
+    // In column-major order: [[0, 1, 2], [3, 4, 5]].
     [0i16, 3, 1, 4, 2, 5].iter().for_each(|it| bytes.extend(it.to_be_bytes()));
     let write = |bytes: &[u8]| {
         input_file::forget_read_files();
@@ -125,8 +126,7 @@ fn floats_are_converted_and_nothing_else() -> Result<(), IoError> {
     assert_eq!(loaded.tensor.data.to_f64(), [0.10009765625, 3.0]);
     assert_eq!(load("2xf32=0.1 3", DType::Float)?.converted, None);
     assert_eq!(load("1xindex=5", DType::Int64)?.tensor.data, Data::I64(vec![5]));
-    let error =
-        "`literal` holds i32, the program wants f32; convert it first (only floats are converted here)";
+    let error = "`literal` contains i32, the program requires f32; convert it first (only floating-point types are converted automatically)";
     assert_eq!(message(load("1xi32=5", DType::Float)), error);
     assert!(matches!(load("1xf32=5", DType::E4M3), Err(IoError::Unsupported(_))));
     Ok(())
@@ -146,16 +146,20 @@ fn flags() -> Result<(), IoError> {
     assert_eq!(parse("3xf64=nan inf -1e3")?, shaped(&[3], Data::F64(vec![f64::NAN, f64::INFINITY, -1e3])));
     assert_eq!(parse("0xf32=")?, shaped(&[0], Data::F32(vec![])));
     let fault = |text: &str| message(parse(text));
-    assert!(fault("@x.bin").starts_with("`@x.bin`: the file's name tells no format; expected `@FILE.npy`"));
+    assert!(
+        fault("@x.bin").starts_with(
+            "`@x.bin`: the file name must end in `.npy` or `.safetensors`; expected `@FILE.npy`"
+        )
+    );
     assert!(fault("@x.safetensors#").contains("no key"));
-    assert!(fault("4xf32=1 2 3").contains("the shape [4] does not hold 3 values"));
-    assert!(fault("1xu8=256").contains("`256` is no u8"));
-    assert!(fault("2xq7=1 2").contains("`q7` is no element type"));
+    assert!(fault("4xf32=1 2 3").contains("the shape [4] does not match the number of values, 3"));
+    assert!(fault("1xu8=256").contains("`256` is not a valid u8"));
+    assert!(fault("2xq7=1 2").contains("`q7` is not an element type"));
     assert!(fault("1xf8e4m3=1").contains("`f8e4m3` is not supported"));
     Ok(())
 }
 
-/// Bytes of a file, some of which are changed, removed or doubled.
+/// Generates the bytes of a file with some bytes changed, removed or duplicated.
 fn mutated(bytes: Vec<u8>) -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
     use proptest::{collection::vec, prelude::*};
     let edit = (any::<prop::sample::Index>(), 0..4u8, any::<u8>(), 1..40usize);
@@ -170,7 +174,7 @@ fn mutated(bytes: Vec<u8>) -> impl proptest::strategy::Strategy<Value = Vec<u8>>
             match kind {
                 0 => bytes[at] = byte,
                 1 => drop(bytes.drain(at..end)),
-                // Digits, brackets and quotes are what headers are made of.
+                // Headers consist mainly of digits, brackets, quotes and names.
                 2 => bytes[at] = b"0123456789[](){}'\",:<>|fiub"[usize::from(byte) % 27],
                 _ => {
                     let part = bytes[at..end].to_vec();

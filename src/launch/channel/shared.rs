@@ -1,4 +1,5 @@
-//! What the threads of a channel share: connections, what came over them, and the first fault.
+//! Holds what the threads of a channel share: the connections, the data received over them, and the first
+//! fault.
 
 use std::{
     collections::VecDeque,
@@ -18,9 +19,10 @@ use crate::{
     },
 };
 
-/// Between two heartbeats of a rank.
+/// Interval between two heartbeats of a rank.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
-/// Most pieces of one rank that rank 0 holds and has not consumed; the rank waits for a `Credit` before it sends more.
+/// Maximum number of pieces of one rank that rank 0 holds and has not consumed. A rank waits for a `Credit`
+/// before it sends more.
 pub(super) const MAX_PIECES: usize = 4;
 
 pub(super) struct Shared {
@@ -31,24 +33,24 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
 }
 
-/// A connection: on rank 0 one to each other rank, else one to rank 0.
+/// The connection to a peer. Rank 0 has one to each other rank; the other ranks have one to rank 0.
 pub(super) struct PeerConnection {
     pub(super) peer: usize,
     pub(super) stream: TcpStream,
-    /// Held while a message is being sent.
+    /// Locked while a message is being sent.
     pub(super) sealer: Mutex<Sealer>,
 }
 
 pub(super) struct State {
-    /// What is known of the peer of each link.
+    /// State of the peer of each connection.
     pub(super) peers: Vec<Peer>,
-    /// All ranks' parts of an `all_gather`, as far as rank 0 has sent them.
+    /// The contributions of all ranks to an `all_gather`, as far as rank 0 has sent them.
     gathered: Vec<u8>,
-    /// Whether `gathered` is complete.
+    /// Set when `gathered` is complete.
     is_gathered: bool,
-    /// Pieces that this rank may send to rank 0 now.
+    /// Number of pieces that this rank may send to rank 0 now.
     pub(super) credits: usize,
-    /// Since when this rank waits for others in a common step.
+    /// Start of this rank's current wait for others in a collective call.
     pub(super) waiting_since: Option<Instant>,
     pub(super) fault: Option<LaunchError>,
     pub(super) exit_code: Option<FailureExit>,
@@ -68,18 +70,19 @@ pub(super) struct Peer {
     pub(super) last_heard: Instant,
     pub(super) progress_record: Option<(Instant, Vec<u8>)>,
     pub(super) pieces: VecDeque<Piece>,
-    /// Whether it has given all of its contribution to the step that rank 0 is in.
+    /// Set when the peer has sent its whole contribution to the collective call that rank 0 is in.
     pub(super) has_contributed: bool,
     pub(super) has_left: bool,
 }
 
 impl State {
-    /// All ranks' parts, once they are complete.
+    /// Returns the contributions of all ranks once they are complete.
     pub(super) fn take_gathered(&mut self) -> Option<Vec<u8>> {
         std::mem::take(&mut self.is_gathered).then(|| std::mem::take(&mut self.gathered))
     }
 
-    /// Takes what a peer says; whether it has left, or why it breaks the protocol.
+    /// Handles a message of a peer. Returns true if the peer has left, or an error that describes how it
+    /// violated the protocol.
     fn handle_message(&mut self, rank: usize, at: usize, message: Message) -> Result<bool, &'static str> {
         let now = Instant::now();
         let peer = &mut self.peers[at];
@@ -91,14 +94,14 @@ impl State {
             }
             Message::Contribution { operation, more, bytes } if rank == 0 => {
                 if peer.pieces.len() == MAX_PIECES {
-                    return Err("more pieces than it may send");
+                    return Err("sent more pieces than its credits allow");
                 }
                 peer.pieces.push_back(Piece { received_at: now, operation, has_more: more, bytes });
             }
             Message::Credit if rank > 0 && self.credits < MAX_PIECES => self.credits += 1,
             Message::GatheredData { more, bytes } if rank > 0 && !self.is_gathered => {
                 if self.gathered.len() + bytes.len() > MAX_GATHERED {
-                    return Err("more bytes of an all-gather than it may send");
+                    return Err("sent more bytes of an all-gather than allowed");
                 }
                 self.gathered.extend(bytes);
                 self.is_gathered = !more;
@@ -110,7 +113,7 @@ impl State {
             | Message::Credit
             | Message::GatheredData { .. }
             | Message::ExitCode(_)
-            | Message::Fault(_) => return Err("a message that it may not send now"),
+            | Message::Fault(_) => return Err("sent a message that is not allowed now"),
         }
         Ok(false)
     }
@@ -152,12 +155,12 @@ impl Shared {
         self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Waits for what others send; how long, rank 0 decides in `late`.
+    /// Waits until `ready` returns a value from what peers have sent. `check_late` on rank 0 bounds the wait.
     pub(super) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, LaunchError> {
         let mut state = self.lock();
         state.waiting_since = Some(Instant::now());
         let outcome = loop {
-            // What has come counts, even if its sender was lost since.
+            // Data that has arrived is valid even if its sender was lost afterwards.
             if let Some(it) = ready(&mut state) {
                 break Ok(it);
             }
@@ -178,7 +181,7 @@ impl Shared {
         outcome
     }
 
-    /// Ranks that have kept others waiting too long; only rank 0 knows.
+    /// Returns a fault that names the ranks that others have waited for too long. Only rank 0 can know them.
     fn check_late(&self, state: &State, now: Instant) -> Option<LaunchError> {
         let came = |it: &Peer| it.pieces.front().map(|it| it.received_at);
         let first = state.peers.iter().filter_map(came).chain(state.waiting_since).min()?;
@@ -192,7 +195,7 @@ impl Shared {
             .zip(&state.peers)
             .filter(|(_, it)| it.pieces.is_empty() && !it.has_contributed);
         let ranks: Vec<usize> = mine.into_iter().chain(absent.map(|(link, _)| link.peer)).collect();
-        // All are there: the last one has come just now.
+        // If no rank is missing, the last one has just arrived.
         (!ranks.is_empty())
             .then_some(LaunchError::Late { ranks, seconds: now.duration_since(first).as_secs() })
     }
@@ -205,17 +208,18 @@ impl Shared {
     fn transmit_locked(link: &PeerConnection, sealer: &mut Sealer, message: &Message) -> io::Result<()> {
         let records = sealer.seal(message)?;
         io::Write::write_all(&mut &link.stream, &records).inspect_err(|_| {
-            // Half a message may be on its way: nothing can follow it.
+            // The message may be truncated on the wire, so nothing can follow it.
             let _ = link.stream.shutdown(Shutdown::Both);
         })
     }
 
-    /// Sends what the job cannot go on without.
+    /// Sends a message that the job requires. A failure to send it is a fault.
     pub(super) fn send(&self, link: &PeerConnection, message: &Message) -> Result<(), LaunchError> {
         self.transmit(link, message).map_err(|_| self.record_fault(LaunchError::Gone { rank: link.peer }))
     }
 
-    /// Records a fault, if it is the first, and reports it to the others. Returns the first.
+    /// Records a fault, unless one is recorded already, and reports it to the other ranks. Returns the first
+    /// fault.
     pub(super) fn record_fault(&self, fault: LaunchError) -> LaunchError {
         let mut state = self.lock();
         if let Some(first) = &state.fault {
@@ -230,7 +234,7 @@ impl Shared {
         fault
     }
 
-    /// Receives from one peer, until it leaves.
+    /// Receives messages from one peer until it leaves.
     pub(super) fn receive_loop(&self, at: usize, mut stream: TcpStream, mut opener: Opener) {
         let rank = self.connections[at].peer;
         loop {
@@ -260,7 +264,7 @@ impl Shared {
                 self.changed.notify_all();
                 continue;
             };
-            // Nothing that this peer sends is of use any more.
+            // Everything that this peer sends from here on is ignored.
             let is_over = state.is_closing || state.fault.is_some();
             state.peers[at].has_left = true;
             drop(state);
@@ -275,14 +279,15 @@ impl Shared {
     pub(super) fn send_heartbeat(&self) {
         let record = (self.lock().progress_record)();
         for link in &self.connections {
-            // A message on its way is a sign of life too.
+            // If the sealer is locked, another message is being sent, which shows just as well that this rank
+            // is alive.
             if let Ok(mut sealer) = link.sealer.try_lock() {
                 let _ = Self::transmit_locked(link, &mut sealer, &Message::Heartbeat(record.clone()));
             }
         }
     }
 
-    /// Sends heartbeats, and watches for theirs, until the channel closes.
+    /// Sends heartbeats, and watches for heartbeats of the peers, until the channel closes.
     pub(super) fn heartbeat_loop(&self) {
         let mut last = Instant::now();
         loop {
@@ -295,7 +300,7 @@ impl Shared {
             if state.is_closing {
                 return;
             }
-            // Whoever was stopped itself has heard nobody and cannot tell.
+            // If this process itself was stopped, it received no heartbeats and cannot judge its peers.
             let now = Instant::now();
             if now.duration_since(last) > self.timeouts.silence / 2 {
                 state.peers.iter_mut().for_each(|it| it.last_heard = now);

@@ -1,5 +1,5 @@
-//! The other ranks' side: each tries the ports where rank 0 may listen, all at once, until rank 0 proves that it holds the
-//! job's secret.
+//! The side of the other ranks in the rendezvous: each tries all ports on which rank 0 may listen,
+//! concurrently, until rank 0 proves that it has the job's secret.
 
 use std::{
     io,
@@ -18,40 +18,42 @@ use crate::launch::{
     session::{ANSWER_BYTES, Initiator, JobKey},
 };
 
-/// For the operating system to connect.
+/// Time for the operating system to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two tries: an eighth of the time that has passed, within these limits.
+/// Minimum and maximum pause between two rounds of attempts. Within these limits, the pause is an eighth of
+/// the time that has passed.
 const RETRY_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(20));
-/// For rank 0, whose deadline may be later than this rank's, to report which ranks did not come.
+/// Additional time for rank 0, whose deadline may be later than this rank's, to report which ranks did not
+/// join.
 const REPORT_WAIT: Duration = Duration::from_secs(2);
 
-/// A handshake that is under way.
+/// A handshake in progress.
 struct Attempt {
     to: SocketAddr,
     pending: Pending<ANSWER_BYTES>,
     initiator: Initiator,
 }
 
-/// What is known of rank 0 while it is not found: most telling last.
+/// The reason why rank 0 is not found. The order is from the least to the most informative.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum DialFailure {
     Nothing,
-    /// The address has no meaning, or nobody publishes a secret.
+    /// The address cannot be resolved, or no process has published a secret.
     Unknown(String),
     NobodyListens,
     Unreachable(String),
-    /// Somebody listens, who does not hold the secret.
+    /// The process that listens does not have the secret.
     Refused(SocketAddr),
-    /// Somebody listens and does not answer.
+    /// The process that listens does not answer.
     Unanswered(SocketAddr),
 }
 
 impl std::fmt::Display for DialFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Nothing => f.write_str("no time was left to look for it"),
+            Self::Nothing => f.write_str("no time was left to connect"),
             Self::Unknown(why) => f.write_str(why),
-            Self::NobodyListens => f.write_str("nobody listens"),
+            Self::NobodyListens => f.write_str("no process listens there"),
             Self::Unreachable(why) => f.write_str(why),
             Self::Refused(at) => write!(
                 f,
@@ -65,10 +67,10 @@ impl std::fmt::Display for DialFailure {
     }
 }
 
-/// Connects with rank 0; `key` tells what is known of the job so far, and the port where rank 0 listens, if that is known.
+/// Connects with rank 0. `key` returns the job key and, if it is known, the port on which rank 0 listens.
 ///
 /// # Errors
-/// What is in the place of rank 0 at the deadline.
+/// Returns the most informative reason for which rank 0 is not found at the deadline.
 pub(super) fn dial(
     address: &Address,
     rank: usize,
@@ -80,7 +82,7 @@ pub(super) fn dial(
     let mut attempts: Vec<Attempt> = Vec::new();
     let mut last = DialFailure::Nothing;
     loop {
-        // What this round finds.
+        // The most informative failure of this round.
         let mut found = DialFailure::Nothing;
         match key() {
             Err(why) => found = DialFailure::Unknown(why),
@@ -115,7 +117,8 @@ pub(super) fn dial(
                 Err(_) => found = found.max(DialFailure::Refused(attempt.to)),
             }
         }
-        // Rank 0 may have given up, and does not listen any more, when this rank does.
+        // Keeps the most informative reason: rank 0 may have given up and closed its port before this rank's
+        // deadline.
         if found >= last {
             last = found;
         }
@@ -124,7 +127,7 @@ pub(super) fn dial(
             let last = unanswered.unwrap_or(last);
             return Err(address.fault(format!("rank {rank} of {world} did not find rank 0: {last}")));
         }
-        // Whoever refuses does so at once.
+        // A process that refuses a connection does so at once.
         if attempts.is_empty() && !has_slept {
             std::thread::sleep(pause);
         }
@@ -169,10 +172,10 @@ fn complete_attempt(attempt: Attempt, answer: &[u8; ANSWER_BYTES]) -> Result<Con
     Ok(connection)
 }
 
-/// Waits until all ranks have met.
+/// Waits until all ranks have joined.
 ///
 /// # Errors
-/// What rank 0 says is wrong; a rank 0 that says nothing.
+/// Returns the fault that rank 0 reports, or an error if rank 0 sends nothing.
 pub(super) fn await_welcome(
     mut connection: Connection,
     address: &Address,
@@ -183,13 +186,14 @@ pub(super) fn await_welcome(
     let lost = |fault: io::Error| {
         match fault.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => address.fault(format!(
-            "rank 0 has admitted rank {rank} and says nothing for {} s: its process is stopped or busy",
+            "rank 0 admitted rank {rank} and then sent nothing for {} s: its process is stopped or busy",
             start.elapsed().as_secs()
         )),
         io::ErrorKind::InvalidData => LaunchError::of_connection(0, &fault),
-        // Rank 0 tells those whom it has admitted why it gives up: this one it has not, or it was killed.
+        // Rank 0 sends its reason for giving up to the ranks that it has admitted. So it has not admitted
+        // this one, or it was killed.
         _ => address.fault(format!(
-            "rank 0 has closed the connection with rank {rank} before all ranks had met: it has given up, and says why itself, \
+            "rank 0 closed the connection with rank {rank} before all ranks had joined: it gave up and reports why itself, \
              or its process was killed"
         )),
     }
@@ -202,10 +206,10 @@ pub(super) fn await_welcome(
             Ok(connection)
         }
         Ok(Message::Fault(fault)) => Err(fault),
-        Ok(_) => Err(LaunchError::Protocol { rank: 0, fault: "no welcome".to_owned() }),
+        Ok(_) => Err(LaunchError::Protocol { rank: 0, fault: "sent no welcome".to_owned() }),
         Err(fault) => {
             let fault = lost(fault);
-            // Should it go on later, it hears that this rank gave up and was not killed.
+            // If rank 0 continues later, it learns that this rank gave up and was not killed.
             let _ = connection.send(&Message::Fault(fault.clone()));
             Err(fault)
         }

@@ -1,7 +1,8 @@
-//! Rank 0's side: it admits connections side by side, each with its own deadline, until every rank has joined.
+//! Rank 0's side of the rendezvous: admits connections concurrently, each with its own deadline, until every
+//! rank has joined.
 //!
-//! Whoever connects holds a few bytes of memory until it has proved that it belongs to the job, and a bounded number of such
-//! connections is kept: nobody delays the ranks by connecting and saying nothing.
+//! A connection that has not authenticated costs a few bytes of memory, and the number of these connections
+//! is bounded. So nobody can delay the ranks by connecting without sending anything.
 
 use std::{
     io,
@@ -21,20 +22,21 @@ use crate::launch::{
     session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},
 };
 
-/// Most connections that have not completed the handshake; the oldest one, of a stranger if there is one, gives way to a new
-/// one.
+/// Maximum number of connections that have not completed the handshake. At the limit, a new connection
+/// replaces the oldest one, preferably one that has sent no valid greeting.
 const MAX_PENDING: usize = 256;
-/// Most connections that are accepted before those that are there get their turn.
+/// Maximum number of connections to accept before serving the pending ones.
 const MAX_ACCEPTED: usize = 32;
-/// For a rank that has joined to read one message more.
+/// Time to read the last message of a rank that has joined and leaves.
 const LAST_MESSAGE_WAIT: Duration = Duration::from_secs(1);
-/// After a fault of the listener itself, as of a process that may open no more files.
+/// Pause after an error of the listener itself, as in a process that has too many files open.
 const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Listens where the ranks meet: on that interface only.
+/// Listens on the interface that the address names, and on no other. Returns the listener and its port.
 ///
 /// # Errors
-/// An address that is not this host's, or that other hosts cannot reach; no free port.
+/// Returns an error if the address is not one of this host, if other hosts cannot reach it, or if no port is
+/// free.
 pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError> {
     let resolved: Vec<IpAddr> = (address.host.as_str(), address.port)
         .to_socket_addrs()
@@ -59,7 +61,7 @@ pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError>
     }
     let why = match last {
         Some(fault) if fault.kind() == io::ErrorKind::AddrNotAvailable => {
-            "this is no address of rank 0's host; name one in `HIR_MASTER_ADDR`".to_owned()
+            "this is not an address of rank 0's host; name one in `HIR_MASTER_ADDR`".to_owned()
         }
         Some(fault) => format!("{fault}; choose another `HIR_MASTER_PORT`"),
         None => "choose another `HIR_MASTER_PORT`".to_owned(),
@@ -69,9 +71,9 @@ pub(super) fn bind(address: &Address) -> Result<(TcpListener, u16), LaunchError>
 
 /// A connection that is not admitted yet.
 enum Candidate {
-    /// Nothing is known of it.
+    /// A connection that has not sent a greeting.
     Unknown(Pending<HELLO_BYTES>),
-    /// It says that it is a rank, and was answered.
+    /// A connection that claims to be `rank` and has been answered.
     Answered { pending: Pending<JOIN_BYTES>, rank: usize, sealer: Sealer, opener: Opener },
 }
 
@@ -84,21 +86,21 @@ impl Candidate {
     }
 }
 
-/// What a candidate has become.
+/// The result of advancing a candidate.
 enum CandidateStatus {
     Waiting(Candidate),
     Joined(usize, Connection),
     Refused(HandshakeError),
-    /// It closed the connection.
+    /// The other end has closed the connection.
     Left,
 }
 
-/// Connections that were not admitted.
+/// Counts of the connections that were not admitted.
 #[derive(Default)]
 struct Rejected {
-    /// They are not processes of hir, or say nothing.
+    /// Connections that do not follow hir's protocol or send nothing.
     strangers: usize,
-    /// They hold another secret, or belong to another job.
+    /// Connections that have another secret or belong to another job.
     unauthenticated: usize,
 }
 
@@ -128,10 +130,11 @@ impl std::fmt::Display for Rejected {
     }
 }
 
-/// Waits for all other ranks; their connections, by rank from 1. All of them hear how it ends.
+/// Waits for all other ranks, and returns their connections by rank, from rank 1. Informs every rank that has
+/// joined of the outcome.
 ///
 /// # Errors
-/// Ranks that have not joined at the deadline, or that left.
+/// Returns an error if ranks have not joined at the deadline or have left.
 pub(super) fn admit(
     listener: &TcpListener,
     address: &Address,
@@ -145,7 +148,7 @@ pub(super) fn admit(
         Err(fault) => Message::Fault(fault.clone()),
     };
     for connection in joined.iter_mut().flatten() {
-        // One that is lost again already is noticed when it is needed.
+        // If a rank is lost again already, the channel notices it later.
         let _ = connection.send(&message);
     }
     complete.map(|()| joined.into_iter().flatten().collect())
@@ -168,7 +171,7 @@ fn admit_into(
             rejected.strangers += candidates.len();
             let missing: Vec<usize> =
                 (1..).zip(&*joined).filter(|(_, it)| it.is_none()).map(|(rank, _)| rank).collect();
-            return Err(address.fault(format!("ranks {missing:?} of {} did not come{rejected}", key.world)));
+            return Err(address.fault(format!("ranks {missing:?} of {} did not join{rejected}", key.world)));
         }
         let soonest = candidates.iter().map(|it| it.since() + HANDSHAKE_TIMEOUT).chain([deadline]).min();
         let patience = soonest.unwrap_or(deadline).saturating_duration_since(now);
@@ -189,7 +192,7 @@ fn admit_into(
                 CandidateStatus::Left => rejected.strangers += 1,
                 CandidateStatus::Joined(rank, connection) => match joined.get_mut(rank - 1) {
                     Some(place @ None) => *place = Some(connection),
-                    _ => return Err(address.fault(format!("two processes say that they are rank {rank}"))),
+                    _ => return Err(address.fault(format!("two processes claim to be rank {rank}"))),
                 },
             }
         }
@@ -216,7 +219,7 @@ fn accept(listener: &TcpListener, candidates: &mut Vec<Candidate>, rejected: &mu
                 }
             }
             Err(fault) if fault.kind() == io::ErrorKind::WouldBlock => return,
-            // The other end was gone before it was accepted, or this process has too many files open.
+            // The peer was gone before its connection was accepted, or this process has too many files open.
             Err(_) => {
                 thread::sleep(ACCEPT_RETRY_PAUSE);
                 return;
@@ -263,7 +266,7 @@ fn advance(candidate: Candidate, key: &JobKey) -> CandidateStatus {
     }
 }
 
-/// Why a rank that has joined does not wait for the others any more.
+/// Returns the reason why a rank that has joined no longer waits for the others, if it has left.
 fn departure_fault(connection: &mut Connection, rank: usize) -> Option<LaunchError> {
     let is_waiting = |stream: &TcpStream| {
         stream.set_nonblocking(true)?;
@@ -276,12 +279,12 @@ fn departure_fault(connection: &mut Connection, rank: usize) -> Option<LaunchErr
         Err(_) => return Some(LaunchError::Gone { rank }),
         Ok(()) => (),
     }
-    // It says why it leaves, or has ended.
+    // It has sent the reason for which it leaves, or its process has ended.
     let _ = connection.stream.set_read_timeout(Some(LAST_MESSAGE_WAIT));
     match connection.opener.read(&mut &connection.stream) {
         Ok(Message::Fault(fault)) => Some(fault),
         Ok(_) => {
-            Some(LaunchError::Protocol { rank, fault: "a message before all ranks have met".to_owned() })
+            Some(LaunchError::Protocol { rank, fault: "sent a message before all had joined".to_owned() })
         }
         Err(_) => Some(LaunchError::Gone { rank }),
     }

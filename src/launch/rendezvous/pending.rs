@@ -1,4 +1,4 @@
-//! A connection whose other end has not proved yet that it belongs to the job: it holds a few bytes, and never blocks.
+//! A connection that has not completed the handshake. It holds a few bytes and never blocks.
 
 use std::{
     io::{self, Read, Write},
@@ -17,7 +17,7 @@ pub(super) struct Pending<const N: usize> {
     stream: TcpStream,
     buffer: [u8; N],
     filled: usize,
-    /// Since when they are expected.
+    /// The time from which they are expected.
     pub(super) since: Instant,
 }
 
@@ -27,10 +27,10 @@ impl<const N: usize> Pending<N> {
         Ok(Self { stream, buffer: [0; N], filled: 0, since })
     }
 
-    /// The bytes, once all have arrived.
+    /// Returns the bytes once all have arrived.
     ///
     /// # Errors
-    /// A connection that is closed.
+    /// Returns an error if the connection is closed.
     pub(super) fn receive(&mut self) -> io::Result<Option<[u8; N]>> {
         while self.filled < N {
             match self.stream.read(&mut self.buffer[self.filled..]) {
@@ -44,20 +44,20 @@ impl<const N: usize> Pending<N> {
         Ok(Some(self.buffer))
     }
 
-    /// Sends a few bytes, which fit into the buffer of a connection whose other end reads.
+    /// Sends a few bytes. They fit into the socket buffer if the other end reads.
     ///
     /// # Errors
-    /// An other end that does not, or that has closed the connection.
+    /// Returns an error if the other end does not read or has closed the connection.
     pub(super) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// The connection, where `M` bytes are expected next.
+    /// Returns the connection as one from which `M` bytes are expected.
     pub(super) fn expect<const M: usize>(self) -> Pending<M> {
         Pending { stream: self.stream, buffer: [0; M], filled: 0, since: self.since }
     }
 
-    /// The connection itself, which blocks from here on.
+    /// Returns the connection as a blocking stream.
     pub(super) fn into_stream(self) -> io::Result<TcpStream> {
         self.stream.set_nonblocking(false)?;
         self.stream.set_nodelay(true)?;
@@ -71,7 +71,7 @@ impl<const N: usize> AsFd for Pending<N> {
     }
 }
 
-/// Waits until one of these can be read, for as long as `patience`.
+/// Waits until one of the files is readable, for at most `patience`.
 pub(super) fn wait_readable<'a>(
     files: impl Iterator<Item = BorrowedFd<'a>>,
     patience: Duration,

@@ -1,4 +1,4 @@
-//! Ranks and strangers that meet on this host.
+//! Tests of ranks, and processes that do not belong to the job, that meet on this host.
 
 use std::{
     io::{Read, Write},
@@ -29,7 +29,7 @@ fn secret(byte: u8) -> SecretSource {
     SecretSource::Secret(Secret::from_bytes([byte; 32]))
 }
 
-/// An address on this host where nobody listens now.
+/// Returns an address on this host on which no process listens now.
 fn free(host: &str) -> io::Result<Address> {
     let port = TcpListener::bind((host, 0))?.local_addr()?.port();
     Ok(Address { host: host.to_owned(), port, ports: 1, job: "job".to_owned(), is_multi_host: false })
@@ -57,7 +57,7 @@ fn an_address_is_given_or_derived() {
     let own = [("HIR_MASTER_PORT", "700"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "9")];
     assert_eq!(text(&spread, &own), "a:700");
     assert_eq!(text(&spread, &[("MASTER_ADDR", "a"), ("MASTER_PORT", "900")]), "a:901..916");
-    // Ranks of one host need no interface that others can reach.
+    // Ranks on one host do not need an interface that other hosts can reach.
     assert_eq!(text(&launch(), &own), "127.0.0.1:700");
     assert_eq!(text(&launch(), &[("HIR_MASTER_ADDR", "::1"), ("HIR_MASTER_PORT", "7")]), "[::1]:7");
     assert_eq!(text(&launch(), &[("HIR_MASTER_ADDR", "[::1]"), ("HIR_MASTER_PORT", "7")]), "[::1]:7");
@@ -76,14 +76,14 @@ fn jobs_that_cannot_meet_say_what_to_set() {
     assert!(at(&spread, &[]).is_err_and(|it| it.to_string().contains("`HIR_MASTER_ADDR`")));
     let slurm = [("SLURM_STEP_NUM_NODES", "2"), ("SLURM_STEP_NODELIST", "node[03-07,9],x")];
     assert_eq!(at(&spread, &slurm).map(|it| it.host), Ok("node03".to_owned()));
-    // Several hosts whose rank 0 can only be reached from its own.
+    // A job on several hosts whose rank 0 can only be reached from its own host.
     let local =
         Address { host: "localhost".to_owned(), port: 9, ports: 1, job: String::new(), is_multi_host: true };
     let fault = connect(&local, &secret(1), 0, 2, Duration::from_secs(5)).err().map(|it| it.to_string());
     assert!(fault.is_some_and(|it| it.contains("other hosts cannot reach")));
     let foreign = Address { host: "192.0.2.1".to_owned(), port: 20_009, ..local };
     let fault = connect(&foreign, &secret(1), 0, 2, Duration::from_secs(5)).err().map(|it| it.to_string());
-    assert!(fault.is_some_and(|it| it.contains("no address of rank 0's host")));
+    assert!(fault.is_some_and(|it| it.contains("not an address of rank 0's host")));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn ranks_meet_on_the_interface_that_is_announced() -> io::Result<()> {
         thread::scope(|scope| {
             let zero = scope.spawn(|| {
                 let (listener, _) = listen::bind(address)?;
-                // Not every interface of this host.
+                // Rank 0 listens only on the interface that the address names.
                 let bound = listener.local_addr().map(|it| it.ip().is_loopback());
                 assert_eq!(bound.ok(), Some(true), "{host}");
                 drop(listener);
@@ -112,14 +112,16 @@ fn ranks_meet_on_the_interface_that_is_announced() -> io::Result<()> {
 fn a_stranger_is_turned_away() -> io::Result<()> {
     let address = free("127.0.0.1")?;
     let other = Address { job: "other".to_owned(), ..address.clone() };
-    // They try until their time ends: long enough for a busy machine, and all of them at once.
+    // They try until their deadline. The deadline is long enough for a busy machine, and all of them try
+    // concurrently.
     let (patience, short) = (Duration::from_secs(30), Duration::from_secs(4));
     thread::scope(|scope| {
         let first = scope.spawn(|| connect(&address, &secret(1), 0, 2, patience));
         let mut stranger = dial_blindly(&address);
         stranger
             .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n and more than a greeting has bytes")?;
-        // Neither a rank of another job, nor one with another secret, nor of another number of ranks gets in.
+        // A rank of another job, one with another secret, and one of a job with another number of ranks are
+        // all refused.
         let strangers = [(&other, secret(1), 2), (&address, secret(2), 2), (&address, secret(1), 3)];
         let strangers = strangers
             .map(|(address, trust, world)| scope.spawn(move || connect(address, &trust, 1, world, short)));
@@ -134,7 +136,7 @@ fn a_stranger_is_turned_away() -> io::Result<()> {
     })
 }
 
-/// Connections that say nothing, that send a byte now and then, and that send anything at all, while two ranks meet.
+/// Two ranks meet while other connections send nothing, send single bytes slowly, or send arbitrary bytes.
 #[test]
 fn strangers_cost_no_time_and_no_place() -> io::Result<()> {
     let address = free("127.0.0.1")?;
@@ -164,7 +166,7 @@ fn strangers_cost_no_time_and_no_place() -> io::Result<()> {
     })
 }
 
-/// The verdict names the ranks that did not come and the connections that were not admitted, in time.
+/// The error names the ranks that did not join and the connections that were not admitted, at the deadline.
 #[test]
 fn a_deadline_holds_against_anyone() -> io::Result<()> {
     let address = free("127.0.0.1")?;
@@ -187,7 +189,7 @@ fn a_deadline_holds_against_anyone() -> io::Result<()> {
         let took = start.elapsed();
         over.store(true, Ordering::Relaxed);
         assert!(
-            zero.contains("ranks [2] of 3 did not come; ") && zero.contains(" did not authenticate"),
+            zero.contains("ranks [2] of 3 did not join; ") && zero.contains(" did not authenticate"),
             "{zero}"
         );
         assert_eq!(zero, one);
@@ -217,7 +219,7 @@ fn a_rank_that_leaves_early_or_comes_twice_is_named() -> io::Result<()> {
                 false => assert_eq!(fault, Some(LaunchError::Gone { rank: 1 })),
                 true => {
                     let fault = fault.map(|it| it.to_string()).unwrap_or_default();
-                    assert!(fault.contains("two processes say that they are rank 1"), "{fault}");
+                    assert!(fault.contains("two processes claim to be rank 1"), "{fault}");
                 }
             }
             drop(second);
@@ -226,7 +228,7 @@ fn a_rank_that_leaves_early_or_comes_twice_is_named() -> io::Result<()> {
     Ok(())
 }
 
-/// A rank 0 that is stopped: its host accepts connections, and it says nothing.
+/// Rank 0 is stopped: its host accepts connections, and the process sends nothing.
 #[test]
 fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
     let address = free("127.0.0.1")?;
@@ -238,7 +240,7 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
          answer: rank 0 is stopped or busy, or it is not a process of hir"
     );
     assert_eq!(fault, Some(wanted));
-    // It admits the rank, and is stopped then.
+    // Rank 0 admits the rank and is then stopped.
     thread::scope(|scope| {
         let rank = scope.spawn(|| connect(&address, &secret(1), 2, 3, Duration::from_secs(1)));
         let key = address.key(Secret::from_bytes([1; 32]), 3);
@@ -254,14 +256,14 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
             }
             let Ok(Message::Join) = opener.read(&mut stream) else { continue };
             let fault = rank.join().ok().and_then(Result::err).map(|it| it.to_string()).unwrap_or_default();
-            assert!(fault.contains("rank 0 has admitted rank 2 and says nothing for 3 s"), "{fault}");
-            // It hears that the rank gave up, should it go on.
+            assert!(fault.contains("rank 0 admitted rank 2 and then sent nothing for 3 s"), "{fault}");
+            // If rank 0 continues, it learns that the rank gave up.
             let said = opener.read(&mut stream)?;
             assert!(matches!(said, Message::Fault(LaunchError::Rendezvous { .. })), "{said:?}");
             return Ok::<_, io::Error>(());
         }
     })?;
-    // It gives up before it has read that the rank joins.
+    // Rank 0 gives up before it has read that the rank joins.
     thread::scope(|scope| {
         let rank = scope.spawn(|| connect(&address, &secret(1), 2, 3, Duration::from_secs(5)));
         let key = address.key(Secret::from_bytes([1; 32]), 3);
@@ -274,13 +276,13 @@ fn a_rank_0_that_does_not_answer_is_named() -> io::Result<()> {
         drop(stream);
         let fault = rank.join().ok().and_then(Result::err);
         let text = fault.as_ref().map(LaunchError::to_string).unwrap_or_default();
-        assert!(text.contains("rank 0 has closed the connection with rank 2"), "{text}");
+        assert!(text.contains("rank 0 closed the connection with rank 2"), "{text}");
         assert_eq!(fault.map(|it| it.exit()), Some(crate::exit::FailureExit::ENVIRONMENT));
         Ok(())
     })
 }
 
-/// A process in the place of rank 0 learns nothing but which rank would like to meet.
+/// A process that poses as rank 0 learns nothing but the rank that wants to join.
 #[test]
 fn an_impostor_learns_nothing() -> io::Result<()> {
     let address = free("127.0.0.1")?;
@@ -296,7 +298,7 @@ fn an_impostor_learns_nothing() -> io::Result<()> {
             stream.set_nonblocking(false)?;
             let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut hello)?;
-            // An answer of the right form, made without the secret.
+            // A well-formed answer, made without the secret.
             let other = address.key(Secret::from_bytes([2; 32]), 2);
             assert!(session::answer(&other, &hello).is_err());
             if let Ok((_, forged)) = Initiator::new(&other, 1) {
@@ -312,7 +314,7 @@ fn an_impostor_learns_nothing() -> io::Result<()> {
     })
 }
 
-/// torchrun's run id is `none` where nobody names one, and ports are looked for among the next ones.
+/// torchrun's run id is `none` if the user sets none, and each job also tries the ports after its own.
 #[test]
 fn jobs_with_neighbouring_ports_do_not_mix() -> io::Result<()> {
     let base = (30_000..32_000)
@@ -335,7 +337,7 @@ fn jobs_with_neighbouring_ports_do_not_mix() -> io::Result<()> {
     };
     let start = &start;
     thread::scope(|scope| {
-        // Rank 1 of the second job comes while only the first job's rank 0 listens.
+        // Rank 1 of the second job starts while only rank 0 of the first job listens.
         let first = scope.spawn(move || start(0, base));
         let strayed = scope.spawn(move || start(1, base + 1));
         thread::sleep(Duration::from_millis(500));

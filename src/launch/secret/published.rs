@@ -1,7 +1,8 @@
-//! The file by which rank 0 gives the job secret to the other ranks of its host.
+//! The file in which rank 0 publishes the job secret for the other ranks of its host.
 //!
-//! It lies in a folder that only this user can enter, has mode 0600, and is locked (`flock`) by rank 0 while the ranks meet: a
-//! file without a lock is left over from a job that was killed, whose secret nobody uses. It says on which port rank 0 listens.
+//! The file has mode 0600 and lies in a folder that only this user can enter. Rank 0 locks it (`flock`) while
+//! the ranks meet. A file without a lock is left over from a job that was killed, and its secret is not used.
+//! The file also contains the port on which rank 0 listens.
 
 use std::{
     ffi::OsStr,
@@ -22,12 +23,12 @@ use serde::{Deserialize, Serialize};
 use super::{EntryType, Secret, check_private};
 use crate::launch::{LaunchError, message};
 
-/// Most bytes of the file.
+/// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 256;
-/// For a process that examines the lock of a left-over file.
+/// Time to wait for another process that examines the lock of a left-over file.
 const LOCK_EXAMINATION_WAIT: Duration = Duration::from_secs(1);
 
-/// What the file contains.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct Contents {
     version: u32,
@@ -35,19 +36,20 @@ struct Contents {
     secret: [u8; 32],
 }
 
-/// Where the ranks of a job look for the file.
+/// The paths where the ranks of a job look for the file.
 #[derive(Clone, Debug)]
 pub struct SecretFileLocation {
-    /// In this order.
+    /// The folders, in the order in which they are tried.
     folders: Vec<PathBuf>,
     name: String,
 }
 
 impl SecretFileLocation {
-    /// The place for a job that meets at `port`, or the first free one behind it; `job` is the launcher's name for it.
+    /// Returns the location for a job that meets at `port` or at one of the ports after it. `job` is the
+    /// launcher's name for the job.
     pub fn new(job: &str, port: u16, variable: impl Fn(&str) -> Option<String>) -> Self {
         let user = rustix::process::geteuid().as_raw();
-        // Ranks of one job may have different environments: they look into both.
+        // Ranks of one job may have different environments, so they look into both folders.
         let runtime = variable("XDG_RUNTIME_DIR").filter(|it| it.starts_with('/'));
         let runtime = runtime.map(|it| Path::new(&it).join("hir"));
         let folders = runtime.into_iter().chain([PathBuf::from(format!("/tmp/hir-{user}"))]).collect();
@@ -64,7 +66,7 @@ impl std::fmt::Display for SecretFileLocation {
     }
 }
 
-/// The file, while the ranks meet; dropped, it is removed.
+/// The published file. Dropping it removes the file.
 pub struct PublishedSecret {
     folder: OwnedFd,
     name: String,
@@ -72,10 +74,11 @@ pub struct PublishedSecret {
     _file: File,
 }
 
-/// Makes the file.
+/// Creates the file.
 ///
 /// # Errors
-/// A folder or a file that another user has made, a job of the same name that is meeting now, a full disk.
+/// Returns an error if another user has created the folder or the file, if a job of the same name is starting
+/// now, or if the disk is full.
 pub fn publish(
     place: &SecretFileLocation,
     secret: &Secret,
@@ -100,10 +103,10 @@ pub fn publish(
     )))
 }
 
-/// What the file says, if it is there and rank 0 lives: the secret, and the port on which rank 0 listens.
+/// Reads the file if it exists and rank 0 is alive. Returns the secret, and the port on which rank 0 listens.
 ///
 /// # Errors
-/// Why there is nothing to read yet.
+/// Returns the reason why there is nothing to read yet.
 pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), String> {
     let mut faults = Vec::new();
     for path in &place.folders {
@@ -115,7 +118,7 @@ pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), String> {
     }
     if faults.is_empty() {
         faults.push(format!(
-            "rank 0 has not published the job secret in {place}: it does not run, or is stopped"
+            "rank 0 has not published the job secret in {place}: it is not running, or is stopped"
         ));
     }
     Err(faults.join("; "))
@@ -134,7 +137,7 @@ fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
         Err(fault) => return Err(named(&format!("cannot be read: {fault}"))),
     };
     check_private(&file, EntryType::File).map_err(|it| named(&it))?;
-    // Its lock ends with rank 0, however that ends.
+    // The operating system releases the lock when rank 0 ends, however it ends.
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => (),
         Ok(()) => return Err(named(&"is left over from a job that has ended")),
@@ -146,20 +149,20 @@ fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
         .read_to_end(&mut bytes)
         .map_err(|fault| named(&format!("cannot be read: {fault}")))?;
     let contents: Contents =
-        message::decode(&bytes).map_err(|_| named(&"was made by another version of hir"))?;
+        message::decode(&bytes).map_err(|_| named(&"was written by another version of hir"))?;
     match contents.version == message::VERSION {
         true => Ok(Some((Secret(contents.secret), contents.port))),
-        false => Err(named(&"was made by another version of hir")),
+        false => Err(named(&"was written by another version of hir")),
     }
 }
 
-/// A folder that only this user can enter; made, if it is not there and `make` says so.
+/// Opens a folder that only this user can enter. Creates it if it does not exist and `make` is set.
 fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, String> {
     let named = |fault: &dyn std::fmt::Display| format!("`{}` {fault}", path.display());
     if make {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => (),
-            Err(fault) => return Err(named(&format!("cannot be made: {fault}"))),
+            Err(fault) => return Err(named(&format!("cannot be created: {fault}"))),
         }
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -172,14 +175,14 @@ fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, String> {
     Ok(folder)
 }
 
-/// Makes the file under another name, locks it, and gives it its name when it is complete.
+/// Creates the file under a temporary name, locks it, and links it to its name when it is complete.
 fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<File, String> {
     let contents = Contents { version: message::VERSION, port, secret: *secret.bytes() };
     let bytes = message::encode(&contents).map_err(|fault| fault.to_string())?;
     let fresh = format!("{name}.{}.{port}", std::process::id());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let system = |fault: Errno| fault.to_string();
-    // Left over from a process of the same number.
+    // Removes a file left over from a process with the same process id.
     let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
     let file = rustix::fs::openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
     let mut file = File::from(file);
@@ -192,7 +195,7 @@ fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<Fil
     linked.map(|()| file)
 }
 
-/// Gives the file its name, which a job that was killed may have left behind.
+/// Links the file to its name. Replaces a file that a killed job left behind.
 fn link_file(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
     let deadline = Instant::now() + LOCK_EXAMINATION_WAIT;
     loop {
@@ -205,13 +208,13 @@ fn link_file(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
             continue;
         }
         if Instant::now() > deadline {
-            return Err("another job meets under this name now: choose another `HIR_MASTER_PORT`".to_owned());
+            return Err("another job with this name is starting: choose another `HIR_MASTER_PORT`".to_owned());
         }
         thread::sleep(LOCK_EXAMINATION_WAIT / 50);
     }
 }
 
-/// Removes a file that nobody holds locked; whether it is gone.
+/// Removes a file on which no process holds the lock. Returns true if the file is gone.
 fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
     let system = |fault: Errno| fault.to_string();
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -227,7 +230,8 @@ fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         Err(fault) => return Err(system(fault)),
     }
-    // Whoever removes the file holds its lock: under this lock the name means this file, or a newer one.
+    // A process that removes the file holds its lock. So, while this lock is held, the name refers to this
+    // file or to a newer one.
     let (mine, now) = (rustix::fs::fstat(&file), rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
     match (mine, now) {
         (Ok(mine), Ok(now)) if (mine.st_dev, mine.st_ino) == (now.st_dev, now.st_ino) => {
@@ -253,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A place in a folder of the test's own.
+    /// Returns a location in a folder of the test.
     fn place(name: &str) -> std::io::Result<(SecretFileLocation, PathBuf)> {
         let runtime = std::env::temp_dir().join(format!("hir-published-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&runtime);
@@ -278,7 +282,7 @@ mod tests {
         assert!(matches!(modes, [Ok(a), Ok(b)] if (a & 0o777, b & 0o777) == (0o700, 0o600)));
         // Another job of the same name.
         let again = publish(&place, &secret(2), 702).map(|_| ()).map_err(|it| it.to_string());
-        assert!(again.is_err_and(|it| it.contains("another job meets under this name now")));
+        assert!(again.is_err_and(|it| it.contains("another job with this name is starting")));
         assert_eq!(read(&place), Ok((secret(1), 701)));
         drop(published);
         assert_eq!(fs::read_dir(&folder)?.count(), 0);
@@ -308,7 +312,7 @@ mod tests {
             let fault = publish(&place, &secret(1), 701).map(|_| ()).map_err(|it| it.to_string());
             assert!(fault.as_ref().is_err_and(|it| it.contains(wanted)), "{fault:?}");
         };
-        // A folder that others can write to.
+        // A folder that other users can write to.
         fs::create_dir(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777))?;
         refused("can be accessed by other users (mode 777)");
@@ -319,7 +323,7 @@ mod tests {
         symlink(&elsewhere, &folder)?;
         refused("is not a directory");
         fs::remove_file(&folder)?;
-        // A file that others can read, and a link in its place.
+        // A file that other users can read, and a symbolic link with its name.
         fs::create_dir(&folder)?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o700))?;
         let file = folder.join(&place.name);

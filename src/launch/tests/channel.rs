@@ -1,4 +1,4 @@
-//! Channels between ranks that are threads.
+//! Tests of channels between ranks that are threads.
 
 use std::{
     io::Write,
@@ -78,7 +78,8 @@ fn ranks_gather_in_order() {
 #[test]
 fn rank_0_gathers_parts_of_any_size() {
     let seen = job("large", 3, QUICK, |it| {
-        // Of several pieces, of one, and of a piece to the byte; the others go on to what comes next at once.
+        // Contributions of several pieces, of less than one, and of exactly one. The other ranks continue
+        // with the next call at once.
         let size = |rank: usize, round: u8| [5, 10 << 20, 1 << 20][(rank + usize::from(round)) % 3];
         let mine = |round: u8| vec![it.rank as u8 + round; size(it.rank, round)];
         let sizes = |round: u8| [0, 1, 2].map(|rank| size(rank, round));
@@ -176,7 +177,7 @@ fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Resu
     })
 }
 
-/// A rank that holds the secret and does not do as it should: what rank 0 says of it.
+/// Runs a rank that has the secret and sends `send`. Returns the fault that rank 0 reports.
 fn faulty(name: &str, send: impl Fn(&mut dyn FnMut(&Message) -> bool) + Sync) -> Option<LaunchError> {
     let address = rendezvous::address(&place(name, 0, 2), |_| None).ok()?;
     thread::scope(|scope| {
@@ -202,11 +203,13 @@ fn a_flood_of_pieces_ends_the_job_and_not_the_memory() {
     let part =
         Message::Contribution { operation: Operation::Gather, more: true, bytes: vec![0; MAX_CONTENT] };
     let fault = faulty("flood", |send| while send(&part) {});
-    let wanted = LaunchError::Protocol { rank: 1, fault: "more pieces than it may send".to_owned() };
+    let wanted =
+        LaunchError::Protocol { rank: 1, fault: "sent more pieces than its credits allow".to_owned() };
     assert_eq!(fault, Some(wanted));
 }
 
-/// Somebody in between changes or repeats bytes: no rank, and no bug of ours, is to blame.
+/// If a process in between changes or repeats bytes, no rank is reported as faulty, and the failure is not
+/// reported as a bug.
 #[test]
 fn a_connection_that_is_not_intact_is_named() -> Result<(), LaunchError> {
     let address = rendezvous::address(&place("altered", 0, 2), |_| None)?;
@@ -239,7 +242,7 @@ fn what_only_rank_0_says_is_refused_from_others() {
     for message in [Message::Welcome, Message::Join, Message::Credit, verdict] {
         let fault = faulty("role", |send| assert!(send(&message)));
         let wanted =
-            LaunchError::Protocol { rank: 1, fault: "a message that it may not send now".to_owned() };
+            LaunchError::Protocol { rank: 1, fault: "sent a message that is not allowed now".to_owned() };
         assert_eq!(fault, Some(wanted), "{message:?}");
     }
 }
@@ -253,13 +256,14 @@ fn a_rank_that_gives_too_much_or_something_else_is_named() {
             it.barrier().err()
         }
     });
-    let fault = LaunchError::Protocol { rank: 1, fault: "more bytes than it may give".to_owned() };
+    let fault = LaunchError::Protocol { rank: 1, fault: "sent more bytes than expected".to_owned() };
     assert_eq!(seen, Ok(vec![Some(fault); 2]));
     let seen = job("operations", 2, QUICK, |it| match it.rank {
         0 => it.gather(Vec::new(), &[0, 0]).err(),
         _ => it.barrier().err(),
     });
-    let fault = LaunchError::Protocol { rank: 1, fault: "another operation than rank 0's".to_owned() };
+    let fault =
+        LaunchError::Protocol { rank: 1, fault: "takes part in another collective than rank 0".to_owned() };
     assert_eq!(seen, Ok(vec![Some(fault); 2]));
 }
 

@@ -1,4 +1,4 @@
-//! What several ranks do together.
+//! Tests of several ranks together.
 
 mod channel;
 mod report;

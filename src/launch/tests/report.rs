@@ -1,4 +1,4 @@
-//! Reports on made-up records.
+//! Tests of reports on constructed progress records.
 
 use crate::{
     exit::Exit,
@@ -10,20 +10,21 @@ use crate::{
     plan::{InstKind, Plan, tests::plans_of},
 };
 
-/// A loop of all-reduces on four ranks, each with a stream of its own.
+/// A loop of all-reduces on four ranks, with a stream on each.
 const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");
 
 fn plans() -> Vec<Plan> {
     plans_of(PROGRAM, 4)
 }
 
-/// The `which`th instruction of a kind.
+/// Returns the index of the `which`-th instruction, from 0, for which `wanted` holds.
 fn at(plan: &Plan, which: usize, wanted: impl Fn(&InstKind) -> bool) -> u32 {
     let mut found = (0..plan.code.len()).filter(|it| wanted(&plan.code[*it].kind));
     found.nth(which).unwrap_or_default() as u32
 }
 
-/// A rank that has issued everything before `issued`; its streams have come to `stream`, its communications to `queue`.
+/// Returns the record of a rank that has issued everything before `issued`, with its streams at `stream` and
+/// its communicators at `queue`.
 fn record(plan: &Plan, issued: u32, stream: u32, queue: u32) -> Option<Vec<u8>> {
     let (streams, queues) = (vec![stream; plan.streams.len()], vec![queue; plan.communicators.len()]);
     let run = Some(PlanProgress { issued, streams, queues, ..PlanProgress::default() });
@@ -54,13 +55,13 @@ fn who_never_issued_is_the_cause() {
     let second = at(&plans[0], 1, collective);
     let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
     let mut records: Vec<_> = plans.iter().map(|it| record(it, it.code.len() as u32, wait, second)).collect();
-    // Rank 2's host hangs one instruction earlier.
+    // The host of rank 2 hangs one instruction earlier.
     records[2] = record(&plans[2], second - 1, second - 1, second - 1);
     let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
         "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=1): it is at line 7, i8=1; ranks 0 1 3 wait in it\n\
-         no rank got any further for 60 s\n\
+         no rank made progress for 60 s\n\
          ranks 0 1 3: at the end; main waits at line 11, i8=1 for Communication 3 (Allreduce, line 10, i8=1); Communication 3 (Allreduce, line 10, i8=1) \
          waits for rank 2\n\
          rank 2: at line 7, i8=1"
@@ -74,21 +75,21 @@ fn who_has_not_reached_it_is_the_cause() {
     let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
     let all = plans[0].code.len() as u32;
     let mut records: Vec<_> = plans.iter().map(|it| record(it, all, wait, second)).collect();
-    // Rank 1 has issued all, and its stream runs a sum that does not end.
+    // Rank 1 has issued everything, and its stream runs an addition that does not end.
     let sum = at(&plans[1], 0, |it| matches!(it, InstKind::Map { .. }));
     records[1] = record(&plans[1], all, sum, second);
     let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
     assert_eq!(
         text,
         "rank 1 has not reached Communication 3 (Allreduce, line 10, i8=1): at the end; main runs line 7, i8=0; ranks 0 2 3 wait in it\n\
-         no rank got any further for 60 s\n\
+         no rank made progress for 60 s\n\
          ranks 0 2 3: at the end; main waits at line 11, i8=1 for Communication 3 (Allreduce, line 10, i8=1); Communication 3 (Allreduce, line 10, i8=1) \
          waits for rank 1\n\
          rank 1: at the end; main runs line 7, i8=0"
     );
 }
 
-/// NCCL connects ranks in their first call: hosts stand in it, and no stream has come to it.
+/// NCCL connects the ranks in their first call: the hosts block in it, and no stream has reached it.
 #[test]
 fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
     let plans = plans();
@@ -100,13 +101,13 @@ fn hosts_that_connect_wait_for_the_one_that_does_not_come() {
     assert_eq!(
         text,
         "rank 3 has not issued Communication 3 (Allreduce, line 10, i8=0): it is done, rank 0 judges the outputs; ranks 0 1 2 wait in it\n\
-         no rank got any further for 60 s\n\
+         no rank made progress for 60 s\n\
          ranks 0 1 2: at Communication 3 (Allreduce, line 10, i8=0), waiting for rank 3\n\
          rank 3: done, rank 0 judges the outputs"
     );
 }
 
-/// Hosts run ahead of the device: one that is in a later run has been at the communication.
+/// A host that is in a later run has already issued the communication, since hosts run ahead of the device.
 #[test]
 fn a_host_that_is_ahead_is_waited_for_by_nobody() {
     let plans = plans();
@@ -120,7 +121,7 @@ fn a_host_that_is_ahead_is_waited_for_by_nobody() {
         text.lines().next().unwrap_or_default().to_owned()
     };
     let ahead = [record(3, first), record(5, 0), record(5, 0), record(5, 0)];
-    assert_eq!(told(ahead), "no rank got any further for 60 s");
+    assert_eq!(told(ahead), "no rank made progress for 60 s");
     let behind = [record(3, first), record(5, 0), record(2, first + 1), record(5, 0)];
     assert!(
         told(behind)
@@ -158,7 +159,7 @@ fn streams_that_do_not_tell_are_not_made_up() {
     let records = [record(all, 3), record(2, 3), record(all, 3), record(all, 3)];
     assert_eq!(
         job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans),
-        "no rank got any further for 60 s\n\
+        "no rank made progress for 60 s\n\
          ranks 0 2 3: at the end of run 7; the GPU has completed 3 runs\n\
          rank 1: at line 11, i8=0 of run 7; the GPU has completed 3 runs"
     );

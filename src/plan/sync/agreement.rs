@@ -1,8 +1,10 @@
-//! Checks that matched communications agree: the members of a collective on kind, root, element count and dtype, the two sides of
-//! a message on element count and dtype. Libraries do not check: they move what lies behind a buffer, or wait for ever.
+//! Checks that matched communications agree: the members of a collective on kind, root, element count and
+//! dtype, and the two sides of a message on element count and dtype. The libraries do not check this: they
+//! access whatever memory follows the buffer, or wait forever.
 //!
-//! Only the first fault of a group, or between two ranks, is reported, since those behind it may follow from it. A communication
-//! of which a part is missing is left to `stuck` and to the executors.
+//! Only the first error of each group, or of each pair of ranks, is reported, since later ones may be its
+//! consequences. Communications that lack a part are not checked here; `deadlock_detection` and the executors
+//! report them.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +22,13 @@ use crate::plan::{
     algorithm::chosen_algorithm,
 };
 
-/// Elements of a type.
+/// An element count and an element type.
 type Amount = (usize, DType);
 
-/// What is wrong, at an instruction.
+/// A disagreement, located at an instruction.
 struct Fault {
     at: InstRef,
-    /// The statement to show, an index into the rank's `Plan::origins`.
+    /// The statement to report, an index into the rank's `Plan::origins`.
     origin: u32,
     message: String,
     help: Option<&'static str>,
@@ -39,7 +41,7 @@ impl Fault {
     }
 }
 
-/// What one member posts.
+/// The part of one member in a collective.
 struct Post {
     at: InstRef,
     kind: CollectiveKind,
@@ -48,7 +50,7 @@ struct Post {
     output: Option<Amount>,
 }
 
-/// Faults, each with the rank whose program it is about.
+/// Returns the disagreements between ranks, each with the rank whose program it is located in.
 pub(in crate::plan) fn agreement(
     programs: &[&Program],
     plans: &[Plan],
@@ -60,7 +62,7 @@ pub(in crate::plan) fn agreement(
         let (rank, plan) = (it.at.rank, &plans[it.at.rank]);
         let stmt = plan.origins[it.origin as usize].stmt;
         let span = stmt.map_or(programs[rank].spans.header, |stmt| programs[rank].stmt_span(stmt));
-        let label = format!("rank {rank}: does not agree with the other ranks");
+        let label = format!("rank {rank} does not agree with the other ranks");
         let fault = Diagnostic::new(Code::Disagreement, span, it.message, label);
         (rank, if let Some(help) = it.help { fault.help(help) } else { fault })
     };
@@ -71,14 +73,14 @@ fn amount(plan: &Plan, view: &View) -> Amount {
     (view.len(), plan.buffers[view.buffer as usize].dtype)
 }
 
-/// `1024 x bf16`.
+/// Formats an element count and type: `1024 x bf16`.
 fn amount_text((len, dtype): Amount) -> String {
     format!("{len} x {}", dtype.short_name())
 }
 
 // ---- collectives
 
-/// The first fault of each communicator.
+/// Returns the first error of each group.
 fn collective_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for comm in &matched.comms {
@@ -103,7 +105,7 @@ fn in_team_order(comm: &MatchedComm) -> Vec<InstRef> {
     parts.into_iter().map(|it| it.inst_ref).collect()
 }
 
-/// What a member posts; `None`: a resharding operator.
+/// Returns the part that an instruction posts; `None` for a resharding operator.
 fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
     let plan = &plans[at.rank];
     let SyncEffect::Post(Communication::Collective(it)) = plan.code[at.inst].kind.effect() else {
@@ -113,7 +115,8 @@ fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
     Some(Post { at, kind: it.kind, algo: it.algo, input, output })
 }
 
-/// What does not agree in one collective of all members, in team order: `name` is what messages call it.
+/// Returns the first disagreement in a collective. `members` are the parts of all members, in team order;
+/// `name` is the name of the collective in messages.
 fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
     let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, report_text::describe(plans, it.at));
     let lead = members.first()?;
@@ -124,7 +127,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         return Some(Fault::new(plans, it.at, message));
     }
     let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
-    // Members that name none and get the same agree.
+    // Members without `algo=` agree if the same algorithm is selected for them.
     let algorithm = |it: &Post| {
         let bytes = it.input.map_or(0, |(len, dtype)| len * dtype.size());
         chosen_algorithm(backend, it.kind, it.algo, (members.len(), bytes))
@@ -141,7 +144,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
     let (giver, given) = givers.next()?;
     let gives = |it: &Post, amount: Amount| {
         format!(
-            "rank {} gives {} in {}",
+            "rank {} contributes {} in {}",
             it.at.rank,
             amount_text(amount),
             report_text::describe(plans, it.at)
@@ -157,7 +160,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
     let (len, dtype) = given;
     let count = members.len();
     if lead.kind.splits_input() && !len.is_multiple_of(count) {
-        let message = format!("{name}: {}, which do not divide by {count} members", gives(giver, given));
+        let message = format!("{name}: {}, which is not divisible by {count} members", gives(giver, given));
         return Some(Fault::new(plans, giver.at, message));
     }
     let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
@@ -166,15 +169,15 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
     })?;
     let (what, output) = (report_text::describe(plans, it.at), amount_text(wanted));
     let message = format!(
-        "{name}: it delivers {} to rank {}, the output of {what} holds {output}",
+        "{name} delivers {} to rank {}, but the output of {what} holds {output}",
         amount_text(delivered),
         it.at.rank
     );
     Some(Fault::new(plans, it.at, message))
 }
 
-/// A member of a permutation has to receive from the member that sends to it. A dump contains its own rank's peers as literals, so
-/// one rank's dump that all ranks run is the usual cause.
+/// Checks that each member of a permutation receives from the member that sends to it. The usual cause of an
+/// error is that all ranks run the dump of one rank, which contains that rank's peers as literals.
 fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> {
     let (me, from) = members.iter().enumerate().find_map(|(me, it)| {
         let CollectiveKind::Permute { recv_peer, .. } = it.kind else { return None };
@@ -183,7 +186,7 @@ fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> 
     })?;
     let (it, giver) = (&members[me], members[from].at.rank);
     let message = format!(
-        "{name}: rank {} receives from rank {giver} in {}, rank {giver} sends to another rank",
+        "{name}: rank {} receives from rank {giver} in {}, but rank {giver} sends to another rank",
         it.at.rank,
         report_text::describe(plans, it.at)
     );
@@ -203,7 +206,7 @@ struct PostedOp<'a> {
     view: &'a View,
 }
 
-/// The first fault between each two ranks.
+/// Returns the first error of each pair of ranks.
 fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for (number, comm) in (0..).zip(&matched.comms) {
@@ -223,7 +226,7 @@ fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
     faults.into_values().collect()
 }
 
-/// What the two sides of a message do not agree on.
+/// Returns a description of what the two sides of a message do not agree on.
 fn disagreement(plans: &[Plan], send: &PostedOp<'_>, recv: &PostedOp<'_>) -> Option<String> {
     let plan = |it: &PostedOp<'_>| &plans[it.at.rank];
     let [given, wanted] = [send, recv].map(|it| amount(plan(it), it.view));
@@ -231,20 +234,24 @@ fn disagreement(plans: &[Plan], send: &PostedOp<'_>, recv: &PostedOp<'_>) -> Opt
     let [here, there] = [send, recv].map(|it| plan(it).describe_origin(it.origin));
     if given != wanted {
         let (given, wanted) = (amount_text(given), amount_text(wanted));
-        return Some(format!("rank {from} sends {given} in {here}, rank {to} receives {wanted} in {there}"));
+        return Some(format!(
+            "rank {from} sends {given} in {here}, but rank {to} receives {wanted} in {there}"
+        ));
     }
     let (mine, theirs) = (send.protocol?, recv.protocol?);
     if mine != theirs {
         let sides = format!("rank {from} sends by protocol {mine} in {here}");
-        return Some(format!("{sides}, rank {to} receives by {theirs} in {there}"));
+        return Some(format!("{sides}, but rank {to} receives by {theirs} in {there}"));
     }
     send.view.in_common_shape(recv.view).is_none().then(|| {
         let (mine, theirs) = (&send.view.shape, &recv.view.shape);
-        format!("rank {from} sends shape {mine:?} in {here}, rank {to} receives shape {theirs:?} in {there}")
+        format!(
+            "rank {from} sends shape {mine:?} in {here}, but rank {to} receives shape {theirs:?} in {there}"
+        )
     })
 }
 
-/// A side of a message.
+/// Returns the side of a message that an instruction posts.
 fn posted_op<'a>(
     plans: &'a [Plan],
     matched: &CommMatching,

@@ -1,9 +1,10 @@
-//! Whether all ranks use their NCCL communicators in one order.
+//! Checks that all ranks use their NCCL communicators in the same order.
 //!
-//! NCCL's kernels wait for each other while they occupy a GPU, and a GPU may not run those of two communicators at the same time. So
-//! operations on different communicators have to be submitted in the same order on all ranks (NCCL User Guide, "Using multiple NCCL
-//! communicators concurrently"). Where the orders of two or more ranks contradict each other, each may wait in one kernel for another that
-//! does not get its turn.
+//! NCCL kernels wait for each other while they occupy a GPU, and a GPU may not run kernels of two
+//! communicators at the same time. Operations on different communicators must therefore be submitted in the
+//! same order on all ranks (NCCL User Guide, "Using multiple NCCL communicators concurrently"). If the orders
+//! of two or more ranks contradict each other, each rank may wait in one kernel for another kernel that
+//! cannot start.
 
 use std::collections::BTreeSet;
 
@@ -15,30 +16,31 @@ use super::{
 };
 use crate::plan::{Backend, Plan};
 
-/// A rank uses one communication before another.
+/// The order of two communications on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommOrderEdge {
-    /// The one that comes first.
+    /// The earlier communication.
     pub first: InstRef,
-    /// The one that comes later, on the same rank.
+    /// The later communication, on the same rank.
     pub second: InstRef,
 }
 
-/// Orders of ranks that contradict each other: each rank's second communication is the next rank's first.
+/// A cycle of contradicting orders: each rank's second communication is the next rank's first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommOrderCycle(pub Vec<CommOrderEdge>);
 
-/// Most pairs of posts that are compared.
+/// The maximum number of pairs of posts that are compared.
 const MAX_PAIRS: usize = 1 << 28;
 
-/// So many communications that their order was not looked at.
+/// The program has too many communications to compare their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyComms;
 
-/// The orders of ranks that contradict each other, if there are some. The plans do not deadlock by themselves.
+/// Returns a cycle in the order in which ranks use their communicators, if there is one. The plans must be
+/// free of other deadlocks.
 ///
 /// # Errors
-/// More communications than can be compared.
+/// There are too many communications to compare.
 pub fn comm_order_cycle(
     plans: &[Plan],
     matched: &CommMatching,
@@ -57,7 +59,7 @@ pub fn comm_order_cycle(
     Ok(find_cycle(plans, matched, posts))
 }
 
-/// A cycle in the order in which ranks use communications.
+/// Returns a cycle in the order in which ranks use communications.
 fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle> {
     let group = joint_transfers(matched, &posts);
     let mut begun: FxHashMap<InstRef, Option<Occurrence>> =
@@ -69,7 +71,7 @@ fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) 
     });
     walked.ok()?;
     let node = |at: InstRef| group[matched.comms_of(at)[0] as usize];
-    // By node: the nodes that a rank uses directly before it, and where.
+    // By node: its direct predecessors on each rank, with the pair of instructions.
     let mut before: FxHashMap<CommNo, Vec<(CommNo, CommOrderEdge)>> = FxHashMap::default();
     let mut count: FxHashMap<CommNo, usize> = FxHashMap::default();
     let mut after: FxHashMap<CommNo, Vec<CommNo>> = FxHashMap::default();
@@ -85,7 +87,7 @@ fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) 
             }
         }
     }
-    // What nothing left has to come before is not on a cycle.
+    // Nodes without remaining predecessors are not on a cycle. They are removed until none is left.
     let mut free: Vec<CommNo> = count.iter().filter(|it| *it.1 == 0).map(|it| *it.0).collect();
     while let Some(it) = free.pop() {
         count.remove(&it);
@@ -98,7 +100,7 @@ fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) 
             }
         }
     }
-    // From what is left, one goes back until one comes again.
+    // Every remaining node has a remaining predecessor, so following predecessors leads to a cycle.
     let mut at = *count.keys().min()?;
     let mut path: Vec<(CommNo, CommOrderEdge)> = Vec::new();
     loop {
@@ -113,9 +115,9 @@ fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) 
     }
 }
 
-/// Steps of one rank that follow each other become one.
+/// Merges consecutive edges of the same rank into one.
 fn merge_edges_of_rank(cycle: &mut Vec<CommOrderEdge>) {
-    // A cycle may begin in the middle of a rank.
+    // The cycle may start in the middle of a rank's edges.
     if let Some(at) = (1..cycle.len()).find(|at| cycle[at - 1].first.rank != cycle[*at].first.rank) {
         cycle.rotate_left(at);
     }
@@ -128,7 +130,7 @@ fn merge_edges_of_rank(cycle: &mut Vec<CommOrderEdge>) {
     });
 }
 
-/// By rank: its posts to NCCL, in the order of issue.
+/// Returns, by rank, the instructions that post to NCCL, in issue order.
 fn nccl_posts(plans: &[Plan], matched: &CommMatching) -> Vec<Vec<InstRef>> {
     let of = |plan: &Plan| {
         let all = (0..plan.code.len()).map(|inst| InstRef { rank: plan.rank, inst });
@@ -146,7 +148,8 @@ fn communicator(plans: &[Plan], at: InstRef) -> Option<u32> {
     plans[at.rank].code[at.inst].kind.communication().map(|it| it.communicator())
 }
 
-/// Posts of a rank in the order in which they may begin: that of issue, but for those that end before an earlier one begins.
+/// Sorts the posts of a rank by the order in which they may begin: the issue order, except that a post that
+/// ends before an earlier one begins comes first.
 fn in_order_of_start(
     posts: Vec<InstRef>,
     begun: &mut FxHashMap<InstRef, Option<Occurrence>>,
@@ -160,7 +163,8 @@ fn in_order_of_start(
     sorted.into_iter().map(|it| it.0).collect()
 }
 
-/// By communication: one that stands for all that run together, since one transfer holds sides of them.
+/// Returns, by communication, a representative of all communications that run together with it. Messages run
+/// together if one transfer contains their sends or receives.
 fn joint_transfers(matched: &CommMatching, posts: &[Vec<InstRef>]) -> Vec<CommNo> {
     let mut parent: Vec<CommNo> = (0..matched.comms.len() as CommNo).collect();
     fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {

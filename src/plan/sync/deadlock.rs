@@ -1,4 +1,4 @@
-//! A deadlock as reports show it: the cause, and what every stuck rank waits for.
+//! The report of a deadlock: its cause, and what every blocked rank waits for.
 
 use std::fmt;
 
@@ -7,93 +7,94 @@ use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 use super::InstRef;
 use crate::plan::Plan;
 
-/// Nothing may happen and not all is done. Displays as the whole report.
+/// A state in which no actor can continue although instructions remain. `Display` prints the full report.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deadlock {
-    /// Why.
+    /// The cause.
     pub cause: Cause,
-    /// What stuck ranks wait for, by rank; waits that others of the same rank explain are left out.
+    /// The waits of blocked ranks, by rank. Waits that follow from others of the same rank are omitted.
     pub waits: Vec<BlockedWait>,
-    /// Communications that ranks do not post, and that others wait for.
+    /// The communications that ranks do not post and others wait for.
     pub skips: Vec<MissingPost>,
 }
 
-/// The root of a deadlock.
+/// The cause of a deadlock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cause {
     /// Ranks wait for each other.
     Cycle {
-        /// Each waits for the next, the last for the first.
+        /// Each rank waits for the next, and the last for the first.
         ranks: Vec<usize>,
         /// The instructions in which a rank waits for the next one: rank and statement.
         steps: Vec<(usize, String)>,
-        /// What these have in common.
+        /// The pattern, if all instructions of the cycle are transfers in the same direction.
         head_to_head: Option<HeadToHead>,
     },
-    /// Nobody will ever do what a head waits for.
+    /// A wait that no rank will ever satisfy.
     NeverSatisfied {
-        /// Who waits, an index into `Deadlock::waits`.
+        /// The wait, an index into `Deadlock::waits`.
         wait: usize,
-        /// What is never done: `rank 1 never receives what rank 0 sends in P2PCommunication 3 (send, line 9)`.
+        /// The event that never happens:
+        /// `rank 1 never receives what rank 0 sends in P2PCommunication 3 (send, line 9)`.
         what: String,
-        /// How many of their kind both ranks post.
+        /// The numbers of matching operations that both ranks post, if they explain the cause.
         counts: Option<String>,
     },
 }
 
-/// Transfers that face each other.
+/// A cycle of transfers in the same direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadToHead {
     /// Every rank sends before it receives.
     Sends,
     /// Every rank receives before it sends.
     Receives,
-    /// As `Sends`, by the CUDA backend's protocol put.
+    /// Like `Sends`, with the CUDA backend's put protocol.
     Puts,
-    /// As `Receives`, by the CUDA backend's protocol get.
+    /// Like `Receives`, with the CUDA backend's get protocol.
     Gets,
 }
 
-/// A blocked host, stream or communicator's queue.
+/// The wait of a blocked host, stream or communicator queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BlockedWait {
-    /// The instruction that cannot run.
+    /// The blocked instruction.
     pub inst_ref: InstRef,
-    /// Its line; 0 for the end of the program.
+    /// The line of the instruction; 0 for the end of the program.
     pub line: u32,
-    /// The values of the loops around it: `streamIdx=1`; empty outside of loops.
+    /// The indices of the enclosing loops, `streamIdx=1`; empty outside loops.
     pub iteration: String,
-    /// Its line and iteration, and what it is on: `line 19, streamIdx=1, on stream 1`.
+    /// The line, the iteration, and the stream or queue: `line 19, streamIdx=1, on stream 1`.
     pub location: String,
-    /// What it waits for: `in Allgather for rank 1`.
+    /// What the instruction waits for: `for rank 1 to receive`.
     pub waits_for: String,
-    /// What those are doing that it waits for.
+    /// What the awaited ranks are doing instead.
     pub current_work: Vec<String>,
-    /// Whether all that it waits for would come if ranks posted what `Deadlock::skips` lists.
+    /// True if the instruction would not be blocked had the ranks posted what `Deadlock::skips` lists.
     pub follows_from_skips: bool,
 }
 
-/// Most ranks that are named as waiting for one communication.
+/// The maximum number of ranks that are listed as waiting for one communication.
 const MAX_WAITING: usize = 16;
 
-/// Most lines about who waits for whom.
+/// The maximum number of lines about waits.
 const MAX_WAITS: usize = 16;
 
-/// Most ranks of a cycle that the first line names.
+/// The maximum number of ranks of a cycle in the first line.
 const MAX_CYCLE: usize = 16;
 
-/// A communication that a rank does not post, and that others wait for.
+/// A communication that a rank does not post and others wait for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissingPost {
     /// The rank.
     pub rank: usize,
     /// The statement.
     pub stmt: StmtId,
-    /// What it does not do: `never posts P2PCommunication 38 (send, line 21)`.
+    /// What the rank does not do: `never posts P2PCommunication 38 (send, line 21)`.
     pub what: String,
-    /// Why not: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
+    /// The reason: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
     pub reason: String,
-    /// Who waits for it, indices into `Deadlock::waits`.
+    /// The waits for it, as indices into `Deadlock::waits`.
     pub waits: Vec<usize>,
 }
 
@@ -128,7 +129,7 @@ impl fmt::Display for Deadlock {
 }
 
 impl Deadlock {
-    /// The cause in a line.
+    /// Returns the cause in one line.
     pub fn headline(&self) -> String {
         let (ranks, steps, facing) = match &self.cause {
             Cause::NeverSatisfied { what, .. } => return what.clone(),
@@ -156,7 +157,8 @@ impl Deadlock {
         }
     }
 
-    /// The statement to look at: the one that a rank does not post, or the first in which one waits.
+    /// Returns the statement to report: one that a rank does not post, or else the first in which a rank
+    /// waits.
     pub fn stmt(&self, plans: &[Plan]) -> Option<StmtId> {
         let wait = match &self.cause {
             Cause::Cycle { ranks, .. } => self.waits.iter().position(|it| ranks.contains(&it.inst_ref.rank)),
@@ -170,7 +172,7 @@ impl Deadlock {
         plan.origins[plan.code.get(at.inst)?.origin as usize].stmt
     }
 
-    /// The rank and the line of `stmt`.
+    /// Returns the rank and the line of the statement that `stmt` returns.
     pub fn line(&self, plans: &[Plan]) -> Option<(usize, u32)> {
         let stmt = self.stmt(plans)?;
         let skips = self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank);
@@ -180,13 +182,13 @@ impl Deadlock {
         Some((rank, plan.comm_names.line(stmt).or(origin)?))
     }
 
-    /// The deadlock at a place of a text; `message` is the cause as it is to be worded.
+    /// Returns a diagnostic at `span`. `message` turns the first line of the report into the message.
     pub fn diagnostic(&self, code: Code, span: Span, message: impl FnOnce(&str) -> String) -> Diagnostic {
         let text = self.to_string();
         let mut lines = text.lines();
         let message = message(lines.next().unwrap_or_default());
         let label =
-            if self.skips.is_empty() { "a rank waits here for ever" } else { "a rank does not post this" };
+            if self.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
         let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
         let mut it = Diagnostic::new(code, span, message, label);
         if !notes.is_empty() {
@@ -195,7 +197,7 @@ impl Deadlock {
         if let Some(help) = self.help() { it.help(help) } else { it }
     }
 
-    /// What may help.
+    /// Returns a suggestion for fixing the program.
     pub fn help(&self) -> Option<&'static str> {
         let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };
         facing.map(|it| match it {
@@ -214,7 +216,7 @@ impl Deadlock {
         })
     }
 
-    /// `at line 22: rank 0 (streamIdx=3), 1 (streamIdx=2)`.
+    /// Formats waits by line: `at line 22: ranks 0 (streamIdx=3), 1 (streamIdx=2)`.
     fn waiting(&self, waits: &[usize]) -> String {
         let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
         for it in waits.iter().filter_map(|at| self.waits.get(*at)) {
@@ -240,7 +242,7 @@ impl Deadlock {
     }
 }
 
-/// `0 → 1 → 0`
+/// Formats a cycle: `0 → 1 → 0`.
 fn cycle_text(ranks: &[usize]) -> String {
     let mut steps: Vec<String> = ranks.iter().take(MAX_CYCLE).map(ToString::to_string).collect();
     if ranks.len() > MAX_CYCLE {
@@ -251,7 +253,7 @@ fn cycle_text(ranks: &[usize]) -> String {
 }
 
 impl BlockedWait {
-    /// All but the rank.
+    /// Formats the wait without its rank.
     fn text(&self) -> String {
         let mut text = format!("{}: waits {}", self.location, self.waits_for);
         for it in &self.current_work {
@@ -268,7 +270,8 @@ impl fmt::Display for BlockedWait {
     }
 }
 
-/// A line for each text, `ranks 1 2 3: text`, with all ranks that have it, in the order of the first of them.
+/// Merges equal texts of several ranks into one line each, `ranks 1 2 3: text`. Lines are in the order of
+/// their first rank.
 pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String> {
     let mut lines: Vec<(Vec<usize>, String)> = Vec::new();
     for (rank, text) in texts {
@@ -280,7 +283,7 @@ pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String
     lines.into_iter().map(|(ranks, text)| format!("{}: {text}", ranks_text(&ranks))).collect()
 }
 
-/// `rank 1`, `ranks 1 2 3`.
+/// Formats ranks: `rank 1`, `ranks 1 2 3`.
 pub fn ranks_text(ranks: &[usize]) -> String {
     let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
     format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))

@@ -1,7 +1,8 @@
-//! Whether the plans of all ranks deadlock, told without running them.
+//! Decides whether the plans of all ranks deadlock, without executing them.
 //!
-//! What an actor waits for only ever becomes true, and no two actors compete for anything: whatever the order in which actors go
-//! on, they come to the same last state. So one order decides: every actor goes on as far as it can.
+//! A condition that an actor waits for stays true once it is true, and actors do not compete for resources.
+//! All schedules therefore end in the same state, and one schedule decides: every actor runs as far as it
+//! can.
 
 use rustc_hash::FxHashMap;
 
@@ -11,9 +12,9 @@ use super::{
 };
 use crate::plan::{Plan, SyncEffect};
 
-/// The state in which all ranks are stuck; `None`: all plans come to their ends.
+/// Returns the state in which the ranks deadlock; `None` if all plans run to completion.
 ///
-/// Time and memory grow with the number of instructions and of parts of communications.
+/// Time and memory are proportional to the number of instructions and of parts of communications.
 pub fn deadlocked_state(plans: &[Plan], matched: &CommMatching) -> Option<WorldState> {
     let mut world = World::of(plans, matched);
     let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
@@ -24,7 +25,7 @@ pub fn deadlocked_state(plans: &[Plan], matched: &CommMatching) -> Option<WorldS
     (!done).then(|| world.state())
 }
 
-/// A host, a stream or a queue: the instructions that it goes through, by index in the rank's code.
+/// A host, a stream or a queue, with the instructions that it executes, as indices into the rank's code.
 struct Actor {
     rank: usize,
     role: ActorRole,
@@ -41,18 +42,18 @@ enum ActorRole {
     Queue,
 }
 
-/// What an actor waits for.
+/// A condition that an actor waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum WaitCondition {
     /// The host has issued an instruction.
     Issued(InstRef),
-    /// The stream has run or posted an instruction.
+    /// The stream has executed or posted an instruction.
     Posted(InstRef),
     /// The queue has completed a communication.
     Complete(InstRef),
-    /// All parts of a communication are there.
+    /// All parts of a communication have arrived.
     Comm(CommNo),
-    /// What no instruction ever does.
+    /// A condition that no instruction ever satisfies.
     Never,
 }
 
@@ -60,9 +61,9 @@ struct World<'a> {
     plans: &'a [Plan],
     matched: &'a CommMatching,
     actors: Vec<Actor>,
-    /// The first actor of each rank: its host, before its streams and its queues, one a communicator.
+    /// By rank: its first actor, the host. Its streams follow, and then one queue for each communicator.
     first: Vec<usize>,
-    /// By communication: the parts that are there, and those that have to be.
+    /// By communication: the number of parts that have arrived, and the number of parts that it needs.
     arrived: Vec<(u32, u32)>,
     waiters: FxHashMap<WaitCondition, Vec<usize>>,
 }
@@ -108,13 +109,13 @@ impl<'a> World<'a> {
         world
     }
 
-    /// The actor of a communicator's queue.
+    /// Returns the actor of a communicator's queue.
     fn queue_of(&self, plan: &Plan, communicator: u32) -> usize {
         let number = self.matched.queue_of(plan.rank, communicator).unwrap_or(communicator);
         self.first[plan.rank] + 1 + plan.streams.len() + number as usize
     }
 
-    /// Lets an actor go on as far as it can.
+    /// Runs an actor as far as it can.
     fn run(&mut self, actor: usize, ready: &mut Vec<usize>) {
         while let Some(inst) = self.actors[actor].items.get(self.actors[actor].next) {
             let at = InstRef { rank: self.actors[actor].rank, inst: *inst as usize };
@@ -140,14 +141,14 @@ impl<'a> World<'a> {
         ready.extend(self.waiters.remove(&event).into_iter().flatten());
     }
 
-    /// What an actor waits for before it is past an instruction; `None`: nothing. Its parts in communications are there from
-    /// now on, if nothing keeps the actor from beginning.
+    /// Returns the condition that an actor waits for before it can pass an instruction; `None` if there is
+    /// none. If the actor can begin the instruction, this registers its parts in communications as arrived.
     fn wait_condition(&mut self, actor: usize, at: InstRef, ready: &mut Vec<usize>) -> Option<WaitCondition> {
         let host = self.first[at.rank];
         let plan = &self.plans[at.rank];
         let inst = &plan.code[at.inst];
         let role = self.actors[actor].role;
-        // The instruction has to be issued, and posted, first.
+        // An instruction must be issued and posted before it runs.
         if role != ActorRole::Host && self.actors[host].next <= at.inst {
             return Some(WaitCondition::Issued(at));
         }
@@ -186,13 +187,14 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An instruction arrives at its communications, once, and waits for those that it does not only signal.
+    /// Registers the arrival of an instruction at its communications, once, and returns the first incomplete
+    /// one that it waits for. Setting a signal does not wait.
     fn arrive(&mut self, actor: usize, at: InstRef, ready: &mut Vec<usize>) -> Option<WaitCondition> {
         let matched = self.matched;
         let comms = matched.comms_of(at);
         if !std::mem::replace(&mut self.actors[actor].arrived, true) {
             for number in comms {
-                // One side a time: a transfer holds both sides of a message to its own rank.
+                // Sides arrive one at a time: a transfer may contain both sides of a message to its own rank.
                 if self.role(*number, at) != Some(CommRole::WaitsForSignal) {
                     self.arrived[*number as usize].0 += 1;
                     if self.is_complete(*number) {
@@ -211,7 +213,7 @@ impl<'a> World<'a> {
         here >= expected
     }
 
-    /// What an instruction does for a flag; nothing to tell of other communications.
+    /// Returns the role of an instruction for a signal; `None` for other communications.
     fn role(&self, number: CommNo, at: InstRef) -> Option<CommRole> {
         let comm = self.matched.comm(number);
         match comm.key {
@@ -222,7 +224,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// How far everybody is.
+    /// Returns the positions of all ranks.
     fn state(&self) -> WorldState {
         let next =
             |it: &Actor, end: usize| it.items.get(it.next).map_or(end, |inst| (*inst as usize).min(end));

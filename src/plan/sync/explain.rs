@@ -1,6 +1,7 @@
-//! Why nobody goes on in a state: what every blocked actor waits for, and the cause.
+//! Explains a state in which all ranks are blocked: what every blocked actor waits for, and the cause.
 //!
-//! The chain from the first blocked head to what holds it up ends in a cycle, or in something that no rank will ever do.
+//! Following the waits from the first blocked head leads either to a cycle, or to a wait that no rank will
+//! ever satisfy.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,46 +14,47 @@ use super::{
 };
 use crate::plan::{Direction, Plan, SignalId, SignalKind};
 
-/// Most ranks of one wait whose doings are reported.
+/// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;
 
-/// Explains a state in which nothing may happen.
+/// Explains a state in which no actor can continue.
 pub fn explain(plans: &[Plan], matched: &CommMatching, state: &WorldState) -> Deadlock {
     Explainer::new(WaitGraph { plans, matched, state, hosts_connect: false }).deadlock()
 }
 
-/// A head that cannot run.
+/// A blocked head.
 struct Blocked {
-    /// Whose head it is.
+    /// The actor.
     actor: Actor,
     /// The instruction.
     at: InstRef,
-    /// What it waits for.
+    /// A description of what it waits for.
     what: String,
-    /// What has to run first.
+    /// The instructions that must execute first.
     blockers: Vec<Blocker>,
 }
 
-/// All heads that cannot run.
+/// The analysis of a blocked state.
 struct Explainer<'a> {
     graph: WaitGraph<'a>,
     heads: Vec<Blocked>,
-    /// By actor: its head in `heads`.
+    /// By actor: the index of its head in `heads`.
     head_of_actor: FxHashMap<Actor, usize>,
-    /// By head and need: the communication that a rank does not post, where one is known.
+    /// By head and blocker: the communication that a rank skips, if it is known.
     skipped: Vec<Vec<Option<SkippedPost>>>,
 }
 
-/// Heads that hold each other up.
+/// Heads that block each other.
 struct Chain<'a> {
-    /// A cycle, or the one head that waits for what will never be done.
+    /// The heads of a cycle, or the one head with a wait that is never satisfied.
     links: Vec<&'a Blocked>,
-    /// What will never be done.
+    /// The instruction that will never execute.
     never: Option<Blocker>,
 }
 
 impl Chain<'_> {
-    /// Whether a head has to be reported though others of its rank explain it: the chain never leaves the rank.
+    /// Returns whether a head must be reported although other heads of its rank explain it: the chain does
+    /// not leave the rank.
     fn blames(&self, actor: Actor) -> bool {
         let local = self.links.windows(2).all(|it| it[0].at.rank == it[1].at.rank);
         local && self.links.iter().any(|it| it.actor == actor)
@@ -64,24 +66,25 @@ impl<'a> Explainer<'a> {
         let mut heads = Vec::new();
         let mut of = FxHashMap::default();
         for actor in graph.actors() {
-            let (Some(inst), needs) = (graph.head(actor), graph.blockers(actor)) else { continue };
+            let (Some(inst), blockers) = (graph.head(actor), graph.blockers(actor)) else { continue };
             let at = InstRef { rank: actor.rank(), inst };
             of.insert(actor, heads.len());
-            let what = report_text::awaited_text(&graph, actor, at, &needs);
-            heads.push(Blocked { actor, at, what, blockers: needs });
+            let what = report_text::awaited_text(&graph, actor, at, &blockers);
+            heads.push(Blocked { actor, at, what, blockers });
         }
         let mut alignment = Alignment::new(graph.plans, graph.matched);
         let skipped = heads
             .iter()
-            .map(|it| it.blockers.iter().map(|need| alignment.skipped(it.at, need)).collect())
+            .map(|it| it.blockers.iter().map(|blocker| alignment.skipped(it.at, blocker)).collect())
             .collect();
         Self { graph, heads, head_of_actor: of, skipped }
     }
 
     fn deadlock(&self) -> Deadlock {
         let chain = self.chain();
-        let root =
-            |it: &Blocked| it.blockers.iter().any(|need| need.inst.is_none() || need.rank != it.at.rank);
+        let root = |it: &Blocked| {
+            it.blockers.iter().any(|blocker| blocker.inst.is_none() || blocker.rank != it.at.rank)
+        };
         let explained: FxHashSet<usize> =
             self.heads.iter().filter(|it| root(it)).map(|it| it.at.rank).collect();
         let reported: Vec<usize> = (0..self.heads.len())
@@ -92,16 +95,16 @@ impl<'a> Explainer<'a> {
             .collect();
         let skips = self.missing_posts(&reported);
         let cause = match (chain.never, chain.links.first()) {
-            (Some(need), Some(head)) => {
+            (Some(blocker), Some(head)) => {
                 let blamed = |it: &usize| chain.blames(self.heads[*it].actor);
                 let wait = reported.iter().position(blamed).unwrap_or_default();
                 let skip = skips.iter().find(|it| it.waits.contains(&wait));
                 let what = match skip {
                     Some(it) => format!("rank {} {}", it.rank, it.what),
-                    None => report_text::never_happens_text(&self.graph, head.at, &need),
+                    None => report_text::never_happens_text(&self.graph, head.at, &blocker),
                 };
                 let counts =
-                    if skip.is_some() { None } else { report_text::counts(&self.graph, head.at, &need) };
+                    if skip.is_some() { None } else { report_text::counts(&self.graph, head.at, &blocker) };
                 Cause::NeverSatisfied { wait, what, counts }
             }
             (None, _) | (_, None) => self.cycle(&chain),
@@ -113,19 +116,19 @@ impl<'a> Explainer<'a> {
         Deadlock { cause, waits: waits.collect(), skips }
     }
 
-    /// The head that holds up an instruction.
-    fn blocking_head(&self, need: Blocker) -> Option<usize> {
-        self.graph.blocking_actor(need).and_then(|it| self.head_of_actor.get(&it).copied())
+    /// Returns the head that blocks an instruction.
+    fn blocking_head(&self, blocker: Blocker) -> Option<usize> {
+        self.graph.blocking_actor(blocker).and_then(|it| self.head_of_actor.get(&it).copied())
     }
 
-    /// Follows the first head to the cause.
+    /// Follows the waits from the first head to the cause.
     fn chain(&self) -> Chain<'_> {
         let mut links: Vec<&Blocked> = self.heads.iter().take(1).collect();
         let mut position = FxHashMap::default();
         while let Some(it) = links.last().copied() {
             position.insert(it.actor, links.len() - 1);
-            if let Some(need) = it.blockers.iter().find(|it| it.inst.is_none()) {
-                return Chain { links: vec![it], never: Some(*need) };
+            if let Some(blocker) = it.blockers.iter().find(|it| it.inst.is_none()) {
+                return Chain { links: vec![it], never: Some(*blocker) };
             }
             let Some(next) = it.blockers.iter().find_map(|&it| self.blocking_head(it)) else { break };
             let next = &self.heads[next];
@@ -137,14 +140,14 @@ impl<'a> Explainer<'a> {
         Chain { links, never: None }
     }
 
-    /// The cause of a chain that is a cycle.
+    /// Returns the cause for a chain that is a cycle.
     fn cycle(&self, chain: &Chain<'_>) -> Cause {
         let mut ranks: Vec<usize> = chain.links.iter().map(|it| it.at.rank).collect();
         ranks.dedup();
         if ranks.len() > 1 && ranks.first() == ranks.last() {
             ranks.pop();
         }
-        // The heads that wait for another rank.
+        // Only heads that wait for another rank are reported.
         let next = |at: usize| chain.links[(at + 1) % chain.links.len()];
         let steps = (0..chain.links.len()).filter(|it| next(*it).at.rank != chain.links[*it].at.rank);
         let steps: Vec<&Blocked> = steps.map(|it| chain.links[it]).collect();
@@ -162,17 +165,17 @@ impl<'a> Explainer<'a> {
         Cause::Cycle { ranks, steps, head_to_head: facing }
     }
 
-    /// By head: whether it waits only for what ranks do not post, directly or through others.
+    /// Returns, by head, whether it waits only for skipped communications, directly or through other heads.
     fn heads_explained_by_skips(&self) -> Vec<bool> {
-        // What is left over has another need, or is part of a cycle.
+        // Heads that remain unmarked have another blocker, or are part of a cycle.
         let mut settled = vec![false; self.heads.len()];
         let mut changed = true;
         while changed {
             changed = false;
             for (at, it) in self.heads.iter().enumerate().filter(|it| !it.1.blockers.is_empty()) {
-                let holds = |(need, skipped): (&Blocker, &Option<SkippedPost>)| match need.inst {
+                let holds = |(blocker, skipped): (&Blocker, &Option<SkippedPost>)| match blocker.inst {
                     None => skipped.is_some(),
-                    Some(_) => self.blocking_head(*need).is_some_and(|it| settled[it]),
+                    Some(_) => self.blocking_head(*blocker).is_some_and(|it| settled[it]),
                 };
                 if !settled[at] && it.blockers.iter().zip(&self.skipped[at]).all(holds) {
                     settled[at] = true;
@@ -183,7 +186,8 @@ impl<'a> Explainer<'a> {
         settled
     }
 
-    /// What ranks do not post, each with its reason once.
+    /// Returns the skipped communications, with the reported heads that wait for them. Each combination of
+    /// rank, description and reason is listed once.
     fn missing_posts(&self, reported: &[usize]) -> Vec<MissingPost> {
         let mut found: Vec<MissingPost> = Vec::new();
         for (at, it) in reported.iter().enumerate() {
@@ -203,12 +207,12 @@ impl<'a> Explainer<'a> {
         found
     }
 
-    /// What is reported of a blocked head.
+    /// Returns the report of a blocked head.
     fn wait(&self, it: &Blocked) -> BlockedWait {
         let ranks = ranks_of(&it.blockers);
         let first = |&rank: &usize| it.blockers.iter().find(|it| it.rank == rank);
         let mut instead: Vec<String> =
-            ranks.iter().filter_map(first).filter_map(|need| self.current_work(it, *need)).collect();
+            ranks.iter().filter_map(first).filter_map(|blocker| self.current_work(it, *blocker)).collect();
         if instead.len() > MAX_CURRENT_WORK {
             instead.truncate(MAX_CURRENT_WORK);
             instead.push("…".to_owned());
@@ -226,9 +230,10 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// What a rank does that a head waits for; `None` for its own rank, whose waits are reported anyway.
-    fn current_work(&self, it: &Blocked, need: Blocker) -> Option<String> {
-        let rank = need.rank;
+    /// Returns what the awaited rank is doing; `None` if it is the head's own rank, whose waits are reported
+    /// separately.
+    fn current_work(&self, it: &Blocked, blocker: Blocker) -> Option<String> {
+        let rank = blocker.rank;
         if rank == it.at.rank {
             return None;
         }
@@ -236,8 +241,8 @@ impl<'a> Explainer<'a> {
             let inst = self.graph.plans.get(rank).and_then(|it| it.code.len().checked_sub(1));
             Blocker { rank, inst, part: None }
         };
-        let there = self.blocked_at_text(if need.inst.is_some() { need } else { last() });
-        match (need.inst, there) {
+        let there = self.blocked_at_text(if blocker.inst.is_some() { blocker } else { last() });
+        match (blocker.inst, there) {
             (Some(_), there) => there.map(|there| format!("rank {rank} is {there}")),
             (None, _) if self.is_finished(rank) => Some(format!("rank {rank} has finished")),
             (None, Some(there)) => Some(format!("rank {rank} never does, it is {there}")),
@@ -245,16 +250,16 @@ impl<'a> Explainer<'a> {
         }
     }
 
-    /// `at line 3, waiting for rank 2`: the head that holds up an instruction, past those that wait for others of the
-    /// same rank.
-    fn blocked_at_text(&self, mut need: Blocker) -> Option<String> {
-        let mut there = &self.heads[self.blocking_head(need)?];
+    /// Returns the location of the head that blocks an instruction, and what it waits for:
+    /// `at line 3, waiting for rank 2`. Skips heads that wait for others of the same rank.
+    fn blocked_at_text(&self, mut blocker: Blocker) -> Option<String> {
+        let mut there = &self.heads[self.blocking_head(blocker)?];
         for _ in 0..self.heads.len() {
             match there.blockers.first() {
-                Some(next) if next.rank == there.at.rank && next.inst.is_some() => need = *next,
+                Some(next) if next.rank == there.at.rank && next.inst.is_some() => blocker = *next,
                 Some(_) | None => break,
             }
-            match self.blocking_head(need) {
+            match self.blocking_head(blocker) {
                 Some(it) => there = &self.heads[it],
                 None => break,
             }
@@ -264,7 +269,7 @@ impl<'a> Explainer<'a> {
         Some(format!("at {}, waiting for {whom}", report_text::describe(self.graph.plans, there.at)))
     }
 
-    /// Whether a rank has nothing left to do.
+    /// Returns whether a rank has executed all its instructions.
     fn is_finished(&self, rank: usize) -> bool {
         self.heads.iter().all(|it| it.at.rank != rank)
     }

@@ -1,21 +1,24 @@
-//! What happens before what: the order of the instructions of all ranks, derived from the plans.
+//! The happens-before order of the instructions of all ranks, derived from the plans.
 //!
-//! `walk` visits all instructions of all ranks, each after everything that happens before it, with the clock that it begins with: how
-//! many instructions of every actor have ended by then. X happens before Y exactly where the clock of Y says that X has ended.
-//! These are vector clocks (Mattern 1989), one number for each *actor*: a stream of a rank, or a rank's queue of one communicator.
+//! `walk` visits all instructions of all ranks, each after all instructions that happen before it, with its
+//! clock: the number of instructions of every actor that have ended when it begins. X happens before Y if and
+//! only if the clock of Y counts X as ended. The clocks are vector clocks (Mattern 1989) with one component
+//! for each *actor*: a stream of a rank, or a rank's queue of one communicator.
 //!
-//! An order is claimed only where every executor gives it:
+//! The order contains only what every executor guarantees:
 //!
-//! * the instructions of an actor follow each other;
-//! * a queue waits for the posting stream as it is at the posting, `Wait` for the work, `Join` for the event that was
-//!   recorded before it, `Await` for the flag;
-//! * a communication ends after those have begun whose data it gets, and after nobody else: a broadcast's root waits for
-//!   no one, members of an allgather for all, and who gets nothing, or no elements, for no one. The simulator lets all
-//!   members meet; NCCL does not;
-//! * a `Reshard` ends after all of its team have begun: only the simulator has it;
-//! * `Exchange` and `Barrier` order hosts, whose streams run behind them: they give no order, and are not walked.
+//! * The instructions of an actor execute one after another.
+//! * A queue waits for the instructions that precede the post on the posting stream. `Wait` waits for the
+//!   work, `WaitEvent` for the event recorded before it, and `WaitSignal` for the signal.
+//! * A member's part of a communication ends after the parts whose data it receives have begun, and waits for
+//!   no others: the root of a broadcast waits for no member, members of an allgather wait for all, and a
+//!   member that receives no elements waits for none. The simulator lets all members meet, but NCCL does not.
+//! * A `Reshard` ends after all members of its team have begun. Only the simulator executes it.
+//! * `ShareMemHandles` and `Barrier` order hosts, and streams run behind their hosts. They add nothing to the
+//!   order and are not visited.
 //!
-//! Invariant: a flag is raised once a run (`Slot`); two that raise it would not be told apart.
+//! Invariant: each signal (`SignalId`) is set once in each run. The walk does not distinguish two
+//! instructions that set the same signal.
 
 use std::rc::Rc;
 
@@ -29,44 +32,46 @@ mod tests;
 
 pub use graph::{HappensBeforeGraph, Node};
 
-/// Most numbers that the clocks of all actors may hold together: 16,384 actors, 1 GiB. A clock has a number for each actor.
+/// The maximum number of entries in the clocks of all actors together: 16,384 actors, 1 GiB. Each clock has
+/// one entry for each actor.
 const MAX_CLOCK_ENTRIES: usize = 1 << 28;
 
-/// How far all actors have come, at least.
+/// A vector clock: a lower bound for the progress of every actor.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    /// By actor; that of `actor` is out of date.
+    /// By actor: the number of ended instructions. The entry of `actor` itself is out of date.
     known: Rc<Vec<u32>>,
     actor: u32,
     ended: u32,
 }
 
-/// An instruction, where it touches memory: on its stream, or on its communicator's queue.
+/// An execution of an instruction at the point where it accesses memory: on its stream, or on the queue of
+/// its communicator.
 #[derive(Clone, Debug)]
 pub struct Occurrence {
     /// The rank that executes it.
     pub rank: usize,
-    /// Its index in the rank's code.
+    /// Its index in `Plan::code`.
     pub inst: usize,
-    /// Who runs it.
+    /// The actor that executes it.
     pub actor: u32,
-    /// Which of the actor's instructions it is, from 1.
+    /// Its position among the actor's instructions, from 1.
     pub number: u32,
-    /// What has ended when it begins.
+    /// The instructions that have ended when it begins.
     pub clock: Clock,
 }
 
-/// Why there is no order.
+/// The reason why no order exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderError {
-    /// Some instructions wait for what never happens.
+    /// Some instructions wait for something that never happens.
     Deadlock,
-    /// So many actors that their clocks would be too large.
+    /// There are too many actors: their clocks would be too large.
     TooLarge,
 }
 
 impl Clock {
-    /// How many of an actor's instructions have ended.
+    /// Returns the number of ended instructions of an actor.
     pub fn ended(&self, actor: u32) -> u32 {
         match actor == self.actor {
             true => self.ended,
@@ -74,7 +79,7 @@ impl Clock {
         }
     }
 
-    /// Number of actors.
+    /// Returns the number of actors.
     pub fn actors(&self) -> usize {
         self.known.len()
     }
@@ -86,7 +91,7 @@ impl Clock {
         }
     }
 
-    /// Joins another clock to this one: the maximum for each actor.
+    /// Joins another clock into this one: takes the maximum for each actor.
     fn join(&mut self, other: &Self) {
         if !Rc::ptr_eq(&self.known, &other.known) {
             let (mut knows_more, mut knows_less) = (false, false);
@@ -95,7 +100,7 @@ impl Clock {
                 knows_less |= theirs < mine;
             }
             match (knows_more, knows_less) {
-                // The members of a collective end with equal clocks: they share one vector.
+                // The members of a collective end with equal clocks and share one vector.
                 (true, false) => self.known = Rc::clone(&other.known),
                 (true, true) => {
                     let known = Rc::make_mut(&mut self.known);
@@ -114,13 +119,14 @@ impl Clock {
 }
 
 impl Occurrence {
-    /// Whether this ends before `other` begins.
+    /// Returns whether this ends before `other` begins.
     pub fn happens_before(&self, other: &Self) -> bool {
         other.clock.ended(self.actor) >= self.number
     }
 }
 
-/// By rank, the actor of its stream 0: its other streams follow, and then its communicators' queues.
+/// Returns, by rank, the actor of its stream 0. The actors of its other streams follow, and then those of its
+/// communicator queues.
 pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
     let mut next = 0;
     let first = |plan: &Plan| {
@@ -131,14 +137,16 @@ pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
     plans.iter().map(first).collect()
 }
 
-/// Visits every instruction of all ranks but `Exchange` and `Barrier`, each after all that happen before it. The same plans
-/// are always visited in the same order.
+/// Visits every instruction of all ranks except `ShareMemHandles` and `Barrier`, each after all instructions
+/// that happen before it. The order of visits is deterministic.
 ///
-/// Time grows with the number of instructions, and with the number of actors for each that waits; memory with the number
-/// of instructions, and with that of actors for each that is waited for at one time.
+/// Time is proportional to the number of instructions, plus the number of actors for each instruction that
+/// waits. Memory is proportional to the number of instructions, plus the number of actors for each
+/// instruction that others wait for at one time.
 ///
 /// # Errors
-/// Plans that never end, after some visits; a world of too many streams, before any.
+/// The plans deadlock (reported after some visits), or the world has too many streams (reported before any
+/// visit).
 pub fn walk(
     plans: &[Plan],
     matched: &CommMatching,
@@ -147,11 +155,11 @@ pub fn walk(
     walk_ignoring(plans, matched, &|_| false, visit)
 }
 
-/// As `walk`, of plans in which instructions that order others have no effect: `is_dropped` is asked for each that records an event, or
-/// waits for an event, a work or a flag.
+/// Like `walk`, but some synchronisation instructions have no effect. `is_dropped` is called for each
+/// instruction that records an event, or waits for an event, a work or a signal.
 ///
 /// # Errors
-/// As `walk`.
+/// As for `walk`.
 pub fn walk_ignoring(
     plans: &[Plan],
     matched: &CommMatching,
@@ -170,7 +178,7 @@ pub fn walk_ignoring(
     }
 }
 
-/// A stream, or a queue.
+/// A stream or a queue.
 struct Actor {
     rank: usize,
     items: Vec<Item>,
@@ -180,27 +188,29 @@ struct Actor {
     clock: Clock,
 }
 
-/// An instruction of an actor: what it needs and gives, as ranges of `World::tokens` one behind the other: needed to
-/// begin, given when it has begun, needed to end, given when it has ended.
+/// An instruction of an actor. `tokens` are the bounds of four consecutive ranges of `World::tokens`: the
+/// events that must have happened for it to begin, those that happen when it begins, those that must have
+/// happened for it to end, and those that happen when it ends.
 struct Item {
     inst: u32,
-    /// Whether it only posts a communication: the queue's item of it is the one to visit.
+    /// True if the stream only posts a communication here. The queue's item for the communication is visited
+    /// instead.
     is_post: bool,
     tokens: [u32; 5],
 }
 
-/// An event that happens once: when all that signal it have done so.
+/// An event that happens once, when all its signalling items have signalled it.
 struct Event {
-    /// The joined clock of those that have signalled it, as long as an item needs it.
+    /// The joined clock of the items that have signalled it, kept as long as an item needs it.
     clock: Option<Clock>,
-    /// How many have not signalled it yet.
+    /// The number of items that have not signalled it yet.
     missing: u32,
-    /// How many items still need it.
+    /// The number of items that still need it.
     uses: u32,
     waiters: Vec<usize>,
 }
 
-/// What an item needs and gives.
+/// The events that an item needs and signals.
 #[derive(Default)]
 struct Deps {
     to_begin: Vec<u32>,
@@ -216,11 +226,11 @@ struct World {
     events: Vec<Event>,
 }
 
-/// What is known while plans are read.
+/// The state while the actors are built from plans.
 struct WorldBuilder<'m> {
     matched: &'m CommMatching,
-    /// By communication: the token of its first part that others wait for. A collective has one for each member, in team order, and then
-    /// one that all members signal.
+    /// By communication: the event of its first part. A collective has one event for each member, in team
+    /// order, followed by one that all members signal.
     tokens: Vec<u32>,
     events: Vec<Event>,
 }
@@ -274,7 +284,7 @@ impl World {
         self.actors[actor].items.push(Item { inst: inst as u32, is_post: posts, tokens });
     }
 
-    /// Runs an actor as far as it comes; whether that is its end.
+    /// Runs an actor as far as possible. Returns true if the actor has finished.
     fn run(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut dyn FnMut(Occurrence)) -> bool {
         while let Some(item) = self.actors[at].items.get(self.actors[at].next) {
             let (inst, posts, [start, begin, middle, end, stop]) =
@@ -309,7 +319,8 @@ impl World {
         self.actors[at].next == self.actors[at].items.len() && self.actors[at].next > 0
     }
 
-    /// Learns from all events of a range; false, and nothing learnt, where one has not happened: then it wakes the actor up.
+    /// Joins the clocks of all events of a range into the actor's clock. Returns false and changes nothing if
+    /// an event has not happened; the event then wakes the actor up.
     fn acquire_events(&mut self, at: usize, from: u32, to: u32) -> bool {
         let tokens = &self.tokens[from as usize..to as usize];
         if let Some(missing) = tokens.iter().find(|it| self.events[**it as usize].missing > 0) {
@@ -329,11 +340,11 @@ impl World {
         true
     }
 
-    /// All events of a range have happened.
+    /// Signals all events of a range.
     fn signal_events(&mut self, at: usize, from: u32, to: u32, ready: &mut Vec<usize>) {
         for token in &self.tokens[from as usize..to as usize] {
             let event = &mut self.events[*token as usize];
-            // A flag that is raised a second time is ignored.
+            // A signal that is set a second time is ignored.
             if event.uses == 0 || event.missing == 0 {
                 continue;
             }
@@ -343,7 +354,7 @@ impl World {
                 None => event.clock = Some(clock.clone()),
                 Some(all) => {
                     all.join(clock);
-                    // All members will share it.
+                    // All members will share this vector.
                     if event.missing == 0 {
                         all.store_own_count();
                     }
@@ -363,7 +374,7 @@ impl<'m> WorldBuilder<'m> {
             let before = count;
             count += match comm.key {
                 CommKey::Collective(group, _) => matched.groups[group as usize].team.len() as u32 + 1,
-                // The send has begun, the flag is raised.
+                // One event: the send has begun, or the signal is set.
                 CommKey::Message(..) | CommKey::Signal(_) => 1,
                 CommKey::Handle(..) | CommKey::Barrier(_) => 0,
             };
@@ -380,14 +391,14 @@ impl<'m> WorldBuilder<'m> {
         Self { matched, tokens, events }
     }
 
-    /// Gives a rank's instructions to its actors: streams from `first` on, then queues.
+    /// Distributes a rank's instructions over its actors: the streams from `first` on, then the queues.
     fn plan(&mut self, plan: &Plan, first: usize, is_dropped: &dyn Fn(InstRef) -> bool, world: &mut World) {
         let rank = plan.rank;
         let queue = |number: u32| {
             first + plan.streams.len() + self.matched.queue_of(rank, number).unwrap_or(number) as usize
         };
         let queues: Vec<usize> = (0..plan.communicators.len() as u32).map(queue).collect();
-        // What has been set so far: nothing waits for what is set later.
+        // The events and works that precede the current instruction. A wait for a later one has no effect.
         let mut events: Vec<Option<u32>> = vec![None; plan.event_count];
         let mut works: Vec<Option<u32>> = vec![None; plan.work_count];
         for (inst, it) in plan.code.iter().enumerate() {
@@ -475,7 +486,8 @@ impl<'m> WorldBuilder<'m> {
         self.events.len() as u32 - 1
     }
 
-    /// A collective or resharding operator begins, and ends after `givers` have begun; all count within the team.
+    /// Adds the dependences of a collective or resharding operator: it begins, and ends after `givers` have
+    /// begun. Members are positions in the team.
     fn add_collective_deps(
         &self,
         comms: &[CommNo],
@@ -487,8 +499,8 @@ impl<'m> WorldBuilder<'m> {
         let (Some(comm), Some(me)) = (comms.first(), me) else { return };
         let token = |member: usize| self.tokens[*comm as usize] + member as u32;
         deps.begun.extend([token(me), token(members)]);
-        // A member that needs all others waits for one event with their joined clock: n tokens for a team of n, and not n². Each member
-        // signals that event exactly once.
+        // A member that needs all others waits for the one event that all members signal, so that a team of n
+        // needs n tokens instead of n². Each member signals that event exactly once.
         let others = givers.iter().filter(|it| **it != me).count();
         if others > 1 && others + 1 == members {
             deps.to_end.push(token(members));
@@ -497,7 +509,8 @@ impl<'m> WorldBuilder<'m> {
         deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
     }
 
-    /// A transfer begins, and ends after the sends have begun that its receives match.
+    /// Adds the dependences of a transfer: it begins, and ends after the sends that match its receives have
+    /// begun.
     fn add_transfer_deps(&self, comms: &[CommNo], transfer: &Transfer, deps: &mut Deps) {
         for (comm, side) in comms.iter().zip(&transfer.ops).filter(|it| !it.1.view.is_empty()) {
             let deps = match side.direction {
@@ -509,7 +522,7 @@ impl<'m> WorldBuilder<'m> {
     }
 }
 
-/// The members of a collective whose data a rank gets.
+/// Returns the members of a collective whose data a rank receives.
 fn source_members(it: &Collective, team: &[usize], rank: usize) -> Vec<usize> {
     let Some(me) = team.iter().position(|it| *it == rank) else { return Vec::new() };
     if it.output.as_ref().is_none_or(|view| view.is_empty()) {

@@ -1,4 +1,4 @@
-//! Warnings about ranks that do not communicate as they have to, for a tool that does not run the program.
+//! Warns about communication errors without running the program.
 
 use grammar::{
     codes::Code,
@@ -11,15 +11,16 @@ use grammar::{
 use super::{Deadlock, deadlock};
 use crate::plan::{self, Plan, limits::Limits, scalar::Scalars};
 
-/// Larger programs are not looked at: reading a program has to stay quick.
+/// Larger programs are not checked, so that reading a program stays fast.
 const MAX_RANKS: usize = 64;
 const MAX_STATEMENTS: i64 = 100_000;
 const MAX_MEMORY: usize = 1 << 28;
-/// Of all ranks, once the communications are lowered.
+/// The limit for all ranks, after the communications have been lowered.
 const MAX_LOWERED_INSTRUCTIONS: usize = 1_000_000;
 
-/// What goes wrong when all ranks of a world run the program: communications that do not match, and a deadlock. Nothing is
-/// said of programs that cannot be planned as they are, and of large ones.
+/// Returns warnings for the case that all ranks of a world run the program: communications that do not match,
+/// or a deadlock. Programs that cannot be planned without further options, and large programs, are not
+/// checked.
 pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
     let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
     let Some(body) = program.body.filter(|_| (2..=MAX_RANKS).contains(&world)) else { return Vec::new() };
@@ -60,7 +61,8 @@ fn communicates(program: &Program) -> bool {
     })
 }
 
-/// How many statements rank 0 executes at most, where the bounds of loops are known; those of nested loops, too, have to be.
+/// Returns the maximum number of statements that rank 0 executes; `None` if the bounds of a loop are not
+/// known in advance.
 fn unrolled_statement_count(program: &Program, scalars: &Scalars<'_>, block: BlockId) -> Option<i64> {
     let mut count: i64 = 0;
     for stmt in program.block(block) {

@@ -1,15 +1,16 @@
-//! Which instructions of the ranks are parts of one communication: told from the plans, before anything runs.
+//! Matches communications across ranks: finds the instructions that are parts of one communication. Matching
+//! uses the plans only and does not execute them.
 //!
-//! | communication | parts that belong together |
+//! | communication | matching parts |
 //! |---|---|
 //! | collective, resharding operator | the n-th that each member posts to the group |
 //! | message of a transfer | the n-th send and the n-th receive between two ranks on the group |
 //! | memory handle | both sides of an exchange |
 //! | barrier | the n-th of each rank |
-//! | signal | the instruction that raises the flag and those that wait for it |
+//! | signal | the instruction that sets the signal and those that wait for it |
 //!
-//! The order of posting is the order of issue: NCCL's and UCC's communicators match in that order, and nvFuser's handles
-//! and barriers do. Whether matched parts mean the same is `agreement`'s question.
+//! The order of posting is the issue order, in which NCCL and UCC match operations on a communicator, and
+//! nvFuser matches handles and barriers. `agreement` checks that matched parts are compatible.
 
 use std::sync::Arc;
 
@@ -17,77 +18,77 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::{Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect};
 
-/// An instruction of a rank.
+/// A reference to an instruction of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstRef {
     /// The rank.
     pub rank: usize,
-    /// The index in its code.
+    /// The index in `Plan::code`.
     pub inst: usize,
 }
 
-/// An index into `Matched::groups`.
+/// An index into `CommMatching::groups`.
 pub type GroupNo = u32;
-/// An index into `Matched::comms`.
+/// An index into `CommMatching::comms`.
 pub type CommNo = u32;
 
-/// The ranks that communicate by a queue of their own: a communicator, or the team of resharding operators.
+/// The ranks that communicate through one queue: a communicator, or the team of a resharding operator.
 #[derive(Clone, Debug)]
 pub struct CommGroup {
-    /// `None`: the team of resharding operators, which only the simulator runs.
+    /// The backend; `None` for the team of a resharding operator, which only the simulator executes.
     pub backend: Option<Backend>,
-    /// World ranks, in team order.
+    /// World ranks in team order.
     pub team: Arc<[usize]>,
 }
 
-/// What the parts of a communication have in common. Ordinals count from 0.
+/// The key that identifies a communication. Its parts have equal keys. Ordinals count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CommKey {
-    /// A collective or resharding operator: the group, and which of the group's.
+    /// A collective or resharding operator: the group, and its ordinal in the group.
     Collective(GroupNo, u32),
-    /// A message: the group, sender, receiver, and which between the two.
+    /// A message: the group, the sender, the receiver, and its ordinal among the messages between these.
     Message(GroupNo, usize, usize, u32),
-    /// A memory handle: sender, receiver, and which between the two.
+    /// A memory handle: the sender, the receiver, and its ordinal among the handles between these.
     Handle(usize, usize, u32),
-    /// A barrier of all hosts.
+    /// A barrier of all hosts, with its ordinal.
     Barrier(u32),
-    /// A flag.
+    /// A signal.
     Signal(SignalId),
 }
 
-/// What a part does in its communication.
+/// The role of a part in its communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CommRole {
-    /// It is the part of a member of the group, by its place in the team; of a barrier, by its rank.
+    /// A member of the group, with its position in the team; for a barrier, the rank.
     Member(usize),
-    /// It is one side of a message or handle.
+    /// One side of a message or handle.
     Side(Direction),
-    /// It raises the flag.
+    /// Sets the signal.
     Signals,
-    /// It waits for the flag.
+    /// Waits for the signal.
     WaitsForSignal,
 }
 
-/// An instruction's part in a communication.
+/// The part of one instruction in a communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommPart {
     /// The instruction.
     pub inst_ref: InstRef,
-    /// What it does.
+    /// Its role.
     pub role: CommRole,
 }
 
-/// One communication.
+/// One communication with its matched parts.
 #[derive(Clone, Debug)]
 pub struct MatchedComm {
-    /// What its parts have in common.
+    /// The key that its parts have in common.
     pub key: CommKey,
-    /// Its parts, by rank.
+    /// The parts, sorted by rank.
     pub parts: Vec<CommPart>,
 }
 
 impl MatchedComm {
-    /// The instruction of a rank that plays a role.
+    /// Returns the instruction of a rank that has a given role.
     pub fn part(&self, rank: usize, role: CommRole) -> Option<InstRef> {
         let first = self.parts.partition_point(|it| it.inst_ref.rank < rank);
         let own = self.parts[first..].iter().take_while(|it| it.inst_ref.rank == rank);
@@ -95,28 +96,28 @@ impl MatchedComm {
     }
 }
 
-/// The communications of all ranks.
+/// The matched communications of all ranks.
 #[derive(Clone, Debug, Default)]
 pub struct CommMatching {
-    /// Who communicates with whom.
+    /// The groups of ranks that communicate.
     pub groups: Vec<CommGroup>,
     /// All communications.
     pub comms: Vec<MatchedComm>,
-    /// By rank and communicator: its group.
+    /// By rank and communicator: the group.
     group_of: Vec<Vec<GroupNo>>,
-    /// By rank: the communications of its instructions.
+    /// By rank: the communications of each instruction.
     by_rank: Vec<Parts>,
-    /// By rank and event: the instruction that sets it.
+    /// By rank and event: the instruction that records it.
     events: Vec<Vec<Option<usize>>>,
     /// By rank and work: the instruction that posts it.
     works: Vec<Vec<Option<usize>>>,
     numbers: FxHashMap<(Option<Backend>, Arc<[usize]>), GroupNo>,
 }
 
-/// The communications of a rank's instructions, those of one behind those of the other.
+/// The communications of a rank's instructions, stored as one list.
 #[derive(Clone, Debug, Default)]
 struct Parts {
-    /// By instruction: where its list begins; one more number for the end of the last.
+    /// By instruction: the start of its communications in `comms`. The last entry is the end of the list.
     first: Vec<u32>,
     comms: Vec<CommNo>,
 }
@@ -129,7 +130,8 @@ impl CommMatching {
         it.matched
     }
 
-    /// The communications that an instruction takes part in; of a transfer or an exchange, in the order of its sides.
+    /// Returns the communications of an instruction. For a transfer or a handle exchange, they are in the
+    /// order of its sides.
     pub fn comms_of(&self, at: InstRef) -> &[CommNo] {
         let bounds = self
             .by_rank
@@ -138,24 +140,25 @@ impl CommMatching {
         bounds.map_or(&[][..], |(it, from, to)| &it.comms[from as usize..to as usize])
     }
 
-    /// A communication.
+    /// Returns a communication.
     pub fn comm(&self, number: CommNo) -> &MatchedComm {
         &self.comms[number as usize]
     }
 
-    /// The group of a rank's communicator.
+    /// Returns the group of a rank's communicator.
     pub fn group_of(&self, rank: usize, communicator: CommunicatorNo) -> Option<GroupNo> {
         self.group_of.get(rank)?.get(communicator as usize).copied()
     }
 
-    /// The communicator whose queue a rank's communicator uses: equal communicators have one queue, that of the first.
+    /// Returns the communicator whose queue a communicator uses. Equal communicators of a rank share the
+    /// queue of the first.
     pub fn queue_of(&self, rank: usize, communicator: CommunicatorNo) -> Option<CommunicatorNo> {
         let groups = self.group_of.get(rank)?;
         let group = groups.get(communicator as usize)?;
         groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
     }
 
-    /// The group of a collective, transfer or resharding operator.
+    /// Returns the group of a collective, transfer or resharding operator.
     pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
         match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
             SyncEffect::Post(it) => self.group_of(at.rank, it.communicator()),
@@ -172,7 +175,8 @@ impl CommMatching {
         }
     }
 
-    /// The statement behind a part of a communication, as an index into the rank's `Plan::origins`: of a side of a transfer its own.
+    /// Returns the statement of a part of a communication, as an index into the rank's `Plan::origins`. The
+    /// sends and receives of a coalesced transfer have their own statements.
     pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
         let inst = &plans[at.rank].code[at.inst];
         let SyncEffect::Post(Communication::Transfer(it)) = inst.kind.effect() else { return inst.origin };
@@ -180,17 +184,18 @@ impl CommMatching {
         side.map_or(inst.origin, |it| it.origin)
     }
 
-    /// The instruction of a rank that sets an event.
+    /// Returns the instruction of a rank that records an event.
     pub fn recording_inst(&self, rank: usize, event: u32) -> Option<usize> {
         self.events.get(rank)?.get(event as usize).copied().flatten()
     }
 
-    /// The instruction of a rank that posts a work.
+    /// Returns the instruction of a rank that posts a work.
     pub fn posting_inst(&self, rank: usize, work: u32) -> Option<usize> {
         self.works.get(rank)?.get(work as usize).copied().flatten()
     }
 
-    /// How many parts have to be there before a communication is complete. A flag is raised by one.
+    /// Returns the number of parts that a communication needs to complete. A signal is set by one
+    /// instruction.
     pub fn expected_parts(&self, comm: &MatchedComm) -> usize {
         match comm.key {
             CommKey::Collective(group, _) => self.groups[group as usize].team.len(),
@@ -201,12 +206,12 @@ impl CommMatching {
     }
 }
 
-/// What is known while plans are read.
+/// The state of matching.
 #[derive(Default)]
 struct Matcher {
     matched: CommMatching,
     by_key: FxHashMap<CommKey, CommNo>,
-    /// Teams are long and shared: each is compared once.
+    /// Teams by address. Teams are long and shared, so each is compared only once.
     by_team: FxHashMap<(Option<Backend>, *const [usize]), GroupNo>,
 }
 
@@ -234,8 +239,10 @@ impl Matcher {
                 | SyncEffect::Wait(_)
                 | SyncEffect::ReadOutputs => (),
                 SyncEffect::RecordEvent(event) => set(&mut events, event, inst),
-                SyncEffect::Signal(slot) => join(self, CommKey::Signal(slot), CommRole::Signals),
-                SyncEffect::WaitSignal(slot) => join(self, CommKey::Signal(slot), CommRole::WaitsForSignal),
+                SyncEffect::Signal(signal) => join(self, CommKey::Signal(signal), CommRole::Signals),
+                SyncEffect::WaitSignal(signal) => {
+                    join(self, CommKey::Signal(signal), CommRole::WaitsForSignal)
+                }
                 SyncEffect::Barrier => {
                     join(self, CommKey::Barrier(barriers), CommRole::Member(rank));
                     barriers += 1;
@@ -312,14 +319,15 @@ impl Matcher {
     }
 }
 
-/// Counts one more of a kind; which it is, from 0.
+/// Returns the current count of a key, starting from 0, and increments it.
 fn next<K: std::hash::Hash + Eq>(counts: &mut FxHashMap<K, u32>, key: K) -> u32 {
     let count = counts.entry(key).or_default();
     *count += 1;
     *count - 1
 }
 
-/// The first instruction that provides something is the one that counts.
+/// Sets an entry unless it is already set: if several instructions provide the same thing, the first one
+/// counts.
 fn set(all: &mut [Option<usize>], number: u32, inst: usize) {
     if let Some(it) = all.get_mut(number as usize) {
         it.get_or_insert(inst);

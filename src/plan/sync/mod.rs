@@ -1,20 +1,22 @@
-//! How ranks synchronise: which instructions communicate, in what order everything happens, and where it gets stuck.
+//! Synchronisation of ranks: which instructions communicate with each other, in what order instructions
+//! execute, and where ranks deadlock.
 //!
-//! | module | question |
+//! | module | contents |
 //! |---|---|
-//! | `matching` | Which instructions of the ranks are parts of one communication? |
-//! | `agreement` | Do the parts of a communication agree on kind, root, element count and dtype? |
-//! | `order` | What happens before what, whatever executor runs the plans? (guaranteed order: races) |
-//! | `step` | In which steps does an instruction touch memory? |
-//! | `crossing` | Do all ranks use their NCCL communicators in one order? |
-//! | `wait_graph` | In a given state, who may wait for whom? (blocking order: deadlocks) |
-//! | `stuck` | Do the plans come to their ends? |
-//! | `explain`, `deadlock`, `words` | Why does nobody go on? |
-//! | `skipped` | Which statement does a rank go past that others wait for? |
-//! | `lint` | What does a tool warn about that does not run the program? |
-//! | `progress` | How far are the ranks of a job that got stuck? |
+//! | `matching` | matches communications across ranks |
+//! | `agreement` | checks that matched communications agree on kind, root, element count and dtype |
+//! | `happens_before` | the order that every executor guarantees (for races) |
+//! | `step` | the steps in which an instruction accesses memory |
+//! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
+//! | `wait_graph` | the wait-for graph in a given state: the blocking order (for deadlocks) |
+//! | `deadlock_detection` | decides whether the plans deadlock |
+//! | `explain`, `deadlock`, `report_text` | explain a deadlock |
+//! | `skipped` | finds the statement that a rank skips and others wait for |
+//! | `lint` | warnings for tools that do not run the program |
+//! | `progress` | explains why a running job makes no progress |
 //!
-//! Guaranteed and blocking order are never mixed: a broadcast's root waits for no one for certain, and may wait for all.
+//! The guaranteed order and the blocking order are never mixed: the root of a broadcast is not guaranteed to
+//! wait for any member, but it may wait for all.
 
 mod agreement;
 mod comm_order;
@@ -49,7 +51,7 @@ pub use wait_graph::{Actor, Blocker, Position, WaitGraph, WorldState};
 
 use crate::plan::Plan;
 
-/// The deadlock of plans, if they do not come to their ends.
+/// Returns the deadlock of the plans, if they deadlock.
 pub fn deadlock(plans: &[Plan]) -> Option<Deadlock> {
     let matched = CommMatching::from_plans(plans);
     deadlocked_state(plans, &matched).map(|state| explain(plans, &matched, &state))

@@ -1,8 +1,9 @@
-//! Why a job that runs gets no further: from what its ranks last said of themselves.
+//! Explains why a running job makes no progress, from the last reports of its ranks.
 //!
-//! A rank waits on its host, on a stream, or on a communicator's queue, for instructions of its own or of other ranks. From
-//! the first rank that waits for another, the report follows these waits to a rank that nothing holds up, or round a cycle.
-//! Where nobody waits so, hosts may be waiting for each other at communications: NCCL connects ranks in their first call.
+//! A rank waits on its host, on a stream or on the queue of a communicator, for its own instructions or those
+//! of other ranks. Starting at the first actor that waits for another rank, the analysis follows the waits to
+//! a rank that is not blocked, or around a cycle. If no such wait exists, hosts may be waiting for each other
+//! in communication calls: NCCL connects ranks in their first call.
 
 use rustc_hash::FxHashSet;
 
@@ -12,18 +13,18 @@ use super::{
 };
 use crate::plan::Plan;
 
-/// What a rank of a job last said.
+/// The last report of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankProgress {
-    /// What it does, where it does not run a plan: `reading the program`.
+    /// The phase of a rank that is not running a plan: `reading the program`.
     pub phase: String,
-    /// Runs of the plan that are complete.
+    /// The number of completed runs of the plan.
     pub complete: u32,
-    /// How far it is in its plan.
+    /// The rank's position in its plan.
     pub position: Option<Position>,
 }
 
-/// The ranks of a job.
+/// The state of the ranks of a job.
 pub struct JobState<'a> {
     plans: &'a [Plan],
     ranks: &'a [Option<RankProgress>],
@@ -32,10 +33,10 @@ pub struct JobState<'a> {
 }
 
 impl<'a> JobState<'a> {
-    /// A job of ranks that run these plans, and what is known of each.
+    /// Combines the plans of the ranks with their last reports.
     pub fn new(plans: &'a [Plan], ranks: &'a [Option<RankProgress>]) -> Self {
         let position = |it: &Option<RankProgress>| it.as_ref().and_then(|it| it.position.clone());
-        // What a rank says of a plan that this process does not have cannot be told.
+        // Reports of ranks whose plan this process does not have are ignored.
         let state = ranks.iter().take(plans.len()).map(position).collect();
         Self { plans, ranks, matched: CommMatching::from_plans(plans), state }
     }
@@ -44,7 +45,8 @@ impl<'a> JobState<'a> {
         WaitGraph { plans: self.plans, matched: &self.matched, state: &self.state, hosts_connect }
     }
 
-    /// The cause, if some rank waits for another; and whether the only waits are those of hosts that connect.
+    /// Returns the cause, if some rank waits for another, and whether the only waits are those of hosts that
+    /// connect to each other.
     pub fn cause(&self) -> (Option<String>, bool) {
         match self.trace_waits(&self.graph(false)) {
             Some(cause) => (Some(cause), false),
@@ -52,18 +54,18 @@ impl<'a> JobState<'a> {
         }
     }
 
-    /// The last step to another rank on the way from a wait to what holds it up.
+    /// Follows the waits and describes the last one that leads to another rank.
     fn trace_waits(&self, graph: &WaitGraph<'_>) -> Option<String> {
-        let waits = |it: &Actor| graph.blockers(*it).iter().any(|need| need.rank != it.rank());
+        let waits = |it: &Actor| graph.blockers(*it).iter().any(|blocker| blocker.rank != it.rank());
         let mut actor = graph.actors().find(waits)?;
         let mut seen = FxHashSet::default();
         let mut last = None;
         while seen.insert(actor) {
-            let Some(need) = graph.blockers(actor).first().copied() else { break };
-            if need.rank != actor.rank() {
-                last = Some((actor, need));
+            let Some(blocker) = graph.blockers(actor).first().copied() else { break };
+            if blocker.rank != actor.rank() {
+                last = Some((actor, blocker));
             }
-            match graph.blocking_actor(need) {
+            match graph.blocking_actor(blocker) {
                 Some(next) => actor = next,
                 None => break,
             }
@@ -96,7 +98,7 @@ impl<'a> JobState<'a> {
         })
     }
 
-    /// What a rank was doing: `at line 9; stream 1 waits at line 8 for rank 2`.
+    /// Describes what a rank is doing: `at line 9; stream 1 waits at line 8 for rank 2`.
     pub fn describe_rank(&self, rank: usize, is_connecting: bool) -> String {
         self.describe_rank_in(&self.graph(is_connecting), rank)
     }
@@ -119,25 +121,25 @@ impl<'a> JobState<'a> {
             let complete = self.ranks.get(rank).and_then(Option::as_ref).map_or(0, |it| it.complete);
             text += &format!("; the GPU has completed {complete} runs");
         }
-        let whom = |needs: &[Blocker]| ranks_text(&ranks_of(needs));
+        let whom = |blockers: &[Blocker]| ranks_text(&ranks_of(blockers));
         for actor in graph.actors().filter(|it| it.rank() == rank) {
-            let (Some(inst), needs) = (graph.head(actor), graph.blockers(actor)) else { continue };
+            let (Some(inst), blockers) = (graph.head(actor), graph.blockers(actor)) else { continue };
             let here = place(inst);
-            text += &match (actor, needs.as_slice()) {
+            text += &match (actor, blockers.as_slice()) {
                 (Actor::Host(_), []) => continue,
-                (Actor::Host(_), needs) => format!(", waiting for {}", whom(needs)),
+                (Actor::Host(_), blockers) => format!(", waiting for {}", whom(blockers)),
                 (Actor::Stream(_, stream), []) => format!("; {} runs {here}", plan.streams[stream as usize]),
                 (Actor::Stream(_, stream), [Blocker { rank: other, inst: Some(first), .. }])
                     if *other == rank =>
                 {
                     format!("; {} waits at {here} for {}", plan.streams[stream as usize], place(*first))
                 }
-                (Actor::Stream(_, stream), needs) => {
-                    format!("; {} waits at {here} for {}", plan.streams[stream as usize], whom(needs))
+                (Actor::Stream(_, stream), blockers) => {
+                    format!("; {} waits at {here} for {}", plan.streams[stream as usize], whom(blockers))
                 }
                 (Actor::Queue(..), _) if !graph.is_posted(InstRef { rank, inst }) => continue,
                 (Actor::Queue(..), []) => format!("; {here} is under way"),
-                (Actor::Queue(..), needs) => format!("; {here} waits for {}", whom(needs)),
+                (Actor::Queue(..), blockers) => format!("; {here} waits for {}", whom(blockers)),
             };
         }
         text

@@ -1,18 +1,19 @@
-//! The words of reports: what an instruction is called, what a head waits for, what a rank never does.
+//! The texts of deadlock reports: names of instructions, what a head waits for, and what a rank never does.
 
 use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, ranks_text};
 use crate::plan::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
 
-/// Most members of a team that are listed.
+/// The maximum number of members of a team that are listed.
 const MAX_TEAM: usize = 16;
 
-/// `P2PCommunication 38 (send, line 21, streamIdx=1)`, `line 14, i=2`, `line 9 (a resharding operator)`.
+/// Describes an instruction: `P2PCommunication 38 (send, line 21, streamIdx=1)`, `line 14, i=2`,
+/// `line 9 (a resharding operator)`.
 pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
     let Some((plan, inst)) = plans.get(at.rank).and_then(|it| Some((it, it.code.get(at.inst)?))) else {
         return "the end".to_owned();
     };
     let text = plan.describe_origin(inst.origin);
-    // Resharding statements, and plans without a program, communicate in statements that have no name.
+    // Resharding statements have no name, and neither have the communications of plans without a program.
     let is_named = !text.starts_with("line");
     let what = match inst.kind.effect() {
         SyncEffect::Post(_) | SyncEffect::ShareMemHandles(_) if is_named => return text,
@@ -33,7 +34,8 @@ pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
     format!("{text} ({what})")
 }
 
-/// `line 19, streamIdx=1, on stream 1`, or `Communication 3 (Allreduce, line 7) on NCCL (0 1 2)` for the head of a queue.
+/// Describes the location of a head: `line 19, streamIdx=1, on stream 1`; for the head of a queue,
+/// `Communication 3 (Allreduce, line 7) on NCCL (0 1 2)`.
 pub(super) fn location(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> String {
     let place = describe(graph.plans, at);
     match actor {
@@ -46,7 +48,7 @@ pub(super) fn location(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> Stri
     }
 }
 
-/// `NCCL (0 1 2)`, a large team by its ends.
+/// Formats a communicator: `NCCL (0 1 2)`. The middle of a large team is abbreviated.
 fn communicator(it: &Communicator) -> String {
     format!("{} ({})", it.backend.name(), team(&it.team))
 }
@@ -59,7 +61,7 @@ pub(super) fn team(ranks: &[usize]) -> String {
     team.join(" ")
 }
 
-/// `1st`, `2nd`: a number that counts from 0.
+/// Formats the ordinal of a number that counts from 0: `1st`, `2nd`.
 pub(super) fn ordinal(number: u32) -> String {
     let it = number + 1;
     let ending = match (it % 10, it % 100) {
@@ -77,11 +79,11 @@ fn stream<'g>(graph: &'g WaitGraph<'_>, at: InstRef) -> &'g str {
     plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it)
 }
 
-/// What a head waits for: `for rank 1 to send`.
-pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, needs: &[Blocker]) -> String {
-    let ranks = || ranks_text(&needs.iter().map(|it| it.rank).collect::<Vec<_>>());
+/// Describes what a head waits for: `for rank 1 to send`.
+pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, blockers: &[Blocker]) -> String {
+    let ranks = || ranks_text(&blockers.iter().map(|it| it.rank).collect::<Vec<_>>());
     let each = |word: &dyn Fn(&Blocker) -> String| {
-        let mut words: Vec<String> = needs.iter().map(word).collect();
+        let mut words: Vec<String> = blockers.iter().map(word).collect();
         words.dedup();
         words.join(" and ")
     };
@@ -96,12 +98,12 @@ pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, nee
             handle(graph, at, it)
                 .map_or(String::new(), |(peer, what)| format!("for rank {peer} to share {what}"))
         }),
-        (_, Some(SyncEffect::WaitSignal(slot))) => each(&|it| match it.inst {
+        (_, Some(SyncEffect::WaitSignal(signal))) => each(&|it| match it.inst {
             Some(inst) => {
                 let raiser = InstRef { rank: it.rank, inst };
                 format!("for {} of rank {}", describe(graph.plans, raiser), it.rank)
             }
-            None => format!("for {}", signal_cause_text(slot)),
+            None => format!("for {}", signal_cause_text(signal)),
         }),
         (_, Some(effect @ (SyncEffect::WaitEvent(_) | SyncEffect::Wait(_)))) => {
             each(&|it| match (it.inst, effect) {
@@ -127,21 +129,23 @@ pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, nee
     }
 }
 
-/// `for rank 1 to receive`; of a coalesced side, `for rank 1 to receive from P2PCommunication 3 (send, line 6)`.
-fn message(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> String {
-    let Some((key, CommRole::Side(missing))) = need.part else { return String::new() };
+/// Describes the missing side of a message: `for rank 1 to receive`; for a coalesced side,
+/// `for rank 1 to receive from P2PCommunication 3 (send, line 6)`.
+fn message(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
+    let Some((key, CommRole::Side(missing))) = blocker.part else { return String::new() };
     let (verb, to) = match missing {
         Direction::Recv => ("receive", "from"),
         Direction::Send => ("send", "to"),
     };
-    let text = format!("for rank {} to {verb}", need.rank);
+    let text = format!("for rank {} to {verb}", blocker.rank);
     match own_side(graph, at, key) {
         Some(side) => format!("{text} {to} {side}"),
         None => text,
     }
 }
 
-/// The statement of a coalesced side: `P2PCommunication 3 (send, line 6)`; `None` where it is the transfer's own.
+/// Returns the statement of a coalesced side: `P2PCommunication 3 (send, line 6)`; `None` if it is the
+/// statement of the transfer.
 fn own_side(graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> {
     let number = graph.matched.comms_of(at).iter().find(|it| graph.matched.comm(**it).key == key)?;
     let origin = graph.matched.origin(graph.plans, at, *number);
@@ -149,12 +153,12 @@ fn own_side(graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> 
     (origin != plan.code[at.inst].origin).then(|| plan.describe_origin(origin))
 }
 
-/// The rank that does not share a handle, and which: `P2PCommunication 3 as sender to rank 0`.
-fn handle(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Option<(usize, String)> {
+/// Returns the rank that does not share a handle, and the handle: `P2PCommunication 3 as sender to rank 0`.
+fn handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<(usize, String)> {
     let (
         Some((CommKey::Handle(from, to, index), CommRole::Side(side))),
         Some(SyncEffect::ShareMemHandles(handles)),
-    ) = (need.part, graph.effect(at))
+    ) = (blocker.part, graph.effect(at))
     else {
         return None;
     };
@@ -167,10 +171,10 @@ fn handle(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Option<(usize, 
     Some((peer, format!("P2PCommunication {number} as {role}")))
 }
 
-/// What raises a flag: `a send of rank 3`.
-fn signal_cause_text(slot: SignalId) -> String {
-    let rank = slot.from;
-    match slot.kind {
+/// Describes what sets a signal: `a send of rank 3`.
+fn signal_cause_text(signal: SignalId) -> String {
+    let rank = signal.from;
+    match signal.kind {
         SignalKind::Ready => format!("a send of rank {rank}"),
         SignalKind::PutReady => format!("a receive of rank {rank}"),
         SignalKind::Done => format!("rank {rank} to complete a receive"),
@@ -180,12 +184,12 @@ fn signal_cause_text(slot: SignalId) -> String {
     }
 }
 
-/// What no rank ever does, that a head waits for, as the first line of a report.
-pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> String {
-    let (rank, me) = (need.rank, at.rank);
+/// Describes, for the first line of a report, what no rank ever does although a head waits for it.
+pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
+    let (rank, me) = (blocker.rank, at.rank);
     let waiting = describe(graph.plans, at);
     let side = |key| own_side(graph, at, key).unwrap_or_else(|| waiting.clone());
-    match need.part {
+    match blocker.part {
         Some((key @ CommKey::Message(..), CommRole::Side(Direction::Recv))) => {
             format!("rank {rank} never receives what rank {me} sends in {}", side(key))
         }
@@ -198,7 +202,7 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, need: &Bloc
             format!("rank {rank} never posts the {what} collective of team ({team}), {waiting} of rank {me}")
         }
         Some((CommKey::Handle(..), _)) => {
-            let what = handle(graph, at, need).map_or(String::new(), |it| it.1);
+            let what = handle(graph, at, blocker).map_or(String::new(), |it| it.1);
             format!("rank {rank} never shares {what}, for which rank {me} waits in {waiting}")
         }
         Some((CommKey::Barrier(which), _)) => {
@@ -207,8 +211,8 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, need: &Bloc
                 "rank {rank} never executes the {what} ShareMemHandles, where all ranks wait: rank {me} in {waiting}"
             )
         }
-        Some((CommKey::Signal(slot), _)) => {
-            let what = match slot.kind {
+        Some((CommKey::Signal(signal), _)) => {
+            let what = match signal.kind {
                 SignalKind::Ready => "posts the send",
                 SignalKind::PutReady => "posts the receive",
                 SignalKind::Done => "completes the receive",
@@ -226,16 +230,17 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, need: &Bloc
     }
 }
 
-/// How many of their kind both ranks post, where one posts too few: `rank 0 posts 2 sends to rank 1, which posts 1 receive from it`.
-pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Option<String> {
+/// Compares the numbers of matching operations that both ranks post:
+/// `rank 0 posts 2 sends to rank 1, which posts 1 receive from it`.
+pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<String> {
     let matched = graph.matched;
     let count = |rank: usize, wanted: &dyn Fn(CommKey, CommRole) -> bool| {
         let parts = matched.comms.iter().flat_map(|comm| comm.parts.iter().map(move |it| (comm.key, it)));
         parts.filter(|(key, it)| it.inst_ref.rank == rank && wanted(*key, it.role)).count()
     };
     let several = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let (rank, me) = (need.rank, at.rank);
-    match need.part? {
+    let (rank, me) = (blocker.rank, at.rank);
+    match blocker.part? {
         (CommKey::Message(group, from, to, _), CommRole::Side(missing)) => {
             let sides = |rank, direction| {
                 count(rank, &|key, role| {
@@ -253,7 +258,7 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Opti
                     format!("rank {me} posts {receives} from rank {rank}, which posts {sends} to it")
                 }
             };
-            Some(text + &elsewhere(graph, need, missing))
+            Some(text + &elsewhere(graph, blocker, missing))
         }
         (CommKey::Collective(group, _), _) => {
             let posts =
@@ -273,18 +278,18 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, need: &Blocker) -> Opti
     }
 }
 
-/// The first side of a rank that nothing matches either, as `need` is missing: a peer is wrong, perhaps:
-/// `; its P2PCommunication 4 (recv, line 8) waits for rank 2`.
-fn elsewhere(graph: &WaitGraph<'_>, need: &Blocker, missing: Direction) -> String {
+/// Describes the first unmatched operation of the same kind on the rank of `need`, which may have a wrong
+/// peer: `; its P2PCommunication 4 (recv, line 8) waits for rank 2`.
+fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> String {
     let found = (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
         let CommKey::Message(_, from, to, _) = comm.key else { return None };
         let peer = match missing {
             Direction::Recv => from,
             Direction::Send => to,
         };
-        let own = comm.part(need.rank, CommRole::Side(missing)).filter(|_| comm.parts.len() == 1)?;
+        let own = comm.part(blocker.rank, CommRole::Side(missing)).filter(|_| comm.parts.len() == 1)?;
         let origin = graph.matched.origin(graph.plans, own, number);
-        Some((graph.plans[need.rank].describe_origin(origin), peer))
+        Some((graph.plans[blocker.rank].describe_origin(origin), peer))
     });
     found.map_or(String::new(), |(what, peer)| format!("; its {what} waits for rank {peer}"))
 }

@@ -1,9 +1,10 @@
-//! Which communication a rank does not post that another rank waits for.
+//! Finds the communication that a rank does not post and another rank waits for.
 //!
-//! Collectives and messages match by position, so one that is skipped in the third iteration leaves the last one without a
-//! partner, and what nobody posts is not the cause. A statement is blamed only where that is certain: what a rank posts and what
-//! it goes past have to be together, in order, exactly what the waiting rank's partner would post. Of a message that is known by
-//! the other messages of its statement. Where ranks differ in another way, or run programs of their own, nothing is blamed.
+//! Collectives and messages match by position. If a rank skips one in the third iteration, it is the last one
+//! that has no partner, so the unmatched communication is not the cause. A statement is reported only if the
+//! cause is certain: what the rank posts and what it skips, taken together and in order, must be exactly what
+//! the partner of the waiting rank should post. For messages, the counterpart of a statement is known from
+//! its other messages. If ranks differ in any other way, or run different programs, nothing is reported.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -16,47 +17,47 @@ use crate::plan::{
     iteration_text,
 };
 
-/// The values of the loops around an instruction, outermost first.
+/// The indices and values of the loops around an instruction, outermost first.
 pub(super) type LoopIndices = Vec<(Arc<str>, i64)>;
 
-/// A communication that a rank goes past: an index into its `Plan::skips`, and the iteration in which others need it.
+/// A skipped communication and the iteration in which others need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SkippedPost {
     /// The rank.
     pub rank: usize,
-    /// Which.
+    /// The skipped communication, an index into `Plan::skips`.
     pub skip: usize,
-    /// The values of the loops around what the others post.
+    /// The indices of the loops around the communication that others post.
     pub wanted: LoopIndices,
 }
 
-/// Most iterations in which a branch is not taken that are named.
+/// The maximum number of iterations that are listed for a branch that is not taken.
 const MAX_ITERATIONS: usize = 8;
 
-/// The statement that the messages of each one match; `None`: several.
+/// By statement: the statement that matches all of its messages; `None` if there are several.
 type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
 
-/// What a rank posts at a place: the statement and its iteration.
+/// A statement instance that a rank posts: the statement and its iteration.
 type StmtInstance = (StmtId, LoopIndices);
 
-/// Instructions of a rank that communications match in their order.
+/// A sequence of instructions of one rank whose communications match in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Sequence {
-    /// A member's collectives of a group.
+    /// The collectives of a member of a group.
     Collectives(GroupNo),
     /// One side of the messages from one rank to another on a group.
     Messages(GroupNo, usize, usize, Direction),
-    /// What raises flags, or waits for them: those that differ from this one in their index only.
+    /// The instructions that set, or wait for, signals that differ from this one only in their index.
     Signals(SignalId, CommRole),
-    /// Exchanges of handles.
+    /// Exchanges of memory handles.
     Shares,
 }
 
-/// Aligns what ranks post, statement by statement and iteration by iteration.
+/// Aligns the posts of two ranks, statement by statement and iteration by iteration.
 pub(super) struct Alignment<'a> {
     plans: &'a [Plan],
     matched: &'a CommMatching,
-    /// Whether all ranks run one program: statements of two have nothing to do with each other.
+    /// True if all ranks run the same program. Statements of different programs are not comparable.
     is_one_program: bool,
     counterparts: Option<Counterparts>,
     instances: FxHashMap<(Sequence, usize), Option<Rc<[StmtInstance]>>>,
@@ -68,13 +69,13 @@ impl<'a> Alignment<'a> {
         Self { plans, matched, is_one_program, counterparts: None, instances: FxHashMap::default() }
     }
 
-    /// What is not posted of that which `at` waits for, where that is certain.
-    pub(super) fn skipped(&mut self, at: InstRef, need: &Blocker) -> Option<SkippedPost> {
-        if need.inst.is_some() || !self.is_one_program {
+    /// Returns the skipped communication that `at` waits for, if it is certain.
+    pub(super) fn skipped(&mut self, at: InstRef, blocker: &Blocker) -> Option<SkippedPost> {
+        if blocker.inst.is_some() || !self.is_one_program {
             return None;
         }
-        let (me, other) = (at.rank, need.rank);
-        let (mine, theirs) = match need.part? {
+        let (me, other) = (at.rank, blocker.rank);
+        let (mine, theirs) = match blocker.part? {
             (CommKey::Collective(group, _), _) => {
                 let it = Sequence::Collectives(group);
                 (self.instances(me, it)?, self.instances(other, it)?)
@@ -84,8 +85,8 @@ impl<'a> Alignment<'a> {
                 let mine = self.instances(me, side(missing.opposite()))?;
                 (self.mirrored(&mine)?, self.instances(other, side(missing))?)
             }
-            (CommKey::Signal(slot), _) => {
-                let alike = |role| Sequence::Signals(SignalId { index: 0, ..slot }, role);
+            (CommKey::Signal(signal), _) => {
+                let alike = |role| Sequence::Signals(SignalId { index: 0, ..signal }, role);
                 let mine = self.instances(me, alike(CommRole::WaitsForSignal))?;
                 (self.mirrored(&mine)?, self.instances(other, alike(CommRole::Signals))?)
             }
@@ -99,7 +100,7 @@ impl<'a> Alignment<'a> {
         self.first_missing(me, other, &mine, &theirs)
     }
 
-    /// The statements and iterations of a sequence's instructions.
+    /// Returns the statement instances of a sequence.
     fn instances(&mut self, rank: usize, it: Sequence) -> Option<Rc<[StmtInstance]>> {
         if let Some(known) = self.instances.get(&(it, rank)) {
             return known.clone();
@@ -107,7 +108,7 @@ impl<'a> Alignment<'a> {
         let mut posts = Vec::new();
         for at in (0..self.plans.get(rank)?.code.len()).map(|inst| InstRef { rank, inst }) {
             let parts = self.matched.comms_of(at).iter().copied().filter(|comm| self.belongs(*comm, at, it));
-            // Handles are exchanged together.
+            // The handles of one instruction are exchanged together.
             let most = if it == Sequence::Shares { 1 } else { usize::MAX };
             posts.extend(parts.take(most).map(|comm| (at, comm)));
         }
@@ -117,7 +118,7 @@ impl<'a> Alignment<'a> {
         places
     }
 
-    /// Whether an instruction's part in a communication is one of a sequence.
+    /// Returns whether the part of an instruction in a communication belongs to a sequence.
     fn belongs(&self, comm: CommNo, at: InstRef, it: Sequence) -> bool {
         let comm = self.matched.comm(comm);
         let plays = |role| comm.part(at.rank, role) == Some(at);
@@ -127,8 +128,8 @@ impl<'a> Alignment<'a> {
                 CommKey::Message(group, from, to, _),
                 Sequence::Messages(wanted, sender, receiver, direction),
             ) => (group, from, to) == (wanted, sender, receiver) && plays(CommRole::Side(direction)),
-            (CommKey::Signal(slot), Sequence::Signals(wanted, role)) => {
-                SignalId { index: 0, ..slot } == wanted && plays(role)
+            (CommKey::Signal(signal), Sequence::Signals(wanted, role)) => {
+                SignalId { index: 0, ..signal } == wanted && plays(role)
             }
             (CommKey::Handle(..), Sequence::Shares) => true,
             (
@@ -142,7 +143,8 @@ impl<'a> Alignment<'a> {
         }
     }
 
-    /// The first of `mine` that the other rank goes past, if with all that it goes past it would post exactly these.
+    /// Returns the first of `mine` that the other rank skips, if the posts and skips of that rank together
+    /// are exactly `mine`.
     fn first_missing(
         &self,
         me: usize,
@@ -151,7 +153,7 @@ impl<'a> Alignment<'a> {
         theirs: &[StmtInstance],
     ) -> Option<SkippedPost> {
         let skips = &self.plans[other].skips;
-        // What else it goes past is not known.
+        // The list of skips is truncated.
         if skips.len() >= MAX_SKIPS {
             return None;
         }
@@ -163,14 +165,15 @@ impl<'a> Alignment<'a> {
             }
             let plan = &self.plans[other];
             let fits = |it: &SkippedComm| it.stmt == wanted.0 && is_posted_in(plan, it, me, &wanted.1);
-            // Both are in the order of the program.
+            // Both lists are in program order.
             from += skips.get(from..)?.iter().position(fits)?;
             first.get_or_insert(SkippedPost { rank: other, skip: from, wanted: wanted.1.clone() });
         }
         first.filter(|_| posted.next().is_none())
     }
 
-    /// The places of the other sides: a statement's counterpart is the one that it has wherever it has any.
+    /// Maps statement instances to those of the other side. The counterpart of a statement is the same for
+    /// all its messages.
     fn mirrored(&mut self, places: &[StmtInstance]) -> Option<Rc<[StmtInstance]>> {
         let counterparts = match self.counterparts.take() {
             Some(known) => known,
@@ -183,7 +186,8 @@ impl<'a> Alignment<'a> {
         places
     }
 
-    /// The statements whose sides of messages, or flags, match those of another one, if it is always the same.
+    /// Returns, for each statement with messages or signals, the statement of the other side, if it is always
+    /// the same.
     fn all_counterparts(&self) -> Counterparts {
         let mut found = Counterparts::default();
         let mut pair = |comm: CommNo, one: InstRef, two: InstRef| {
@@ -205,7 +209,8 @@ impl<'a> Alignment<'a> {
                     }
                 }
                 CommKey::Signal(_) => {
-                    // A statement may raise one flag and await another: only the one that awaits asks.
+                    // A statement may set one signal and wait for another. Only the waiting side is looked
+                    // up.
                     if let (Some(awaits), Some(raises)) =
                         (find(CommRole::WaitsForSignal), find(CommRole::Signals))
                     {
@@ -218,7 +223,7 @@ impl<'a> Alignment<'a> {
         found
     }
 
-    /// The statement and the iteration of a part of a communication.
+    /// Returns the statement instance of a part of a communication.
     fn instance(&self, at: InstRef, comm: CommNo) -> Option<StmtInstance> {
         let plan = &self.plans[at.rank];
         let origin = plan.origins[self.matched.origin(self.plans, at, comm) as usize];
@@ -226,7 +231,8 @@ impl<'a> Alignment<'a> {
     }
 }
 
-/// Whether what a rank goes past would be posted in an iteration, and with `peer` if with one rank.
+/// Returns whether a skipped communication would have been posted in an iteration, and with `peer` if it has
+/// a peer.
 fn is_posted_in(plan: &Plan, skip: &SkippedComm, peer: usize, wanted: &LoopIndices) -> bool {
     let value = |name: &str| wanted.iter().find(|it| &*it.0 == name).map(|it| it.1);
     let around = plan.enclosing_loops(skip.iteration);
@@ -244,7 +250,8 @@ fn is_posted_in(plan: &Plan, skip: &SkippedComm, peer: usize, wanted: &LoopIndic
     fits && outside && meets
 }
 
-/// What a rank does not do, and why. A statement that it runs in other iterations it only lacks in these.
+/// Returns what a rank does not do, and the reason. If the rank runs the statement in other iterations, the
+/// text is limited to the missing ones.
 pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> (String, String) {
     let it = &plan.skips[skipped.skip];
     let runs = is_posted_somewhere(plan, it.stmt);
@@ -278,7 +285,7 @@ pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> (String, String) {
     (format!("{verb} {name}{around}"), why)
 }
 
-/// Whether a rank posts a statement in some iteration.
+/// Returns whether a rank posts a statement in some iteration.
 fn is_posted_somewhere(plan: &Plan, stmt: StmtId) -> bool {
     let is_of = |origin: u32| plan.origins[origin as usize].stmt == Some(stmt);
     plan.code.iter().any(|inst| match inst.kind.effect() {
@@ -287,13 +294,13 @@ fn is_posted_somewhere(plan: &Plan, stmt: StmtId) -> bool {
     })
 }
 
-/// ` in streamIdx=1..7`; nothing outside of loops.
+/// Formats iterations: ` in streamIdx=1..7`. Empty outside loops.
 fn iterations(all: &[LoopIndices]) -> String {
     let one = |it: &LoopIndices| iteration_text(it);
     if all.iter().any(Vec::is_empty) {
         return String::new();
     }
-    // One loop, and values that follow each other.
+    // One loop with consecutive values.
     if let ([first, .., last], true) = (all, all.iter().all(|it| it.len() == 1)) {
         let follows = all.windows(2).all(|it| it[0][0].0 == it[1][0].0 && it[0][0].1 + 1 == it[1][0].1);
         if follows {

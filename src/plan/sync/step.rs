@@ -1,18 +1,20 @@
-//! The steps in which instructions touch memory. An order of all steps of a world says what a run of it does.
+//! The steps in which instructions access memory. A total order of all steps of a world determines the result
+//! of a run.
 //!
-//! Most instructions have one step. Those whose effect others may see in between have several:
+//! Most instructions have one step. Instructions whose intermediate states others can observe have several:
 //!
-//! | instruction | steps |
-//! |---|---|
-//! | collective | 0: it reads what this rank gives, and takes the elements that it writes later; 1: it writes what this rank gets, and gives back what it read |
-//! | transfer | `take`: a side that receives takes its elements; `pass`: a side sends, or receives; `give_back`: what it sent is the program's again |
-//! | copy from or to a peer | 0 and 1: the two halves of its elements |
+//! * A collective reads this rank's input and acquires its output in step 0, and writes the output and
+//!   releases the input in step 1.
+//! * A transfer acquires the elements of each receive (`acquire_step`), sends or receives on each side
+//!   (`deliver_step`), and releases all sent elements at its end (`release_step`).
+//! * A copy from or to a peer copies one half of its elements in step 0 and the other half in step 1.
 //!
-//! What a communication reads and writes is its own from its beginning to its end: elements that it writes have no value in between, and
-//! elements that it reads may be read as late as at the end. NCCL, as MPI, promises nothing about buffers of an operation that is not
-//! complete.
+//! A communication owns the elements that it accesses from its beginning to its end: elements that it writes
+//! are undefined in between, and elements that it reads may be read as late as at the end. NCCL, like MPI,
+//! guarantees nothing about the buffers of an incomplete operation.
 //!
-//! A resharding operator is one step of its team's first member. What touches no memory is no step: it happens as soon as it may.
+//! A resharding operator is one step, at the first member of its team. An instruction that accesses no memory
+//! has no step and executes as early as possible.
 
 use std::borrow::Cow;
 
@@ -24,18 +26,18 @@ use crate::plan::{Access, Direction, InstKind, Plan, View, ViewOnRank};
 pub struct Step {
     /// The instruction.
     pub inst_ref: InstRef,
-    /// Which of its steps.
+    /// The index of the step.
     pub index: u32,
 }
 
-/// What a step reads or writes.
+/// A read or write of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepAccess<'p> {
-    /// The rank whose memory it is.
+    /// The rank that owns the memory.
     pub rank: usize,
-    /// The elements.
+    /// The accessed elements.
     pub view: Cow<'p, View>,
-    /// Whether they are written.
+    /// True if the elements are written, false if they are read.
     pub is_write: bool,
 }
 
@@ -45,22 +47,23 @@ impl<'p> From<Access<'p>> for StepAccess<'p> {
     }
 }
 
-/// The step in which side `side` of a transfer, which receives, takes the elements.
+/// Returns the step in which receive `side` of a transfer acquires its elements.
 pub fn acquire_step(side: usize) -> u32 {
     2 * side as u32
 }
 
-/// The step in which side `side` of a transfer sends, or receives.
+/// Returns the step in which side `side` of a transfer sends or receives.
 pub fn deliver_step(side: usize) -> u32 {
     2 * side as u32 + 1
 }
 
-/// The step in which a transfer of so many sides gives back what it sent.
+/// Returns the step in which a transfer with `sides` sides releases the sent elements.
 pub fn release_step(sides: usize) -> u32 {
     2 * sides as u32
 }
 
-/// The steps at the beginning and at the end of an instruction; those of a transfer's sides lie between.
+/// Returns the steps at the beginning and at the end of an instruction. The steps of a transfer's sides are
+/// in between.
 pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
     match kind {
         InstKind::Transfer(it) => [None, Some(release_step(it.ops.len()))],
@@ -70,7 +73,7 @@ pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
 }
 
 impl Step {
-    /// What the step reads and writes. Nothing: it is no step.
+    /// Returns the reads and writes of the step. A step without any is not a step of the instruction.
     pub fn accesses<'p>(self, plans: &'p [Plan], matched: &CommMatching) -> Vec<StepAccess<'p>> {
         let InstRef { rank, inst } = self.inst_ref;
         let Some(kind) = plans.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
@@ -85,7 +88,7 @@ impl Step {
             }
             InstKind::Transfer(it) => {
                 let side = it.ops.get(self.index as usize / 2);
-                // Only a receive takes.
+                // Only a receive has an acquire step.
                 let side = side.filter(|it| it.direction == Direction::Recv || self.index % 2 == 1);
                 let touched = side.map(|it| own(Cow::Borrowed(&it.view), it.direction == Direction::Recv));
                 touched.into_iter().collect()
@@ -114,7 +117,7 @@ impl Step {
                 }
                 Some(_) | None => Vec::new(),
             },
-            // `accesses` says for each of the others.
+            // `InstKind::accesses` is complete for all other instructions.
             kind => whole(rank, kind).collect(),
         };
         all.retain(|it| !it.view.is_empty());
@@ -122,7 +125,8 @@ impl Step {
     }
 }
 
-/// The members of a collective or resharding operator, the one that comes first in its rank's code first.
+/// Returns the members of a collective or resharding operator, sorted by their index in the code of their
+/// rank.
 pub fn collective_members(matched: &CommMatching, at: InstRef) -> Option<Vec<InstRef>> {
     let comm = matched.comm(*matched.comms_of(at).first()?);
     if !matches!(comm.key, CommKey::Collective(..)) {
@@ -133,7 +137,8 @@ pub fn collective_members(matched: &CommMatching, at: InstRef) -> Option<Vec<Ins
     Some(members)
 }
 
-/// Source and destination of both halves of a copy from or to a peer's memory; `None`: it is another instruction, or one element.
+/// Returns the source and destination of both halves of a copy from or to a peer's memory; `None` for other
+/// instructions, and for copies of one element.
 pub fn copy_halves(rank: usize, kind: &InstKind) -> Option<[[ViewOnRank; 2]; 2]> {
     let InstKind::Copy { from, to } = kind else { return None };
     if from.rank == rank && to.rank == rank || from.view.shape != to.view.shape {

@@ -1,47 +1,50 @@
-//! Who waits for whom in a state of all ranks: the wait-for graph, whose cycles are deadlocks.
+//! The wait-for graph in a given state of all ranks. Its cycles are deadlocks.
 //!
-//! A host issues instructions and waits only where handles are shared and at barriers. A stream runs its instructions in order; a
-//! communication that it posts runs on its communicator's queue, in the order of issue. Hosts, streams and queues are *actors*:
-//! each has one next thing to do, its *head*. What a head waits for are instructions of this or other ranks; each of those is
-//! held up by the head of another actor.
+//! A host issues instructions and waits only in handle exchanges and barriers. A stream executes its
+//! instructions in order; a communication that it posts executes on the queue of its communicator, in issue
+//! order. Hosts, streams and queues are *actors*: each has one next instruction, its *head*. A head waits for
+//! instructions of this or other ranks, and each of these is blocked by the head of another actor.
 //!
-//! This is the blocking order: what an executor may do. All members of a collective wait for each other, as in the simulator;
-//! NCCL may let a broadcast's root go on. `order` has what every executor guarantees.
+//! The graph describes the blocking order, in which an executor may wait. All members of a collective wait
+//! for each other, as in the simulator, although NCCL may let the root of a broadcast continue.
+//! `happens_before` has the order that every executor guarantees.
 
 use super::{CommKey, CommMatching, CommRole, InstRef};
 use crate::plan::{
     Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect,
 };
 
-/// How far a rank is in its plan. Instructions are named by their index in `Plan::code`.
+/// The progress of a rank in its plan. Instructions are indices into `Plan::code`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Which run of the plan the host issues, from 0.
+    /// The run of the plan that the host issues, from 0.
     pub round: u32,
-    /// The instruction that the host issues now, or is blocked in; the plan's length: all are issued.
+    /// The instruction that the host is issuing, or in which it is blocked; the length of the plan if all are
+    /// issued.
     pub issued: usize,
-    /// By stream: all its instructions before this one are complete, its communications posted. Empty: not known.
+    /// By stream: all its instructions before this one are complete, and its communications are posted. Empty
+    /// if not known.
     pub streams: Vec<usize>,
-    /// By communicator: all its communications before this one are complete. Empty: not known.
+    /// By communicator: all its communications before this one are complete. Empty if not known.
     pub queues: Vec<usize>,
 }
 
-/// How far every rank is; `None` where that is not known.
+/// The positions of all ranks; `None` if a position is not known.
 pub type WorldState = Vec<Option<Position>>;
 
-/// Something that does one thing after another.
+/// A host, stream or queue. It executes one instruction after another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Actor {
-    /// A rank's host.
+    /// The host of a rank.
     Host(usize),
-    /// A rank's stream.
+    /// A stream of a rank.
     Stream(usize, StreamNo),
-    /// A rank's queue of a communicator.
+    /// The queue of a communicator of a rank.
     Queue(usize, CommunicatorNo),
 }
 
 impl Actor {
-    /// Whose it is.
+    /// Returns the rank of the actor.
     pub fn rank(self) -> usize {
         match self {
             Self::Host(rank) | Self::Stream(rank, _) | Self::Queue(rank, _) => rank,
@@ -49,20 +52,20 @@ impl Actor {
     }
 }
 
-/// An instruction that has to run before a head may.
+/// An instruction that must execute before a head can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocker {
-    /// The rank that has to run it.
+    /// The rank that must execute it.
     pub rank: usize,
-    /// Which; `None`: there is none.
+    /// The instruction; `None` if the rank has no such instruction.
     pub inst: Option<usize>,
-    /// Its part in which communication, if it has one.
+    /// The communication and its role there, if it is a part of one.
     pub part: Option<(CommKey, CommRole)>,
 }
 
-/// The ranks that would have to run what is needed, ascending, each once.
-pub(super) fn ranks_of(needs: &[Blocker]) -> Vec<usize> {
-    let mut ranks: Vec<usize> = needs.iter().map(|it| it.rank).collect();
+/// Returns the ranks of the blockers, ascending and without duplicates.
+pub(super) fn ranks_of(blockers: &[Blocker]) -> Vec<usize> {
+    let mut ranks: Vec<usize> = blockers.iter().map(|it| it.rank).collect();
     ranks.sort_unstable();
     ranks.dedup();
     ranks
@@ -70,19 +73,19 @@ pub(super) fn ranks_of(needs: &[Blocker]) -> Vec<usize> {
 
 /// The wait-for graph of a state.
 pub struct WaitGraph<'a> {
-    /// What the ranks do.
+    /// The plans of all ranks.
     pub plans: &'a [Plan],
-    /// Their communications.
+    /// Their matched communications.
     pub matched: &'a CommMatching,
-    /// How far they are.
+    /// The positions of all ranks.
     pub state: &'a WorldState,
-    /// Whether a host that issues a communication waits for the hosts of the other members: NCCL connects ranks in their first
-    /// call.
+    /// Whether a host that issues a communication waits for the hosts of the other members, as NCCL does when
+    /// it connects ranks in their first call.
     pub hosts_connect: bool,
 }
 
 impl WaitGraph<'_> {
-    /// All actors: rank by rank its host, its streams, its queues.
+    /// Returns all actors, by rank: its host, its streams, its queues.
     pub fn actors(&self) -> impl Iterator<Item = Actor> {
         self.plans.iter().enumerate().flat_map(move |(rank, plan)| {
             let streams = (0..plan.streams.len() as StreamNo).map(move |it| Actor::Stream(rank, it));
@@ -93,18 +96,18 @@ impl WaitGraph<'_> {
         })
     }
 
-    /// How far a rank is.
+    /// Returns the position of a rank.
     pub fn position(&self, rank: usize) -> Option<&Position> {
         self.state.get(rank)?.as_ref()
     }
 
-    /// What an instruction does to the synchronisation.
+    /// Returns the effect of an instruction on synchronisation.
     pub fn effect(&self, at: InstRef) -> Option<SyncEffect<'_>> {
         Some(self.plans.get(at.rank)?.code.get(at.inst)?.kind.effect())
     }
 
-    /// The first instruction of an actor that is issued and not complete, as far as that is known; of a host, the one that it
-    /// issues.
+    /// Returns the first instruction of an actor that is issued and not complete, as far as that is known;
+    /// for a host, the instruction that it is issuing.
     pub fn head(&self, actor: Actor) -> Option<usize> {
         let rank = actor.rank();
         let (plan, position) = (self.plans.get(rank)?, self.position(rank)?);
@@ -122,7 +125,7 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// Whether a rank has issued an instruction, and its stream has run or posted it.
+    /// Returns whether a rank has issued an instruction, and its stream has executed or posted it.
     pub fn is_posted(&self, at: InstRef) -> bool {
         let (Some(position), Some(plan)) = (self.position(at.rank), self.plans.get(at.rank)) else {
             return false;
@@ -131,7 +134,7 @@ impl WaitGraph<'_> {
         at.inst < position.issued && position.streams.get(stream).is_some_and(|passed| at.inst < *passed)
     }
 
-    /// Whether an instruction is complete.
+    /// Returns whether an instruction is complete.
     fn is_complete(&self, at: InstRef) -> bool {
         self.effect(at).is_some_and(|it| match it.execution_site() {
             ExecutionSite::Host => self.position(at.rank).is_some_and(|it| at.inst < it.issued),
@@ -142,20 +145,23 @@ impl WaitGraph<'_> {
         })
     }
 
-    /// Whether a communication's queue is at `inst` or behind it; `None` where that is not known.
+    /// Returns whether the queue of a communication has reached `inst` or passed it; `None` if that is not
+    /// known.
     fn passed_queue(&self, at: InstRef, it: Communication<'_>, inst: usize) -> Option<bool> {
         let queue = self.matched.queue_of(at.rank, it.communicator())?;
         self.position(at.rank)?.queues.get(queue as usize)?;
         Some(self.head(Actor::Queue(at.rank, queue)).is_none_or(|head| head >= inst))
     }
 
-    /// Whether the host of a rank has issued an instruction, or is blocked in it, as `from` counts: in the run that it is in, or later.
+    /// Returns whether the host of a rank has reached an instruction in the current run of rank `from`, or in
+    /// a later run.
     fn has_reached(&self, at: InstRef, from: usize) -> bool {
         let round = self.position(from).map_or(0, |it| it.round);
         self.position(at.rank).is_some_and(|it| (it.round, it.issued) >= (round, at.inst))
     }
 
-    /// Whether a part of a communication for which `from` waits is there: nothing of its rank has to come first.
+    /// Returns whether a part of a communication for which `from` waits has arrived: nothing else of its rank
+    /// must execute first.
     fn has_arrived(&self, at: InstRef, from: usize) -> bool {
         let Some((effect, position)) = self.effect(at).zip(self.position(at.rank)) else { return false };
         match effect.execution_site() {
@@ -163,7 +169,7 @@ impl WaitGraph<'_> {
             ExecutionSite::Queue(it) => {
                 self.is_posted(at) && self.passed_queue(at, it, at.inst).unwrap_or(true)
             }
-            // A resharding operator waits on its stream for the other members.
+            // A resharding operator waits for the other members on its stream.
             ExecutionSite::Stream if matches!(effect, SyncEffect::Reshard(_)) => {
                 let stream = Actor::Stream(at.rank, self.plans[at.rank].code[at.inst].stream);
                 at.inst < position.issued && self.head(stream).is_none_or(|head| head >= at.inst)
@@ -172,9 +178,9 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// The actor whose head holds up an instruction that is not complete.
-    pub fn blocking_actor(&self, need: Blocker) -> Option<Actor> {
-        let at = InstRef { rank: need.rank, inst: need.inst? };
+    /// Returns the actor whose head blocks an incomplete instruction.
+    pub fn blocking_actor(&self, blocker: Blocker) -> Option<Actor> {
+        let at = InstRef { rank: blocker.rank, inst: blocker.inst? };
         let (position, plan) = (self.position(at.rank)?, self.plans.get(at.rank)?);
         let inst = plan.code.get(at.inst)?;
         if at.inst >= position.issued {
@@ -189,7 +195,8 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// What the head of an actor waits for, in the order of the plan: of a communication, what is not there.
+    /// Returns the instructions that the head of an actor waits for, in plan order. For a communication,
+    /// these are the parts that have not arrived.
     pub fn blockers(&self, actor: Actor) -> Vec<Blocker> {
         let rank = actor.rank();
         let Some(inst) = self.head(actor) else { return Vec::new() };
@@ -213,19 +220,19 @@ impl WaitGraph<'_> {
         }
     }
 
-    /// An instruction of the same rank that is not complete, or that there is not.
+    /// Returns a blocker for an instruction of the same rank that is incomplete or does not exist.
     fn own_blocker(&self, at: InstRef, inst: Option<usize>) -> Vec<Blocker> {
         let rank = at.rank;
         let complete = inst.is_some_and(|inst| self.is_complete(InstRef { rank, inst }));
         if complete { Vec::new() } else { vec![Blocker { rank, inst, part: None }] }
     }
 
-    /// The other parts of an instruction's communications that are not there.
+    /// Returns the other parts of an instruction's communications that have not arrived.
     fn absent_parts(&self, at: InstRef) -> Vec<Blocker> {
         self.other_parts_unless(at, |it| self.has_arrived(it, at.rank))
     }
 
-    /// The other parts of an instruction's communications that hosts have not issued.
+    /// Returns the other parts of an instruction's communications that their hosts have not issued.
     fn unissued_parts(&self, at: InstRef) -> Vec<Blocker> {
         self.other_parts_unless(at, |it| self.has_reached(it, at.rank))
     }
@@ -235,9 +242,9 @@ impl WaitGraph<'_> {
         self.other_parts(at).into_iter().filter(missing).collect()
     }
 
-    /// What an instruction's communications consist of, besides itself.
+    /// Returns all other parts of an instruction's communications.
     fn other_parts(&self, at: InstRef) -> Vec<Blocker> {
-        let mut needs = Vec::new();
+        let mut blockers = Vec::new();
         for number in self.matched.comms_of(at) {
             let comm = self.matched.comm(*number);
             let other = |rank: usize, role: CommRole| {
@@ -247,31 +254,31 @@ impl WaitGraph<'_> {
             match comm.key {
                 CommKey::Collective(group, _) => {
                     let team = self.matched.groups[group as usize].team.iter().enumerate();
-                    needs.extend(
+                    blockers.extend(
                         team.filter(|it| *it.1 != at.rank)
                             .map(|(place, rank)| other(*rank, CommRole::Member(place))),
                     );
                 }
                 CommKey::Barrier(_) => {
                     let others = (0..self.plans.len()).filter(|it| *it != at.rank);
-                    needs.extend(others.map(|rank| other(rank, CommRole::Member(rank))));
+                    blockers.extend(others.map(|rank| other(rank, CommRole::Member(rank))));
                 }
                 CommKey::Message(_, from, to, _) | CommKey::Handle(from, to, _) => {
                     let is_own = |direction| comm.part(at.rank, CommRole::Side(direction)) == Some(at);
-                    // A transfer may hold both sides of a message to its own rank.
+                    // A transfer may contain both sides of a message to its own rank.
                     match (is_own(Direction::Send), is_own(Direction::Recv)) {
-                        (true, false) => needs.push(other(to, CommRole::Side(Direction::Recv))),
-                        (false, true) => needs.push(other(from, CommRole::Side(Direction::Send))),
+                        (true, false) => blockers.push(other(to, CommRole::Side(Direction::Recv))),
+                        (false, true) => blockers.push(other(from, CommRole::Side(Direction::Send))),
                         (true, true) | (false, false) => (),
                     }
                 }
                 CommKey::Signal(SignalId { from, .. }) => {
                     if comm.part(at.rank, CommRole::WaitsForSignal) == Some(at) {
-                        needs.push(other(from, CommRole::Signals));
+                        blockers.push(other(from, CommRole::Signals));
                     }
                 }
             }
         }
-        needs
+        blockers
     }
 }

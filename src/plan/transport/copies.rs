@@ -1,11 +1,12 @@
-//! The CUDA backend's own way: givers copy to the outputs of those who get, and who gets a combination reads the inputs of all.
+//! The CUDA backend's default transport. For collectives without a reduction, each contributing member copies
+//! to the outputs of the receiving members; for reductions, each receiving member reads the inputs of all.
 
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
 use crate::plan::{CollectiveKind, InstKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank};
 
-/// Copies by the giver; combinations by the getter.
+/// Pushes copies to peers, or pulls the operands of a reduction from peers.
 pub(super) struct PeerCopies;
 
 impl Transport for PeerCopies {
@@ -19,14 +20,14 @@ impl Transport for PeerCopies {
 
     fn supports_in_place(&self, kind: CollectiveKind) -> bool {
         match kind {
-            // Each element is accessed by one member, or by its own.
+            // Each element is accessed by only one member, which may be its owner.
             CollectiveKind::Broadcast { .. }
             | CollectiveKind::Gather { .. }
             | CollectiveKind::Allgather
             | CollectiveKind::Scatter { .. }
             | CollectiveKind::Reduce { .. }
             | CollectiveKind::ReduceScatter { .. } => true,
-            // A member's output is written while it still reads its input, or while others do.
+            // A member's output is written while the member, or another one, still reads its input.
             CollectiveKind::Allreduce { .. }
             | CollectiveKind::SendRecv { .. }
             | CollectiveKind::AllToAll
@@ -51,7 +52,7 @@ impl Transport for PeerCopies {
 }
 
 impl CollectiveCall<'_> {
-    /// A member that gets a combination reads what everyone gives.
+    /// Lowers a collective with a reduction: each receiving member reads the inputs of all.
     pub(super) fn pull(&self, op: ReduceOp) -> LoweredComm {
         let n = self.team.len();
         let getters: Vec<usize> =
@@ -72,7 +73,8 @@ impl CollectiveCall<'_> {
         self.with_signals(&accessed, &getters, work)
     }
 
-    /// All members' elements from `start` on, combined in team order; `None` where some member's views are not known.
+    /// Reduces `len` elements from `start` on of all members' inputs, in team order; `None` if the views of
+    /// some member are not known.
     pub(super) fn combine(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
         let part = |(member, rank): (usize, &usize)| {
             let input = self.members[member].as_ref()?.input.as_ref()?;
@@ -82,7 +84,8 @@ impl CollectiveCall<'_> {
         Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
     }
 
-    /// A member copies what it gives to everyone who gets it.
+    /// Lowers a collective without a reduction: this member copies its input to every member that receives
+    /// it.
     fn push(&self) -> LoweredComm {
         let n = self.team.len();
         let mut work = Vec::new();
@@ -92,14 +95,15 @@ impl CollectiveCall<'_> {
             let Some((at, delivery)) = self.delivery(to) else { continue };
             let elements = delivery.source_range(own.map_or(0, View::len), n);
             getters.push(to);
-            // All pieces of an output have one length.
+            // All pieces of an output have the same length.
             work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
         }
         let givers = self.kind.source_members(self.me, n);
         self.with_signals(&getters, &givers, work)
     }
 
-    /// What a member gets of this one, and which of its pieces it is. Of a permutation, a member knows only whom it sends to.
+    /// Returns the piece that member `to` receives from this one, and its index in the output. In a
+    /// permutation, a member knows only the peer that it sends to.
     fn delivery(&self, to: usize) -> Option<(usize, OutputPiece)> {
         match self.kind {
             CollectiveKind::Permute { send_peer, .. } if to != self.me => (send_peer == to)
@@ -117,7 +121,8 @@ impl CollectiveCall<'_> {
         offset: usize,
     ) -> Option<InstKind> {
         let output = self.members[to].as_ref()?.output.as_ref()?;
-        // Sizes are compared once all members post the collective; where one does not, nobody gets this far.
+        // `agreement` has compared the sizes if all members post the collective, and otherwise the collective
+        // never runs.
         let from = from.filter(|it| start + len <= it.len() && offset + len <= output.len())?;
         let from = ViewOnRank { rank: self.team[self.me], view: from.narrow(0, start, len) };
         let to = ViewOnRank { rank: self.team[to], view: output.narrow(0, offset, len) };

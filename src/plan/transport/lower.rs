@@ -1,4 +1,4 @@
-//! Finds the communications that have a transport and replaces them in the plans of all ranks.
+//! Selects the communications that have a transport, and replaces them in the plans of all ranks.
 
 use grammar::{
     codes::Code,
@@ -18,13 +18,14 @@ use crate::plan::{
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
 };
 
-/// By rank, the steps of each lowered communication, by index in `Plan::code`.
+/// By rank: the lowered communications, by index in `Plan::code`.
 type Lowered = Vec<FxHashMap<usize, LoweredComm>>;
 
-/// Lowers the communications of all ranks that no library moves.
+/// Lowers the communications of all ranks that no library executes.
 ///
 /// # Errors
-/// More instructions or bytes than a world may have, with the rank whose program it is about.
+/// The plans exceed the limit on instructions or bytes. The error has the rank whose program it is located
+/// in.
 pub(in crate::plan) fn lower(
     programs: &[&Program],
     plans: &mut [Plan],
@@ -39,7 +40,8 @@ pub(in crate::plan) fn lower(
     for (number, comm) in (0..).zip(&matched.comms) {
         let before = count;
         match comm.key {
-            // What not all members post never runs: it stays as it is, and the deadlock's report names it.
+            // A collective that some member does not post never runs. It stays in the plan, so that the
+            // deadlock report can name it.
             CommKey::Collective(group, index) if comm.parts.len() == matched.expected_parts(comm) => {
                 let next = groups.len() as u32;
                 if let Some(it) = Lowering::of(plans, matched, comm, group) {
@@ -91,7 +93,7 @@ fn too_large(
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
     let limit = limits.instructions;
     let message =
-        format!("the communications of {} ranks become more than {limit} instructions", plans.len());
+        format!("the communications of {} ranks are lowered to more than {limit} instructions", plans.len());
     let fault =
         Diagnostic::new(Code::TooLarge, span, message, "each member touches the memory of all others");
     (
@@ -103,17 +105,19 @@ fn too_large(
     )
 }
 
-/// The exchanges of memory handles before collectives of the CUDA backend: nvFuser's hosts wait for each other before the first
-/// collective of a statement on a view, where the team is the whole world. It has no collectives of smaller teams; theirs need no
-/// exchange here, since executors map all memory before the first run.
+/// The exchanges of memory handles before collectives of the CUDA backend. If the team is the whole world,
+/// nvFuser's hosts wait for each other before the first collective of a statement on a view. nvFuser has no
+/// CUDA collectives of smaller teams; these need no exchange here, since executors map all memory before the
+/// first run.
 #[derive(Default)]
 struct HandleExchanges {
-    /// By rank, statement and view.
+    /// The combinations of rank, statement and view seen so far.
     known: FxHashSet<(usize, Option<StmtId>, ViewKey)>,
 }
 
 impl HandleExchanges {
-    /// Whether some member of a collective of the whole world uses a view for the first time: then all hosts wait.
+    /// Returns whether some member of a collective of the whole world uses a view for the first time. All
+    /// hosts then wait for each other.
     fn is_first(&mut self, plans: &[Plan], comm: &MatchedComm) -> bool {
         let mut is_first = false;
         for InstRef { rank, inst } in comm.parts.iter().map(|it| it.inst_ref) {
@@ -143,12 +147,13 @@ struct Lowering<'a> {
     kind: CollectiveKind,
     /// World ranks in team order.
     team: &'a [usize],
-    /// By member: the instruction that posts its part, if it does.
+    /// By member: the instruction that posts its part, if any.
     parts: Vec<Option<InstRef>>,
 }
 
 impl<'a> Lowering<'a> {
-    /// `None`: a library moves it, or it is a resharding operator.
+    /// Selects the transport of a collective; `None` if a library executes it, or if it is a resharding
+    /// operator.
     fn of(plans: &[Plan], matched: &'a CommMatching, comm: &MatchedComm, group: u32) -> Option<Self> {
         let group = &matched.groups[group as usize];
         let first = comm.parts.first()?.inst_ref;
@@ -167,7 +172,8 @@ impl<'a> Lowering<'a> {
         Some(Self { backend, transport, kind: it.kind, team: &group.team, parts })
     }
 
-    /// How much the plans grow at least, told before they do: three signals between any two of whom one touches the other's memory.
+    /// Returns a lower bound for the number of added instructions: three for the signals of each pair of
+    /// members that access each other's memory.
     fn min_instruction_count(&self) -> usize {
         let n = self.team.len();
         let pairs = match self.kind {
@@ -184,7 +190,7 @@ impl<'a> Lowering<'a> {
         3 * pairs
     }
 
-    /// Lowers the parts of all members; how much the plans grow.
+    /// Lowers the parts of all members. Returns the number of added instructions.
     fn lower(
         &self,
         plans: &mut [Plan],
@@ -206,7 +212,7 @@ impl<'a> Lowering<'a> {
         let mut count = 0;
         for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
             let (Some(at), Some(staged)) = (part, staged) else { continue };
-            // Peers of a permutation differ by member.
+            // The peers of a permutation differ between members.
             let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
             let call = CollectiveCall { kind, team: self.team, me, members: &members, team_no: group, index };
             let steps = self.transport.lower(&call);
@@ -238,7 +244,7 @@ fn transfer(plans: &[Plan], at: InstRef) -> Option<&Transfer> {
     }
 }
 
-/// Lowers both sides of a message; how many instructions they become.
+/// Lowers both sides of a message. Returns the number of added instructions.
 fn message(
     plans: &[Plan],
     matched: &CommMatching,

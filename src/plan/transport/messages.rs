@@ -1,52 +1,49 @@
-//! Transfers of the CUDA backend: one side copies, between two signals.
+//! Lowers transfers of the CUDA backend: one side copies, between two signals.
 //!
 //! | | send | recv | wait for the send | wait for the recv |
 //! |---|---|---|---|---|
-//! | get | raise Ready | await Ready, copy from the peer, raise Done | await Done | – |
-//! | put | await Ready, copy to the peer, raise Done | raise Ready | – | await Done |
+//! | get | set Ready | wait for Ready, copy from the peer, set Done | wait for Done | – |
+//! | put | wait for Ready, copy to the peer, set Done | set Ready | – | wait for Done |
 
 use grammar::words::P2pProtocol;
 
 use super::LoweredComm;
 use crate::plan::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};
 
-/// One side of a message, with the other's view where there is one.
+/// One side of a message, with the view of the other side.
 pub(super) struct Message<'a> {
     /// This rank.
     pub rank: usize,
     /// The other rank.
     pub peer: usize,
-    /// What this rank does.
+    /// Whether this rank sends or receives.
     pub direction: Direction,
-    /// Which side copies.
+    /// The protocol, which determines the side that copies.
     pub protocol: P2pProtocol,
-    /// Which message between the two, in this direction.
+    /// The index of the message between the two ranks, in this direction.
     pub index: u32,
-    /// This side's view.
+    /// The view of this side.
     pub mine: &'a View,
-    /// The other side's view; `None`: nobody posts it.
+    /// The view of the other side; `None` if no rank posts it.
     pub theirs: Option<&'a View>,
 }
 
 impl Message<'_> {
-    /// The instructions of this side.
+    /// Returns the instructions of this side.
     pub(super) fn lower(&self) -> LoweredComm {
         let (rank, peer, index) = (self.rank, self.peer, self.index);
         let (ready, done) = match self.protocol {
             P2pProtocol::Get => (SignalKind::Ready, SignalKind::Done),
             P2pProtocol::Put => (SignalKind::PutReady, SignalKind::PutDone),
         };
-        let raise =
-            |meaning| InstKind::Signal { signal: SignalId { from: rank, to: peer, kind: meaning, index } };
-        let expect = |meaning| InstKind::WaitSignal {
-            signal: SignalId { from: peer, to: rank, kind: meaning, index },
-        };
+        let set = |kind| InstKind::Signal { signal: SignalId { from: rank, to: peer, kind, index } };
+        let wait = |kind| InstKind::WaitSignal { signal: SignalId { from: peer, to: rank, kind, index } };
         if copies(self.protocol, self.direction) {
             let copy = self.theirs.and_then(|theirs| self.copy(theirs));
-            let posted = [Some(expect(ready)), copy, Some(raise(done))].into_iter().flatten().collect();
+            let posted = [Some(wait(ready)), copy, Some(set(done))].into_iter().flatten().collect();
             return LoweredComm { at_post: posted, ..LoweredComm::default() };
         }
-        LoweredComm { at_post: vec![raise(ready)], at_wait: vec![expect(done)], ..LoweredComm::default() }
+        LoweredComm { at_post: vec![set(ready)], at_wait: vec![wait(done)], ..LoweredComm::default() }
     }
 
     fn copy(&self, theirs: &View) -> Option<InstKind> {
@@ -60,7 +57,7 @@ impl Message<'_> {
     }
 }
 
-/// Whether a side copies.
+/// Returns whether a side copies.
 fn copies(protocol: P2pProtocol, direction: Direction) -> bool {
     match protocol {
         P2pProtocol::Get => direction == Direction::Recv,

@@ -1,9 +1,11 @@
-//! How communications that no library moves become instructions: copies and combinations over peer memory between signals.
+//! Transports: lower communications that no library executes to copies and reductions over peer memory,
+//! between signals.
 //!
-//! `build` posts every communication to a communicator, whatever moves it; `lower` replaces those that have a transport, once the
-//! views of all members are known. What results are instructions as any other: the order, the layout, the simulator and the GPU
-//! executor see the real protocol, its signals and its staging buffers, and know nothing of transports. In the simulator a lowered
-//! collective leaves what the posted one would (`contract`).
+//! `build` posts every communication to a communicator, whatever executes it. `lower` replaces the
+//! communications that have a transport, once the views of all members are known. The results are ordinary
+//! instructions: the happens-before order, the buffer assignment, the simulator and the GPU executor see the
+//! actual protocol with its signals and staging buffers, and do not know about transports. In the simulator,
+//! a lowered collective has the same result as the posted one (`collective_semantics`).
 //!
 //! | `backend=` | `algo=` | collectives | transport |
 //! |---|---|---|---|
@@ -12,10 +14,10 @@
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
 //!
-//! `backend=` decides where a transport's instructions run: with CUDA on the posting stream, as nvFuser does it; with NCCL on the
-//! communicator's queue, between its neighbours there.
+//! `backend=` determines where the instructions of a transport run: for CUDA on the posting stream, as in
+//! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives.
 //!
-//! A new transport is a file here with its `impl Transport`, a line in `TRANSPORTS` and its cases.
+//! To add a transport, add a file with its `impl Transport`, an entry in `TRANSPORTS`, and tests.
 
 mod copies;
 mod lower;
@@ -37,72 +39,73 @@ use two_shot::TwoShot;
 
 /// A way to move the data of collectives over peer memory.
 trait Transport: Sync {
-    /// The `algo=` that names it; `None`: the CUDA backend's own way.
+    /// Returns the `algo=` that selects it; `None` for the CUDA backend's default.
     fn algorithm(&self) -> Option<Algorithm>;
 
-    /// Whether it moves this kind of collective.
+    /// Returns whether it supports a kind of collective.
     fn supports(&self, kind: CollectiveKind) -> bool;
 
-    /// Whether the transport is correct where the output is the memory of the part of the input that this member gives to itself. In all
-    /// other cases of overlap the input is copied to a staging buffer first.
+    /// Returns whether the transport is correct if a member's output is the part of the member's input that
+    /// it contributes to itself. If input and output overlap in any other way, the input is first copied to a
+    /// staging buffer.
     fn supports_in_place(&self, kind: CollectiveKind) -> bool;
 
-    /// Whether only this member writes its output. The output is then complete when the posted instructions are, before `Wait`: nvFuser
-    /// programs read a CUDA Reduce that early.
+    /// Returns whether only the member itself writes its output. The output is then complete as soon as the
+    /// posted instructions are, before `Wait`: nvFuser programs read the result of a CUDA Reduce that early.
     fn writes_own_output(&self, kind: CollectiveKind) -> bool;
 
-    /// Whether the instructions may run as one kernel (`Plan::kernels`).
+    /// Returns whether the instructions may run as one kernel (`Plan::kernels`).
     fn is_one_kernel(&self) -> bool;
 
-    /// The instructions of a member.
+    /// Returns the instructions of one member.
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm;
 }
 
 /// All transports.
 static TRANSPORTS: [&dyn Transport; 3] = [&PeerCopies, &OneShot, &TwoShot];
 
-/// A collective as its transport sees it, from the side of one member.
+/// A collective, from the point of view of one member.
 struct CollectiveCall<'a> {
-    /// What is done.
+    /// The kind of collective, with its parameters.
     kind: CollectiveKind,
     /// World ranks in team order.
     team: &'a [usize],
-    /// This member.
+    /// The position of this member in the team.
     me: usize,
-    /// The views of all members, in one dimension each; `None` where a member posts nothing.
+    /// The one-dimensional views of all members; `None` for a member that posts nothing.
     members: &'a [Option<MemberViews>],
-    /// The team's number among those whose collectives have a transport.
+    /// The number of the team among those whose collectives have a transport.
     team_no: u32,
-    /// Which of the team's collectives it is.
+    /// The index of the collective among those of the team.
     index: u32,
 }
 
-/// What a member gives and gets: one dimension each, as the transport reads and writes it.
+/// The one-dimensional input and output views of a member, as the transport accesses them.
 #[derive(Clone, Debug, Default)]
 struct MemberViews {
     input: Option<View>,
     output: Option<View>,
 }
 
-/// The instructions of a member.
+/// The lowered instructions of one member.
 #[derive(Debug, Default)]
 struct LoweredComm {
-    /// Where the communication is posted, before everything else: what goes to staging buffers.
+    /// Executed first, where the communication is posted: copies to staging buffers.
     prologue: Vec<InstKind>,
-    /// Where it is posted.
+    /// Executed where the communication is posted.
     at_post: Vec<InstKind>,
-    /// Where it is waited for.
+    /// Executed where the communication is waited for.
     at_wait: Vec<InstKind>,
-    /// Behind everything else: what comes from staging buffers.
+    /// Executed last: copies from staging buffers.
     epilogue: Vec<InstKind>,
-    /// Whether `after` follows what is posted, and not what is waited for.
+    /// Whether `epilogue` follows `at_post` instead of `at_wait`.
     is_complete_when_posted: bool,
-    /// Whether what is posted, and what is waited for right behind it, may run as one kernel.
+    /// Whether `at_post`, and `at_wait` if it follows directly, may run as one kernel.
     is_one_kernel: bool,
 }
 
 impl LoweredComm {
-    /// How much a plan grows: instructions, those that combine by their operands.
+    /// Returns the number of added instructions. A reduction counts once for each operand.
     fn size(&self) -> usize {
         let size = |it: &InstKind| if let InstKind::PeerReduce { parts, .. } = it { parts.len() } else { 1 };
         let all = [&self.prologue, &self.at_post, &self.at_wait, &self.epilogue];
@@ -110,7 +113,7 @@ impl LoweredComm {
     }
 }
 
-/// The algorithms that `algo=` may name for a kind of collective.
+/// Returns the algorithms that `algo=` may select for a kind of collective.
 pub(super) fn algorithms(backend: Backend, kind: CollectiveKind) -> Vec<Algorithm> {
     let library = match backend {
         Backend::Nccl => Some(Algorithm::Nccl),
@@ -120,7 +123,7 @@ pub(super) fn algorithms(backend: Backend, kind: CollectiveKind) -> Vec<Algorith
     library.into_iter().chain(own.filter(|_| backend != Backend::Ucc)).collect()
 }
 
-/// The transport of a collective; `None`: a library moves it.
+/// Returns the transport of a collective; `None` if a library executes it.
 fn transport(
     backend: Backend,
     kind: CollectiveKind,

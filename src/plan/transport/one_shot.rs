@@ -1,15 +1,15 @@
-//! One-shot all-reduce: every member reads the inputs of all and combines them by itself.
+//! One-shot all-reduce: every member reads the inputs of all members and reduces them itself.
 //!
-//! One round of signals; each member reads `(n - 1) · bytes` from its peers. All combine in team order, so the results are the same
-//! bits on every member. The scheme is that of vLLM's one-stage all-reduce and of PyTorch's
-//! `one_shot_all_reduce`.
+//! It needs one round of signals. Each member reads `(n - 1) · bytes` from its peers. All members reduce in
+//! team order, so the results are bitwise equal on all members. The scheme is that of vLLM's one-stage
+//! all-reduce and of PyTorch's `one_shot_all_reduce`.
 
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
 use crate::plan::CollectiveKind;
 
-/// Every member combines everything.
+/// Every member reduces all elements.
 pub(super) struct OneShot;
 
 impl Transport for OneShot {
@@ -21,7 +21,7 @@ impl Transport for OneShot {
         matches!(kind, CollectiveKind::Allreduce { .. })
     }
 
-    /// A member that is ahead would overwrite what others still read.
+    /// Returns false: a member that runs ahead would overwrite input that others still read.
     fn supports_in_place(&self, _: CollectiveKind) -> bool {
         false
     }

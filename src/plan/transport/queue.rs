@@ -1,10 +1,11 @@
-//! Where transports' instructions go in a plan: with the CUDA backend where the collective is posted, with another backend on the
-//! communicator's queue.
+//! Inserts the instructions of transports into a plan: for the CUDA backend at the post, for other backends
+//! on the communicator's queue.
 //!
-//! The queue of a communicator whose collectives are not all a library's becomes a stream of the plan. A posting makes it wait for
-//! the posting stream; `Wait` makes a stream wait for what the queue has set. What a library still moves is posted from the queue's
-//! stream, so all of the communicator's collectives run in the order of posting. Where one stream posts all of them and waits for
-//! each at once, that stream is the queue, and nothing has to be ordered.
+//! If a communicator has collectives that a transport executes, its queue becomes a stream of the plan. A
+//! post makes the queue wait for the posting stream, and `Wait` makes a stream wait for an event that the
+//! queue records. Collectives that the library still executes are posted from the queue's stream, so that all
+//! collectives of the communicator run in posting order. If one stream posts all of them and waits for each
+//! immediately, that stream serves as the queue, and no events are needed.
 
 use rustc_hash::FxHashMap;
 
@@ -13,22 +14,22 @@ use crate::plan::{
     Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, Plan, StreamNo, WorkNo, queue_streams,
 };
 
-/// What `Wait` becomes.
+/// The replacement of a `Wait`.
 enum LoweredWait {
-    /// A library's work.
+    /// A work of the library.
     Work(WorkNo),
-    /// The end of what a transport does.
+    /// The instructions of a transport at the wait.
     Steps(WaitSteps),
-    /// What the queue's stream sets.
+    /// An event that the queue's stream records.
     Event(EventNo),
 }
 
-/// What a transport does where its collective is waited for.
+/// The instructions of a transport where its collective is waited for.
 struct WaitSteps {
-    /// Set behind what was posted, where another stream waits, or none.
+    /// An event recorded after the posted instructions, if another stream waits.
     posted: Option<EventNo>,
     steps: Vec<InstKind>,
-    /// Whether it brings data, and does not only wait for others.
+    /// Whether the instructions move data, and do not only wait for signals.
     has_copies: bool,
     origin: u32,
 }
@@ -36,13 +37,13 @@ struct WaitSteps {
 /// The queue of a communicator.
 struct CommQueue {
     stream: StreamNo,
-    /// Whether the program's own stream is the queue.
+    /// Whether a stream of the program serves as the queue.
     is_program_stream: bool,
-    /// A library's last work, where nothing of a transport has come behind it.
+    /// The library's last work, if no instructions of a transport follow it on the queue.
     last_library_work: Option<WorkNo>,
 }
 
-/// Rewrites a plan: `lowered` has the steps of those communications that have a transport, by instruction.
+/// Rewrites a plan. `lowered` has the communications with a transport, by instruction.
 pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, LoweredComm>) {
     let mut queues = queues(plan, &lowered);
     let code = std::mem::take(&mut plan.code);
@@ -159,10 +160,10 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
     drop_unused_communicators(plan);
 }
 
-/// The queues of communicators with lowered collectives that are not the CUDA backend's, which has none.
+/// Returns the queues of the communicators with lowered collectives. The CUDA backend has no queues.
 fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap<CommunicatorNo, CommQueue> {
     let mut queues = FxHashMap::default();
-    let homes = queue_streams(plan);
+    let queue_streams = queue_streams(plan);
     let mut posts: Vec<usize> = lowered.keys().copied().collect();
     posts.sort_unstable();
     for at in posts {
@@ -172,14 +173,16 @@ fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap
         if *backend == Backend::Cuda || queues.contains_key(&number) {
             continue;
         }
-        let home = homes[number as usize];
-        let stream = home.unwrap_or(plan.streams.len() as StreamNo);
-        if home.is_none() {
+        let program_stream = queue_streams[number as usize];
+        let stream = program_stream.unwrap_or(plan.streams.len() as StreamNo);
+        if program_stream.is_none() {
             let team = team.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
             plan.streams.push(format!("{} queue of ({team})", backend.name()));
         }
-        queues
-            .insert(number, CommQueue { stream, is_program_stream: home.is_some(), last_library_work: None });
+        queues.insert(
+            number,
+            CommQueue { stream, is_program_stream: program_stream.is_some(), last_library_work: None },
+        );
     }
     queues
 }
@@ -194,7 +197,7 @@ impl PlanRewriter<'_> {
         self.code.push(Inst { kind, stream, origin });
     }
 
-    /// Emits instructions, and marks them as one kernel where they may run as one.
+    /// Emits instructions, and marks them as one kernel if they may run as one.
     fn emit_group(&mut self, steps: Vec<InstKind>, is_one_kernel: bool, stream: StreamNo, origin: u32) {
         let first = self.code.len();
         steps.into_iter().for_each(|it| self.emit(it, stream, origin));
@@ -203,13 +206,14 @@ impl PlanRewriter<'_> {
         }
     }
 
-    /// The end of a collective, on the stream that waits for it.
+    /// Emits the end of a collective on the stream that waits for it.
     fn emit_wait_steps(&mut self, rest: WaitSteps, stream: StreamNo, origin: u32) {
         let join = rest.posted.map(|event| InstKind::WaitEvent { event });
         join.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
     }
 
-    /// Data of collectives that nobody waits for arrives all the same, some time: each on a stream of its own.
+    /// Emits the end of collectives that nothing waits for, each on its own stream: their data arrives at
+    /// some time all the same.
     fn emit_never_waited(&mut self, works: &mut [Option<LoweredWait>]) {
         for work in works {
             if matches!(work, Some(LoweredWait::Steps(it)) if it.has_copies)
@@ -228,7 +232,7 @@ impl PlanRewriter<'_> {
     }
 }
 
-/// A communication with another work number.
+/// Returns a communication with another work number.
 fn with_work(mut kind: InstKind, renumbered: WorkNo) -> InstKind {
     match &mut kind {
         InstKind::Collective(it) => it.work = renumbered,

@@ -1,7 +1,8 @@
-//! Staging buffers: where a transport cannot work on a member's own views, it works on dense copies of them.
+//! Staging buffers: contiguous copies of a member's views, for transports that cannot use the views
+//! themselves.
 //!
-//! An input is copied if its elements are not equally spaced, or if it overlaps the output and the transport does not work in place.
-//! An output is copied if its elements are not equally spaced.
+//! An input is copied if its elements are not equally spaced, or if it overlaps the output and the transport
+//! does not support that overlap. An output is copied if its elements are not equally spaced.
 
 use rustc_hash::FxHashMap;
 
@@ -11,35 +12,35 @@ use crate::plan::{
     StreamNo, View, ViewOnRank, WorkNo,
 };
 
-/// A member's views, and what copies between them and those of the program.
+/// The views of a member after staging, with the copies from and to the views of the program.
 #[derive(Default)]
 pub(super) struct StagedViews {
-    /// The views that the transport works on.
+    /// The views that the transport uses.
     pub member: MemberViews,
-    /// Before anything else.
+    /// Executed before the collective: allocations, and copies to the staging buffers.
     pub before: Vec<InstKind>,
-    /// When the collective is complete.
+    /// Executed when the collective is complete: copies from the staging buffers.
     pub after: Vec<InstKind>,
 }
 
-/// The staging buffers of a rank. A set of them serves one collective after another: one that is posted on the stream on which the
-/// last has been waited for, or that follows it on a communicator's queue.
+/// The staging buffers of a rank. A collective reuses the buffers of an earlier one if it is posted on the
+/// stream that has waited for the earlier one, or follows it on the communicator's queue.
 pub(super) struct StagingPool {
-    /// By work: the set of its collective.
+    /// By work: the buffer set of the collective.
     sets: Vec<Option<BufferSet>>,
     buffers: FxHashMap<(BufferSet, StagedOperand, BufferNo, usize), BufferNo>,
 }
 
-/// A set of buffers.
+/// A set of buffers that one collective uses at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum BufferSet {
-    /// One of a stream, by number.
+    /// A set of a stream, with its number.
     OfStream(StreamNo, usize),
-    /// That of a communicator's queue.
+    /// The set of a communicator's queue.
     OfQueue(CommunicatorNo),
 }
 
-/// What a buffer stands for.
+/// The operand that a buffer replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum StagedOperand {
     Input,
@@ -47,7 +48,7 @@ enum StagedOperand {
 }
 
 impl StagingPool {
-    /// Gives each collective of a rank its set.
+    /// Assigns a buffer set to each collective of a rank.
     pub(super) fn of(plan: &Plan) -> Self {
         let mut sets = vec![None; plan.work_count];
         let mut in_use: FxHashMap<StreamNo, Vec<bool>> = FxHashMap::default();
@@ -79,7 +80,8 @@ impl StagingPool {
         Self { sets, buffers: FxHashMap::default() }
     }
 
-    /// The views that a transport works on, with staging buffers added to the plan where it needs them; `me` of `n` members.
+    /// Returns the views that the transport uses, and adds staging buffers to the plan where needed. `me` is
+    /// the member, `n` the size of the team.
     pub(super) fn stage(
         &mut self,
         plan: &mut Plan,
@@ -111,7 +113,7 @@ impl StagingPool {
         it
     }
 
-    /// A dense buffer for the elements of a view.
+    /// Returns a contiguous buffer for the elements of a view.
     fn buffer(
         &mut self,
         plan: &mut Plan,
@@ -133,7 +135,8 @@ impl StagingPool {
     }
 }
 
-/// Whether what a member gets of itself lies where it gives it.
+/// Returns whether the part of a member's output that comes from itself has the same location as the
+/// corresponding part of its input.
 fn is_in_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, output: &View) -> bool {
     let (Some(input), Some(output)) = (input.reshape(&[input.len()]), output.reshape(&[output.len()])) else {
         return false;
@@ -151,7 +154,7 @@ fn is_in_place(kind: CollectiveKind, (me, n): (usize, usize), input: &View, outp
     false
 }
 
-/// A staging buffer in the shape of the view that it stands for.
+/// Returns a staging buffer in the shape of the view that it replaces.
 fn shaped(staged: &View, view: &View) -> View {
     View::contiguous(staged.buffer, view.shape.clone())
 }

@@ -1,17 +1,18 @@
-//! Two-shot all-reduce: member `i` combines share `i` of all inputs and copies it to everyone: a reduce-scatter and an all-gather
-//! in one round of signals.
+//! Two-shot all-reduce: member `i` reduces share `i` of all inputs and copies the result to all members. It
+//! is a reduce-scatter and an all-gather in one round of signals.
 //!
-//! Each member reads `(n - 1) / n · bytes` of its peers and writes as much to them, where one-shot reads `(n - 1) · bytes`. Only member `i` touches
-//! share `i`, whoever's it is: a member may write its shares to others as soon as they are ready, without a second round, and
-//! output may be input. Each share is combined once, in team order: the results are the same bits on every member, and the same as
-//! one-shot's.
+//! Each member reads `(n - 1) / n · bytes` from its peers and writes as much to them, compared with
+//! `(n - 1) · bytes` read by one-shot. Only member `i` accesses share `i` of any member. A member may
+//! therefore write its share to the others as soon as they are ready, without a second round of signals, and
+//! the output may be the input. Each share is reduced once, in team order, so the results are bitwise equal
+//! on all members, and equal to those of one-shot.
 
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
 use crate::plan::CollectiveKind;
 
-/// Every member combines its share.
+/// Every member reduces one share.
 pub(super) struct TwoShot;
 
 impl Transport for TwoShot {
@@ -37,7 +38,7 @@ impl Transport for TwoShot {
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         let output = |it: usize| call.members[it].as_ref()?.output.as_ref();
-        // A member whose part of the output another rank holds has no share: it has no place for the result.
+        // A member whose part of the output is on another rank has no output, and so gets no share.
         let sharers: Vec<usize> = call.all().into_iter().filter(|it| output(*it).is_some()).collect();
         let mine = sharers.iter().position(|it| *it == call.me).zip(output(call.me));
         let mut work = Vec::new();
@@ -53,10 +54,12 @@ impl Transport for TwoShot {
     }
 }
 
-/// Elements whose number divides where large shares begin, so that kernels may load 16 bytes at once of whatever type.
+/// The granularity, in elements, at which large shares begin. It lets kernels use 16-byte loads for every
+/// element type.
 const ALIGNED: usize = 16;
 
-/// Where the share of a member begins, and its length: shares differ by one element at most, large ones by `ALIGNED`.
+/// Returns the start and the length of a member's share. The lengths of small shares differ by at most one
+/// element, those of large shares by less than `2 · ALIGNED`.
 fn share(member: usize, n: usize, len: usize) -> (usize, usize) {
     let n = n.max(1);
     let unit = if len / n >= ALIGNED * ALIGNED { ALIGNED } else { 1 };

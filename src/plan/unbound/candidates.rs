@@ -1,4 +1,4 @@
-//! Values that a scalar could have, most likely first.
+//! Proposes values for unbound scalars, most likely first.
 
 use grammar::{
     ir::{ExprId, Program, TensorId},
@@ -11,19 +11,19 @@ use super::{
     uses::{Loop, ScalarRole},
 };
 
-/// The smallest extent that is proposed where nothing asks for a larger one.
+/// The smallest extent that is proposed, unless a larger one is needed.
 const MIN_EXTENT: i64 = 8;
 
-/// Most extents that are tried for all scalars at once.
+/// The maximum number of extents that are tried for all scalars at once.
 const MAX_EXTENTS: usize = 12;
 
-/// Values that could be given.
+/// Proposed values.
 pub(super) struct Candidates {
     /// Values for each name, best first; never empty.
     pub(super) options: IndexMap<String, Vec<String>>,
-    /// Numbers that could be the extent of every axis without one.
+    /// Values that are tried for all unbound extents together.
     pub(super) extents: Vec<i64>,
-    /// Which names are extents.
+    /// The names that are extents.
     sizes: IndexSet<String>,
 }
 
@@ -39,14 +39,14 @@ impl Candidates {
         let mut known =
             ProposedValues { world, extents: &extents, peers: IndexMap::new(), indices: Vec::new() };
         let mut options: IndexMap<String, Vec<String>> = IndexMap::new();
-        // Peers first: an index that is a peer too, or that stands beside one, follows it.
+        // Peers come first, because an index that is also a peer, or is used with one, depends on it.
         let mut order: Vec<&UnboundScalar> = missing.iter().collect();
         order.sort_by_key(|it| it.role().priority());
         for it in order {
             let found = known.of(programs[it.rank].0, it);
             options.entry(it.name.clone()).or_insert(found);
         }
-        // In the order of the text.
+        // The options are listed in text order.
         let ordered = missing.iter().filter_map(|it| options.get_key_value(&it.name));
         let options: IndexMap<String, Vec<String>> =
             ordered.map(|(name, all)| (name.clone(), all.clone())).collect();
@@ -56,12 +56,12 @@ impl Candidates {
         Self { options, extents, sizes }
     }
 
-    /// The first value of each.
+    /// Returns the first value of each name.
     pub(super) fn first(&self) -> IndexMap<String, String> {
         self.options.iter().filter_map(|(name, all)| Some((name.clone(), all.first()?.clone()))).collect()
     }
 
-    /// The values with one number for all extents.
+    /// Returns the values with all extents replaced by one number.
     pub(super) fn with_extents(
         &self,
         values: &IndexMap<String, String>,
@@ -75,7 +75,7 @@ impl Candidates {
     }
 }
 
-/// What was proposed so far.
+/// The values proposed so far.
 struct ProposedValues<'a> {
     world: usize,
     extents: &'a [i64],
@@ -86,7 +86,7 @@ struct ProposedValues<'a> {
 }
 
 impl ProposedValues<'_> {
-    /// Values for one scalar.
+    /// Returns the proposed values for one scalar.
     fn of(&mut self, program: &Program, it: &UnboundScalar) -> Vec<String> {
         let around = it.uses.iter().find_map(|it| it.around);
         let index = around.map(|it| program.symbols[it.index].clone());
@@ -132,7 +132,7 @@ impl ProposedValues<'_> {
         found
     }
 
-    /// The mirror of the partner's peer; a shift by one, or by the loop's index, where there is none.
+    /// Returns the inverse of the partner's peer; if it is not known, a shift by one, or by the loop index.
     fn peer(&self, program: &Program, send: bool, partner: Option<ExprId>, index: Option<&str>) -> String {
         let world = self.world;
         if let Some(partner) = partner {
@@ -152,7 +152,7 @@ impl ProposedValues<'_> {
         }
     }
 
-    /// The index that the tensor is taken apart by elsewhere in the loop, or the loop's own.
+    /// Returns the index with which the same tensor is split elsewhere in the loop, or else the loop index.
     fn index(&self, program: &Program, it: &UnboundScalar, index: Option<String>) -> Option<String> {
         let used = it.uses.iter().filter_map(|using| match using.role {
             ScalarRole::Index { tensor, extent } => Some((tensor, extent, using.around)),
@@ -175,7 +175,7 @@ impl ProposedValues<'_> {
     }
 }
 
-/// The smallest number from `EXTENT` on that everything divides which divides an extent.
+/// Returns the smallest number from `MIN_EXTENT` on that is divisible by all divisors of extents.
 fn common_extent(missing: &[UnboundScalar]) -> i64 {
     let uses = missing.iter().flat_map(|it| &it.uses);
     let divisors = uses.flat_map(|it| match &it.role {
@@ -193,7 +193,7 @@ fn gcd(a: i64, b: i64) -> i64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// As a shell takes it.
+/// Quotes a value for a shell.
 pub(super) fn quoted(value: &str) -> String {
     let plain = value.bytes().all(|it| it.is_ascii_alphanumeric() || matches!(it, b'.' | b'-' | b'_'));
     if plain { value.to_owned() } else { format!("'{value}'") }

@@ -1,5 +1,4 @@
-//! The two sides of a transfer: which send and which receive belong together, and the peer of one from that of the
-//! other.
+//! Pairs sends with receives, and derives the peer of one side from that of the other.
 
 use std::collections::HashSet;
 
@@ -10,13 +9,13 @@ use grammar::{
 };
 use rustc_hash::FxHashMap;
 
-/// For each scalar that is the peer of a send or a receive: the peer of the other side.
+/// Returns, for each scalar that is the peer of a send or a receive, the peer of the other side.
 pub(super) fn partners(program: &Program, unknown: &HashSet<SymbolId>) -> FxHashMap<SymbolId, ExprId> {
     let mut partners = FxHashMap::default();
     let mut blocks: Vec<BlockId> = program.body.into_iter().collect();
     let (mut sends, mut recvs) = (Vec::new(), Vec::new());
     while let Some(block) = blocks.pop() {
-        // Sides of one block first: those that are left are paired over the whole program.
+        // Sends and receives of one block are paired first, and the remaining ones over the whole program.
         let (mut own_sends, mut own_recvs) = (Vec::new(), Vec::new());
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
@@ -65,12 +64,13 @@ fn pair(
     }
 }
 
-/// The peer of the other side: whoever gets from rank `r` has `r` as the one it gets from. Known for sums of the rank
-/// and what is the same on all ranks, modulo a constant; `None` for anything else.
+/// Returns the peer of the other side: the function that maps the peer of rank `r` back to `r`. It is known
+/// for sums of the rank and terms that are equal on all ranks, modulo a constant; otherwise the result is
+/// `None`.
 pub(super) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
     let peer = defined(program, peer);
     let Expr::Infix("%", sum, modulus) = &program.exprs[peer] else {
-        // `1 - rank`, `rank ^ 1`: each is the other's.
+        // `1 - rank` and `rank ^ 1` are their own inverses.
         let terms = terms(program, peer, 1)?;
         let rank: i64 = terms.iter().filter(|(_, it)| is_rank(program, *it)).map(|(sign, _)| sign).sum();
         let xor = matches!(&program.exprs[peer], Expr::Infix("^", a, b) if is_rank(program, *a) || is_rank(program, *b));
@@ -92,15 +92,15 @@ pub(super) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
         1 => (),
         _ => return None,
     }
-    // The peer is `rank + constant + rest`; its mirror `rank - constant - rest`.
+    // The peer is `rank + constant + rest`; its inverse is `rank - constant - rest`.
     let constant = (-constant).rem_euclid(modulus);
     Some(match rest.as_slice() {
         [] => format!("( rank + {constant} ) % {modulus}"),
         [(-1, term)] if constant == 0 => format!("( rank + {term} ) % {modulus}"),
         [(1, term)] if constant == 0 => format!("( {modulus} + ( rank - {term} ) ) % {modulus}"),
         all => {
-            // Remainders of negative numbers are negative: as many whole turns as the terms can take away are not known,
-            // so each term is taken modulo first.
+            // The remainder of a negative number is negative, and the number of moduli that the terms
+            // subtract is not known. Each term is therefore reduced by the modulus first.
             let mut text = format!("( rank + {constant} )");
             for (sign, term) in all {
                 text = match sign {
@@ -113,10 +113,10 @@ pub(super) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
     })
 }
 
-/// What a symbol is defined as, or the expression itself.
+/// Resolves a symbol to its definition, through other symbols.
 fn defined(program: &Program, expr: ExprId) -> ExprId {
     let mut at = expr;
-    // Definitions lead to others, never in a circle in a program that was read without errors.
+    // Definitions of a program that was read without errors are not cyclic. The bound is a safeguard.
     for _ in 0..64 {
         match &program.exprs[at] {
             Expr::Symbol(symbol) => match program.definitions.get(symbol) {
@@ -133,7 +133,7 @@ fn is_rank(program: &Program, expr: ExprId) -> bool {
     matches!(&program.exprs[expr], Expr::Symbol(it) if program.symbols[*it] == "rank")
 }
 
-/// The terms of a sum, each with its sign; `None` where it is too deep.
+/// Returns the terms of a sum with their signs; `None` if the expression is too large.
 fn terms(program: &Program, expr: ExprId, sign: i64) -> Option<Vec<(i64, ExprId)>> {
     let mut stack = vec![(sign, expr)];
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What a program uses its scalars for.
+//! Collects what a program uses its scalars for.
 
 use std::collections::HashSet;
 
@@ -18,34 +18,35 @@ use crate::plan::scalar::Scalars;
 /// One use of a scalar.
 #[derive(Clone, Debug)]
 pub(super) struct ScalarUse {
-    /// In words: `an extent of T0`.
+    /// A description: `an extent of T0`.
     pub(super) what: String,
     pub(super) role: ScalarRole,
-    /// The innermost loop around it.
+    /// The innermost enclosing loop.
     pub(super) around: Option<Loop>,
 }
 
-/// A loop, as far as values inside depend on it.
+/// A loop, as far as the values inside depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Loop {
     pub(super) index: SymbolId,
     pub(super) stop: ExprId,
 }
 
-/// What a scalar is to the statement that uses it.
+/// The role of a scalar in the statement that uses it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum ScalarRole {
-    /// The other rank of a transfer; `send` is the direction, `partner` the peer of the other side if that is known.
+    /// The peer of a transfer. `send` is true for a send, `partner` is the peer of the other side if it is
+    /// known, and `whole` is true if the scalar is the complete expression.
     Peer { send: bool, partner: Option<ExprId>, whole: bool },
     /// An index of an axis of a tensor.
     Index { tensor: TensorId, extent: ExprId },
-    /// A member of a team of so many ranks.
+    /// The root of a collective, in a team of `team` ranks.
     Root { team: usize },
     /// The number of a stream.
     Stream,
-    /// A part of a slice's range; its end, or its start or step.
+    /// A part of a slice's range. `end` is true for the end, and false for the start and the step.
     Range { end: bool },
-    /// The extent of an axis; what its expression divides it by.
+    /// The extent of an axis. `divisors` are the constants that expressions divide it by.
     Extent { divisors: Vec<i64>, is_input: bool },
     /// The start or the end of a loop.
     LoopBound,
@@ -56,7 +57,8 @@ pub(super) enum ScalarRole {
 }
 
 impl ScalarRole {
-    /// Which role decides about a scalar that has several: the least.
+    /// Returns the priority of the role. If a scalar has several roles, the one with the smallest number
+    /// determines its value.
     pub(super) fn priority(&self) -> usize {
         match self {
             Self::Peer { whole: true, .. } => 0,
@@ -73,7 +75,7 @@ impl ScalarRole {
     }
 }
 
-/// The scalars of a rank's program that have no value, in the order of the text, with all their uses.
+/// Returns the scalars of a rank's program that have no value, with all their uses, in text order.
 pub(super) fn uses(program: &Program, rank: usize) -> Vec<UnboundScalar> {
     let mut walk =
         Walk { program, bound: HashSet::new(), used: Vec::new(), loops: Vec::new(), tensors: Vec::new() };
@@ -129,7 +131,7 @@ pub(super) fn uses(program: &Program, rank: usize) -> Vec<UnboundScalar> {
 
 struct Walk<'p> {
     program: &'p Program,
-    /// Scalars that a statement binds.
+    /// Scalars that statements bind.
     bound: HashSet<SymbolId>,
     used: Vec<(ExprId, ScalarUse)>,
     loops: Vec<Loop>,
@@ -186,7 +188,7 @@ impl Walk<'_> {
         }
         for (name, attr) in &stmt.attrs {
             match attr {
-                // The shape says how much is allocated.
+                // The size of an allocation follows from the shape of its tensor.
                 Attr::Scalar(_) if *name == attr::SIZE => (),
                 Attr::Scalar(scalar) => {
                     let role = self.role(stmt, *name);
@@ -225,7 +227,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What a scalar attribute of a statement is.
+    /// Returns the role of a scalar attribute of a statement.
     fn role(&self, stmt: &OpStmt, name: AttrName) -> ScalarRole {
         let program = self.program;
         let input = Program::tensors_of(&stmt.args).next();
@@ -255,7 +257,7 @@ impl Walk<'_> {
         ScalarRole::Operand
     }
 
-    /// The extents of all tensors of the container.
+    /// Adds the extents of all tensors of the container.
     fn extents(&mut self, inputs: &[TensorId]) {
         let program = self.program;
         let mut seen = HashSet::new();
@@ -271,7 +273,7 @@ impl Walk<'_> {
                 let mut symbols = Vec::new();
                 program.collect_symbols(extent, &mut symbols);
                 let mut divisors = Vec::new();
-                // A number depends on nothing.
+                // A constant extent depends on no symbol.
                 let parts = loops.iter().chain([&extent]).filter(|_| !symbols.is_empty());
                 for part in parts {
                     if program.depends_on(*part, &|it| symbols.contains(&it)) {
@@ -288,7 +290,7 @@ impl Walk<'_> {
     }
 }
 
-/// The constants that an expression divides by.
+/// Appends the constants that an expression divides by.
 fn collect_divisors(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
     let mut divisor = |by: ExprId| {
         if let Some(by) = program.constant(by).filter(|it| *it > 1 && !found.contains(it)) {

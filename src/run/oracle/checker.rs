@@ -1,4 +1,4 @@
-//! Judges passes by checking programs: the oracle of `--verify-each=check`.
+//! Verifies passes with the checker: the oracle of `--verify-each=check`.
 
 use grammar::{
     codes::{Code, Severity},
@@ -14,13 +14,13 @@ use crate::{
     plan::Plan,
 };
 
-/// Checks programs instead of running them: what passes make of a program without faults is free of races, deadlocks and unwritten
-/// outputs on all ranks.
+/// Checks programs instead of running them. If the original program has no fault, the passes must not
+/// introduce a race, a deadlock or an unwritten output on any rank.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckerOracle<'a> {
-    /// What plans the programs.
+    /// Plans the programs.
     pub planner: SimulationOracle<'a>,
-    /// Whose rules give an order.
+    /// The rules that define which accesses are ordered.
     pub model: OrderingModel,
 }
 
@@ -50,7 +50,7 @@ impl Reference for CheckedReference<'_> {
     }
 }
 
-/// The first fault that the checker finds.
+/// Returns the first fault that the checker finds.
 fn first_fault<'p>(
     plans: &[Plan],
     model: OrderingModel,

@@ -1,11 +1,11 @@
-//! Tensors of host scalars: one `Fill` an element.
+//! Plans tensors of host scalars: one `Fill` for each element.
 
 use grammar::ir::{Expr, ExprId, Program};
 
 use super::{Result, UnshardedPlanner, operators::OperatorLowering};
 use crate::plan::{InstKind, View};
 
-/// The items of `{a, b}`, or of the array that a symbol names.
+/// Returns the items of the array `{a, b}`, or of the array that a symbol names.
 pub(super) fn array_items<'p>(
     program: &'p Program,
     eraser: &UnshardedPlanner<'_>,
@@ -24,7 +24,7 @@ pub(super) fn array_items<'p>(
 }
 
 impl OperatorLowering<'_, '_> {
-    /// The elements of `to`, which an array, an array of arrays, or one scalar gives.
+    /// Fills `to` from an array, an array of arrays, or one scalar.
     pub(super) fn construct(&self, value: ExprId, to: &View) -> Result<Vec<InstKind>> {
         let Some(items) = array_items(self.planner.program, self.planner, value) else {
             if !to.shape.is_empty() {

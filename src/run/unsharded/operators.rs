@@ -1,4 +1,4 @@
-//! Operators on whole tensors, each from its definition in the op table.
+//! Plans operators on whole tensors, each from its definition in the operator table.
 
 use grammar::{
     attr, flagged_dims,
@@ -10,7 +10,8 @@ use grammar::{
 use super::{Result, UnshardedPlanner};
 use crate::plan::{Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank, scalar::Value};
 
-/// The instructions that compute `target`, a new buffer of the logical shape of `out`, from whole operands.
+/// Returns the instructions that compute `target`, a new buffer with the logical shape of `out`, from whole
+/// operands.
 pub(super) fn instructions(
     eraser: &UnshardedPlanner<'_>,
     it: &OpStmt,
@@ -74,7 +75,7 @@ impl OperatorLowering<'_, '_> {
         self.planner.scalars.int(expr).map_err(|it| self.planner.scalar_fault(it))
     }
 
-    /// An integer from 0 up to `most`.
+    /// Evaluates an integer and checks that it is between 0 and `most`.
     fn index(&self, expr: ExprId, most: usize) -> Result<usize> {
         let value = self.int(expr)?;
         let index = usize::try_from(value).ok().filter(|it| *it <= most);
@@ -102,7 +103,7 @@ impl OperatorLowering<'_, '_> {
         }
     }
 
-    /// A view whose dimensions of extent 1 repeat to `shape`.
+    /// Broadcasts the dimensions of extent 1 of a view to `shape`.
     fn broadcast(&self, view: &View, shape: &[usize]) -> Result<View> {
         let mut wide = view.clone();
         let fits = view.shape.len() == shape.len()
@@ -116,7 +117,7 @@ impl OperatorLowering<'_, '_> {
         Ok(wide)
     }
 
-    // ---- element by element
+    // ---- elementwise operators
 
     fn elementwise(&self) -> Result<Vec<InstKind>> {
         let mut views = self.views.iter();
@@ -134,7 +135,7 @@ impl OperatorLowering<'_, '_> {
         Ok(vec![InstKind::Map { op: self.stmt.op, args, out: Box::new(self.target.clone()) }])
     }
 
-    // ---- from indices
+    // ---- generators
 
     fn generated(&self) -> Result<Vec<InstKind>> {
         let to = Box::new(self.target.clone());
@@ -164,7 +165,7 @@ impl OperatorLowering<'_, '_> {
         }
     }
 
-    // ---- the same elements elsewhere
+    // ---- rearranged elements
 
     fn view_of_operand(&self) -> Result<View> {
         let (view, program) = (self.operand(0)?, self.planner.program);
@@ -172,7 +173,7 @@ impl OperatorLowering<'_, '_> {
         match self.stmt.op.def().type_rule {
             TypeRule::Same => (),
             TypeRule::Permute => {
-                // Axes of the result are numbered in the operand's order.
+                // The axes of the result are numbered in the order of the operand.
                 let numbers: Vec<u32> =
                     program.dimensions(self.out).map(|axis| program.axes[axis].number).collect();
                 if numbers.len() != view.shape.len() {
@@ -205,7 +206,7 @@ impl OperatorLowering<'_, '_> {
                 if view.len() != self.target.len() {
                     return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
                 }
-                // Values are row-major.
+                // Elements are in row-major order.
                 from = View::contiguous(view.buffer, self.target.shape.clone());
             }
             TypeRule::Pointwise if self.stmt.op == Op::Expand => {
@@ -224,7 +225,7 @@ impl OperatorLowering<'_, '_> {
                     let step = self.index(*step, usize::MAX)?.max(1);
                     from.offset += start * view.strides[dim];
                     from.shape[dim] = stop.saturating_sub(start).div_ceil(step);
-                    // A step beyond the extent leaves one element at most.
+                    // A step larger than the extent selects at most one element.
                     from.strides[dim] *= step.min(extent.max(1));
                 }
             }
@@ -233,7 +234,7 @@ impl OperatorLowering<'_, '_> {
                     return Err(self.planner.unsupported(self.stmt.op));
                 };
                 let Some(dim) = selected_dim(program, self.stmt, self.args[0]) else {
-                    // A reduction axis is no dimension.
+                    // A reduction axis is not a dimension of the operand.
                     return Ok(from);
                 };
                 let most = view.shape[dim].saturating_sub(1);
@@ -276,7 +277,7 @@ impl OperatorLowering<'_, '_> {
         Ok(code)
     }
 
-    // ---- sums
+    // ---- reductions and matrix products
 
     fn reduction(&self) -> Result<Vec<InstKind>> {
         let (input, program) = (self.operand(0)?.clone(), self.planner.program);
@@ -299,8 +300,8 @@ impl OperatorLowering<'_, '_> {
         Ok(vec![InstKind::Reduce(Box::new(it))])
     }
 
-    /// linear and matmul. A device axis of partial sums (`rf`) is an ordinary dimension of the result: each of its indices
-    /// sums its own range of `k`.
+    /// Plans linear and matmul. A device axis of partial sums (`rf`) is an ordinary dimension of the result;
+    /// each index sums its own range of `k`.
     fn matmul(&self) -> Result<Vec<InstKind>> {
         let (mut a, mut b, mut out) =
             (self.operand(0)?.clone(), self.operand(1)?.clone(), self.target.clone());
@@ -313,7 +314,7 @@ impl OperatorLowering<'_, '_> {
             b.strides.reverse();
         }
         let ranges = self.partial_sum_dim().map(|dim| (out.shape.remove(dim), out.strides.remove(dim)));
-        // A vector is a row on the left and a column on the right.
+        // A vector is a row as the left operand and a column as the right operand.
         if b.shape.len() == 1 {
             insert_dim(&mut b, 1, 1, 0);
             let end = out.shape.len();
@@ -368,7 +369,7 @@ impl OperatorLowering<'_, '_> {
         Ok(vec![InstKind::Gemm(Box::new(Gemm { a, b, bias, out }))])
     }
 
-    /// The dimension of the result that counts partial sums.
+    /// Returns the dimension of the result that indexes partial sums, if any.
     fn partial_sum_dim(&self) -> Option<usize> {
         let program = self.planner.program;
         program.dimensions(self.out).position(|axis| {
@@ -378,7 +379,7 @@ impl OperatorLowering<'_, '_> {
     }
 }
 
-/// A new dimension.
+/// Inserts a dimension at position `at`.
 fn insert_dim(view: &mut View, at: usize, extent: usize, stride: usize) {
     view.shape.insert(at, extent);
     view.strides.insert(at, stride);

@@ -1,4 +1,4 @@
-//! Matrix products.
+//! Matrix multiplication.
 
 use std::{borrow::Cow, ops::Add};
 
@@ -12,15 +12,17 @@ use crate::{
     io::dense::DenseTensor,
 };
 
-/// `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to `out_dtype`.
+/// Computes `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to
+/// `out_dtype`.
 ///
-/// Floats are summed in binary32, or in binary64 when a type is binary64; integers exactly, wrapping. The order of
-/// summation is that of the `gemm` crate: one for each shape on one machine. A sum is exact when all operands are
-/// multiples of a power of two and Σ|a·b| + |bias| ≤ 2^24 (2^53) of the product's; this is tested first with the
-/// largest magnitudes, then, in binary64, for each element.
+/// Floats are accumulated in binary32, or in binary64 if any type is binary64. Integers are exact and wrap.
+/// The order of summation is that of the `gemm` crate, and is fixed for each shape on one machine. A sum is
+/// exact if all operands are multiples of a power of two and Σ|a·b| + |bias| ≤ 2^24 (2^53 in binary64) times
+/// that of the product. This is tested first with the largest magnitudes, and then, in binary64, for each
+/// element.
 ///
 /// # Errors
-/// A result type that `Data` does not hold.
+/// `Data` does not support the result type.
 pub fn gemm(
     a: &DenseTensor,
     b: &DenseTensor,
@@ -66,7 +68,7 @@ pub fn gemm(
     Ok(DenseTensor { shape, data, written, shadow })
 }
 
-/// The sizes of a batch of products.
+/// The sizes of a batched matrix multiplication.
 #[derive(Clone, Copy)]
 struct Sizes {
     batch: usize,
@@ -75,7 +77,7 @@ struct Sizes {
     k: usize,
 }
 
-/// A type that the `gemm` crate multiplies.
+/// An element type that the `gemm` crate supports.
 trait Scalar: Copy + Default + Into<f64> + Add<Output = Self> + 'static {
     const PRECISION: Precision;
     const ZERO: Self;
@@ -119,7 +121,7 @@ impl Sizes {
         Ok(data)
     }
 
-    /// The shadow of the products of `a`, `b` and, if there is one, the bias.
+    /// Returns the shadow of the product of the first two blocks plus the bias, if there is a third block.
     fn shadow(
         self,
         blocks: &[&DenseTensor],
@@ -139,13 +141,13 @@ impl Sizes {
             |it: Vec<Vec<f64>>| it.into_iter().map(|it| it.into_iter().map(f64::abs).collect()).collect();
         let magnitudes = sums(magnitudes(lane(EXACT)));
         let exact = sums(lane(EXACT));
-        // Lanes that do not differ have the same products.
+        // Without shadows, all lanes are equal and have the same products.
         let is_exact = blocks.iter().all(|it| it.shadow.is_none());
         let of_lane = |it: usize| if is_exact { exact.clone() } else { sums(lane(it)) };
         shadow_lanes::sum_shadow(of_lane, &magnitudes, precision.unit_roundoff(), false, data)
     }
 
-    /// Number of sums that are not shown to be exact.
+    /// Returns the number of sums that are not known to be exact.
     fn inexact_sums<T: Scalar>(self, a: &[T], b: &[T], bias: Option<&[T]>) -> usize {
         let extent = |values: &[T]| FixedPointRange::of(values.iter().map(|&it| it.into()));
         let all = self.batch * self.m * self.n;
@@ -164,11 +166,11 @@ impl Sizes {
         if let Some(bias) = bias {
             sums.iter_mut().zip(magnitudes(bias)).for_each(|(sum, it)| *sum += it);
         }
-        // These sums are themselves exact below 2^53; from there on they may have been rounded down to the limit.
+        // These sums are themselves exact below 2^53. At 2^53, they may have been rounded down to the limit.
         sums.iter().filter(|&&sum| sum > limit || (T::PRECISION == Precision::Double && sum == limit)).count()
     }
 
-    /// The products of all matrices of the batch.
+    /// Multiplies all matrices of the batch.
     #[expect(
         unsafe_code,
         reason = "the gemm crate takes pointers; `chunks_exact` gives it slices of the right lengths"
@@ -185,9 +187,9 @@ impl Sizes {
             let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
             let (out_row, a_row, b_row) = (n as isize, k as isize, n as isize);
             let threads = Parallelism::Rayon(0);
-            // SAFETY: the slices are row-major matrices of m·n, m·k and k·n elements, and with unit column strides and
-            // these row strides every access lies inside them; `out` is borrowed mutably, so it overlaps neither
-            // operand; T is f32 or f64, which `gemm` has kernels for.
+            // SAFETY: the slices are row-major matrices of m·n, m·k and k·n elements. With unit column
+            // strides and these row strides, every access lies inside them. `out` is borrowed mutably, so it
+            // overlaps neither operand. T is f32 or f64, for which `gemm` has kernels.
             unsafe {
                 gemm::gemm(
                     m,
@@ -217,7 +219,7 @@ impl Sizes {
 
     fn integers(self, a: &Data, b: &Data, bias: Option<&Data>) -> Vec<i128> {
         let Self { batch, m, n, k } = self;
-        // Modulo 2^64 is enough for every integer type.
+        // Arithmetic modulo 2^64 is sufficient for every integer type.
         let wide = |data: &Data| -> Vec<i64> { data.to_i128().into_iter().map(|it| it as i64).collect() };
         let (a, b) = (wide(a), wide(b));
         let mut out = bias.map_or_else(|| vec![0; batch * m * n], wide);
@@ -233,7 +235,7 @@ impl Sizes {
         out.into_iter().map(i128::from).collect()
     }
 
-    /// An element is written when its row of `a`, its column of `b` and its bias are.
+    /// Returns the written mask. An element is written if its row of `a`, its column of `b` and its bias are.
     fn mask(self, a: &WrittenMask, b: &WrittenMask, bias: Option<&WrittenMask>) -> WrittenMask {
         let Self { batch, m, n, k } = self;
         if a.is_full() && b.is_full() && bias.is_none_or(WrittenMask::is_full) {
@@ -250,7 +252,7 @@ impl Sizes {
     }
 }
 
-/// The elements as binary32.
+/// Returns the elements as binary32.
 fn singles(data: &Data) -> Cow<'_, [f32]> {
     match data {
         Data::F32(it) => Cow::Borrowed(it),
@@ -299,7 +301,7 @@ mod tests {
 
     #[test]
     fn rounds_once_after_the_bias() -> Result<(), KernelError> {
-        // 256 + 1 is not a bf16 number, 256 + 1 + 1 is: rounding before the bias would give 256.
+        // 256 + 1 is not representable in bf16, but 256 + 1 + 1 is. Rounding before the bias would give 256.
         let a = bf16s(&[1, 2], |at| [16.0, 1.0][at]);
         let b = bf16s(&[2, 1], |at| [16.0, 1.0][at]);
         let mut exactness = Exactness::default();
@@ -317,13 +319,13 @@ mod tests {
             let mut exactness = Exactness::default();
             gemm(a, b, None, a.data.dtype(), &mut exactness).map(|_| exactness.inexact())
         };
-        // The bound by the largest magnitudes fails, the sum itself is small enough.
+        // The bound from the largest magnitudes fails, but the sum itself is small enough.
         let a = block(&[1, 3], &[4096.0, 1.0, 1.0]);
         assert_eq!(inexact(&a, &block(&[3, 1], &[1.0, 4096.0, 0.5]))?, 0);
         assert_eq!(inexact(&a, &block(&[3, 1], &[4095.0, 1.0, 4095.0]))?, 0);
-        // 2^24 + 1 needs 25 bits; the element beside it does not.
+        // 2^24 + 1 needs 25 bits; the other element does not.
         assert_eq!(inexact(&a, &block(&[3, 2], &[4096.0, 1.0, 1.0, 0.0, 0.0, 0.0]))?, 1);
-        // Every order must be exact: 2^24 + 1 - 2^24.
+        // Every order of summation must be exact: 2^24 + 1 - 2^24.
         assert_eq!(inexact(&a, &block(&[3, 1], &[4096.0, 1.0, -16777216.0]))?, 1);
         assert_eq!(inexact(&block(&[1, 1], &[0.1]), &block(&[1, 1], &[0.1]))?, 1);
         assert_eq!(inexact(&block(&[1, 1], &[f32::NAN]), &block(&[1, 1], &[1.0]))?, 1);

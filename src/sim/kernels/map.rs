@@ -1,9 +1,10 @@
-//! Operators that work element by element.
+//! Elementwise operators.
 //!
-//! A function of floats is evaluated in binary64, rounded to the precision of its operands and then to the result's
-//! type; for `+ - * /` and `sqrt` that is the operator of that precision. Such an operator is exact when its residual
-//! is 0. Any other function counts as exact only where binary32 holds its binary64 value: the true values of `exp` and
-//! its like that binary32 holds are the exact ones, but for arguments below 2^-53 or so.
+//! A floating-point function is evaluated in binary64, rounded to the precision of its operands and then to
+//! the result's type. For `+ - * /` and `sqrt`, this is the correctly rounded operation in that precision.
+//! Such an operation is exact if its residual is 0. Any other function counts as exact only if its binary64
+//! value is representable in binary32. For `exp` and similar functions, the true values that binary32
+//! represents are the exact ones, except for arguments below about 2^-53.
 
 use grammar::{
     dtype::{Class, DType},
@@ -18,19 +19,20 @@ use crate::{
     plan::Number,
 };
 
-/// An operand: elements of the result's shape, or one value for all of them.
+/// An operand: a tensor of the result's shape, or one value for all elements.
 #[derive(Clone, Copy, Debug)]
 pub enum Operand<'a> {
-    /// Elements.
+    /// A tensor.
     Tensor(&'a DenseTensor),
-    /// One value. A float is rounded to the precision of the elements first.
+    /// One value. A float is first rounded to the precision of the tensor operands.
     Number(Number),
 }
 
-/// `op` of every element; the result has `shape`, and so have the operands that are tensors.
+/// Applies `op` to every element. The result and all tensor operands have the shape `shape`.
 ///
 /// # Errors
-/// Complex numbers, `bit_cast` between sizes, operators that a type lacks; an integer division by zero.
+/// Complex numbers, `bit_cast` between types of different sizes, an operator that does not support a type, or
+/// an integer division by zero.
 pub fn map(
     op: Op,
     args: &[Operand],
@@ -47,7 +49,7 @@ pub fn map(
             integers(op, args, out_dtype, &written)?
         }
         _ => {
-            // A number decides only where there are no elements.
+            // The type of a number matters only if there are no tensor operands.
             let blocks = args.iter().filter_map(Operand::block).map(|it| it.data.dtype());
             let precision = Precision::of(blocks.chain([out_dtype]));
             floats(op, args, out_dtype, precision, &written, exactness)?
@@ -76,7 +78,7 @@ impl<'a> Operand<'a> {
         self.block().is_none_or(|it| it.written.get(at))
     }
 
-    /// Whether a condition holds at an element.
+    /// Returns true if a condition holds at an element.
     fn holds(&self, at: usize) -> bool {
         let value = match self {
             Self::Tensor(it) => it.data.get(at),
@@ -86,7 +88,8 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// A result is written where all operands are; `where` needs its condition and the side that it takes.
+/// Returns the written mask. A result is written if all operands are. `where` needs its condition and the
+/// selected operand.
 fn written(op: Op, args: &[Operand], len: usize) -> WrittenMask {
     if args.iter().filter_map(Operand::block).all(|it| it.written.is_full()) {
         return WrittenMask::full(len);
@@ -100,16 +103,16 @@ fn written(op: Op, args: &[Operand], len: usize) -> WrittenMask {
     WrittenMask::from_flags((0..len).map(element).collect())
 }
 
-/// Elements, and their shadow if it says more.
+/// The elements, and their shadow if it differs from them.
 type Computed = (Data, Option<Shadow>);
 
-/// Operands by element, padded to three; a single value is read again and again.
+/// Operands by element, padded to three. A single value has stride 0.
 pub(super) struct Columns<T> {
     columns: [(Vec<T>, usize); 3],
 }
 
 impl<T: Copy + Default> Columns<T> {
-    /// `block` gives the elements of a block, `number` a single value.
+    /// Builds the columns. `block` returns the elements of a tensor, `number` converts a single value.
     pub fn of(
         args: &[Operand],
         block: impl Fn(&DenseTensor) -> Vec<T>,
@@ -125,7 +128,7 @@ impl<T: Copy + Default> Columns<T> {
         Self { columns }
     }
 
-    /// The operands of element `i`.
+    /// Returns the operands of element `i`.
     pub fn at(&self, i: usize) -> [T; 3] {
         let [a, b, c] = &self.columns;
         [a.0[i * a.1], b.0[i * b.1], c.0[i * c.1]]
@@ -138,12 +141,12 @@ fn integers(
     out_dtype: DType,
     written: &WrittenMask,
 ) -> Result<Computed, KernelError> {
-    // The complement of a truth value is the other one.
+    // The complement of a boolean is its negation.
     let applied = if op == Op::BitNot && out_dtype == DType::Bool { Op::LogicalNot } else { op };
     let row = elementwise(applied).and_then(|it| it.integer);
     let function = row.ok_or(KernelError::Op(op, out_dtype))?.function;
     let dtypes = || args.iter().filter_map(Operand::dtype).chain([out_dtype]);
-    // Beside unsigned integers of 64 bits a constant is one of them, as in C++: -1 is the largest.
+    // Beside unsigned 64-bit integers, a constant is unsigned, as in C++: -1 is the largest value.
     let is_unsigned = dtypes().any(|it| it == DType::UInt64) && !dtypes().any(is_signed);
     let number = |it| match it {
         Number::Int(it) if is_unsigned => i128::from(it as u64),
@@ -179,7 +182,7 @@ fn is_signed(dtype: DType) -> bool {
     matches!(dtype, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index)
 }
 
-/// A constant, as an operator of floats takes it.
+/// Returns a constant as an operand of a floating-point operator.
 pub(super) fn constant(number: Number, precision: Precision) -> f64 {
     match number {
         Number::Int(it) => precision.round(it as f64),
@@ -203,7 +206,7 @@ fn floats(
     let function = precision.function(&row);
     let mut inexact = 0;
     for arg in args {
-        // Integers beyond 2^53, and constants that are not of the precision.
+        // Counts integers beyond 2^53 and constants that the precision cannot represent.
         inexact += match arg {
             Operand::Tensor(it) if it.data.dtype().is_integral() => it.data.convert(DType::Double)?.1,
             Operand::Number(Number::Float(it)) => usize::from(precision.round(*it) != *it && !it.is_nan()),
@@ -255,10 +258,10 @@ fn cast(
     }
 }
 
-/// The same values in another type.
+/// Converts a block to another element type.
 ///
 /// # Errors
-/// A type that `Data` does not hold.
+/// `Data` does not support the type.
 pub fn convert(
     block: &DenseTensor,
     dtype: DType,
@@ -301,7 +304,7 @@ mod tests {
         DenseTensor::full(vec![data.len()], data)
     }
 
-    /// The result of operators on blocks, and the number of inexact roundings.
+    /// Returns the result of an operator on blocks, and the number of inexact roundings.
     fn run(op: Op, args: &[&DenseTensor], out_dtype: DType) -> Result<(Data, usize), KernelError> {
         let mut exactness = Exactness::default();
         let operands: Vec<_> = args.iter().map(|it| Operand::Tensor(it)).collect();
@@ -343,7 +346,7 @@ mod tests {
         assert_eq!(singles(Op::Sqrt, &[&[2.25, 2.0]])?, (vec![1.5, f64::from(2f32.sqrt())], 1));
         assert_eq!(singles(Op::Lerp, &[&[1.0], &[3.0], &[0.5]])?, (vec![2.0], 0));
         assert_eq!(run(Op::Add, &[&block(vec![1.0f64]), &block(vec![1e-30f64])], DType::Double)?.1, 1);
-        // 256 + 1 is exact in binary32 and not in bf16.
+        // 256 + 1 is exact in binary32 but not in bf16.
         let halves = |it: f32| block(vec![bf16::from_f32(it)]);
         let (data, inexact) = run(Op::Add, &[&halves(256.0), &halves(1.0)], DType::BFloat)?;
         assert_eq!((data.to_f64(), inexact), (vec![256.0], 1));
@@ -425,7 +428,7 @@ mod tests {
         let args = [Operand::Tensor(&condition), Operand::Tensor(&yes), Operand::Tensor(&no)];
         let out = map(Op::Where, &args, DType::Int32, &[3], &mut Exactness::default())?;
         assert_eq!((out.data, out.written), (Data::I32(vec![1, 5, 3]), flags([true, true, false])));
-        // An unwritten divisor is no fault, and an unwritten quotient no rounding.
+        // Division by an unwritten 0 is not an error, and an unwritten quotient does not count as rounded.
         let zero = DenseTensor { written: flags([false, true, true]), ..block(vec![0i32, 1, 1]) };
         let args = [Operand::Tensor(&no), Operand::Tensor(&zero)];
         let out = map(Op::Div, &args, DType::Int32, &[3], &mut Exactness::default())?;

@@ -1,11 +1,12 @@
-//! What instructions compute: pure functions on blocks.
+//! The kernels that compute the results of instructions, as pure functions on dense tensors.
 //!
-//! Numbers: floats of up to 32 bits are computed in binary32, binary64 in binary64, and rounded once more to the
-//! result's type; integers are exact and wrap. An element of a result is written when everything it depends on is.
+//! Arithmetic: floats of up to 32 bits are computed in binary32 and binary64 in binary64, and then rounded
+//! once to the result's type. Integers are exact and wrap. An element of a result is written if everything
+//! that it depends on is written.
 //!
-//! Exactness: a result is exact when no rounding changed a value, whatever the order of summation; engines agree bit
-//! for bit there. What cannot be shown exact counts as inexact, and gets an f64 shadow (`io::data::shadow`), which every
-//! kernel computes beside the rounded values from there on.
+//! Exactness: a result is exact if no rounding changed a value, in any order of summation. All engines agree
+//! bit for bit on exact results. A result that is not known to be exact counts as inexact and gets an f64
+//! shadow (`io::data::shadow`). From then on, every kernel computes the shadow beside the rounded values.
 
 use grammar::{dtype::DType, ops::Op};
 
@@ -24,32 +25,32 @@ pub use gemm::gemm;
 pub use map::{Operand, convert, map};
 pub use reduce::{combine, reduce};
 
-/// Why a kernel has no result.
+/// An error that prevents a kernel from computing a result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum KernelError {
-    /// The simulator lacks it.
+    /// The simulator does not support the operator on this element type.
     #[error("`{}` on element type `{}` is not supported", .0.name(), .1.short_name())]
     Op(Op, DType),
-    /// The simulator lacks it.
+    /// The simulator does not support the reduction on this element type.
     #[error("a reduction with {0:?} on element type `{dtype}` is not supported", dtype = .1.short_name())]
     ReduceOp(ReduceOp, DType),
-    /// The simulator lacks the type.
+    /// The simulator does not support the element type.
     #[error(transparent)]
     Dtype(#[from] UnsupportedDtype),
-    /// A fault of the program: an integer was divided by zero.
+    /// The program divides an integer by zero.
     #[error("division by zero in `{}`, element {element} of the result", op.name())]
     DivisionByZero {
         /// The operator.
         op: Op,
-        /// The first element, row-major.
+        /// The row-major index of the first such element.
         element: usize,
     },
 }
 
-/// Counts the elements that a rounding changed, and remembers where that began.
+/// Counts the elements that rounding changed, and records where the first one occurred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exactness {
-    /// Whether results that are inexact get an f64 shadow.
+    /// True if inexact results get an f64 shadow.
     pub shadows: bool,
     inexact: usize,
     label: String,
@@ -63,13 +64,13 @@ impl Default for Exactness {
 }
 
 impl Exactness {
-    /// Names what follows, for `first`.
+    /// Sets the label of the following results, which `first_label` returns.
     pub fn set_label(&mut self, label: &str) {
         self.label.clear();
         self.label.push_str(label);
     }
 
-    /// Adds elements that are not shown to be exact.
+    /// Counts elements that are not known to be exact.
     pub fn count(&mut self, elements: usize) {
         if elements > 0 && self.first.is_none() {
             self.first = Some(self.label.clone());
@@ -77,23 +78,23 @@ impl Exactness {
         self.inexact += elements;
     }
 
-    /// Number of elements that were not shown to be exact, over all kernels.
+    /// Returns the number of elements that were not known to be exact, over all kernels.
     pub fn inexact(&self) -> usize {
         self.inexact
     }
 
-    /// Whether there was none.
+    /// Returns true if all elements were exact.
     pub fn is_exact(&self) -> bool {
         self.inexact == 0
     }
 
-    /// The label under which the first one was counted.
+    /// Returns the label of the first inexact element.
     pub fn first_label(&self) -> Option<&str> {
         self.first.as_deref()
     }
 }
 
-/// The precision that floats are computed in.
+/// The precision of floating-point arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Precision {
     Single,
@@ -101,7 +102,7 @@ enum Precision {
 }
 
 impl Precision {
-    /// Double when any type is binary64.
+    /// Returns double precision if any type is binary64.
     fn of(dtypes: impl IntoIterator<Item = DType>) -> Self {
         match dtypes.into_iter().any(|it| it == DType::Double) {
             true => Self::Double,
@@ -109,7 +110,7 @@ impl Precision {
         }
     }
 
-    /// What an operator computes in this precision.
+    /// Returns the function of an operator in this precision.
     fn function(self, it: &FloatFunction) -> FloatEval {
         match self {
             Self::Single => it.single,
@@ -117,8 +118,9 @@ impl Precision {
         }
     }
 
-    /// The nearest number of this precision. For sums, differences, products, quotients and square roots of
-    /// binary32 numbers the way through binary64 is innocuous (Figueroa, "When is double rounding innocuous?", 1995).
+    /// Returns the nearest number of this precision. For sums, differences, products, quotients and square
+    /// roots of binary32 numbers, the intermediate rounding to binary64 is innocuous (Figueroa, "When is
+    /// double rounding innocuous?", 1995).
     fn round(self, v: f64) -> f64 {
         match self {
             Self::Single => f64::from(v as f32),
@@ -126,8 +128,9 @@ impl Precision {
         }
     }
 
-    /// The sum of magnitudes up to which every sum of multiples of 2^`grain`, in any order, is representable:
-    /// 2^(24 + grain), or 2^(53 + grain). `None` where a multiple may underflow or a sum overflow.
+    /// Returns the largest sum of magnitudes for which every sum of multiples of 2^`grain`, in any order, is
+    /// representable: 2^(24 + grain), or 2^(53 + grain) in binary64. Returns `None` if a multiple may
+    /// underflow or a sum may overflow.
     fn limit(self, grain: i32) -> Option<f64> {
         let (bits, lowest, highest) = match self {
             Self::Single => (24, -149, 127),
@@ -135,7 +138,8 @@ impl Precision {
         };
         match grain {
             i32::MAX => Some(f64::INFINITY),
-            // Products of zeros have a grain that is less by the other operand's: beyond any number's.
+            // A product with zero has the grain `i32::MAX` plus that of the other operand, which may be
+            // negative. It still exceeds that of any number.
             _ if grain > highest => Some(f64::INFINITY),
             _ if grain >= lowest && grain + bits <= highest => Some(2f64.powi(bits + grain)),
             _ => None,
@@ -143,17 +147,17 @@ impl Precision {
     }
 }
 
-/// Finite numbers as integers times a power of two.
+/// The range of finite numbers, as integers times a power of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct FixedPointRange {
     /// The largest magnitude.
     largest: f64,
-    /// The largest g for which all are multiples of 2^g; `i32::MAX` when all are 0.
+    /// The largest g for which all values are multiples of 2^g; `i32::MAX` if all are 0.
     grain: i32,
 }
 
 impl FixedPointRange {
-    /// `None` when a number is infinite or a NaN.
+    /// Returns the range of the values, or `None` if one is infinite or a NaN.
     fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut all = Self { largest: 0.0, grain: i32::MAX };
         for it in values {
@@ -173,7 +177,7 @@ impl FixedPointRange {
     }
 }
 
-/// Numbers rounded to `dtype`, and how many changed.
+/// Rounds numbers to `dtype`, and returns how many changed.
 fn narrow(dtype: DType, values: impl ExactSizeIterator<Item = f64>) -> Result<(Data, usize), KernelError> {
     fn all<T: Element>(to: &mut [T], values: impl Iterator<Item = f64>) -> usize {
         let mut changed = 0;
@@ -189,7 +193,7 @@ fn narrow(dtype: DType, values: impl ExactSizeIterator<Item = f64>) -> Result<(D
     Ok((data, changed))
 }
 
-/// Integers wrapped to `dtype`.
+/// Wraps integers to `dtype`.
 fn wrap(dtype: DType, values: impl ExactSizeIterator<Item = i128>) -> Result<Data, KernelError> {
     fn all<T: Element>(to: &mut [T], values: impl Iterator<Item = i128>) {
         to.iter_mut().zip(values).for_each(|(slot, it)| *slot = T::from_i128(it).0);

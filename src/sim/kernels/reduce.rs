@@ -1,4 +1,4 @@
-//! Combinations along axes and over ranks.
+//! Reductions along axes and over ranks.
 
 use grammar::dtype::DType;
 
@@ -12,14 +12,16 @@ use crate::{
     plan::{Number, ReduceOp, View},
 };
 
-/// `input` combined along `axes` (ascending), starting from `init`, in order of index; the result has the other axes.
+/// Reduces `input` along `axes` (ascending), starting from `init`, in index order. The result has the
+/// remaining axes.
 ///
-/// Floats are combined in binary32, or in binary64 when a type is binary64, and rounded once; integers are exact and
-/// wrap. `Avg` divides the sum once by the number of elements. A sum is exact when all terms are multiples of a power
-/// of two and the sum of magnitudes is at most 2^24 (2^53) of it; a product when no step was rounded.
+/// Floats are reduced in binary32, or in binary64 if any type is binary64, and rounded once. Integers are
+/// exact and wrap. `Avg` divides the sum once by the number of elements. A sum is exact if all terms are
+/// multiples of a power of two and the sum of their magnitudes is at most 2^24 (2^53 in binary64) times it. A
+/// product is exact if no step rounded.
 ///
 /// # Errors
-/// Bit operations on floats; a result type that `Data` does not hold.
+/// Bitwise operations on floats, or a result type that `Data` does not support.
 pub fn reduce(
     op: ReduceOp,
     init: Number,
@@ -31,10 +33,11 @@ pub fn reduce(
     reduce_axes(op, Some(init), input, axes, out_dtype, exactness)
 }
 
-/// Equally shaped blocks of several ranks combined element by element, in the order given; otherwise as `reduce`.
+/// Reduces equally shaped tensors of several ranks element by element, in the given order. Otherwise works
+/// like `reduce`.
 ///
 /// # Errors
-/// As `reduce`.
+/// Like `reduce`.
 pub fn combine(
     op: ReduceOp,
     parts: &[DenseTensor],
@@ -67,13 +70,13 @@ pub fn combine(
     reduce_axes(op, None, &stack, &[0], out_dtype, exactness)
 }
 
-/// Where every element of the input goes.
+/// Maps the elements of the input to those of the result.
 struct OutputMap {
-    /// The result, seen with the input's shape: reduced axes have stride 0.
+    /// A view of the result with the input's shape. Reduced axes have stride 0.
     view: View,
-    /// The result's shape.
+    /// The shape of the result.
     shape: Vec<usize>,
-    /// Elements that are combined into one.
+    /// The number of elements that are reduced to one.
     terms: usize,
 }
 
@@ -87,7 +90,7 @@ impl OutputMap {
         Self { view: View { buffer: 0, offset: 0, shape: shape.to_vec(), strides }, shape: out.shape, terms }
     }
 
-    /// Combines all input elements into the result's, in order of index.
+    /// Accumulates all input elements into those of the result, in index order.
     fn accumulate<T: Copy, S: Copy>(&self, start: T, input: &[S], step: impl Fn(T, S) -> T) -> Vec<T> {
         let mut out = vec![start; self.shape.iter().product()];
         for_each_run(&self.view, |position, at, count, stride| {
@@ -183,10 +186,10 @@ fn integers(
     Ok(out)
 }
 
-/// What floats are combined with first; `None` for operations on bits.
+/// Returns the initial value of a reduction of floats, or `None` for bitwise operations.
 fn start_value(op: ReduceOp, init: Option<Number>, precision: Precision) -> Option<f64> {
     let neutral = match op {
-        // Not 0: 0 + -0 is 0.
+        // The neutral element of addition is -0, because 0 + -0 is 0.
         ReduceOp::Sum | ReduceOp::Avg => -0.0,
         ReduceOp::Product => 1.0,
         ReduceOp::Min => f64::INFINITY,
@@ -197,7 +200,7 @@ fn start_value(op: ReduceOp, init: Option<Number>, precision: Precision) -> Opti
     Some(init.map_or(neutral, |it| constant(it, precision)))
 }
 
-/// The smallest or the largest.
+/// Returns the minima or maxima.
 fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &OutputMap) -> Vec<f64> {
     match op {
         ReduceOp::Min => target.accumulate(start, values, |a, b| if a.is_nan() || a <= b { a } else { b }),
@@ -207,7 +210,8 @@ fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &OutputMap) -> Vec<
     }
 }
 
-/// The shadow of combined floats; `init` is `None` where ranks combine, each of which may store a partial result.
+/// Returns the shadow of reduced floats. `init` is `None` for a reduction over ranks, where each rank may
+/// store a partial result.
 fn shadow(
     op: ReduceOp,
     init: Option<Number>,
@@ -258,7 +262,7 @@ fn shadow(
     }
 }
 
-/// The result and how many of its elements the last rounding changed.
+/// Returns the result, and the number of elements that the last rounding changed.
 fn floats(
     op: ReduceOp,
     init: Option<Number>,
@@ -309,7 +313,7 @@ fn floats(
     narrow(out_dtype, divided.into_iter())
 }
 
-/// Number of sums that are not shown to be exact.
+/// Returns the number of sums that are not known to be exact.
 fn inexact_sums(start: f64, values: &[f64], target: &OutputMap, precision: Precision) -> usize {
     let all = target.shape.iter().product();
     let Some(extent) = FixedPointRange::of(values.iter().copied().chain([start])) else { return all };
@@ -318,7 +322,8 @@ fn inexact_sums(start: f64, values: &[f64], target: &OutputMap, precision: Preci
         return 0;
     }
     let sums = target.accumulate(start.abs(), values, |sum, it| sum + it.abs());
-    // Sums of magnitudes are themselves exact below 2^53; from there on they may have been rounded down to the limit.
+    // Sums of magnitudes are themselves exact below 2^53. At 2^53, they may have been rounded down to the
+    // limit.
     sums.iter().filter(|&&sum| sum > limit || (precision == Precision::Double && sum == limit)).count()
 }
 
@@ -339,7 +344,7 @@ mod tests {
         )
     }
 
-    /// The elements and the number of inexact roundings.
+    /// Returns the elements and the number of inexact roundings.
     fn values(
         op: ReduceOp,
         init: Number,
@@ -397,7 +402,7 @@ mod tests {
 
     #[test]
     fn combines_with_one_rounding() -> Result<(), KernelError> {
-        // In bf16 256 + 1 is 256, so rounding each step would give 256.
+        // 256 + 1 is 256 in bf16, so rounding every step would give 256.
         let parts = [halves(&[256.0, -0.0]), halves(&[1.0, -0.0]), halves(&[1.0, -0.0])];
         let mut exactness = Exactness::default();
         let out = combine(ReduceOp::Sum, &parts, DType::BFloat, &mut exactness)?;

@@ -1,4 +1,4 @@
-//! The f64 shadows of results: what each kernel does in the three lanes. `io::data::shadow` says what the lanes mean.
+//! Computes the f64 shadows of results in the three lanes that `io::data::shadow` defines.
 
 use grammar::{dtype::DType, ops::Op};
 
@@ -19,20 +19,22 @@ use crate::{
     },
 };
 
-/// Units in the last place by which lane `ROUNDED` is off at most behind a mathematical function. Eight times as much, or at
-/// least four, is what the tables of the CUDA C++ Programming Guide, "Mathematical Functions", allow: 8.
+/// Largest error, in units in the last place, that lane `ROUNDED` adds for a mathematical function. The
+/// smallest is half of it. The tolerance is eight times the added error, that is, at least 8 units. This is
+/// the largest error in the tables of the CUDA C++ Programming Guide, "Mathematical Functions".
 const FUNCTION_ULPS: f64 = 2.0;
 
-/// The factor on the distance of operands' lanes within which an outcome counts as undecided.
+/// An outcome is undecided if it can change within this factor of the distance between the operands' lanes.
 const MARGIN: f64 = 4.0;
 
-/// Half a unit in the last place of 1: the largest relative error of one rounding to a type. 0 for integers.
+/// Returns the largest relative error of one rounding to a type: half a unit in the last place of 1. Returns
+/// 0 for integers.
 pub(super) fn unit_roundoff(dtype: DType) -> f64 {
     dtype.significand_bits().map_or(0.0, |bits| 2f64.powi(-(bits as i32)))
 }
 
 impl Precision {
-    /// The largest relative error of one rounding.
+    /// Returns the largest relative error of one rounding.
     pub(super) fn unit_roundoff(self) -> f64 {
         match self {
             Self::Single => unit_roundoff(DType::Float),
@@ -41,7 +43,8 @@ impl Precision {
     }
 }
 
-/// A value with an error between half of `error` and all of it, of either sign, that depends on the value and the lane only.
+/// Adds an error of either sign between half of `error` and all of it. The result depends only on the value,
+/// the error and the lane.
 pub(super) fn perturb(value: f64, error: f64, lane: usize) -> f64 {
     if error == 0.0 || !value.is_finite() {
         return value;
@@ -51,7 +54,8 @@ pub(super) fn perturb(value: f64, error: f64, lane: usize) -> f64 {
     value + if bits & 1 == 0 { size } else { -size } * error
 }
 
-/// The shadow of `data`, if it says more than `data` itself. Lanes of integers become integers.
+/// Returns the shadow of `data` with these lanes, or `None` if all lanes equal `data`. Lanes of integer types
+/// are converted to integers.
 pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Option<Shadow>, KernelError> {
     let mut lanes = lanes;
     if data.dtype().is_integral() {
@@ -63,18 +67,18 @@ pub(super) fn into_shadow(lanes: [Vec<f64>; LANES], data: &Data) -> Result<Optio
     Ok((!shadow.equals_data(data)).then_some(shadow))
 }
 
-/// One lane after the other.
+/// Computes each lane in turn.
 pub(super) fn per_lane<E>(lane: impl FnMut(usize) -> Result<Vec<f64>, E>) -> Result<[Vec<f64>; LANES], E> {
     let mut lane = lane;
     Ok([lane(EXACT)?, lane(ORDERED)?, lane(ROUNDED)?])
 }
 
-/// A lane of a block: of its shadow, or its exact values.
+/// Returns a lane of a block's shadow, or the block's exact values if it has no shadow.
 pub(super) fn lane_values(block: &DenseTensor, lane: usize) -> Vec<f64> {
     block.shadow.as_ref().map_or_else(|| block.data.to_f64(), |it| it.lane(lane).to_vec())
 }
 
-/// A lane of integers, as they are stored.
+/// Returns a lane converted to the block's element type.
 pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data, KernelError> {
     match &block.shadow {
         None => Ok(block.data.clone()),
@@ -82,7 +86,8 @@ pub(super) fn lane_data(block: &DenseTensor, lane: usize) -> Result<Data, Kernel
     }
 }
 
-/// The shadow of an operator of integers, or of anything that has no errors of its own: `kernel` in every lane.
+/// Returns the shadow of an operator on integers, or of any operator that adds no error, by applying `kernel`
+/// to each lane.
 pub(super) fn shadow_per_lane(
     blocks: &[&DenseTensor],
     data: &Data,
@@ -98,7 +103,7 @@ pub(super) fn shadow_per_lane(
     into_shadow(lanes, data)
 }
 
-/// The shadow of a function of floats, element by element; `data` holds its rounded results.
+/// Returns the shadow of a floating-point function, element by element. `data` contains the rounded results.
 pub(super) fn map_shadow(
     (op, row): (Op, &FloatFunction),
     args: &[Operand],
@@ -133,7 +138,8 @@ pub(super) fn map_shadow(
                 (it, false) => perturb(it, ORDER_ERROR * it.abs(), ORDERED),
             },
         };
-        // Operands that all engines have give a result that all engines have, if the operator rounds correctly.
+        // If all engines agree on the operands and the operator rounds correctly, all engines agree on the
+        // result.
         lanes[ROUNDED][at] = if c == d && is_deterministic(function, row) {
             results[at]
         } else if jumps {
@@ -152,7 +158,8 @@ pub(super) fn map_shadow(
     into_shadow(lanes, data)
 }
 
-/// The result that differs most from that of `operands`, within some times the `spread` of each.
+/// Returns the result that differs most from that of `operands` when each operand moves by up to `MARGIN`
+/// times its `spread`.
 fn farthest_result(function: FloatEval, operands: [f64; 3], spread: [f64; 3]) -> f64 {
     let value = function.eval(operands).0;
     let mut far = (0.0, value);
@@ -172,18 +179,19 @@ fn farthest_result(function: FloatEval, operands: [f64; 3], spread: [f64; 3]) ->
     far.1
 }
 
-/// Whether a small change of an operand may make a large one of the result.
+/// Returns true if a small change of an operand can cause a large change of the result.
 fn is_discontinuous(op: Op, row: &FloatFunction, args: &[Operand]) -> bool {
     let is_rounded =
         |condition: &Operand| matches!(condition, Operand::Tensor(it) if !it.data.dtype().is_integral());
     match op {
-        // No rounding changes a condition of integers.
+        // Rounding does not change an integer condition.
         Op::Where => args.first().is_some_and(is_rounded),
         _ => row.is_discontinuous,
     }
 }
 
-/// Whether all engines compute the same bits from the same bits: operators of one correct rounding.
+/// Returns true if all engines compute the same bits from the same operands, which holds for operators with
+/// one correct rounding.
 fn is_deterministic(function: FloatEval, row: &FloatFunction) -> bool {
     match function {
         FloatEval::Exact(_) | FloatEval::Predicate(_) => true,
@@ -192,9 +200,10 @@ fn is_deterministic(function: FloatEval, row: &FloatFunction) -> bool {
     }
 }
 
-/// The shadow of sums: `sums` gives those of a lane, `magnitudes` the sums of the terms' magnitudes. Each addition has the
-/// error of `engine`, and the result that of its type; where binary64 holds all sums, `is_exact`, their order is of no
-/// consequence there.
+/// Returns the shadow of sums. `sums` returns those of a lane, and `magnitudes` are the sums of the terms'
+/// magnitudes. Each addition has the relative error `engine`, and the result has the rounding error of its
+/// type. With `is_exact`, binary64 represents all partial sums, so lane `ORDERED` needs no error for the
+/// order of the sum.
 pub(super) fn sum_shadow(
     sums: impl Fn(usize) -> Vec<f64>,
     magnitudes: &[f64],
@@ -218,14 +227,14 @@ pub(super) fn sum_shadow(
     into_shadow(lanes, data)
 }
 
-/// Whether binary64 holds every sum of `terms` such values and `start`.
+/// Returns true if binary64 represents every sum of `start` and up to `terms` of these values.
 pub(super) fn sums_are_exact(values: &[f64], start: f64, terms: usize) -> bool {
     let Some(extent) = FixedPointRange::of(values.iter().copied().chain([start])) else { return false };
     let limit = Precision::Double.limit(extent.grain);
     limit.is_some_and(|limit| (terms as f64 + 1.0) * extent.largest < limit)
 }
 
-/// The shadow of converted values: `from` had the type and the shadow of `block`, `data` has the new type.
+/// Returns the shadow of a conversion from `block` to `data`, in which `changed` elements were rounded.
 pub(super) fn convert_shadow(
     block: &DenseTensor,
     data: &Data,
@@ -237,7 +246,8 @@ pub(super) fn convert_shadow(
     }
     let is_float = |it: DType| !it.is_integral();
     let Some(shadow) = &block.shadow else {
-        // A conversion to an integer is one result for all; a rounding is one too, and the lanes say what it took.
+        // A conversion to an integer has the same result on all engines. So does a rounding, but the other
+        // lanes keep the value before it.
         if changed == 0 || !is_float(to) {
             return Ok(None);
         }
@@ -325,7 +335,7 @@ mod tests {
     fn one_rounding_is_the_same_on_all_engines() -> Result<(), KernelError> {
         let out = unary(Op::Sqrt, &block(&[2.0]), DType::Float)?;
         assert_eq!(lane(&out, ROUNDED), [f64::from(2f32.sqrt())]);
-        // A function is not, nor is a root of it.
+        // A mathematical function differs between engines, and so does a root of its result.
         let out = unary(Op::Exp, &block(&[1.0]), DType::Float)?;
         assert_ne!(lane(&out, ROUNDED), [f64::from(1f32.exp())]);
         let out = unary(Op::Sqrt, &out, DType::Float)?;
@@ -350,7 +360,8 @@ mod tests {
 
     #[test]
     fn an_outcome_that_rounding_decides_is_undecided() -> Result<(), KernelError> {
-        // 0.1 + 0.2 - 0.3 is 0 or 1e-8, as it is rounded; 5 + 0.1 is no matter of rounding.
+        // 0.1 + 0.2 - 0.3 is 0 or 1e-8, depending on rounding. The sign of 5 + 0.1 - 0.3 does not depend on
+        // rounding.
         let near = |values: [f32; 3]| {
             let args: Vec<DenseTensor> = values.iter().map(|&it| block(&[it])).collect();
             combine(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())

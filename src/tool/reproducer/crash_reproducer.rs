@@ -1,7 +1,9 @@
-//! The reproducer of a bug of ours: every exit with 101 writes one, whether a panic or a failed check caused it.
+//! Writes a reproducer when a tool has an internal error: a panic or a failed check, both of which end with
+//! exit code 101.
 //!
-//! A tool says what it works on (`begin`, `add`) and runs inside `guarded`. The file is new and readable by its owner only:
-//! programs are the users', and the folder for temporary files is everybody's.
+//! A tool records its command and its programs (`record_command`, `record_program`) and runs inside
+//! `run_guarded`. The file is new and readable only by its owner, because it contains the user's program and
+//! the folder for temporary files is shared.
 
 use std::{
     any::Any,
@@ -18,19 +20,19 @@ use crate::{
     tool::{self, Reporter},
 };
 
-/// What a tool works on.
+/// The command and the programs of a run.
 struct ReproducedRun {
-    /// Lines that say how to run it again.
+    /// The command that runs it again, one flag per line for hir-opt.
     lines: Vec<String>,
     texts: Vec<String>,
 }
 
-/// What a reproducer would contain.
+/// The contents of the reproducer that would be written if the tool failed now.
 enum ReproducerState {
-    /// No program is read yet: only the command line.
+    /// Only the command line: no program has been read yet.
     CommandLineOnly,
     Program(ReproducedRun),
-    /// Nothing: there is a reproducer already, or another process writes it.
+    /// No reproducer is written: there is one already, or another process writes it.
     Disabled,
 }
 
@@ -40,12 +42,12 @@ fn current() -> MutexGuard<'static, ReproducerState> {
     CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The tool begins to work on a program; `lines` say how to run it again.
+/// Records the command that runs the tool again, and discards recorded programs.
 pub fn record_command(lines: Vec<String>) {
     *current() = ReproducerState::Program(ReproducedRun { lines, texts: Vec::new() });
 }
 
-/// A text that the tool works on.
+/// Records a program that the tool works on.
 pub fn record_program(text: &str) {
     if let ReproducerState::Program(work) = &mut *current() {
         work.texts.push(text.to_owned());
@@ -54,7 +56,7 @@ pub fn record_program(text: &str) {
     panic_for_tests();
 }
 
-/// Panics where `HIR_TEST_PANIC` is set: tests show what tools do then. Not in release builds.
+/// Panics if `HIR_TEST_PANIC` is set, to test crashes. Debug builds only.
 #[cfg(debug_assertions)]
 #[expect(clippy::panic, reason = "a panic is what it is for")]
 fn panic_for_tests() {
@@ -63,13 +65,13 @@ fn panic_for_tests() {
     }
 }
 
-/// The work has a reproducer already, or cannot fail any more.
+/// Disables the reproducer: there is one already, or the run can no longer fail.
 pub fn disable() {
     *current() = ReproducerState::Disabled;
 }
 
-/// Runs a tool. Where it panics or exits with 101, the program that it worked on goes into a file, at `path` or in the folder
-/// for temporary files, and the tool prints where that is.
+/// Runs a tool. If it panics or exits with 101, writes a reproducer to `path` or, without a path, to the
+/// folder for temporary files, and prints its location.
 pub fn run_guarded(screen: Reporter, path: Option<&Path>, work: impl FnOnce() -> Exit) -> Exit {
     let (exit, failure) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(exit) => (exit, "internal error".to_owned()),
@@ -95,13 +97,13 @@ pub fn run_guarded(screen: Reporter, path: Option<&Path>, work: impl FnOnce() ->
     exit
 }
 
-/// What a panic says.
+/// Returns the message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let owned = panic.downcast_ref::<String>().map(String::as_str);
     owned.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// Writes a new file in the folder for temporary files.
+/// Writes a new file in the folder for temporary files, readable only by its owner.
 fn write_temporary(tool: &str, text: &str) -> io::Result<PathBuf> {
     let mut file = tempfile::Builder::new()
         .prefix(&format!("{tool}-reproducer-"))
@@ -137,7 +139,7 @@ mod tests {
             "// hir-opt reproducer: panic: out of bounds\n// --passes=canonicalize\n%HostIrContainer\n";
         assert_eq!(fs::read_to_string(&path)?, expected);
         fs::remove_file(&path)?;
-        // There is no work any more.
+        // The first reproducer has disabled further ones.
         assert_eq!(run_guarded(screen, Some(&path), || Exit::InternalError), Exit::InternalError);
         assert!(!path.exists());
 

@@ -1,6 +1,7 @@
-// cuBLASLt: products of matrices whose columns are contiguous. The rules are those of its documentation, and what the real
-// library leaves to luck is checked: that an algorithm is used for the problem it was found for, with the alignment that was
-// promised, and that nobody else touches the workspace meanwhile (sums are kept there).
+// cuBLASLt: products of matrices with contiguous columns. The rules are those of its documentation. Misuse
+// that the real library does not detect is checked too: an algorithm must be used for the problem for which
+// it was found, with the promised alignment, and nothing else may access the workspace meanwhile (it holds
+// partial sums).
 
 #include <algorithm>
 #include <array>
@@ -21,19 +22,19 @@ namespace {
 // cublasStatus_t.
 enum : Status { NO_HANDLE = 1, REFUSED = 7, NOT_EXECUTED = 13, NOT_SUPPORTED = 15 };
 
-// cudaDataType_t, as far as products know it here.
+// cudaDataType_t, as far as products support it here.
 enum : int32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 
-// cublasComputeType_t; the pedantic ones are the same here.
+// cublasComputeType_t. The pedantic types behave the same here.
 enum : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC, COMPUTE_64F, COMPUTE_64F_PEDANTIC };
 
 // cublasLtEpilogue_t.
 enum : uint32_t { EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4 };
 
-// cublasLtReductionScheme_t: partial sums may be added in the type that they are computed in.
+// cublasLtReductionScheme_t: partial sums may be added in the compute type.
 constexpr uint32_t SUMS_IN_WORKSPACE = 2;
 
-// Objects begin with a word that tells them from others.
+// Objects begin with a word that identifies their type.
 enum : uint64_t { HANDLE = 0x6c74'0001, OPERATION, LAYOUT, PREFERENCE, ALGORITHM };
 
 struct Handle {
@@ -46,7 +47,7 @@ struct Operation {
   std::array<int32_t, 2> transposed = {0, 0};
   uint32_t epilogue = EPILOGUE_DEFAULT;
   const char* bias = nullptr;
-  // The type of the result unless it is set.
+  // The type of the result, unless it is set.
   int32_t bias_type = -1;
   int64_t bias_stride = 0;
 };
@@ -69,10 +70,10 @@ struct Preference {
   std::array<uint32_t, 4> alignments = {256, 256, 256, 256};
 };
 
-// cublasLtMatmulAlgo_t; its words are ours.
+// cublasLtMatmulAlgo_t. The meaning of its words is specific to the emulator.
 struct Algorithm {
   uint64_t kind;
-  // The problem that it was found for.
+  // The problem for which it was found.
   uint64_t problem;
   uint64_t workspace;
   // Of A, B, C, D and the bias, in bytes.
@@ -91,7 +92,7 @@ struct Found {
 };
 static_assert(sizeof(Found) == 96);
 
-// What is wrong, on stderr: the status alone says little.
+// Prints the error to stderr, because the status alone says little.
 __attribute__((format(printf, 1, 2))) Status refuse(const char* format, ...) {
   char text[256];
   va_list arguments;
@@ -122,7 +123,7 @@ void with(int32_t type, F body) {
 
 template <class T>
 Status set(T& attribute, const void* value, size_t bytes) {
-  if (value == nullptr || bytes != sizeof(T)) return refuse("an attribute of %zu bytes is set by %zu", sizeof(T), bytes);
+  if (value == nullptr || bytes != sizeof(T)) return refuse("an attribute of %zu bytes is set with %zu bytes", sizeof(T), bytes);
   memcpy(&attribute, value, bytes);
   return SUCCESS;
 }
@@ -157,9 +158,9 @@ Status Problem::check() const {
       return refuse("the leading dimension %ld is less than %lu rows", it->leading, it->rows);
     }
     if (it->batch < 1 || it->batch != d.batch) return refuse("batches of %d and of %d", it->batch, d.batch);
-    if (it->stride < 0) return refuse("a batch goes backwards");
+    if (it->stride < 0) return refuse("a batch has a negative stride");
   }
-  if (d.batch > 1 && d.stride == 0) return refuse("all products of a batch have one result");
+  if (d.batch > 1 && d.stride == 0) return refuse("all products of a batch have the same result");
   if (c.type != d.type) return refuse("C and D have different types");
   bool known;
   if (is_double()) {
@@ -175,7 +176,7 @@ Status Problem::check() const {
   return known ? static_cast<Status>(SUCCESS) : static_cast<Status>(NOT_SUPPORTED);
 }
 
-// A number that differs where the problem does. The bias may be another one of its type.
+// Returns a hash of the problem. The address of the bias is not part of it.
 uint64_t Problem::fingerprint() const {
   uint64_t hash = 0xcbf2'9ce4'8422'2325;
   const auto add = [&](uint64_t word) { hash = (hash ^ word) * 0x100'0000'01b3, hash ^= hash >> 29; };
@@ -194,14 +195,15 @@ uint64_t Problem::fingerprint() const {
   return hash;
 }
 
-// From the first element to behind the last one.
+// Returns the number of bytes from the first element to the end of the last one.
 size_t extent(const Layout& it) {
   const auto last = static_cast<uint64_t>(it.batch - 1) * static_cast<uint64_t>(it.stride) +
                     (it.columns - 1) * static_cast<uint64_t>(it.leading) + it.rows;
   return last * size_of(it.type);
 }
 
-// A product that was issued: all that a descriptor says is copied, since the caller may change it afterwards.
+// A product that was issued. Everything that the descriptors say is copied, since the caller may change them
+// afterwards.
 struct Product {
   Problem problem;
   const char *a, *b, *c;
@@ -211,7 +213,8 @@ struct Product {
 
 constexpr size_t HIGH = 8, WIDE = 4;
 
-// Strips of `width` rows of a matrix [rows, depth], index by index; the last strip is filled up with zeros.
+// Packs strips of `width` rows of a matrix [rows, depth], index by index. The last strip is padded with
+// zeros.
 template <class Sum>
 std::vector<Sum> strips(int32_t type, const char* from, size_t rows, size_t depth, size_t row, size_t column,
                         size_t width) {
@@ -226,10 +229,10 @@ std::vector<Sum> strips(int32_t type, const char* from, size_t rows, size_t dept
   return packed;
 }
 
-// Sums of one tile, added in the order of the inner index.
+// Computes the sums of one tile, added in the order of the inner index.
 template <class Sum>
 void tile(const Sum* a, const Sum* b, size_t depth, Sum (&sums)[WIDE][HIGH]) {
-  // The compiler's own vectors: loops alone stay scalar at -O2.
+  // The compiler's vector type, because loops alone stay scalar at -O2.
   typedef Sum Lanes __attribute__((vector_size(HIGH * sizeof(Sum)), aligned(alignof(Sum)), may_alias));
   Lanes columns[WIDE] = {};
   for (size_t p = 0; p < depth; ++p) {
@@ -273,7 +276,7 @@ void multiply(const Product& it, size_t batch) {
     for (size_t j = 0; j < n; ++j) {
       for (size_t i = 0; i < m; ++i) {
         Sum value = alpha * sums[j * m + i];
-        // Without a factor C is not read: it may hold anything.
+        // With a beta of zero C is not read, so it may hold anything.
         if (beta != 0) value += beta * static_cast<Sum>(c[j * static_cast<size_t>(c_layout.leading) + i]);
         if (bias != nullptr) value += static_cast<Sum>(bias[i]);
         d[j * static_cast<size_t>(d_layout.leading) + i] = static_cast<Result>(value);
@@ -301,7 +304,7 @@ API const char* cublasLtGetStatusName(Status status) {
 
 API Status cublasLtCreate(Handle** handle) {
   if (handle == nullptr) return REFUSED;
-  // It belongs to a GPU.
+  // A handle belongs to a GPU.
   if (enter() != SUCCESS) return NO_HANDLE;
   *handle = new Handle;
   return SUCCESS;
@@ -314,7 +317,7 @@ API Status cublasLtMatmulDescCreate(Operation** operation, int32_t compute, int3
 }
 
 API Status cublasLtMatmulDescSetAttribute(Operation* operation, int32_t attribute, const void* value, size_t bytes) {
-  if (!is(operation, OPERATION)) return refuse("no description of a product");
+  if (!is(operation, OPERATION)) return refuse("not a matmul descriptor");
   int32_t processors = 0;
   switch (attribute) {
     case 3:
@@ -329,7 +332,7 @@ API Status cublasLtMatmulDescSetAttribute(Operation* operation, int32_t attribut
     case 10: return set(operation->bias_stride, value, bytes);
     case 15: return set(processors, value, bytes);  // SM_COUNT_TARGET: speed only
     case 26: return set(operation->bias_type, value, bytes);
-    default: return refuse("attribute %d of a product is not known here", attribute);
+    default: return refuse("attribute %d of a matmul descriptor is not supported by the emulator", attribute);
   }
 }
 
@@ -344,7 +347,7 @@ API Status cublasLtMatrixLayoutSetAttribute(Layout* layout, int32_t attribute, c
   switch (attribute) {
     case 5: return set(layout->batch, value, bytes);
     case 6: return set(layout->stride, value, bytes);
-    default: return refuse("attribute %d of a layout is not known here", attribute);
+    default: return refuse("attribute %d of a layout is not supported by the emulator", attribute);
   }
 }
 
@@ -367,11 +370,11 @@ API Status cublasLtMatmulPreferenceSetAttribute(Preference* preference, int32_t 
       uint32_t promised = 0;
       if (const Status status = set(promised, value, bytes)) return status;
       if (!std::has_single_bit(promised)) return refuse("an alignment of %u bytes", promised);
-      // More than this no algorithm needs.
+      // No algorithm needs a larger alignment.
       preference->alignments[static_cast<size_t>(attribute - 5)] = std::min(promised, 256u);
       return SUCCESS;
     }
-    default: return refuse("attribute %d of a preference is not known here", attribute);
+    default: return refuse("attribute %d of a preference is not supported by the emulator", attribute);
   }
 }
 
@@ -381,7 +384,7 @@ API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation*
   if (!is(handle, HANDLE)) return NO_HANDLE;
   if (!is(operation, OPERATION) || !is(a, LAYOUT) || !is(b, LAYOUT) || !is(c, LAYOUT) || !is(d, LAYOUT) ||
       !is(preference, PREFERENCE) || wanted < 1 || results == nullptr || count == nullptr) {
-    return refuse("an algorithm is asked for without all that is needed");
+    return refuse("an argument of the heuristic is missing");
   }
   *count = 0;
   const Problem problem{*operation, *a, *b, *c, *d};
@@ -392,7 +395,8 @@ API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation*
     if (preference->alignments[at] < sizes[at]) return NOT_SUPPORTED;
     algorithm.alignments[at] = static_cast<uint16_t>(preference->alignments[at]);
   }
-  // The bias promises its alignment by its address, as documented; without one, the usual.
+  // The address of the bias determines its alignment, as documented. Without a bias, the alignment is the
+  // usual one.
   const auto bias = reinterpret_cast<uint64_t>(operation->bias);
   algorithm.alignments[4] = static_cast<uint16_t>(bias == 0 ? 256 : std::min(bias & -bias, uint64_t{256}));
   if (problem.has_bias() && algorithm.alignments[4] < size_of(d->type)) return NOT_SUPPORTED;
@@ -412,7 +416,7 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
   if (enter() != SUCCESS) return NOT_EXECUTED;
   if (!is(operation, OPERATION) || !is(a_layout, LAYOUT) || !is(b_layout, LAYOUT) || !is(c_layout, LAYOUT) ||
       !is(d_layout, LAYOUT) || alpha == nullptr || beta == nullptr) {
-    return refuse("a product without all that is needed");
+    return refuse("an argument of the product is missing");
   }
   const Problem problem{*operation, *a_layout, *b_layout, *c_layout, *d_layout};
   if (const Status status = problem.check()) return status;
@@ -424,7 +428,7 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
     const void* from = at == 0 ? alpha : beta;
     factors[at] = problem.is_double() ? *static_cast<const double*>(from) : *static_cast<const float*>(from);
   }
-  if (c == d && problem.c != problem.d) return refuse("C and D are one matrix with different layouts");
+  if (c == d && problem.c != problem.d) return refuse("C and D are the same matrix with different layouts");
   const char* addresses[] = {a, b, c, d, operation->bias};
   const Layout bias_layout{
       .type = problem.d.type, .rows = problem.d.rows, .columns = 1, .leading = 0, .batch = problem.d.batch,
@@ -434,13 +438,13 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
     const char* name = &"A\0B\0C\0D\0bias"[2 * at];
     if (at == 4 && !problem.has_bias()) break;
     if (at == 2 && factors[1] == 0 && c == nullptr) continue;
-    if (!is_mapped(addresses[at], extent(*layouts[at]))) return refuse("%s does not lie in GPU memory", name);
+    if (!is_mapped(addresses[at], extent(*layouts[at]))) return refuse("%s is not in GPU memory", name);
     if (!is_aligned(addresses[at], algorithm->alignments[at])) {
       return refuse("%s is not aligned to the %d bytes that were promised", name, algorithm->alignments[at]);
     }
   }
   if (workspace_bytes < algorithm->workspace) {
-    return refuse("a workspace of %zu bytes, %lu are needed", workspace_bytes, algorithm->workspace);
+    return refuse("a workspace of %zu bytes, but %lu are needed", workspace_bytes, algorithm->workspace);
   }
   if (workspace_bytes > 0 && (!is_aligned(workspace, 256) || !is_mapped(workspace, workspace_bytes))) {
     return refuse("the workspace is not %zu bytes of GPU memory, aligned to 256", workspace_bytes);

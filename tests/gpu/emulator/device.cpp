@@ -1,7 +1,7 @@
 // GPUs, contexts and errors.
 //
-//   HIR_EMULATED_GPUS     how many GPUs the host has; 8
-//   HIR_EMULATED_MEMORY   bytes of one; 4 GiB
+//   HIR_EMULATED_GPUS     number of GPUs of the host; default: 8
+//   HIR_EMULATED_MEMORY   bytes of memory per GPU; default: 4 GiB
 
 #include <unistd.h>
 
@@ -22,14 +22,14 @@ std::atomic<Status> sticky = SUCCESS;
 std::atomic<bool> started = false;
 thread_local void* current = nullptr;
 
-// The GPUs that CUDA_VISIBLE_DEVICES leaves, by their numbers on the host.
+// The GPUs that CUDA_VISIBLE_DEVICES selects, by their numbers on the host.
 const std::vector<int>& visible() {
   static const auto* list = [] {
     auto* found = new std::vector<int>;
     const int count = static_cast<int>(setting("HIR_EMULATED_GPUS", 8));
     const char* text = getenv("CUDA_VISIBLE_DEVICES");
     for (int at = 0; text == nullptr && at < count; ++at) found->push_back(at);
-    // As the driver does: the list ends at the first entry that is no GPU.
+    // As in the driver, the list ends at the first entry that is not a GPU.
     while (text != nullptr && *text != '\0') {
       char* end;
       const long number = strtol(text, &end, 10);

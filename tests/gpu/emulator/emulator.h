@@ -1,6 +1,6 @@
-// A GPU and its vendor's libraries on the host, for tests: what `src/cuda` calls, with the rules of the real ones as far as
-// they are documented, and none of their speed. Streams are threads, GPU memory is host memory that processes share,
-// kernels are compiled by the host's C++ compiler.
+// Emulates a GPU and NVIDIA's libraries on the host, for tests: the functions that `src/cuda` calls, with the
+// documented rules of the real ones and none of their speed. Streams are threads, GPU memory is host memory
+// that processes share, and the host's C++ compiler compiles the kernels.
 //
 // One library stands for all four: HIR_CUDA, HIR_NVRTC, HIR_CUBLASLT and HIR_NCCL name the same file.
 #pragma once
@@ -13,10 +13,10 @@
 
 namespace emulator {
 
-// A status of any of the libraries; 0 is success.
+// A status of any of the libraries. 0 is success.
 using Status = unsigned;
 
-// CUresult, as cuda.h numbers them.
+// CUresult, with the numbers of cuda.h.
 enum : Status {
   SUCCESS = 0,
   INVALID_VALUE = 1,
@@ -39,26 +39,29 @@ enum : Status {
 
 struct Stream;
 
-// Work that runs behind all that is on the stream, on a thread of the stream; while the stream is captured, a node of the
-// graph. `what` names it in messages.
+// Enqueues work behind everything on the stream; a thread of the stream runs it. While the stream is
+// captured, adds a node to the graph instead. `what` names the work in messages.
 Status enqueue(Stream* stream, const char* what, std::function<void()> work);
 
-// Whether all bytes are GPU memory of this process, mapped memory of another one, or page-locked host memory.
+// Returns true if all bytes are GPU memory of this process, mapped memory of another one, or page-locked host
+// memory.
 bool is_mapped(const void* at, size_t bytes);
 
-// What a GPU finds while it works: told on stderr, and the status of every later call, as a sticky error is.
+// Reports an error that a GPU detects while it works: prints it to stderr, and makes every later call return
+// it, as a sticky error.
 void fail(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// The sticky error, or success.
+// Returns the sticky error, or success.
 Status failed();
 
-// What every call of the driver begins with: a context has to be current on the calling thread, and nothing has failed.
+// Checks what every driver call requires: a context is current on the calling thread, and there is no sticky
+// error.
 Status enter();
 
-// As `enter`, for calls that a thread must not make while it captures; they spoil the capture.
+// Does the same for calls that a thread must not make during a capture. They invalidate the capture.
 Status enter_unsafe();
 
-// A number from the environment.
+// Returns a number from the environment.
 uint64_t setting(const char* name, uint64_t otherwise);
 
 }  // namespace emulator

@@ -1,8 +1,9 @@
-// NVRTC and modules: a source becomes a library of the host, whose bytes stand for the machine code.
+// NVRTC and modules. A source is compiled to a library of the host, whose bytes stand for the machine code.
 //
-// Libraries are kept beside this one, under a name made from the source: the ranks of a job compile one program once.
+// Libraries are kept beside this one, under a name derived from the source, so the ranks of a job compile a
+// program once.
 //
-//   HIR_EMULATED_FAULT    the kernel of this launch, counted from 1, touches what is not there; 0: none
+//   HIR_EMULATED_FAULT    the number of the launch, from 1, whose kernel accesses an invalid address; 0: none
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -38,7 +39,7 @@ struct Program {
 
 std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 
-// The sources of the emulator are where it was built.
+// The sources of the emulator are in the folder in which it was built.
 std::string shim() { return folder_of(__FILE__) + "/kernel.h"; }
 
 std::string kernels() {
@@ -54,7 +55,7 @@ std::string read(const std::string& path) {
   return text.str();
 }
 
-// Every kernel gets two companions: the size of its parameter, and what runs a grid of it.
+// Adds two functions for every kernel: one returns the size of its parameter, the other runs a grid.
 std::string with_entries(const std::string& source) {
   static const std::regex kernel(
       R"re(extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(const __grid_constant__ ([^)]*?) p\))re");
@@ -96,7 +97,7 @@ bool compile(Program& program) {
   if (!program.image.empty()) return true;
   const std::string own = stem + "-" + std::to_string(getpid());
   std::ofstream(own + ".cpp") << text;
-  // As NVRTC is told: a product and a sum are rounded each.
+  // No contraction, as with the options for NVRTC: a product and a sum are rounded separately.
   const int status = run({"c++", "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o", own + ".so", own + ".cpp"},
                          own + ".log");
   program.log = read(own + ".log");
@@ -195,7 +196,8 @@ API Status cuModuleLoadData(void** module, const void* image) {
   if (memcmp(header->e_ident, ELFMAG, SELFMAG) != 0) return INVALID_IMAGE;
   // The table of sections comes last.
   const size_t bytes = header->e_shoff + static_cast<size_t>(header->e_shnum) * header->e_shentsize;
-  // Never closed: the loader knows a library by its path, which holds the file's number.
+  // The file is never closed, because the loader identifies a library by its path, which contains the
+  // descriptor.
   const int file = memfd_create("module", MFD_CLOEXEC);
   if (file < 0 || write(file, image, bytes) != static_cast<ssize_t>(bytes)) return OUT_OF_MEMORY;
   *module = dlopen(("/proc/self/fd/" + std::to_string(file)).c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -231,8 +233,8 @@ API Status cuLaunchKernel(const Function* function, unsigned grid_x, unsigned gr
   static std::atomic<uint64_t> launches = 0;
   const bool faulty = ++launches == setting("HIR_EMULATED_FAULT", 0);
   return enqueue(stream, function->name.c_str(), [=] {
-    if (faulty) return fail(ILLEGAL_ADDRESS, "%s touches what is not there", function->name.c_str());
-    // Structures of parameters hold 8-byte words.
+    if (faulty) return fail(ILLEGAL_ADDRESS, "%s accesses an invalid address", function->name.c_str());
+    // Parameter structures consist of 8-byte words.
     const std::vector<uint64_t> aligned = [&] {
       std::vector<uint64_t> copy((words.size() + 7) / 8);
       memcpy(copy.data(), words.data(), words.size());

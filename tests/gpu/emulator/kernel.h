@@ -1,9 +1,9 @@
-// What a kernel's source finds when the host's compiler takes the place of NVRTC: CUDA's words and built-in functions, as far
-// as the sources of src/cuda/kernels use them. A block's threads run one after another; where they wait for each other, each
-// is a context of its own.
+// The environment of a kernel's source when the host's compiler takes the place of NVRTC: CUDA's keywords and
+// built-in functions, as far as the sources of src/cuda/kernels use them. The threads of a block run one
+// after another. If they wait for each other, each has its own execution context.
 #pragma once
 
-// C's headers: each kernel's compiler reads them, and they are short.
+// C headers, because the compiler reads them for each kernel and they are short.
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -16,11 +16,11 @@
 #define __forceinline__ inline
 #define __grid_constant__
 #define __launch_bounds__(...)
-// A block at a time on each host thread.
+// Each host thread runs one block at a time.
 #define __shared__ static thread_local
 
 struct dim3 { unsigned x = 1, y = 1, z = 1; };
-// As aligned as the device's: a wide access elsewhere is a fault there.
+// Aligned as on the device, where a misaligned vector access is a fault.
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 
@@ -46,7 +46,7 @@ template <auto KERNEL, class P> void thread() {
 
 constexpr size_t STACK = 64 << 10;
 
-// Runs a block whose threads wait for each other; false where some wait for others that have ended.
+// Runs a block whose threads wait for each other. Returns false if some wait for threads that have ended.
 template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks) {
   finished = 0;
   for (unsigned number = 0; number < block; ++number) {
@@ -98,7 +98,8 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
 
 inline void __syncthreads() { host::barrier(); }
 
-// As PTX defines them: a number wins over any NaN, and +0 is larger than -0. C's functions leave both open.
+// Max and min as PTX defines them: a number is selected over any NaN, and +0 is larger than -0. The functions
+// of C leave both open.
 namespace host {
 template <class V> V larger(V a, V b) { return a != a ? b : b != b ? a : a == b ? (signbit(a) ? b : a) : a > b ? a : b; }
 template <class V> V smaller(V a, V b) { return a != a ? b : b != b ? a : a == b ? (signbit(a) ? a : b) : a < b ? a : b; }
@@ -112,7 +113,7 @@ inline float __uint_as_float(unsigned bits) { float r; memcpy(&r, &bits, 4); ret
 inline float __int_as_float(int bits) { float r; memcpy(&r, &bits, 4); return r; }
 inline unsigned __float_as_uint(float v) { unsigned r; memcpy(&r, &v, 4); return r; }
 
-// Towards zero.
+// Rounds towards zero.
 namespace host {
 template <class V> float toward_zero(V v) {
   const float r = static_cast<float>(v);
@@ -137,7 +138,8 @@ inline unsigned short float_to_half(float v) {
   if (v != v) return 0x7fff;
   const float size = fabsf(v);
   if (size >= 65520.0f) return sign | 0x7c00;
-  // Steps of 2^-24 below the smallest normal number, of 2^(exponent - 10) above; the tie goes to the even one.
+  // Steps of 2^-24 below the smallest normal number, and of 2^(exponent - 10) above it. Ties go to the even
+  // step.
   int exponent = size < 6.103515625e-5f ? -14 : ilogbf(size);
   const auto steps = static_cast<unsigned>(nearbyintf(ldexpf(size, 10 - exponent)));
   return static_cast<unsigned short>(sign | (steps + (static_cast<unsigned>(exponent + 14) << 10)));
@@ -151,7 +153,7 @@ inline void store_release(unsigned long long at, unsigned value) {
   __atomic_store_n(reinterpret_cast<unsigned*>(at), value, __ATOMIC_RELEASE);
 }
 inline unsigned load_acquire(unsigned long long at) {
-  // Whoever asks again and again lets others work.
+  // A thread that polls lets other threads run.
   sched_yield();
   return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
 }
@@ -165,7 +167,8 @@ inline unsigned long long clock_nanoseconds() {
   return 1000000000ull * static_cast<unsigned long long>(now.tv_sec) + static_cast<unsigned long long>(now.tv_nsec);
 }
 
-// Inverses by halving, in more digits than their results have: right to the last bits, slowly.
+// Inverse functions by bisection, in a wider type than that of the result: accurate to the last bits, but
+// slow.
 namespace host {
 inline double inverse(long double (*falling)(long double), long double v, long double low, long double high) {
   for (int round = 0; round < 100; ++round) {
@@ -176,10 +179,10 @@ inline double inverse(long double (*falling)(long double), long double v, long d
 }
 }  // namespace host
 namespace host {
-// Of erfc, for small values; of erf, for values up to a half: where each has all its digits.
+// The inverse of erfc for small values, and of erf for values up to a half, where each is accurate.
 inline double tail(double v) { return v == 0 ? INFINITY : inverse(erfcl, v, 0, 30); }
 inline double centre(double v) {
-  // The tangent at 0, where the next term is lost.
+  // The tangent at 0, near which the next term vanishes.
   if (fabs(v) < 1e-9) return v * 0.886226925452758;
   return copysign(inverse([](long double x) { return -erfl(x); }, -fabs(v), 0, 1), v);
 }

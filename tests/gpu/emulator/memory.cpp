@@ -1,4 +1,4 @@
-// GPU memory: files in memory, which other processes map as CUDA IPC does. Copies check that they stay inside.
+// GPU memory: files in memory, which other processes map as with CUDA IPC. Copies check their bounds.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,7 +16,7 @@ using namespace emulator;
 namespace {
 
 constexpr uint64_t MAGIC = 0x6879'6d65'6d6f'7279;
-// What fresh memory holds: nothing may rely on zeros.
+// The contents of new memory. Nothing may rely on zeros.
 constexpr int GARBAGE = 0xa5;
 constexpr size_t GARBAGE_BYTES = 8 << 20;
 
@@ -25,7 +25,7 @@ enum class Kind { DEVICE, HOST, PEER };
 struct Region {
   size_t bytes;
   Kind kind;
-  // The file; -1 for host memory and for memory of other processes.
+  // The file descriptor; -1 for host memory and for memory of other processes.
   int file;
 };
 
@@ -55,7 +55,7 @@ void remember(const void* at, size_t bytes, Kind kind, int file) {
   regions()[reinterpret_cast<uint64_t>(at)] = Region{bytes, kind, file};
 }
 
-// Gives back what begins here and is of this kind: whoever uses it later is found out.
+// Frees the region of this kind that begins here. A later use of it is detected.
 Status forget(uint64_t at, Kind kind) {
   const std::lock_guard lock(guard());
   const auto found = regions().find(at);
@@ -132,7 +132,7 @@ API Status cuIpcGetMemHandle(Handle* handle, uint64_t address) {
 API Status cuIpcOpenMemHandle_v2(uint64_t* address, Handle handle, unsigned flags) {
   if (const Status status = enter()) return status;
   if (handle.magic != MAGIC || flags != 1) return INVALID_VALUE;
-  // A process does not open what it has exported itself.
+  // A process cannot open what it has exported itself.
   if (handle.process == getpid()) return INVALID_CONTEXT;
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
@@ -163,7 +163,7 @@ API Status cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, Stream
   return enqueue(stream, "copy", [=] { memcpy(target, source, bytes); });
 }
 
-// Host memory is read when the stream comes to it: whoever gives it up too early is found out.
+// Host memory is read when the stream reaches the copy, so that freeing it too early is detected.
 API Status cuMemcpyHtoDAsync_v2(uint64_t to, const void* source, size_t bytes, Stream* stream) {
   if (const Status status = enter()) return status;
   auto* target = reinterpret_cast<char*>(to);
@@ -175,12 +175,12 @@ API Status cuMemcpyDtoHAsync_v2(void* target, uint64_t from, size_t bytes, Strea
   if (const Status status = enter()) return status;
   const auto* source = reinterpret_cast<const char*>(from);
   if (!is_mapped(source, bytes)) return INVALID_VALUE;
-  // To pageable memory the call would wait for the copy, which nobody wants.
+  // For pageable memory the call would block until the copy is done, so it is refused.
   if (!is_mapped(target, bytes)) return INVALID_VALUE;
   return enqueue(stream, "copy to the host", [=] { memcpy(target, source, bytes); });
 }
 
-// The default stream does not wait for streams that are made not to be blocked by it.
+// The default stream does not wait for non-blocking streams.
 API Status cuMemcpyDtoH_v2(void* target, uint64_t from, size_t bytes) {
   if (const Status status = enter()) return status;
   const auto* source = reinterpret_cast<const char*>(from);

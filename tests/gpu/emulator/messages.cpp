@@ -1,6 +1,6 @@
-// What calls of NCCL do when their stream comes to them: messages between processes. Every message says what it is, so that
-// a member who makes another call than the others is found out. Who waits for what never comes waits for ever, as with the
-// real library.
+// The execution of NCCL calls when their stream reaches them: messages between processes. Every message
+// describes its call, so a member that makes another call than the others is detected. A member that waits
+// for a message that never comes waits for ever, as with the real library.
 
 #include <cmath>
 #include <type_traits>
@@ -13,19 +13,19 @@ using namespace emulator::nccl;
 
 namespace {
 
-// What a message begins with.
+// The beginning of a message.
 struct Header {
   Kind kind;
   Type type;
   Op op;
   int root;
-  // Collectives are counted in the communicator, messages in their direction.
+  // Collectives are numbered per communicator, messages per direction.
   uint64_t number, bytes;
 
   bool operator==(const Header&) const = default;
 };
 
-// A message on its way; the header goes first.
+// A message in transit. The header goes first.
 struct Transfer {
   Header header;
   const char* from;
@@ -48,7 +48,7 @@ std::string describe(const Header& it) {
   return text + ")";
 }
 
-// Numbers are combined as they are, the 16-bit ones as binary32.
+// Numbers are combined in their own type, 16-bit ones in binary32.
 template <class T>
 struct Wide {
   using type = T;
@@ -78,7 +78,7 @@ T combine(Op op, T a, T b) {
   }
 }
 
-// The parts of all members, one after another, become one; rounded once.
+// Combines the consecutive parts of all members, and rounds once.
 template <class T>
 void combine(Op op, const char* parts, size_t members, size_t count, char* to) {
   using Number = typename Wide<T>::type;
@@ -111,7 +111,7 @@ void combine(Type type, Op op, const char* parts, size_t members, size_t count, 
   }
 }
 
-// Calls that run as one: all messages move side by side, those of one direction in order.
+// Calls that run as one unit. All messages move concurrently, those of one direction in order.
 class Work {
  public:
   Work(Comm& comm, const std::vector<Call>& calls) : comm(comm), sends(members()), receives(members()) {
@@ -119,7 +119,7 @@ class Work {
     for (size_t at = 0; at < calls.size(); ++at) add(calls[at], parts[at]);
   }
 
-  // Until all has come and gone; false where it never will.
+  // Runs until everything is sent and received. Returns false if that can never happen.
   bool run() {
     while (left > 0) {
       if (failed() != SUCCESS || comm.error != SUCCESS) return false;
@@ -128,7 +128,7 @@ class Work {
     return true;
   }
 
-  // What came for a call that combines.
+  // Returns the data received for a call that combines.
   const char* came(size_t call) const { return parts[call].data(); }
 
  private:
@@ -154,7 +154,7 @@ class Work {
     const bool is_rooted = it.kind == BROADCAST || it.kind == REDUCE;
     Header header{it.kind, it.type, it.op, is_rooted ? it.peer : -1, 0, bytes};
     if (it.is_collective()) header.number = ++comm.collectives;
-    // Where a member's part goes.
+    // The destination of a member's part.
     const auto place = [&](int member) { return static_cast<size_t>(member) * bytes; };
     const bool is_root = it.peer == comm.rank;
     if (it.combines() && (it.kind != REDUCE || is_root)) gathered.resize(members() * bytes);
@@ -185,7 +185,7 @@ class Work {
     }
   }
 
-  // Whether anything moved.
+  // Returns true if anything moved.
   bool advance() {
     size_t moved = 0;
     for (int peer = 0; peer < comm.members; ++peer) {
@@ -197,7 +197,7 @@ class Work {
     return moved > 0;
   }
 
-  // Whether the message is through.
+  // Returns true when the message is complete.
   bool push(Transfer& it, Ring& ring, size_t& moved) {
     while (it.done < it.total()) {
       const bool in_header = it.done < sizeof(Header);
@@ -236,7 +236,7 @@ void nccl::run(Comm& comm, const std::vector<Call>& calls) {
   const std::lock_guard lock(comm.running);
   Work work(comm, calls);
   if (!work.run()) {
-    // As the real one: it does not end, and its error is there for those who ask.
+    // As in the real library, the call does not end, and its error can be queried.
     wait_until([] { return false; });
     return;
   }

@@ -1,4 +1,4 @@
-// NCCL: communicators of processes on one host, and the rules for calls. The work itself is in messages.cpp.
+// NCCL: communicators of processes on one host, and the rules for calls. messages.cpp executes the calls.
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,7 +19,7 @@ API Status cuStreamWaitEvent(Stream* stream, Event* event, unsigned flags);
 
 namespace {
 
-// ncclUniqueId: a file of the process that made it. Nothing is left when the processes are gone.
+// ncclUniqueId: a file of the process that created it. Nothing remains when the processes are gone.
 struct Identifier {
   static constexpr uint64_t MAGIC = 0x6879'6d6e'6363'6c31;
   uint64_t magic;
@@ -28,7 +28,7 @@ struct Identifier {
 };
 static_assert(sizeof(Identifier) == 128);
 
-// Texts are kept, since callers keep pointers to them.
+// The texts are never freed, since callers keep pointers to them.
 std::atomic<const char*> told = "";
 
 // A call that waits for the end of its group.
@@ -41,7 +41,7 @@ struct Pending {
 struct Group {
   int depth = 0;
   std::vector<Pending> calls;
-  // Of the first call that was refused.
+  // Status of the first call that was refused.
   Status status = SUCCESS;
 };
 
@@ -67,13 +67,13 @@ Range written_by(const Comm& comm, const Call& it) {
   return {it.to, it.bytes() * (it.kind == ALL_GATHER ? static_cast<size_t>(comm.members) : 1)};
 }
 
-// Whether input and output lie as NCCL documents it for calls in place.
+// Returns true if input and output are placed as NCCL documents it for in-place calls.
 bool is_in_place(const Comm& comm, const Call& it) {
   const size_t mine = static_cast<size_t>(comm.rank) * it.bytes();
   return it.from + (it.kind == REDUCE_SCATTER ? mine : 0) == it.to + (it.kind == ALL_GATHER ? mine : 0);
 }
 
-// Calls of a group run in no order: none may write what another one touches.
+// The calls of a group run in no particular order, so none may write what another one accesses.
 Status check_overlaps(const std::vector<Pending>& calls) {
   for (const Pending& writer : calls) {
     const Range written = written_by(*writer.comm, writer.call);
@@ -83,7 +83,7 @@ Status check_overlaps(const std::vector<Pending>& calls) {
       if (&other == &writer) {
         clash &= !is_in_place(*writer.comm, writer.call);
       } else {
-        // A message to oneself may stay where it is.
+        // A message to the same rank may stay in place.
         const int self = writer.comm->rank;
         const bool is_own = writer.comm == other.comm && writer.call.kind == RECV && other.call.kind == SEND &&
                             writer.call.peer == self && other.call.peer == self && written == read;
@@ -99,8 +99,9 @@ Status check_overlaps(const std::vector<Pending>& calls) {
   return SUCCESS;
 }
 
-// Puts calls of one communicator on the first one's stream. The others' streams meet it before and after, and it waits for
-// what the communicator has done before, on whatever stream; a capture begins such an order of its own.
+// Enqueues the calls of one communicator on the first call's stream. The streams of the other calls join it
+// before and after. It also waits for the communicator's previous work on any stream. A capture begins a
+// separate order.
 Status launch(Comm& comm, const std::vector<Pending>& pending) {
   const std::lock_guard lock(api());
   Stream* stream = pending[0].stream;
@@ -117,7 +118,7 @@ Status launch(Comm& comm, const std::vector<Pending>& pending) {
   }
   std::vector<Call> calls;
   for (const Pending& it : pending) calls.push_back(it.call);
-  // Members need not put both kinds in one order.
+  // Members need not issue the two kinds in the same order.
   std::stable_partition(calls.begin(), calls.end(), [](const Call& it) { return it.is_collective(); });
   const char* what = calls.size() == 1 ? NAMES[calls[0].kind] : "group of communications";
   next(enqueue(stream, what, [&comm, calls] { run(comm, calls); }));
@@ -126,8 +127,8 @@ Status launch(Comm& comm, const std::vector<Pending>& pending) {
   return status == SUCCESS ? static_cast<Status>(SUCCESS) : refuse(CUDA_FAILED, "the driver returned %u", status);
 }
 
-// The first collective connects all members, and so waits for their hosts, for ever if they do not come. Messages do not: on
-// H200s a receive that nobody sends to lets its host go on.
+// The first collective connects all members, and therefore waits for their hosts, for ever if they do not
+// come. Messages do not: on H200s, the host of a receive without a send continues.
 void connect(Comm& comm, const std::vector<Pending>& pending) {
   const bool meets = std::any_of(pending.begin(), pending.end(), [](const Pending& it) { return it.call.is_collective(); });
   if (!meets) return;
@@ -158,7 +159,7 @@ Status issue(std::vector<Pending> calls) {
 
 Status check(const Comm* comm, const Stream* stream, const Call& it) {
   if (comm == nullptr || comm->kind != Comm::KIND) {
-    return refuse(BAD_ARGUMENT, "%s in no communicator", NAMES[it.kind]);
+    return refuse(BAD_ARGUMENT, "%s without a communicator", NAMES[it.kind]);
   }
   if (const Status status = enter()) return refuse(CUDA_FAILED, "%s: the driver returned %u", NAMES[it.kind], status);
   const auto bad = [&](const char* what, unsigned number) {
@@ -171,7 +172,7 @@ Status check(const Comm* comm, const Stream* stream, const Call& it) {
   if (it.peer < 0 || it.peer >= comm->members) return bad("peer or root", static_cast<unsigned>(it.peer));
   for (const Range& range : {read_by(*comm, it), written_by(*comm, it)}) {
     if (range.bytes > 0 && !is_mapped(range.at, range.bytes)) {
-      return refuse(BAD_ARGUMENT, "rank %d: %s of %zu bytes at %p, which is no GPU memory", comm->rank, NAMES[it.kind],
+      return refuse(BAD_ARGUMENT, "rank %d: %s of %zu bytes at %p, which is not GPU memory", comm->rank, NAMES[it.kind],
                     range.bytes, static_cast<const void*>(range.at));
     }
   }
@@ -235,7 +236,7 @@ API Status ncclGetUniqueId(Identifier* id) {
 API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank) {
   constexpr auto LIMIT = std::chrono::seconds(30);
   if (const Status status = enter_unsafe()) return refuse(CUDA_FAILED, "a communicator: the driver returned %u", status);
-  if (result == nullptr || id.magic != Identifier::MAGIC) return refuse(BAD_ARGUMENT, "no identifier of a communicator");
+  if (result == nullptr || id.magic != Identifier::MAGIC) return refuse(BAD_ARGUMENT, "not an identifier of a communicator");
   if (members < 1 || members > MOST_MEMBERS || rank < 0 || rank >= members) {
     return refuse(BAD_ARGUMENT, "rank %d of %d members", rank, members);
   }
@@ -243,18 +244,18 @@ API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank)
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
   void* at = mmap(nullptr, Region::bytes(members), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
-  if (at == MAP_FAILED) return refuse(SYSTEM_FAILED, "%s does not open", path.c_str());
+  if (at == MAP_FAILED) return refuse(SYSTEM_FAILED, "%s cannot be opened", path.c_str());
   auto* region = static_cast<Region*>(at);
   int none = 0;
   if (!region->members.compare_exchange_strong(none, members) && none != members) {
     return refuse(BAD_USAGE, "rank %d sees %d members, another one %d", rank, members, none);
   }
   const uint64_t all = all_of(members), mine = only(rank);
-  if ((region->present.fetch_or(mine) & mine) != 0) return refuse(BAD_USAGE, "rank %d came twice", rank);
+  if ((region->present.fetch_or(mine) & mine) != 0) return refuse(BAD_USAGE, "rank %d joined twice", rank);
   const auto begin = std::chrono::steady_clock::now();
   while (region->present != all) {
     if (std::chrono::steady_clock::now() - begin > LIMIT) {
-      return refuse(SYSTEM_FAILED, "rank %d of %d: others have not come (set of those who have: %#lx)", rank, members,
+      return refuse(SYSTEM_FAILED, "rank %d of %d: other ranks have not joined (set of those that have: %#lx)", rank, members,
                     region->present.load());
     }
     usleep(100);
@@ -265,7 +266,7 @@ API Status ncclCommInitRank(Comm** result, int members, Identifier id, int rank)
 
 API Status ncclCommDestroy(Comm* comm) {
   if (const Status status = enter_unsafe()) return refuse(CUDA_FAILED, "the end of a communicator: the driver returned %u", status);
-  if (comm == nullptr) return refuse(BAD_ARGUMENT, "the end of no communicator");
+  if (comm == nullptr) return refuse(BAD_ARGUMENT, "ncclCommDestroy without a communicator");
   munmap(comm->region, Region::bytes(comm->members));
   delete comm;
   return SUCCESS;
@@ -277,7 +278,7 @@ API Status ncclGroupStart() {
 }
 
 API Status ncclGroupEnd() {
-  if (group.depth == 0) return refuse(BAD_USAGE, "the end of a group that was not begun");
+  if (group.depth == 0) return refuse(BAD_USAGE, "the end of a group that was not started");
   if (--group.depth > 0) return SUCCESS;
   const Group ended = std::exchange(group, {});
   return ended.status == SUCCESS ? issue(ended.calls) : ended.status;

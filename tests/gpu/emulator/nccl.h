@@ -16,20 +16,20 @@ enum : Status { CUDA_FAILED = 1, SYSTEM_FAILED = 2, BAD_ARGUMENT = 4, BAD_USAGE 
 enum Type : uint32_t { I8, U8, I32, U32, I64, U64, F16, F32, F64, BF16, E4M3, E5M2, TYPES };
 constexpr size_t SIZES[TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
-// ncclRedOp_t; NONE for what only moves data.
+// ncclRedOp_t. NONE is for calls that only move data.
 enum Op : uint32_t { SUM, PROD, MAX, MIN, AVG, NONE };
 
 enum Kind : uint32_t { SEND, RECV, BROADCAST, ALL_GATHER, ALL_REDUCE, REDUCE, REDUCE_SCATTER };
 constexpr const char* NAMES[] = {"send", "receive", "broadcast", "all-gather", "all-reduce", "reduce", "reduce-scatter"};
 
-// What one member writes and another reads. Both positions only grow.
+// A buffer that one member writes and another reads. Both positions only increase.
 struct Ring {
   static constexpr size_t BYTES = 64 << 10;
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) char bytes[BYTES];
 
-  // As much as there is room for.
+  // Writes as many bytes as there is space for.
   size_t put(const char* from, size_t bytes_left) {
     const uint64_t at = written.load(std::memory_order_relaxed);
     const size_t room = BYTES - (at - read.load(std::memory_order_acquire));
@@ -39,7 +39,7 @@ struct Ring {
     return part;
   }
 
-  // As much as has come.
+  // Reads as many bytes as have arrived.
   size_t take(char* to, size_t bytes_left) {
     const uint64_t at = read.load(std::memory_order_relaxed);
     const size_t come = written.load(std::memory_order_acquire) - at;
@@ -51,18 +51,19 @@ struct Ring {
 };
 
 constexpr int MOST_MEMBERS = 64;
-// Sets of members, a bit for each.
+// Sets of members, with one bit per member.
 constexpr uint64_t only(int rank) { return uint64_t{1} << rank; }
 constexpr uint64_t all_of(int members) { return ~uint64_t{0} >> (64 - members); }
 
-// A communicator's shared memory. Fresh pages are zero, which is right for all of it, and cost nothing until used.
+// The shared memory of a communicator. New pages are zero, which is a valid initial state, and take no memory
+// until they are used.
 struct Region {
   std::atomic<int> members;
-  // A bit for each rank that has come.
+  // One bit for each rank that has arrived.
   std::atomic<uint64_t> present;
-  // A bit for each rank whose host has come to its first collective.
+  // One bit for each rank whose host has reached its first collective.
   std::atomic<uint64_t> connected;
-  // One for each ordered pair.
+  // One for each ordered pair of members.
   Ring rings[];
 
   static constexpr size_t bytes(int members) {
@@ -74,7 +75,7 @@ struct Call {
   Kind kind;
   const char* from;
   char* to;
-  // Elements, as the caller counts them.
+  // Number of elements, as the caller counts them.
   size_t count;
   Type type;
   Op op;
@@ -92,9 +93,9 @@ struct Comm {
   int rank, members;
   Region* region;
   std::atomic<Status> error = SUCCESS;
-  // What was issued last, for the next to wait for.
+  // Recorded after the last issued call, for the next call to wait for.
   Event issued = {};
-  // Held by the work that runs; the counts belong to it.
+  // Held by the work that runs, and protects the counts.
   std::mutex running = {};
   uint64_t collectives = 0;
   std::array<uint64_t, MOST_MEMBERS> sent = {}, received = {};
@@ -102,10 +103,10 @@ struct Comm {
   Ring& ring(int from, int to) { return region->rings[from * members + to]; }
 };
 
-// Tells what is wrong and returns the status.
+// Prints the error and returns the status.
 Status refuse(Status status, const char* format, ...) __attribute__((format(printf, 2, 3)));
 
-// Does calls as one, on a stream's thread.
+// Runs calls as one unit, on the thread of a stream.
 void run(Comm& comm, const std::vector<Call>& calls);
 
 }  // namespace emulator::nccl

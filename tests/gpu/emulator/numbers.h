@@ -1,4 +1,5 @@
-// The 16-bit floating-point types: widened to binary32, rounded from it once, to the nearest, ties to even.
+// The 16-bit floating-point types. They are widened to binary32, and rounded from it once, to nearest, ties
+// to even.
 #pragma once
 
 #include <bit>
@@ -37,7 +38,8 @@ struct Half {
     } else if (size >= NORMAL) {
       narrow = (size - (112u << 23) + 0xfff + (size >> 13 & 1)) >> 13;
     } else {
-      // Neighbours of 0.5 are as far apart as the subnormal numbers of binary16: the addition rounds.
+      // Around 0.5, the spacing of binary32 equals that of the subnormal numbers of binary16, so the addition
+      // rounds.
       narrow = std::bit_cast<uint32_t>(std::bit_cast<float>(size) + 0.5f) - std::bit_cast<uint32_t>(0.5f);
     }
     bits = static_cast<uint16_t>(sign | narrow);

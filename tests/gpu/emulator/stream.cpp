@@ -1,6 +1,7 @@
-// Streams and events: each stream is a thread that takes its work in order. Nothing orders streams but what was asked for.
+// Streams and events. Each stream is a thread that runs its work in order. Nothing orders streams except
+// explicit synchronisation.
 //
-//   HIR_EMULATED_DELAY    each piece of work is held up by a random time of up to so many microseconds; 0
+//   HIR_EMULATED_DELAY    maximum random delay of each piece of work, in microseconds; default: 0
 
 #include "stream.h"
 
@@ -33,7 +34,7 @@ void work(Stream* stream) {
     stream->queue.pop_front();
     lock.unlock();
     delay();
-    // After a fault the GPU does nothing more.
+    // After a fault the GPU does no more work.
     if (failed() == SUCCESS) next();
     lock.lock();
     --stream->open;
@@ -46,13 +47,13 @@ void spoil(const std::shared_ptr<Graph>& graph) {
   if (graph) graph->spoilt = true;
 }
 
-// All there are; under `api`.
+// All streams; `api` protects the list.
 std::vector<Stream*>& streams() {
   static auto* it = new std::vector<Stream*>;
   return *it;
 }
 
-// The graph that this thread captures into.
+// The graph into which this thread captures.
 std::weak_ptr<Graph>& captured() {
   thread_local std::weak_ptr<Graph> it;
   return it;
@@ -66,7 +67,7 @@ std::recursive_mutex& emulator::api() {
 }
 
 void emulator::wait_until(const std::function<bool()>& holds) {
-  // Many wait while one works, on few cores: those who have waited long look seldom.
+  // Many threads wait while one works, on few cores, so threads that have waited for long poll rarely.
   constexpr std::chrono::microseconds MOST(1000);
   std::chrono::microseconds pause(10);
   for (int round = 0; !holds() && failed() == SUCCESS; ++round) {
@@ -109,7 +110,7 @@ Status emulator::enqueue(Stream* stream, const char* what, std::function<void()>
 
 API Status cuStreamCreateWithPriority(Stream** stream, unsigned flags, int priority) {
   if (const Status status = enter()) return status;
-  // Only streams that wait for no other by themselves: the default stream's rules are not kept here.
+  // Only non-blocking streams are supported: the rules of the default stream are not emulated.
   if (flags != 1 || priority < -5 || priority > 0) return INVALID_VALUE;
   *stream = new Stream;
   {
@@ -242,7 +243,7 @@ struct MemoryOperation {
 };
 static_assert(sizeof(MemoryOperation) == 48);
 
-// In the order of the list.
+// Runs the operations in the order of the list.
 API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, MemoryOperation* operations, unsigned flags) {
   constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2, MOST = 256;
   if (const Status status = enter()) return status;
@@ -266,7 +267,7 @@ API Status cuStreamBeginCapture_v2(Stream* stream, unsigned mode) {
   graph->thread = std::this_thread::get_id();
   stream->graph = graph;
   stream->last.clear();
-  // A relaxed capture forbids nothing.
+  // A relaxed capture forbids no calls.
   if (mode != 2) captured() = graph;
   return SUCCESS;
 }
@@ -277,7 +278,7 @@ API Status cuStreamEndCapture(Stream* stream, std::shared_ptr<Graph>** result) {
   *result = nullptr;
   const auto graph = stream->graph;
   if (!graph || graph->origin != stream || graph->thread != std::this_thread::get_id()) return STREAM_CAPTURE_UNMATCHED;
-  // What the origin's end comes after.
+  // The nodes that precede the end of the origin stream.
   std::set<size_t> before = stream->last;
   for (size_t at = graph->nodes.size(); at-- > 0;) {
     if (before.contains(at)) before.insert(graph->nodes[at].needs.begin(), graph->nodes[at].needs.end());
@@ -327,7 +328,7 @@ API Status cuGraphLaunch(const std::shared_ptr<Graph>* executable, Stream* strea
   if (const Status status = enter()) return status;
   const auto graph = *executable;
   return enqueue(stream, "graph", [graph] {
-    // Branches run side by side: one may wait for what another rank's branch raises.
+    // Branches run concurrently: one may wait for a value that a branch of another rank writes.
     std::vector<std::atomic<bool>> done(graph->nodes.size());
     std::set<const Stream*> lanes;
     for (const Node& node : graph->nodes) lanes.insert(node.lane);

@@ -1,4 +1,4 @@
-// Streams, events and graphs, for those who put work on them.
+// Streams, events and graphs, for the code that enqueues work on them.
 #pragma once
 
 #include <atomic>
@@ -15,19 +15,19 @@
 
 namespace emulator {
 
-// Work of a graph; it runs after the nodes that it needs, which have smaller numbers.
+// A node of a graph. It runs after the nodes that it needs, which have smaller indices.
 struct Node {
   std::string what;
   std::function<void()> work;
   std::set<size_t> needs;
-  // Nodes of one lane run one after another, as those of one stream.
+  // Nodes of one lane run in order, like the work of one stream.
   const Stream* lane;
 };
 
 struct Graph {
   std::vector<Node> nodes;
   Stream* origin = nullptr;
-  // Streams whose work is captured.
+  // The streams whose work is captured.
   std::set<Stream*> members;
   bool open = true, spoilt = false;
   std::thread::id thread;
@@ -37,14 +37,14 @@ struct Graph {
 struct Record {
   std::atomic<bool> done = false;
   double seconds = 0;
-  // What came before it, where it was captured.
+  // If the record was captured: the graph, and the nodes that precede it.
   std::shared_ptr<Graph> graph;
   std::set<size_t> nodes;
 };
 
 struct Event {
   bool timed;
-  // Waits mean the last record at the time of the call, not later ones.
+  // The last record. A wait refers to the last record at the time of the call.
   std::shared_ptr<Record> last;
 };
 
@@ -52,17 +52,17 @@ struct Stream {
   std::mutex guard;
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
-  // Work that is queued or running.
+  // Amount of work that is queued or running.
   size_t open = 0;
-  // While it is captured: the graph and the nodes that the next one needs.
+  // During a capture: the graph, and the nodes that the next node needs.
   std::shared_ptr<Graph> graph;
   std::set<size_t> last;
 };
 
-// One thing at a time is asked of the driver.
+// The lock for all driver calls.
 std::recursive_mutex& api();
 
-// Waits politely until something holds.
+// Waits until a condition holds, without using a core all the time.
 void wait_until(const std::function<bool()>& holds);
 
 }  // namespace emulator

@@ -1,6 +1,6 @@
-//! Random plans: several streams, ranks that write and read each other's memory, communications that are waited for or
-//! not, and often a race. They end under every schedule: all instructions are written down in an order in which they
-//! could run.
+//! Random plans with several streams, ranks that write and read each other's memory, communications with and
+//! without a Wait, and often a race. They end under every schedule, because all instructions are generated in
+//! an order in which they can run.
 
 use grammar::{dtype::DType, ops::Op};
 use hir::plan::{
@@ -10,26 +10,26 @@ use hir::plan::{
 
 use crate::rng::Rng;
 
-/// Elements that an instruction touches, at least: as many as lie between two places of a layout.
+/// Minimum number of elements that an instruction accesses. Offsets of buffers are multiples of it.
 const PIECE: usize = 64;
 
-/// A buffer of some rank.
+/// A buffer of some rank: rank and buffer.
 type BufferOnRank = (usize, u32);
 
 struct WorldBuilder {
-    dice: Rng,
+    rng: Rng,
     plans: Vec<Plan>,
-    /// What each stream has written or waited for, by rank and stream.
+    /// Buffers that each stream has written or waited for, by rank and stream.
     seen: Vec<Vec<Vec<BufferOnRank>>>,
-    /// Works that nobody has waited for, with what they bring.
+    /// Works without a Wait so far, by rank, with the buffers that are valid after the Wait.
     posted: Vec<Vec<(u32, Vec<BufferOnRank>)>>,
     slots: u32,
 }
 
-/// The plans of a seed.
+/// Returns the plans of a seed.
 pub fn plans(seed: u64) -> Vec<Plan> {
-    let mut dice = Rng(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
-    let (ranks, streams) = (1 + dice.below(3), 1 + dice.below(3));
+    let mut rng = Rng(seed.wrapping_mul(0x9e6c_63d0_676a_9a99) ^ 0x1a70);
+    let (ranks, streams) = (1 + rng.below(3), 1 + rng.below(3));
     let blank = |rank| Plan {
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
         ..Plan::empty(rank, ranks, (0..streams).map(|it| format!("stream {it}")).collect())
@@ -39,14 +39,14 @@ pub fn plans(seed: u64) -> Vec<Plan> {
         seen: vec![vec![Vec::new(); streams]; ranks],
         posted: vec![Vec::new(); ranks],
         slots: 0,
-        dice,
+        rng,
     };
     for rank in 0..ranks {
         let input = it.buffer(rank, 1);
         it.plans[rank].inputs.push(port(input));
         it.seen[rank].iter_mut().for_each(|seen| seen.push((rank, input)));
     }
-    for _ in 0..10 + it.dice.below(40) {
+    for _ in 0..10 + it.rng.below(40) {
         it.step();
     }
     for rank in 0..ranks {
@@ -84,24 +84,25 @@ impl WorldBuilder {
     }
 
     fn fresh(&mut self, rank: usize) -> u32 {
-        let pieces = 1 + self.dice.below(3);
+        let pieces = 1 + self.rng.below(3);
         self.buffer(rank, pieces)
     }
 
-    /// A piece of a buffer.
+    /// Returns a random piece of a buffer.
     fn piece(&mut self, (rank, buffer): BufferOnRank) -> View {
         let pieces = self.plans[rank].buffers[buffer as usize].len / PIECE;
-        View { offset: PIECE * self.dice.below(pieces), ..View::contiguous(buffer, vec![PIECE]) }
+        View { offset: PIECE * self.rng.below(pieces), ..View::contiguous(buffer, vec![PIECE]) }
     }
 
-    /// A buffer of `rank` that a stream of `by` knows of, mostly a late one; rarely any.
+    /// Returns a buffer of `rank` that the stream `by` has written or waited for, preferably a recent one;
+    /// rarely, any buffer.
     fn source(&mut self, by: (usize, usize), rank: usize) -> BufferOnRank {
         let mut known = self.seen[by.0][by.1].clone();
         known.retain(|it| it.0 == rank);
-        let late = 1 + self.dice.below(4);
+        let late = 1 + self.rng.below(4);
         match known.len() {
-            0 => (rank, self.dice.below(self.plans[rank].buffers.len()) as u32),
-            _ if self.dice.chance(4) => (rank, self.dice.below(self.plans[rank].buffers.len()) as u32),
+            0 => (rank, self.rng.below(self.plans[rank].buffers.len()) as u32),
+            _ if self.rng.chance(4) => (rank, self.rng.below(self.plans[rank].buffers.len()) as u32),
             count => known[count - late.min(count)],
         }
     }
@@ -110,20 +111,20 @@ impl WorldBuilder {
         self.seen[rank][stream].extend(them);
     }
 
-    /// A rank and one of its streams.
+    /// Returns a random rank and one of its streams.
     fn rank_and_stream(&mut self) -> (usize, usize) {
-        let rank = self.dice.below(self.plans.len());
+        let rank = self.rng.below(self.plans.len());
         (rank, self.stream(rank))
     }
 
     fn stream(&mut self, rank: usize) -> usize {
-        self.dice.below(self.plans[rank].streams.len())
+        self.rng.below(self.plans[rank].streams.len())
     }
 
     fn step(&mut self) {
         let (rank, stream) = self.rank_and_stream();
-        let peer = self.dice.below(self.plans.len());
-        match self.dice.below(20) {
+        let peer = self.rng.below(self.plans.len());
+        match self.rng.below(20) {
             0..=4 => self.compute((rank, stream)),
             5 => {
                 let buffer = self.fresh(rank);
@@ -156,7 +157,7 @@ impl WorldBuilder {
                     return;
                 }
                 let (work, brought) = {
-                    let at = self.dice.below(self.posted[rank].len());
+                    let at = self.rng.below(self.posted[rank].len());
                     self.posted[rank].swap_remove(at)
                 };
                 self.on(rank, stream, InstKind::Wait { work });
@@ -179,11 +180,11 @@ impl WorldBuilder {
     fn compute(&mut self, at: (usize, usize)) {
         let rank = at.0;
         let (a, b) = (self.source(at, rank), self.source(at, rank));
-        let out = if self.dice.chance(75) { (rank, self.fresh(rank)) } else { self.source(at, rank) };
-        let kind = match self.dice.below(3) {
+        let out = if self.rng.chance(75) { (rank, self.fresh(rank)) } else { self.source(at, rank) };
+        let kind = match self.rng.below(3) {
             0 => {
                 let len = self.plans[rank].buffers[out.1 as usize].len;
-                let value = Number::Int(1 + self.dice.below(1000) as i64);
+                let value = Number::Int(1 + self.rng.below(1000) as i64);
                 InstKind::Fill { to: Box::new(View::contiguous(out.1, vec![len])), value }
             }
             _ => {
@@ -195,9 +196,9 @@ impl WorldBuilder {
         self.mark_seen(at, &[out]);
     }
 
-    /// Reads a peer's memory, or writes to it.
+    /// Reads a peer's memory or writes to it.
     fn access_peer(&mut self, at: (usize, usize), peer: usize) {
-        let (from, to) = match self.dice.chance(60) {
+        let (from, to) = match self.rng.chance(60) {
             true => (self.source(at, peer), (at.0, self.fresh(at.0))),
             false => (self.source(at, at.0), self.source(at, peer)),
         };
@@ -214,9 +215,9 @@ impl WorldBuilder {
 
     fn collective(&mut self) {
         let ranks = self.plans.len();
-        let root = self.dice.below(ranks);
-        let (permuted, op) = (self.dice.permutation(ranks), ReduceOp::Sum);
-        let kind = self.dice.below(6);
+        let root = self.rng.below(ranks);
+        let (permuted, op) = (self.rng.permutation(ranks), ReduceOp::Sum);
+        let kind = self.rng.below(6);
         for rank in 0..ranks {
             let stream = self.stream(rank);
             let from = self.source((rank, stream), rank);

@@ -1,14 +1,16 @@
-//! Which instruction comes before which, the slow way: every edge of a graph, and who reaches whom.
+//! Computes which instructions precede which in a simple way: every edge of a graph, and its transitive
+//! closure.
 
 use std::collections::HashMap;
 
 use hir::plan::{Backend, CollectiveKind, Direction, InstKind, Plan, SignalId};
 
-/// Who reaches whom. Each instruction has a beginning and an end where it touches memory: node `n` and node `n + 1`.
+/// The transitive closure of the order. Each instruction has a begin and an end of its memory accesses: nodes
+/// `n` and `n + 1`.
 pub struct Graph {
     edges: Vec<Vec<usize>>,
     reached: Vec<Vec<u64>>,
-    /// By rank and instruction, its beginning.
+    /// The begin node of each instruction, by rank and index.
     nodes: Vec<Vec<usize>>,
 }
 
@@ -19,7 +21,8 @@ impl Graph {
         let mut it = Self { edges: Vec::new(), reached: Vec::new(), nodes: vec![Vec::new(); plans.len()] };
         let mut signals: HashMap<SignalId, usize> = HashMap::new();
         let mut awaits: Vec<(SignalId, usize)> = Vec::new();
-        // Group, which collective, rank: its beginning. Group, sender, receiver, which: the send's.
+        // `begins`: the begin node for a group, the index of the collective, and a rank. `sends`: the begin
+        // node of the send for a group, sender, receiver, and index.
         let mut begins: HashMap<(Group, usize, usize), usize> = HashMap::new();
         let mut sends: HashMap<(Group, usize, usize, usize), usize> = HashMap::new();
         let mut meets: Vec<(usize, (Group, usize, usize))> = Vec::new();
@@ -43,7 +46,7 @@ impl Graph {
                     let it = &plan.communicators[at as usize];
                     (Some(it.backend), &it.team[..])
                 });
-                // Posting runs on the stream, what is posted on the queue.
+                // The posting runs on the stream, and the posted work on the queue of the communicator.
                 let on_stream = match group {
                     None => node,
                     Some(group) => {
@@ -116,7 +119,7 @@ impl Graph {
         it
     }
 
-    /// Whether an instruction ends before another begins.
+    /// Returns true if an instruction ends before another begins.
     pub fn is_ordered(&self, (rank, inst): (usize, usize), (other, later): (usize, usize)) -> bool {
         let to = self.nodes[other][later];
         self.reached[self.nodes[rank][inst] + 1][to / 64] >> (to % 64) & 1 == 1
@@ -132,7 +135,7 @@ impl Graph {
         self.edges[from].push(to);
     }
 
-    /// Who is reached, last ones first: nobody before all that come behind.
+    /// Computes the reachable nodes of every node. A node is processed after all its successors.
     fn compute_reachability(&mut self) {
         let count = self.edges.len();
         let mut degrees = vec![0; count];
@@ -160,7 +163,7 @@ impl Graph {
     }
 }
 
-/// Whether a member of a team gets what another one gives.
+/// Returns true if a member of a team receives data from another one.
 fn needs(kind: CollectiveKind, team: &[usize], me: usize, from: usize) -> bool {
     let me = team.iter().position(|it| *it == me);
     match kind {

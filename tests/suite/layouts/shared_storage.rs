@@ -1,4 +1,5 @@
-//! A layout as plans: all buffers of one segment and element type become parts of one buffer, where the layout has them.
+//! Converts a buffer assignment to plans: all buffers of one segment and element type become parts of one
+//! buffer, at the offsets of the assignment.
 
 use std::collections::HashMap;
 
@@ -8,14 +9,14 @@ use hir::{
     plan::{Arg, Buffer, InstKind, Number, Plan, View},
 };
 
-/// Where a rank's buffers are: the new buffer, and the element that is their first.
+/// The locations of a rank's buffers: the new buffer, and the offset of the first element in it.
 struct Parts {
     buffers: Vec<Buffer>,
     places: Vec<(u32, usize)>,
     lens: Vec<usize>,
 }
 
-/// The same plans on storage that buffers share.
+/// Returns the plans with all buffers in their shared storage.
 pub fn plans(plans: &[Plan], layout: &BufferAssignment) -> Vec<Plan> {
     let parts: Vec<Parts> = plans.iter().map(|plan| parts(plan, layout)).collect();
     let moved = |plan: &Plan| {
@@ -57,7 +58,7 @@ impl Parts {
 fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
     let shift = |view: &mut View| parts[rank].shift(view);
     match kind {
-        // Storage is there all the time; only zeros are written.
+        // The storage always exists, so only the zeros are written.
         InstKind::Alloc { buffer, zero } => {
             let len = if *zero { parts[rank].lens[*buffer as usize] } else { 0 };
             let mut to = View::contiguous(*buffer, vec![len]);

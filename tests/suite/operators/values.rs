@@ -1,4 +1,5 @@
-//! Elements that operators and casts get wrong first: limits, ties of every rounding, neighbours of both, and what is no number.
+//! Elements for which operators and casts are most error-prone: limits, ties of every rounding, the
+//! neighbours of both, and infinities and NaNs.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -9,20 +10,20 @@ use safetensors::tensor::TensorView;
 use super::DTYPES;
 use crate::rng::Rng;
 
-/// Elements of random bits, for casts and for pairs each.
+/// Number of elements of random bits, for casts and for pairs each.
 const RANDOM: usize = 200;
 
-/// Bits of the significands that something is rounded to.
+/// Bits of the significands to which results are rounded.
 const PRECISIONS: [i32; 4] = [8, 11, 24, 53];
 
-/// Elements by their low bits.
+/// Elements of one type. Each is stored in the low bits of an integer.
 pub struct Elements {
     pub dtype: DType,
     pub bits: Vec<u64>,
 }
 
 impl Elements {
-    /// Elements as they lie in a file.
+    /// Reads elements from the bytes of a file.
     pub fn of(dtype: DType, bytes: &[u8]) -> Self {
         let one = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, &it| bits << 8 | u64::from(it));
         Self { dtype, bits: bytes.chunks_exact(dtype.size()).map(one).collect() }
@@ -34,7 +35,7 @@ impl Elements {
         self.bits.iter().flat_map(|it| (it & mask).to_le_bytes().into_iter().take(size)).collect()
     }
 
-    /// The value of an element of floats.
+    /// Returns the value of a float element.
     fn real(&self, at: usize) -> f64 {
         let bits = self.bits[at];
         match self.dtype {
@@ -49,8 +50,8 @@ impl Elements {
         is_float(self.dtype) && self.real(at).is_nan()
     }
 
-    /// How many numbers of the type an element is away from another one; `None` where only one is NaN, or the signs of
-    /// zeros differ.
+    /// Returns the distance to an element of `other` in units in the last place. `None` if only one of the
+    /// two is NaN, or if they are zeros of different signs.
     pub fn ulps(&self, at: usize, other: &Self) -> Option<u64> {
         let (one, two) = (self.bits[at], other.bits[at]);
         if one == two || self.is_nan(at) && other.is_nan(at) {
@@ -60,13 +61,13 @@ impl Elements {
             return None;
         }
         let sign = 1u64 << (8 * self.dtype.size() - 1);
-        // Negative numbers below positive ones.
+        // Orders negative numbers below positive ones.
         let place = |it: u64| if it & sign == 0 { it as i128 } else { -((it & !sign) as i128) };
         let apart = place(one).abs_diff(place(two)) as u64;
         (apart > 0).then_some(apart)
     }
 
-    /// An element with its bits, for messages.
+    /// Formats an element with its bits, for messages.
     pub fn text(&self, at: usize) -> String {
         let size = self.dtype.size();
         let bits = self.bits[at] & (u64::MAX >> (64 - 8 * size));
@@ -77,7 +78,7 @@ impl Elements {
     }
 }
 
-/// Writes named tensors of one dimension to a file.
+/// Writes named one-dimensional tensors to a file.
 pub fn write(path: &Path, named: &BTreeMap<&'static str, Elements>) -> Result<(), Failed> {
     let bytes: Vec<Vec<u8>> = named.values().map(Elements::bytes).collect();
     let mut views = Vec::new();
@@ -88,7 +89,7 @@ pub fn write(path: &Path, named: &BTreeMap<&'static str, Elements>) -> Result<()
     Ok(fs::write(path, safetensors::serialize(views, None)?)?)
 }
 
-/// The low bits of the numbers nearest to some, of a type; those of integers wrap.
+/// Returns the low bits of the nearest values of a type. Integers wrap.
 fn nearest(dtype: DType, numbers: &[f64]) -> Vec<u64> {
     let bits = |it: f64| match dtype {
         DType::Double => it.to_bits(),
@@ -104,7 +105,7 @@ fn is_float(dtype: DType) -> bool {
     !dtype.is_integral()
 }
 
-/// Numbers around the limits of types, both signs.
+/// Returns numbers around the limits of types, with both signs.
 fn limits() -> Vec<f64> {
     let mut found = vec![0.0, 0.1, 0.5, 1.0, 1.5, 2.5, 3.7, 1e10, 1e30, 1e300, f64::MAX, f64::INFINITY];
     for exponent in [7, 8, 15, 16, 24, 31, 32, 53, 63, 64] {
@@ -117,7 +118,8 @@ fn limits() -> Vec<f64> {
     found
 }
 
-/// Numbers halfway between two of a type, and their neighbours in binary64 and binary32; both signs.
+/// Returns numbers halfway between two values of a type, and their neighbours in binary64 and binary32, with
+/// both signs.
 fn ties() -> Vec<f64> {
     let mut found = Vec::new();
     let mut around = |tie: f64| {
@@ -132,12 +134,12 @@ fn ties() -> Vec<f64> {
                 around(2f64.powi(exponent) * (1.0 + odd * 2f64.powi(-bits)));
             }
         }
-        // The last one before infinity, of binary16 and of the types with the exponents of binary32.
+        // The last tie before infinity, of binary16 and of the types with the exponent range of binary32.
         for exponent in [16, 128] {
             around(2f64.powi(exponent) * (1.0 - 2f64.powi(-bits - 1)));
         }
     }
-    // Between subnormal numbers of binary16, bfloat16 and binary32, and below the least.
+    // Ties between subnormal numbers of binary16, bfloat16 and binary32, and below the smallest one.
     for least in [-24, -133, -149] {
         [0.5, 1.5, 2.5, 0.25, 1.0].iter().for_each(|it| around(it * 2f64.powi(least)));
     }
@@ -145,7 +147,7 @@ fn ties() -> Vec<f64> {
     found
 }
 
-/// Integers around powers of two and halfway between two floats.
+/// Returns integers around powers of two and halfway between two floats.
 fn integers() -> Vec<u64> {
     let mut found = vec![0, 1, 2, 3, 7, 100, u64::MAX];
     for exponent in 1..64 {
@@ -162,7 +164,7 @@ fn integers() -> Vec<u64> {
     found
 }
 
-/// Integers and numbers of a type that pairs are made of.
+/// Returns the special elements of a type, from which pairs are formed.
 fn few(dtype: DType) -> Vec<u64> {
     if !is_float(dtype) {
         let bits = 8 * dtype.size() as u32;
@@ -191,7 +193,8 @@ fn few(dtype: DType) -> Vec<u64> {
         DType::Float => (24, -149, 128),
         _ => (53, -1074, 1024),
     };
-    // The least, the largest subnormal, the least normal, the neighbours of 1, the largest.
+    // The smallest and the largest subnormal, the smallest normal, the neighbours of 1, and the largest
+    // number.
     let unit = 2f64.powi(1 - bits);
     let normal = 2f64.powi(least + bits - 1);
     let largest = (2.0 - unit) * 2f64.powi(top - 1);
@@ -202,18 +205,19 @@ fn few(dtype: DType) -> Vec<u64> {
     nearest(dtype, &numbers)
 }
 
-/// What casts from a type are tried on.
+/// Returns the elements on which casts from a type are tested.
 pub fn casts(dtype: DType) -> Vec<u64> {
     let mut found = match is_float(dtype) {
         true => nearest(dtype, &[limits(), ties()].concat()),
         false => integers(),
     };
-    let mut dice = Rng(0xca57);
-    found.extend((0..RANDOM).map(|_| dice.bits()));
+    let mut rng = Rng(0xca57);
+    found.extend((0..RANDOM).map(|_| rng.bits()));
     found
 }
 
-/// What operators are tried on: for every operand a column, in which every pair of special elements is, and random ones.
+/// Returns the elements on which operators are tested: one column per operand. The columns contain every pair
+/// of special elements, then random elements.
 pub fn columns(dtype: DType) -> [Vec<u64>; 3] {
     let few = few(dtype);
     let mut columns = [const { Vec::new() }; 3];
@@ -223,14 +227,14 @@ pub fn columns(dtype: DType) -> [Vec<u64>; 3] {
             columns.iter_mut().zip([*first, *second, third]).for_each(|(column, it)| column.push(it));
         }
     }
-    let mut dice = Rng(0x09e4);
+    let mut rng = Rng(0x09e4);
     for _ in 0..RANDOM {
-        columns.iter_mut().for_each(|it| it.push(dice.bits()));
+        columns.iter_mut().for_each(|it| it.push(rng.bits()));
     }
-    // Of similar size, where random bits seldom are.
+    // Numbers of similar magnitude, which random bits seldom are.
     let mut numbers = || {
-        let small = (0..RANDOM)
-            .map(|_| (dice.below(4001) as f64 - 2000.0) / if dice.chance(50) { 64.0 } else { 7.0 });
+        let small =
+            (0..RANDOM).map(|_| (rng.below(4001) as f64 - 2000.0) / if rng.chance(50) { 64.0 } else { 7.0 });
         nearest(dtype, &small.collect::<Vec<_>>())
     };
     columns.iter_mut().for_each(|it| it.extend(numbers()));
@@ -238,7 +242,7 @@ pub fn columns(dtype: DType) -> [Vec<u64>; 3] {
 }
 
 impl Rng {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     fn bits(&mut self) -> u64 {
         (0..4).fold(0, |bits, _| bits << 16 | self.below(1 << 16) as u64)
     }

@@ -1,4 +1,4 @@
-//! Operators, with operands and results that fit them.
+//! Generates operators with matching operands and results.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,8 @@ impl Builder {
         let is_plain = wants.iter().all(|it| it.kind == 'i' && it.partial.is_none() && it.number.is_none());
         let extents: Vec<usize> = wants.iter().map(|it| it.extent).collect();
         let again = if is_plain { self.written(&extents, element) } else { None };
-        // Not what the value itself reads: that would depend on the order in which ranks come by.
+        // Does not overwrite an operand of the value itself, since the result would depend on the order of
+        // the ranks.
         let again = again.filter(|it| !value.contains(&self.tensors[*it].text));
         let out = again.unwrap_or_else(|| self.tensor(wants, element));
         self.define(out, value);
@@ -40,7 +41,7 @@ impl Builder {
     }
 
     pub(super) fn operator(&mut self) {
-        match self.dice.below(30) {
+        match self.rng.below(30) {
             0..=3 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
                 self.result(&unpermuted_axes(&extents), element, &format!("Set( {text} )"));
@@ -50,7 +51,7 @@ impl Builder {
             10 | 11 => self.binary(),
             12 => {
                 let (text, extents, element) = self.start(&[1, 2, 3]);
-                let name = self.dice.choose_cloned(&["neg", "abs", "relu"]);
+                let name = self.rng.choose_cloned(&["neg", "abs", "relu"]);
                 self.result(&unpermuted_axes(&extents), element, &format!("{name}({text});"));
             }
             13 => self.choice(),
@@ -59,7 +60,7 @@ impl Builder {
             19 => self.squeeze(),
             20 => {
                 let (text, extents, element) = self.start(&[2, 3]);
-                let order = self.dice.permutation(extents.len());
+                let order = self.rng.permutation(extents.len());
                 let want = |at: &usize| AxisSpec {
                     extent: extents[*at],
                     kind: 'i',
@@ -104,10 +105,10 @@ impl Builder {
         let n = self.extent();
         let weight = self.operand(&[n, k], element);
         extents.push(n);
-        let bias = self.dice.chance(40);
+        let bias = self.rng.chance(40);
         let (first, devices) = (self.meshes[0].clone(), self.meshes[0].extents());
-        let device = self.dice.below(devices.len());
-        let partial = !bias && k.is_multiple_of(devices[device]) && self.dice.chance(35);
+        let device = self.rng.below(devices.len());
+        let partial = !bias && k.is_multiple_of(devices[device]) && self.rng.chance(35);
         let mut value = format!("linear({x},\n              {}", self.tensors[weight].text);
         if bias {
             let bias = self.operand(&[n], element);
@@ -115,13 +116,13 @@ impl Builder {
         }
         let mut wants = unpermuted_axes(&extents);
         if !partial || first.shape.is_empty() {
-            if self.dice.chance(50) {
+            if self.rng.chance(50) {
                 wants.push(AxisSpec { extent: k, kind: 'r', ..AxisSpec::default() });
             }
             self.result(&wants, element, &format!("{value})"));
             return;
         }
-        // Partial sums on every device, and their sum.
+        // The partial sums on every device, and their sum.
         let count = AxisSpec { extent: devices[device], kind: 'i', partial: Some(device), number: None };
         wants.insert(0, count.clone());
         let sums = self.result(&wants, element, &format!("{value})"));
@@ -138,7 +139,7 @@ impl Builder {
         let n = self.extent();
         let mut shape = vec![k, n];
         let mut result = extents[..extents.len() - 1].to_vec();
-        match self.dice.below(4) {
+        match self.rng.below(4) {
             0 if extents.len() < 3 => shape = vec![k],
             1 if extents.len() == 3 => shape.insert(0, extents[0]),
             2 if extents.len() == 3 => shape.insert(0, 1),
@@ -154,7 +155,7 @@ impl Builder {
         let b = self.operand(&shape, element);
         let b = self.tensors[b].text.clone();
         let mut wants = unpermuted_axes(&result);
-        if self.dice.chance(50) {
+        if self.rng.chance(50) {
             wants.push(AxisSpec { extent: k, kind: 'r', ..AxisSpec::default() });
         }
         self.result(&wants, element, &format!("matmul({a},\n              {b})"));
@@ -163,11 +164,11 @@ impl Builder {
     fn binary(&mut self) {
         let (a, extents, element) = self.start(&[1, 2, 3]);
         let mut other = extents.clone();
-        if self.dice.chance(30) {
-            let at = self.dice.below(other.len());
+        if self.rng.chance(30) {
+            let at = self.rng.below(other.len());
             other[at] = 1;
         }
-        let b = match self.dice.chance(15) {
+        let b = match self.rng.chance(15) {
             true => {
                 if element == "int64_t" {
                     "3".to_owned()
@@ -180,8 +181,8 @@ impl Builder {
                 self.tensors[b].text.clone()
             }
         };
-        let (a, b) = if self.dice.chance(50) { (a, b) } else { (b, a) };
-        let value = match self.dice.choose_cloned(&["+", "-", "*", "max", "min"]) {
+        let (a, b) = if self.rng.chance(50) { (a, b) } else { (b, a) };
+        let value = match self.rng.choose_cloned(&["+", "-", "*", "max", "min"]) {
             name @ ("max" | "min") => format!("{name}({a}\n     , {b});"),
             sign => format!("{a}\n     {sign} {b};"),
         };
@@ -200,20 +201,20 @@ impl Builder {
     fn reduction(&mut self) {
         let (text, extents, element) = self.start(&[1, 2, 3]);
         let mut wants = unpermuted_axes(&extents);
-        let first = self.dice.below(wants.len());
+        let first = self.rng.below(wants.len());
         wants[first].kind = 'r';
-        if self.dice.chance(30) {
-            let second = self.dice.below(wants.len());
+        if self.rng.chance(30) {
+            let second = self.rng.below(wants.len());
             wants[second].kind = 'r';
         }
         let op = match element {
             "int64_t" => {
-                self.dice.choose_cloned(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"])
+                self.rng.choose_cloned(&["add", "add", "max", "min", "mul", "bitwise_or", "bitwise_xor"])
             }
-            _ => self.dice.choose_cloned(&["add", "add", "max", "min", "mul", "fmax"]),
+            _ => self.rng.choose_cloned(&["add", "add", "max", "min", "mul", "fmax"]),
         };
         let mut value = reduction(&text, op, element);
-        if op == "add" && self.dice.chance(15) {
+        if op == "add" && self.rng.chance(15) {
             value = value.replace("value = 0,", "value = 10,").replace("(0)", "(10)");
         }
         self.result(&wants, element, &value);
@@ -221,7 +222,7 @@ impl Builder {
 
     fn broadcast(&mut self) {
         let (text, extents, element) = self.start(&[1, 2]);
-        let at = self.dice.below(extents.len() + 1);
+        let at = self.rng.below(extents.len() + 1);
         let mut wants = unpermuted_axes(&extents);
         wants.insert(at, AxisSpec { extent: 1, kind: 'b', ..AxisSpec::default() });
         let value = format!("broadcast( {text}, flags = {} )", flags(wants.len(), at));
@@ -230,7 +231,7 @@ impl Builder {
 
     fn squeeze(&mut self) {
         let mut extents = self.extents(&[1, 2]);
-        let at = self.dice.below(extents.len() + 1);
+        let at = self.rng.below(extents.len() + 1);
         extents.insert(at, 1);
         let element = self.element;
         let subject = self.operand(&extents, element);
@@ -242,41 +243,38 @@ impl Builder {
 
     fn reshape(&mut self) {
         let (text, mut extents, element) = self.start(&[1, 2, 3]);
-        if extents.len() > 1 && self.dice.chance(60) {
-            let at = self.dice.below(extents.len() - 1);
+        if extents.len() > 1 && self.rng.chance(60) {
+            let at = self.rng.below(extents.len() - 1);
             let inner = extents.remove(at + 1);
             extents[at] *= inner;
         } else {
-            let at = self.dice.below(extents.len());
+            let at = self.rng.below(extents.len());
             let divisors: Vec<usize> =
                 (1..=extents[at]).filter(|it| extents[at].is_multiple_of(*it)).collect();
-            let inner = self.dice.choose_cloned(&divisors);
+            let inner = self.rng.choose_cloned(&divisors);
             extents[at] /= inner;
             extents.insert(at + 1, inner);
         }
         self.result(&unpermuted_axes(&extents), element, &format!("reshape( {text} )"));
     }
 
-    /// A tensor that an operator makes from nothing: iota of one dimension, eye of a square, or full.
+    /// Adds a tensor that an operator generates without operands: a one-dimensional iota, a square eye, or
+    /// full.
     pub(super) fn generated(&mut self, extents: &[usize], element: &'static str) -> usize {
         let number = |value: i64| match element {
             "int64_t" => value.to_string(),
             _ => format!("{element}({value})"),
         };
         let value = match *extents {
-            [length] if self.dice.chance(75) => {
+            [length] if self.rng.chance(75) => {
                 let (start, step) =
-                    (self.dice.choose_cloned(&[0, 0, 1, -3]), self.dice.choose_cloned(&[1, 1, 1, 2, -1]));
+                    (self.rng.choose_cloned(&[0, 0, 1, -3]), self.rng.choose_cloned(&[1, 1, 1, 2, -1]));
                 format!("iota({length}, {start}, {step}, {element});")
             }
-            [rows, columns] if rows == columns && self.dice.chance(75) => format!("eye({rows}, {element});"),
+            [rows, columns] if rows == columns && self.rng.chance(75) => format!("eye({rows}, {element});"),
             _ => {
                 let shape: Vec<String> = extents.iter().map(usize::to_string).collect();
-                format!(
-                    "full({{{}}}, {});",
-                    shape.join(", "),
-                    number(self.dice.choose_cloned(&[0, 1, 2, -3]))
-                )
+                format!("full({{{}}}, {});", shape.join(", "), number(self.rng.choose_cloned(&[0, 1, 2, -3])))
             }
         };
         self.result(&unpermuted_axes(extents), element, &value)
@@ -286,10 +284,10 @@ impl Builder {
         let (text, extents, element) = self.start(&[1, 2, 3]);
         let (mut ranges, mut result) = (Vec::new(), Vec::new());
         for extent in extents {
-            let start = self.dice.below(extent);
-            let stop = start + 1 + self.dice.below(extent - start);
-            let (start, stop) = if self.dice.chance(50) { (0, extent) } else { (start, stop) };
-            let step = self.dice.choose_cloned(&[1, 1, 1, 2]);
+            let start = self.rng.below(extent);
+            let stop = start + 1 + self.rng.below(extent - start);
+            let (start, stop) = if self.rng.chance(50) { (0, extent) } else { (start, stop) };
+            let step = self.rng.choose_cloned(&[1, 1, 1, 2]);
             ranges.push(format!("{{{start}, {stop}, {step}}}"));
             result.push((stop - start).div_ceil(step));
         }
@@ -302,10 +300,10 @@ impl Builder {
 
     fn cat(&mut self) {
         let (mut value, mut extents, element) = self.start(&[1, 2, 3]);
-        let at = self.dice.below(extents.len());
-        for _ in 0..self.dice.choose_cloned(&[1, 1, 2]) {
+        let at = self.rng.below(extents.len());
+        for _ in 0..self.rng.choose_cloned(&[1, 1, 2]) {
             let mut part = extents.clone();
-            part[at] = if self.dice.chance(60) { part[at] } else { self.extent() };
+            part[at] = if self.rng.chance(60) { part[at] } else { self.extent() };
             let other = self.operand(&part, element);
             extents[at] += part[at];
             let _ = write!(value, ", {}", self.tensors[other].text);
@@ -316,12 +314,12 @@ impl Builder {
     fn select(&mut self) {
         let subject = self.subject(&[1, 2, 3], true);
         let (text, mut extents, element) = self.named(subject);
-        let at = self.dice.below(extents.len());
-        let (axis, index) = (self.tensors[subject].axes[at].clone(), self.dice.below(extents[at]));
+        let at = self.rng.below(extents.len());
+        let (axis, index) = (self.tensors[subject].axes[at].clone(), self.rng.below(extents[at]));
         extents.remove(at);
         let value = format!("select( {text}, axis = {axis}, index = {index} )");
         let out = self.result(&unpermuted_axes(&extents), element, &value);
-        // A view: to write it again would write its operand.
+        // The result is a view, so writing it again would write the operand.
         self.tensors[out].is_plain = false;
     }
 }

@@ -1,35 +1,35 @@
-//! Meshes, shapes and shardings, drawn and spelled.
+//! Generates meshes, shapes and shardings, and prints them.
 
 use std::fmt::Write as _;
 
 use super::{Builder, Tensor};
 use crate::rng::Rng;
 
-/// Devices in one or two dimensions; none: every rank.
+/// Devices in one or two dimensions. Empty for a tensor on every rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Mesh {
-    /// Slowest first.
+    /// Extents of the mesh, slowest dimension first.
     pub(super) shape: Vec<usize>,
     pub(super) devices: Vec<usize>,
 }
 
-pub(super) fn mesh(dice: &mut Rng) -> Mesh {
+pub(super) fn mesh(rng: &mut Rng) -> Mesh {
     let shapes: &[&[usize]] =
         &[&[2], &[2], &[3], &[4], &[5], &[6], &[1], &[2, 2], &[2, 3], &[3, 2], &[2, 2], &[1, 3], &[2, 1]];
-    let shape = dice.choose_cloned(shapes).to_vec();
+    let shape = rng.choose_cloned(shapes).to_vec();
     let count: usize = shape.iter().product();
-    let mut devices = dice.permutation(6);
+    let mut devices = rng.permutation(6);
     devices.truncate(count);
-    if dice.chance(50) {
+    if rng.chance(50) {
         devices = (0..count).collect();
-    } else if dice.chance(60) {
+    } else if rng.chance(60) {
         devices.sort_unstable();
     }
     Mesh { shape, devices }
 }
 
 impl Mesh {
-    /// The number of devices along `.x`, `.y`.
+    /// Returns the number of devices along `.x`, `.y`.
     pub(super) fn extents(&self) -> Vec<usize> {
         self.shape.iter().rev().copied().collect()
     }
@@ -53,18 +53,18 @@ impl Mesh {
 pub(super) const NAMES: [&str; 2] = ["deviceIdx.x", "deviceIdx.y"];
 pub(super) const STREAM: &str = "streamIdx";
 
-/// What cuts a dimension, and into how many parts.
+/// The axis that splits a dimension, and the number of parts.
 pub(super) type DimSplit = (&'static str, usize);
 
-/// What a tensor's axis has to be.
+/// The requirements on an axis of a tensor.
 #[derive(Clone, Default)]
 pub(super) struct AxisSpec {
     pub(super) extent: usize,
     /// `i`, `b` or `r`.
     pub(super) kind: char,
-    /// Counts partial sums over this device axis.
+    /// The device axis over which this axis counts partial sums.
     pub(super) partial: Option<usize>,
-    /// The place of its number among the tensor's, for results of Permute.
+    /// The position of its number among those of the tensor, for results of Permute.
     pub(super) number: Option<usize>,
 }
 
@@ -75,17 +75,17 @@ pub(super) fn unpermuted_axes(extents: &[usize]) -> Vec<AxisSpec> {
 impl Builder {
     pub(super) fn extent(&mut self) -> usize {
         let devices: Vec<usize> = self.meshes[..2].iter().flat_map(Mesh::extents).chain([1]).collect();
-        let (one, other) = (self.dice.choose_cloned(&devices), self.dice.choose_cloned(&devices));
-        match self.dice.below(5) {
-            0 => self.dice.choose_cloned(&[1, 2, 3, 5, 6, 7, 8]),
+        let (one, other) = (self.rng.choose_cloned(&devices), self.rng.choose_cloned(&devices));
+        match self.rng.below(5) {
+            0 => self.rng.choose_cloned(&[1, 2, 3, 5, 6, 7, 8]),
             1 => one,
             2 if one * other <= 12 => one * other,
-            _ => one * self.dice.choose_cloned(&[1, 2, 3]),
+            _ => one * self.rng.choose_cloned(&[1, 2, 3]),
         }
     }
 
     pub(super) fn extents(&mut self, ranks: &[usize]) -> Vec<usize> {
-        let rank = self.dice.choose_cloned(ranks);
+        let rank = self.rng.choose_cloned(ranks);
         (0..rank).map(|_| self.extent()).collect()
     }
 
@@ -94,7 +94,7 @@ impl Builder {
         self.axes - 1
     }
 
-    /// A tensor somewhere, spread somehow.
+    /// Adds a tensor with a random mesh and sharding.
     pub(super) fn tensor(&mut self, wants: &[AxisSpec], element: &'static str) -> usize {
         self.tensor_on_random_mesh(wants, element, false)
     }
@@ -106,7 +106,7 @@ impl Builder {
         is_input: bool,
     ) -> usize {
         let first = self.meshes[0].clone();
-        let mut mesh = match self.dice.below(10) {
+        let mut mesh = match self.rng.below(10) {
             0..=5 => first.clone(),
             6 | 7 => self.meshes[1].clone(),
             8 => self.meshes[2].clone(),
@@ -115,7 +115,7 @@ impl Builder {
         if mesh.shape.is_empty() {
             mesh = first;
         }
-        if is_input && self.dice.chance(5) {
+        if is_input && self.rng.chance(5) {
             mesh = Mesh::default();
         }
         let partial = wants.iter().find_map(|it| it.partial.map(|device| (device, it.extent)));
@@ -123,23 +123,24 @@ impl Builder {
             mesh = self.meshes[0].clone();
         }
         let devices = mesh.extents();
-        // What may cut a dimension: every device axis that does not count partial sums, and for some results a stream.
+        // The axes that may split a dimension: every device axis that does not count partial sums and, for
+        // some results, a stream.
         let mut cuts: Vec<DimSplit> = NAMES.into_iter().zip(devices.iter().copied()).collect();
         cuts.retain(|(name, _)| partial.is_none_or(|(taken, _)| NAMES[taken] != *name));
         let all = cuts.clone();
-        if !is_input && self.dice.chance(12) {
-            cuts.push((STREAM, self.dice.choose_cloned(&[2, 3, 4])));
+        if !is_input && self.rng.chance(12) {
+            cuts.push((STREAM, self.rng.choose_cloned(&[2, 3, 4])));
         }
         let mut pieces: Vec<Vec<DimSplit>> = vec![Vec::new(); wants.len()];
         let mut rest: Vec<usize> = wants.iter().map(|it| it.extent).collect();
-        for cut in self.dice.permutation(cuts.len()) {
+        for cut in self.rng.permutation(cuts.len()) {
             let (name, count) = cuts[cut];
             let fits = |at: &usize| {
                 wants[*at].kind == 'i' && wants[*at].partial.is_none() && rest[*at].is_multiple_of(count)
             };
             let fits: Vec<usize> = (0..wants.len()).filter(fits).collect();
-            if !fits.is_empty() && self.dice.chance(65) {
-                let at = self.dice.choose_cloned(&fits);
+            if !fits.is_empty() && self.rng.chance(65) {
+                let at = self.rng.choose_cloned(&fits);
                 pieces[at].push((name, count));
                 rest[at] /= count;
             }
@@ -147,7 +148,7 @@ impl Builder {
         let is_free = |cut: &&DimSplit| !pieces.iter().flatten().any(|it| it.0 == cut.0);
         let free: Vec<DimSplit> = all.iter().filter(is_free).copied().collect();
         for (at, want) in wants.iter().enumerate() {
-            if want.kind == 'r' && partial.is_none() && self.dice.chance(40) {
+            if want.kind == 'r' && partial.is_none() && self.rng.chance(40) {
                 let fits = |it: &&DimSplit| want.extent.is_multiple_of(it.1);
                 pieces[at].extend(free.iter().find(fits));
                 break;
@@ -178,8 +179,8 @@ impl Builder {
             let mut whole = (pieces[at].is_empty() || want.partial.is_some()).then(|| name.clone());
             for (cut, count) in pieces[at].iter().copied() {
                 let Some(extent) = rest else { break };
-                if extent == count && self.dice.chance(70) {
-                    // The axis is the devices'.
+                if extent == count && self.rng.chance(70) {
+                    // The whole axis is distributed over the devices.
                     let is_first = whole.is_none() && extent == want.extent;
                     let spelled = format!("{}{}", want.kind, cut);
                     let (number, old) = match is_first {
@@ -221,7 +222,7 @@ impl Builder {
             }
             logical.push(whole.unwrap_or(name));
         }
-        if self.dice.chance(50) {
+        if self.rng.chance(50) {
             loops.sort_by_key(|(is_device, _)| !is_device);
         }
         let loops: Vec<String> = loops.into_iter().map(|(_, text)| text).collect();
@@ -248,31 +249,33 @@ impl Builder {
         input
     }
 
-    /// A tensor with these extents, there already or new.
+    /// Returns an existing or new tensor with these extents.
     pub(super) fn operand(&mut self, extents: &[usize], element: &'static str) -> usize {
         let fits = |at: &usize| {
             let it = &self.tensors[*at];
             it.extents == extents && it.element == element && !it.is_partial
         };
         let known: Vec<usize> = (0..self.tensors.len()).filter(fits).collect();
-        match known.is_empty() || self.dice.chance(40) {
-            true if self.dice.chance(35) => self.generated(extents, element),
+        match known.is_empty() || self.rng.chance(40) {
+            true if self.rng.chance(35) => self.generated(extents, element),
             true => self.input(extents, element),
-            false => self.dice.choose_cloned(&known),
+            false => self.rng.choose_cloned(&known),
         }
     }
 
-    /// A tensor with these extents that a statement has written already: it may be written again.
+    /// Returns a tensor with these extents that a statement has already written and that may be written
+    /// again.
     pub(super) fn written(&mut self, extents: &[usize], element: &'static str) -> Option<usize> {
         let fits = |at: &usize| {
             let it = &self.tensors[*at];
             it.extents == extents && it.element == element && it.is_plain && !it.is_shared
         };
         let known: Vec<usize> = self.outputs.iter().copied().filter(fits).collect();
-        (!known.is_empty() && self.dice.chance(8)).then(|| self.dice.choose_cloned(&known))
+        (!known.is_empty() && self.rng.chance(8)).then(|| self.rng.choose_cloned(&known))
     }
 
-    /// The tensor that an operator begins with: the latest, if it has one of these ranks, or a new one.
+    /// Returns the first operand of an operator: the latest tensor if it has one of these ranks, or a new
+    /// one.
     pub(super) fn subject(&mut self, ranks: &[usize], takes_integers: bool) -> usize {
         let usable = |it: &Tensor| {
             ranks.contains(&it.extents.len())
@@ -281,11 +284,11 @@ impl Builder {
                 && (takes_integers || it.element != "int64_t")
         };
         match self.tensors.last() {
-            Some(last) if usable(last) && self.dice.chance(80) => self.tensors.len() - 1,
+            Some(last) if usable(last) && self.rng.chance(80) => self.tensors.len() - 1,
             _ => {
                 let extents = self.extents(ranks);
                 let element = if takes_integers { self.element } else { self.real() };
-                match self.dice.chance(35) {
+                match self.rng.chance(35) {
                     true => self.generated(&extents, element),
                     false => self.input(&extents, element),
                 }
@@ -293,7 +296,7 @@ impl Builder {
         }
     }
 
-    /// The element type, if it is a float, else double.
+    /// Returns the element type if it is a float type, else `double`.
     pub(super) fn real(&self) -> &'static str {
         if self.element == "int64_t" { "double" } else { self.element }
     }

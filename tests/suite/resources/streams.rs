@@ -1,4 +1,4 @@
-//! Inputs that are FIFOs, devices, or too large to be read.
+//! Tests inputs that are FIFOs, devices, or too large to read.
 
 use std::{
     fs,
@@ -13,10 +13,10 @@ use libtest_mimic::{Failed, Trial};
 use super::{Folder, OPT, expect, expect_exit, shell};
 use crate::{ROOT, ranks, timeout::RunWithTimeout};
 
-/// For what has to happen soon, on a machine that is busy.
+/// Time limit for what must happen soon, on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// The trials of this file.
+/// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("resources::a_fifo_without_a_writer_is_reported", a_fifo_without_a_writer_is_reported),
@@ -28,7 +28,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A tool that waits for a writer of a FIFO, and has said so.
+/// Starts a tool that waits for a writer of a FIFO, and waits until it has printed that.
 fn waiting(fifo: &Path) -> Result<Child, Failed> {
     expect_success(&Command::new("mkfifo").arg(fifo).output_with_timeout()?)?;
     let mut command = Command::new(OPT);
@@ -80,7 +80,7 @@ fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
     }
 }
 
-/// A FIFO gives its contents once, and a run reads an input's shape before its elements.
+/// A FIFO can be read only once, and a run needs an input's shape before its elements.
 fn an_input_comes_from_a_fifo() -> Result<(), Failed> {
     let folder = Folder::new("input")?;
     let text = "%HostIrContainer { (T0_g_float[iS0{i0}]) -> (T1_g_float[iS1{i0}]) :\n  T1_g_float[iS1{i0}] = \
@@ -105,7 +105,7 @@ fn a_substituted_process_is_read() -> Result<(), Failed> {
 }
 
 fn endless_files_are_refused() -> Result<(), Failed> {
-    let message = "gives more than 256 MiB";
+    let message = "contains more than 256 MiB";
     for line in [
         "$OPT /dev/zero",
         "$OPT --run-reproducer /dev/zero",
@@ -118,7 +118,7 @@ fn endless_files_are_refused() -> Result<(), Failed> {
     Ok(())
 }
 
-/// One that was too large was read before it was refused.
+/// A file that was too large used to be read before it was refused.
 fn large_texts_are_not_read() -> Result<(), Failed> {
     let folder = Folder::new("large")?;
     let path = folder.0.join("a.hir");
@@ -128,7 +128,7 @@ fn large_texts_are_not_read() -> Result<(), Failed> {
         expect_exit(
             &format!("ulimit -v 1000000; exec {line}"),
             6,
-            "5368709120 bytes where 4294967295 are the limit",
+            "5368709120 bytes; the limit is 4294967295",
         )?;
     }
     Ok(())

@@ -1,8 +1,9 @@
-//! One program in the spellings of every generation has one canonical text.
+//! Tests that one program has the same canonical text in the spelling of each dialect version.
 
 use crate::{print, read};
 
-/// Reads to `expected`, with these complaints; `expected` reads back to itself, with none.
+/// Checks that `text` reads as the program `expected` with these diagnostic codes, and that `expected` reads
+/// back as itself without diagnostics.
 #[track_caller]
 fn check(text: &str, codes: &[&str], expected: &str) {
     let (programs, diagnostics) = read(text);
@@ -32,7 +33,7 @@ T1_g[ideviceIdx.x4{4}, iS5{2}] (DeviceMesh{0 1 2 3})
 } // %HostIrContainer
 ";
 
-/// With the inner blanks of 2024.
+/// Returns `text` with the inner blanks of 2024.
 fn spaced(text: &str) -> String {
     let text = text.replace("_g[", "_g[ ").replace("_l[", "_l[ ");
     text.replace("}] (", "} ] (")
@@ -160,7 +161,7 @@ fn roots_that_count_devices() {
     check(&canonical, &[], &canonical);
     let team = |text: String| text.replace("(1 0)", "(0 1)");
     check(&team(broadcast("", "0", old)), &[], &team(broadcast("", "0", new)));
-    // Only one reading is possible.
+    // Only one interpretation is possible.
     let far = |text: String| {
         text.replace("(1 0)", "(2 3)").replace("Mesh{0}", "Mesh{3}").replace("Mesh{1}", "Mesh{2}")
     };
@@ -240,6 +241,6 @@ fn a_name_of_ours_that_nothing_captures() {
   SetCurrentStream(Stream s0)
 } // %HostIrContainer
 ";
-    // Not the captured one, which is called `s0` in canonical text.
+    // `s0` is not the captured stream, which is named `s0` in canonical text.
     check(text, &[], &text.replace("s0", "s2").replace("s1", "s0").replace("s2", "s1"));
 }

@@ -1,4 +1,4 @@
-//! Storage for what statements write.
+//! Inserts an ALLOCATE for each tensor that statements write and nothing allocates.
 
 use grammar::{
     for_each_tensor_use,
@@ -18,7 +18,7 @@ use crate::{
     rewrite::builder,
 };
 
-/// The names that a statement writes, as far as it runs on this rank.
+/// Returns the names that a statement writes.
 fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let mut written = Vec::new();
     if let Stmt::Op(it) = &program.stmts[stmt] {
@@ -31,7 +31,7 @@ fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     written
 }
 
-/// Puts an ALLOCATE in front of what writes a name without storage.
+/// Inserts an ALLOCATE before the first use of each written name that has no storage.
 pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
@@ -64,7 +64,7 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     insert(program, insertions)
 }
 
-/// Whether a name without storage of its own is better a view of what is copied to it, or has to be one.
+/// Returns whether a name without storage stays a view of the tensor that is copied to it.
 fn stays_view(program: &Program, places: &StmtPaths, uses: &TensorUses, tensor: TensorId) -> bool {
     let writes = &uses.writes[&tensor];
     let copies = |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if may_become_view(it));
@@ -74,7 +74,8 @@ fn stays_view(program: &Program, places: &StmtPaths, uses: &TensorUses, tensor: 
             let depth = places.paths[copy].len() - 1;
             places.enclosing_loop_depth(*copy, depth).is_none() || uses.dropped.contains(&tensor)
         }
-        // What is written after the copy goes to the operand's storage too, unless only one of the two runs.
+        // A statement after the copy would write into the operand's storage too, unless only one of the two
+        // runs.
         _ => writes.iter().filter(|it| *it != copy).any(|other| {
             let pair = [*copy, *other];
             places.index_range(&pair, places.common_depth(&pair)).is_some_and(|(first, last)| first != last)

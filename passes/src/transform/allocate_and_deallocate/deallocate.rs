@@ -1,4 +1,4 @@
-//! The last use of names, and a Deallocate behind it.
+//! Finds the last use of each tensor and inserts a Deallocate after it.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -15,11 +15,11 @@ use crate::{
     rewrite::builder,
 };
 
-/// Puts a Deallocate behind what uses a name last.
+/// Inserts a Deallocate after the last use of each name.
 pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
-    let views = StorageUsers::of(program, &places, &uses);
+    let users = StorageUsers::of(program, &places, &uses);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();
     let mut queries: FxHashMap<StmtId, Vec<TensorId>> = FxHashMap::default();
     let mut brackets = CoalescingBrackets::default();
@@ -30,7 +30,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
             && (uses.bound.contains(it) || uses.writes.contains_key(it))
     };
     for tensor in names.filter(is_ours) {
-        let (count, stmts) = views.last_uses(&places, tensor);
+        let (count, stmts) = users.last_uses(&places, tensor);
         let Some(first) = stmts.first().copied() else { continue };
         let depth = places.common_depth(&stmts);
         let binds = |stmt| fully_defined_tensors(program, stmt);
@@ -49,7 +49,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     }
     let certain = bindings::bound_after(program, &queries);
     wanted.retain(|(_, tensor, block, last)| certain.contains(&(program.block(*block)[*last], *tensor)));
-    // Views before what they are views of; numbers for a fixed order.
+    // Views come before the tensors that they alias; the tensor numbers make the order deterministic.
     wanted.sort_by_key(|(count, tensor, ..)| (*count, program.tensors[*tensor].number, *tensor));
     let mut insertions = Insertions::default();
     for (_, tensor, block, last) in wanted {
@@ -61,8 +61,9 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     insert(program, insertions)
 }
 
-/// Whether a long ALLOCATE keeps the storage from one iteration to the next, and its handle with it: dropped in between, it
-/// would be other storage, whose handle the peers do not expect.
+/// Returns whether a long ALLOCATE (`Op::AllocateOnce`) keeps the tensor's storage, and its memory handle,
+/// from one iteration to the next. If the name were deallocated in between, the next iteration would use
+/// other storage, whose handle the peers do not expect.
 fn keeps_handle(program: &Program, places: &StmtPaths, tensor: TensorId, stmts: &[StmtId]) -> bool {
     let is = |stmt: &StmtId, what: &dyn Fn(&OpStmt) -> bool| match &program.stmts[*stmt] {
         Stmt::Op(it) => what(it),
@@ -74,7 +75,7 @@ fn keeps_handle(program: &Program, places: &StmtPaths, tensor: TensorId, stmts: 
         && stmts.iter().any(|stmt| is(stmt, &shared))
 }
 
-/// The names that a statement binds, or binds or writes as a whole, without a look at what they were.
+/// Returns the names that a statement binds, or writes as a whole, without reading their previous contents.
 fn fully_defined_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
     if it.op == Op::AllocateOnce {
@@ -87,17 +88,17 @@ fn fully_defined_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     fresh
 }
 
-/// What keeps a name's storage in use besides the name.
+/// The names and statements that keep the storage of each name in use, besides the name itself.
 struct StorageUsers {
-    /// Names that are views of a name.
+    /// The views of each name.
     views: FxHashMap<TensorId, Vec<TensorId>>,
-    /// Waits for what uses a name.
+    /// The Waits for communications that use each name.
     waits: FxHashMap<TensorId, Vec<StmtId>>,
 }
 
 impl StorageUsers {
     fn of(program: &Program, places: &StmtPaths, uses: &TensorUses) -> Self {
-        let mut of: FxHashMap<TensorId, Vec<TensorId>> = FxHashMap::default();
+        let mut views: FxHashMap<TensorId, Vec<TensorId>> = FxHashMap::default();
         let mut posted: FxHashMap<u32, Vec<TensorId>> = FxHashMap::default();
         let mut bracket: Vec<TensorId> = Vec::new();
         for stmt in &places.order {
@@ -113,7 +114,7 @@ impl StorageUsers {
                     if effect != OpClass::Compute || unbound(out) =>
                 {
                     for base in used.iter().filter(|base| **base != out) {
-                        of.entry(*base).or_default().push(out);
+                        views.entry(*base).or_default().push(out);
                     }
                 }
                 (OpClass::Communicate, _) => {
@@ -152,10 +153,11 @@ impl StorageUsers {
                 }
             }
         }
-        Self { views: of, waits }
+        Self { views, waits }
     }
 
-    /// Statements after which a name's storage is not in use any more, and how many views it has.
+    /// Returns the number of names that share the storage of `tensor` (the tensor and its views), and all
+    /// statements that use this storage.
     fn last_uses(&self, places: &StmtPaths, tensor: TensorId) -> (usize, Vec<StmtId>) {
         let mut names = vec![tensor];
         let mut at = 0;

@@ -1,7 +1,8 @@
-//! Whether loops that write into one tensor write into parts of it that do not meet.
+//! Determines whether loops that write to one tensor write disjoint regions of it.
 //!
-//! A name that `T9 = slice( T2, {…} )` gives to a part of T2 is a view as long as it has no storage of its own. Parts are told
-//! apart by the constant ranges of such slices; of everything else, a name stands for all of its base.
+//! `T9 = slice( T2, {…} )` makes T9 a view of a region of T2 as long as T9 has no storage of its own. Two
+//! regions are disjoint if the constant ranges of such slices do not intersect. In all other cases, a name
+//! stands for its whole base tensor.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -12,25 +13,25 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::{bindings, memory_effects::MemoryEffects};
 
-/// Which statement makes a name a view, for names of which there is one.
+/// The statement that makes each name a view; `None` if there are several.
 pub(super) struct ViewDefs(FxHashMap<TensorId, Option<StmtId>>);
 
-/// A part of a tensor.
+/// A region of a tensor.
 #[derive(Clone, PartialEq)]
 struct Region {
     base: TensorId,
-    /// First and last index plus one of each dimension; `None`: all of them.
+    /// The half-open index range in each dimension; `None`: the whole tensor.
     ranges: Option<Vec<(i64, i64)>>,
 }
 
-/// What a loop does to storage.
+/// The storage that a loop reads and writes.
 pub(super) struct Footprint {
-    /// Class of the storage, the part, and whether it is written.
+    /// For each access: the alias class of the storage, the region, and whether it is a write.
     accesses: Vec<(TensorId, Region, bool)>,
 }
 
 impl ViewDefs {
-    /// Looks at all statements.
+    /// Collects the views that the statements of a program make.
     pub(super) fn of(program: &Program) -> Self {
         let bound = bindings::analyze_bindings(program).already_bound;
         let mut views: FxHashMap<TensorId, Option<StmtId>> = FxHashMap::default();
@@ -46,10 +47,10 @@ impl ViewDefs {
         Self(views)
     }
 
-    /// The part that a name stands for, or one that contains it.
+    /// Returns the region that a name stands for, or one that contains it.
     fn region(&self, program: &Program, tensor: TensorId) -> Region {
         let mut region = Region { base: tensor, ranges: None };
-        // Names do not depend on each other in a circle in a program that runs; a bound holds for the others.
+        // Views do not form a cycle in a program that runs. The bound ends the walk for other programs.
         for _ in 0..program.tensors.len() {
             let Some(Some(view)) = self.0.get(&region.base) else { break };
             let Stmt::Op(it) = &program.stmts[*view] else { break };
@@ -66,7 +67,7 @@ impl ViewDefs {
 }
 
 impl Footprint {
-    /// Looks at a loop.
+    /// Collects the accesses of a loop.
     pub(super) fn of(program: &Program, storage: &MemoryEffects, views: &ViewDefs, it: &For) -> Self {
         let mut accesses = Vec::new();
         program.walk(it.body, &mut |stmt| {
@@ -86,7 +87,7 @@ impl Footprint {
         Self { accesses }
     }
 
-    /// Whether the order of the two matters.
+    /// Returns whether the two accesses conflict, so that the order of the loops matters.
     pub(super) fn conflicts(&self, other: &Self) -> bool {
         let meets = |(class, region, written): &(TensorId, Region, bool)| {
             let same = other.accesses.iter().filter(|it| it.0 == *class && (it.2 || *written));
@@ -95,19 +96,19 @@ impl Footprint {
         self.accesses.iter().any(meets)
     }
 
-    /// Whether the loop writes storage of this class.
+    /// Returns whether the loop writes storage of this alias class.
     pub(super) fn writes(&self, class: TensorId) -> bool {
         self.accesses.iter().any(|it| it.0 == class && it.2)
     }
 
-    /// Whether the loop reads or writes storage of this class.
+    /// Returns whether the loop reads or writes storage of this alias class.
     pub(super) fn uses(&self, class: TensorId) -> bool {
         self.accesses.iter().any(|it| it.0 == class)
     }
 }
 
 impl Region {
-    /// Whether the two certainly have no element in common.
+    /// Returns whether the two regions certainly have no element in common.
     fn is_disjoint(&self, other: &Self) -> bool {
         let (true, Some(a), Some(b)) = (self.base == other.base, &self.ranges, &other.ranges) else {
             return false;
@@ -116,7 +117,7 @@ impl Region {
     }
 }
 
-/// Whether a statement makes its result a view, where that has no storage.
+/// Returns whether a statement makes its result a view if the result has no storage.
 pub(super) fn is_slice_or_copy(it: &OpStmt) -> bool {
     it.op.def().class == OpClass::Compute
         && matches!(it.op.def().type_rule, TypeRule::Slice | TypeRule::Same)

@@ -1,5 +1,5 @@
-//! Which statements exchange data, and which axes can be cut into chunks so that the exchange overlaps with what comes
-//! before or behind.
+//! Finds the statements that communicate, and the axes that can be split into chunks so that the
+//! communication overlaps with the computation before or after it.
 
 use grammar::{
     DimMap,
@@ -18,7 +18,7 @@ use crate::{
     transform::decompose_resharding::is_copy,
 };
 
-/// What a resharding statement becomes.
+/// The kind of communication that a resharding statement is lowered to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CommKind {
     Allgather,
@@ -33,7 +33,7 @@ pub(crate) enum CommKind {
 }
 
 impl CommKind {
-    /// What users call it.
+    /// Returns the name for messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Allgather => "all-gather",
@@ -49,30 +49,31 @@ impl CommKind {
     }
 }
 
-/// A statement that exchanges data between devices.
+/// A statement that moves data between devices, and the ways in which it can be split into chunks.
 pub(crate) struct CommCandidate {
     pub(crate) kind: CommKind,
-    /// Whether the result is on other devices than the operand.
+    /// Whether the result is on another mesh than the operand.
     pub(crate) changes_mesh: bool,
-    /// The operand, or the result of a reduction: what reports name.
+    /// The tensor that remarks name: the operand, or the result of a reduction.
     pub(crate) subject: TensorId,
-    /// The tensor that is cut.
+    /// The tensor to split.
     pub(crate) tensor: TensorId,
-    /// Its dimensions that can be cut, the preferred one first.
+    /// The dimensions of `tensor` that can be split, in order of preference.
     pub(crate) dims: Vec<usize>,
-    /// The number of chunks, where the devices decide it.
+    /// The number of chunks, if the number of devices determines it.
     pub(crate) count: Option<i64>,
 }
 
-/// A dimension to cut, and into how many chunks.
+/// A dimension to split, and the number of chunks.
 pub(crate) struct Chunking {
-    /// The tensors that share the dimension.
+    /// The tensors that share the dimension, with its position in each.
     pub(crate) component: EquivalentDims,
     pub(crate) count: i64,
 }
 
-/// How the exchanges of a program are cut: an all-gather into one chunk a device, and so is what a reduce-scatter takes;
-/// an all-reduce into `most` chunks, or as many fewer as divide it.
+/// Returns how to split the all-gathers, reduce-scatters and all-reduces of a program. An all-gather, and the
+/// operand of a reduce-scatter, is split into one chunk per device. An all-reduce is split into `most`
+/// chunks, or the largest smaller number that divides the dimension.
 pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
     let shared = DimEquivalence::of(program);
     let exchanges = program.body().iter().filter_map(|stmt| comm_candidate(program, *stmt));
@@ -82,10 +83,10 @@ pub(super) fn auto_chunkings(program: &Program, most: i64) -> Vec<Chunking> {
     exchanges.filter(overlaps).filter_map(|it| choose_chunking(program, &shared, &it, most).ok()).collect()
 }
 
-/// The largest number of chunks that is tried.
+/// The largest number of chunks that `choose_chunking` tries.
 const MAX_COUNT: i64 = 1024;
 
-/// What a statement exchanges; `None`: nothing.
+/// Returns the communication of a statement; `None` if the statement does not communicate.
 pub(crate) fn comm_candidate(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
     let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), computes(it)) else {
@@ -168,16 +169,16 @@ fn summed(
     }
 }
 
-/// Whether a dimension is whole on every device, and more than one element.
+/// Returns whether a dimension has no device or stream pieces and has more than one element.
 fn is_splittable(program: &Program, sharding: &Sharding, at: usize) -> bool {
     sharding.dims[at].pieces.is_empty() && program.constant(sharding.dims[at].extent) != Some(1)
 }
 
-/// The first dimension that can be cut through all tensors that share it, into `most` chunks or as many fewer as divide
-/// all of them.
+/// Chooses the first dimension that can be split in all tensors that share it, into `most` chunks or the
+/// largest smaller number that divides it in all of them.
 ///
 /// # Errors
-/// Why none can be cut.
+/// Returns the reason why no dimension can be split.
 pub(crate) fn choose_chunking(
     program: &Program,
     shared: &DimEquivalence,
@@ -190,7 +191,7 @@ pub(crate) fn choose_chunking(
             Ok(component) => component,
             Err(twice) => {
                 let name = program.tensor_name(twice);
-                reason.get_or_insert_with(|| format!("`{name}` has the axis to cut twice"));
+                reason.get_or_insert_with(|| format!("`{name}` has the axis to split twice"));
                 continue;
             }
         };
@@ -211,8 +212,8 @@ pub(crate) fn choose_chunking(
         }
     }
     let none = || match it.kind {
-        CommKind::Allgather => "the gathered dimension is spread over several axes of devices",
-        _ => "it has no dimension that can be cut into chunks",
+        CommKind::Allgather => "the gathered dimension is sharded over several device axes",
+        _ => "it has no dimension that can be split into chunks",
     };
     Err(reason.unwrap_or_else(|| none().to_owned()))
 }

@@ -1,8 +1,9 @@
-//! Which statements work on one part of an axis at a time, and which ones need all of it.
+//! Finds the statements that can compute one part of an axis at a time, and those that need the whole axis.
 //!
-//! A statement is *cut* if a range of its result along the axis follows from the same range of some operands and from all of
-//! the others, such as the rows of a linear from the rows of its input and from the whole weight. Every other statement is
-//! *whole*: it moves elements along the axis, combines them, or moves them between devices.
+//! A statement is *chunked* if a range of its result along the axis depends on the same range of some
+//! operands and on the whole of the others. For example, rows of a linear depend on the same rows of its
+//! input and on the whole weight. Every other statement is *whole*: it moves elements along the axis,
+//! combines them, or moves them between devices.
 
 use std::collections::VecDeque;
 
@@ -19,32 +20,33 @@ use crate::analysis::{
     sharding::{Sharding, same_extent},
 };
 
-/// An axis with all that is cut along it.
+/// An axis, with the tensors and statements that are split along it.
 pub(super) struct ChunkedAxis {
     /// The tensors that have the axis.
     pub(super) tensors: FxHashMap<TensorId, ChunkedTensor>,
-    /// The top-level statements that are done once for every part.
+    /// The top-level statements that are repeated for every part.
     pub(super) stmts: FxHashMap<StmtId, ChunkedStmt>,
 }
 
 /// A tensor that has the axis.
 pub(super) struct ChunkedTensor {
-    /// Its dimension.
+    /// The dimension of the tensor that is the axis.
     pub(super) dim: usize,
     pub(super) sharding: Sharding,
 }
 
-/// How a statement makes a part of its result.
+/// How a statement computes one part of its result.
 pub(super) struct ChunkedStmt {
     pub(super) out: TensorId,
-    /// What it reads, as `OpStmt::tensor_operands` lists it, with the dimension that is cut; `None`: every part reads all of it.
+    /// The operands in the order of `OpStmt::tensor_operands`, each with the dimension that is split; `None`:
+    /// every part reads the whole operand.
     pub(super) operands: Vec<(TensorId, Option<usize>)>,
 }
 
 impl ChunkedAxis {
-    /// Follows the axis from dimension `dim` of `tensor` through top-level statements that can be cut. Inputs of the program
-    /// have the axis, but nothing is followed through them from one reader to another. A statement that needs a tensor along
-    /// two dimensions is whole.
+    /// Follows the axis from dimension `dim` of `tensor` through the top-level statements that can be
+    /// chunked. A program input has the axis, but the axis is not followed through the input from one reader
+    /// to another. A statement that needs a tensor along two dimensions is whole.
     pub(super) fn of(program: &Program, tensor: TensorId, dim: usize) -> Option<Self> {
         let mut this = Self { tensors: FxHashMap::default(), stmts: FxHashMap::default() };
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
@@ -80,7 +82,8 @@ impl ChunkedAxis {
         Some(this)
     }
 
-    /// The tensors that exist whole, beside their parts: something other than a part of a statement mentions them.
+    /// Returns the tensors that exist as a whole besides their parts, because a statement outside the chunked
+    /// ones mentions them or a chunked statement reads the whole tensor.
     pub(super) fn whole_tensors(&self, program: &Program) -> FxHashSet<TensorId> {
         let mut whole: FxHashSet<TensorId> =
             Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs)).collect();
@@ -100,27 +103,28 @@ impl ChunkedAxis {
     }
 }
 
-/// Why a statement cannot be cut.
+/// The reason why a statement cannot be chunked.
 pub(super) struct Obstacle {
     /// A sentence about the statement, which calls the axis "it".
     pub(super) reason: String,
-    /// The way out.
+    /// The help text.
     pub(super) help: &'static str,
 }
 
 impl Obstacle {
     fn new(reason: String) -> Self {
-        Self { reason, help: "cut it into equal chunks with `count=…`, or cut another axis" }
+        Self { reason, help: "split it into equal chunks with `count=…`, or split another axis" }
     }
 
     fn resharding(reason: String) -> Self {
         let help =
-            "run `decompose-resharding` first, or cut another axis: a copy between devices stays whole";
+            "run `decompose-resharding` first, or split another axis: a copy between devices is not chunked";
         Self { reason, help }
     }
 }
 
-/// Why the first statement that works on dimension `dim` of `tensor` cannot be cut along it.
+/// Returns the first statement that uses dimension `dim` of `tensor` and the reason why it cannot be chunked
+/// along it.
 pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
     program.body().iter().find_map(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
@@ -134,17 +138,18 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
         let name = it.op.name();
         let maps = dim_map::dim_map(program, it, args.iter().position(|arg| *arg == tensor)?);
         let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
-            Some(DimMap::Reduction) => format!("`{name}` combines its elements"),
+            Some(DimMap::Reduction) => format!("`{name}` reduces over it"),
             Some(DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::RequiresWhole) | None => {
                 format!("`{name}` needs all of its elements")
             }
         };
-        Some((*stmt, Obstacle { reason, help: "cut another axis" }))
+        Some((*stmt, Obstacle { reason, help: "split another axis" }))
     })
 }
 
 impl ChunkedStmt {
-    /// How a statement makes a range of dimension `dim` of its result; `Err`: why it cannot.
+    /// Returns how a statement computes a range of dimension `dim` of its result, or the reason why it
+    /// cannot.
     fn of(program: &Program, it: &OpStmt, dim: usize) -> Result<Self, Obstacle> {
         let name = it.op.name();
         let tensor_name = |tensor| program.tensor_name(tensor);
@@ -159,12 +164,13 @@ impl ChunkedStmt {
         if args.is_empty() {
             let out = tensor_name(out);
             return refused(format!(
-                "`{name}` makes each element of `{out}` from its index in the whole tensor"
+                "`{name}` computes each element of `{out}` from its index in the whole tensor"
             ));
         }
         let moves = || Obstacle::new(format!("`{name}` moves elements along it"));
         let sharding = |tensor| {
-            let reason = || format!("`{}` is spread over the inner part of an axis", tensor_name(tensor));
+            let reason =
+                || format!("`{}` is sharded over the inner part of a split axis", tensor_name(tensor));
             Sharding::of(program, tensor).ok_or_else(|| Obstacle::new(reason()))
         };
         let goal = sharding(out)?;
@@ -191,7 +197,8 @@ impl ChunkedStmt {
         }
     }
 
-    /// Gives a copy of the statement the extent of its part, where it has the extent as an attribute.
+    /// Sets the extent of dimension `dim` in a copy of the statement to the extent of its part, for operators
+    /// that have the extent as an attribute.
     pub(super) fn resize(it: &mut OpStmt, dim: usize, range: [ExprId; 3]) {
         for (key, attr) in &mut it.attrs {
             match attr {
@@ -207,14 +214,15 @@ impl ChunkedStmt {
     }
 }
 
-/// Whether the operator makes a part of its result from all of those operands that do not have the dimension.
+/// Returns whether the operator computes a part of its result from the whole of each operand that lacks the
+/// dimension.
 fn reads_whole_operands(it: &OpStmt, operands: &[(TensorId, Option<usize>)]) -> bool {
     let is_cut = |(_, dim): &(TensorId, Option<usize>)| dim.is_some();
     match it.op.def().type_rule {
-        // Without the dimension, an operand is repeated along it.
+        // An operand without the dimension is broadcast along it.
         TypeRule::Pointwise | TypeRule::Linear | TypeRule::Matmul | TypeRule::Broadcast => true,
         TypeRule::Unchecked => match it.op {
-            // Indices choose elements of a whole table.
+            // Indices select elements of a whole table.
             Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => {
                 operands.iter().any(is_cut)
             }
@@ -231,7 +239,7 @@ fn reads_whole_operands(it: &OpStmt, operands: &[(TensorId, Option<usize>)]) -> 
     }
 }
 
-/// The dimensions of a statement's result that dimension `dim` of `tensor` is.
+/// Returns the dimensions of a statement's result that correspond to dimension `dim` of `tensor`.
 fn mapped_result_dims(program: &Program, it: &OpStmt, tensor: TensorId, dim: usize) -> Vec<usize> {
     let mut goals = Vec::new();
     if it.out_tensor() == Some(tensor) {
@@ -247,7 +255,7 @@ fn mapped_result_dims(program: &Program, it: &OpStmt, tensor: TensorId, dim: usi
     goals
 }
 
-/// The top-level statements that mention each tensor.
+/// Returns the top-level statements that mention each tensor.
 fn stmts_by_tensor(program: &Program) -> FxHashMap<TensorId, Vec<StmtId>> {
     let mut mentions: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
     for stmt in program.body() {

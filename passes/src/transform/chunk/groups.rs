@@ -1,7 +1,8 @@
-//! Writes the statements of the parts: a group of cut statements for the first part, then for the second, and so on.
+//! Emits the statements of the parts: a group of chunked statements for the first part, then for the second
+//! part, and so on.
 //!
-//! Statements stay in their order, except that a whole statement which does not depend on the group before it is done before
-//! the group: the fewer groups there are, the more statements share a loop over the chunks of a part.
+//! Statements keep their order, except that a whole statement that does not depend on the group before it
+//! moves before the group: with fewer groups, more statements share a loop over the chunks of a part.
 
 use std::mem;
 
@@ -28,35 +29,35 @@ use crate::{
     rewrite::builder::{self, IrBuilder},
 };
 
-/// The statements of the program, old and new.
+/// Rewrites the body of the program, group by group.
 pub(super) struct GroupWriter<'p> {
     program: &'p mut Program,
     fresh: &'p mut IrBuilder,
     axis: &'p ChunkedAxis,
     parts: Vec<Part>,
-    /// Tensors that exist beside their parts.
+    /// The tensors that exist as a whole besides their parts.
     whole: FxHashSet<TensorId>,
-    /// The names of each tensor's parts, as they hold behind `out`.
+    /// The names of each tensor's parts, as they are bound after the last statement of `out`.
     names: FxHashMap<TensorId, Vec<TensorId>>,
-    /// Statements whose result has storage already.
+    /// The statements whose result has storage already.
     bound: FxHashSet<StmtId>,
     sharing: AliasClasses,
-    /// Cut statements that are not written yet.
+    /// The chunked statements that are not emitted yet.
     group: Vec<StmtOperands>,
     /// The new body.
     out: Vec<StmtId>,
     old: Vec<StmtId>,
 }
 
-/// The tensors of a statement.
+/// The tensors that a statement reads and writes.
 struct StmtOperands {
     stmt: StmtId,
     out: TensorId,
-    /// What a part of it reads a part of.
+    /// The operands of which each part of the statement reads a part.
     cut: Vec<TensorId>,
-    /// What it reads all of.
+    /// The operands that the statement reads as a whole.
     whole: Vec<TensorId>,
-    /// Whether it writes into storage that is there already.
+    /// Whether the statement writes into existing storage.
     in_place: bool,
 }
 
@@ -91,7 +92,7 @@ impl<'p> GroupWriter<'p> {
                     }
                     self.group.push(access);
                 }
-                // It makes storage of its own.
+                // The statement allocates its own result, so it can move before the group.
                 Some(access) if !access.in_place && !depends => self.emit_whole(stmt),
                 Some(_) | None => {
                     self.emit_group();
@@ -103,7 +104,7 @@ impl<'p> GroupWriter<'p> {
         self.out
     }
 
-    /// What a statement reads and writes; `None` if it does not compute one result.
+    /// Returns what a statement reads and writes; `None` if it does not compute exactly one result.
     fn access(&self, stmt: StmtId) -> Option<StmtOperands> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         let [Operand::Tensor(out)] = it.outs[..] else { return None };
@@ -120,7 +121,8 @@ impl<'p> GroupWriter<'p> {
         Some(StmtOperands { stmt, out, cut: tensors(cut), whole: tensors(whole), in_place })
     }
 
-    /// Adds a whole statement, and forgets the parts of what it may give other storage.
+    /// Emits a whole statement, and removes the part names of every tensor that the statement may bind to
+    /// other storage.
     fn emit_whole(&mut self, stmt: StmtId) {
         self.out.push(stmt);
         let program = &*self.program;
@@ -142,7 +144,7 @@ impl<'p> GroupWriter<'p> {
         }
     }
 
-    /// Writes the group, part by part.
+    /// Emits the statements of the group once for every part, and empties the group.
     fn emit_group(&mut self) {
         let group = mem::take(&mut self.group);
         for member in &group {
@@ -164,7 +166,7 @@ impl<'p> GroupWriter<'p> {
         }
     }
 
-    /// Names a tensor's parts. Those of a tensor that exists whole are slices of it.
+    /// Creates names for a tensor's parts. The parts of a tensor that exists as a whole are slices of it.
     fn name_parts(&mut self, tensor: TensorId, span: Span) {
         let Some(cut) = self.axis.tensors.get(&tensor).filter(|_| !self.names.contains_key(&tensor)) else {
             return;
@@ -189,7 +191,7 @@ impl<'p> GroupWriter<'p> {
         self.names.insert(tensor, names);
     }
 
-    /// `name = slice( tensor, {…} )`: without storage of its own it is a view.
+    /// Returns `name = slice( tensor, {…} )`. The result is a view, since `name` has no storage of its own.
     fn slice(&mut self, tensor: TensorId, name: TensorId, dim: usize, part: Part) -> OpStmt {
         let extents: Vec<ExprId> =
             (0..).map_while(|dim| dim_map::extent(self.program, tensor, dim)).collect();
@@ -207,7 +209,7 @@ impl<'p> GroupWriter<'p> {
         }
     }
 
-    /// A cut statement of one part.
+    /// Returns the copy of a chunked statement for one part.
     fn copy(&mut self, stmt: StmtId, part: usize) -> StmtId {
         let (Stmt::Op(mut it), Some(cut)) = (self.program.stmts[stmt].clone(), self.axis.stmts.get(&stmt))
         else {
@@ -242,12 +244,13 @@ impl<'p> GroupWriter<'p> {
     }
 }
 
-/// Whether all parts of one statement have to be done before the first part of the other.
+/// Returns whether all parts of one statement have to run before the first part of the other.
 fn is_ordered_across_parts(sharing: &AliasClasses, a: &StmtOperands, b: &StmtOperands) -> bool {
     let clash = |writer: &StmtOperands, other: &StmtOperands| {
         let meets =
             |it: TensorId| writer.in_place && sharing.alias_class(it) == sharing.alias_class(writer.out);
-        // Under one name, parts are apart from each other; under another name, they may be other ranges.
+        // Parts under one name are disjoint. Under another name of the same storage, they may be other
+        // ranges.
         let renames = |it: TensorId| it != writer.out && meets(it);
         other.whole.iter().any(|it| *it == writer.out || meets(*it))
             || other.cut.iter().any(|it| renames(*it))

@@ -1,8 +1,8 @@
-//! Chunks of given sizes.
+//! Splits an axis into chunks of given sizes.
 //!
-//! Neighbouring chunks of one size are a part. Each statement that can be cut (see `cut_axis`) is done once for every part, on
-//! tensors of the part, which have a stream axis over its chunks. A tensor that a whole statement reads or writes as well
-//! stays, and its parts are slices of it:
+//! Adjacent chunks of equal size form a part. Each statement that can be chunked (see `chunked_axis`) is
+//! repeated for every part, on tensors of the part, which have a stream axis over the chunks of the part. A
+//! tensor that a whole statement reads or writes as well is kept, and its parts are slices of it:
 //! ```text
 //! T1[iS1{8}, iS2{8}] = reshape( T0[iS0{64}] )
 //! T4[iS5{3}, iS6{8}] = slice( T1[iS1{8}, iS2{8}], { {0, 3, 1} {0, 8, 1} } )
@@ -21,16 +21,16 @@ use super::{
 };
 use crate::{analysis::sharding::Sharding, pass::Change, rewrite::builder::IrBuilder};
 
-/// Neighbouring chunks of one size.
+/// Adjacent chunks of equal size: the elements from `start` to `stop`.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) start: i64,
     pub(super) stop: i64,
-    /// Number of chunks.
+    /// The number of chunks.
     pub(super) count: i64,
 }
 
-/// Cuts dimension `dim` of `tensor`, which users call `name`, into chunks of these sizes.
+/// Splits dimension `dim` of `tensor`, which the user calls `name`, into chunks of these sizes.
 pub(super) fn chunk_by_sizes(
     program: &mut Program,
     name: &str,
@@ -48,19 +48,20 @@ pub(super) fn chunk_by_sizes(
     let mut fresh = IrBuilder::of(program);
     let new = GroupWriter::new(program, &mut fresh, &axis, parts(sizes), body).write();
     program.blocks[body] = new;
-    // The statements of the parts stand where those stand that they are made from.
+    // Each statement of a part has the source location of the statement that it was made from, so the error
+    // points there.
     match grammar::verify(program).into_iter().find(|it| it.severity() == Severity::Error) {
         None => Ok(Change::Changed),
         Some(error) => {
             let message =
-                format!("axis `{name}` cannot be cut into chunks of given sizes: {}", error.message);
+                format!("axis `{name}` cannot be split into chunks of the given sizes: {}", error.message);
             let it = Diagnostic { code: Code::NotRewritten, message, ..error };
-            Err(it.help("cut it into equal chunks with `count=…`, or cut another axis"))
+            Err(it.help("split it into equal chunks with `count=…`, or split another axis"))
         }
     }
 }
 
-/// Checks that the sizes add up to an extent that all devices have.
+/// Checks that the sizes add up to the extent of the dimension, and that the dimension is not sharded.
 fn check_extent(
     program: &Program,
     name: &str,
@@ -72,25 +73,27 @@ fn check_extent(
         Diagnostic::new(Code::NotRewritten, program.tensor_span(tensor), message, "not chunked")
     };
     let Some(whole) = Sharding::of(program, tensor).and_then(|it| it.dims.get(dim).cloned()) else {
-        let help = "cut another axis, or another tensor that has this one";
-        return Err(refused(format!("`{of}` is spread over the inner part of an axis")).help(help));
+        let help = "split another axis, or another tensor that has this axis";
+        return Err(refused(format!("`{of}` is sharded over the inner part of a split axis")).help(help));
     };
     let Some(extent) = program.constant(whole.extent) else {
-        let help = "cut it into equal chunks with `count=…`";
-        return Err(refused(format!("axis `{name}` has no constant extent")).help(help));
+        let help = "split it into equal chunks with `count=…`";
+        return Err(refused(format!("the extent of axis `{name}` is not a constant")).help(help));
     };
     if whole.devices().next().is_some() {
-        let message = format!("axis `{name}` is spread over devices, and `sizes` cuts it for all alike");
+        let message = format!(
+            "axis `{name}` is sharded over devices, and `sizes` can split only an axis that every device holds whole"
+        );
         return Err(refused(message).help(
-            "cut what each device has with `count=…`, or cut the result of a statement that gathers it",
+            "split the part of each device with `count=…`, or split the result of a statement that gathers the axis",
         ));
     }
     let sum = sizes.iter().fold(0, |sum: i64, size| sum.saturating_add(*size));
     if sum != extent {
         let message = format!(
-            "axis `{name}`: dimension {dim} of `{of}` has extent {extent}, and the sizes add up to {sum}"
+            "axis `{name}`: dimension {dim} of `{of}` has extent {extent}, but the sizes add up to {sum}"
         );
-        return Err(refused(message).help("give sizes that add up to the extent"));
+        return Err(refused(message).help("use sizes that add up to the extent"));
     }
     Ok(())
 }
@@ -109,13 +112,14 @@ fn parts(sizes: &[i64]) -> Vec<Part> {
 }
 
 fn refused_at(program: &Program, stmt: StmtId, name: &str, obstacle: &Obstacle) -> Diagnostic {
-    let message = format!("axis `{name}` cannot be cut into chunks of given sizes: {}", obstacle.reason);
+    let message =
+        format!("axis `{name}` cannot be split into chunks of the given sizes: {}", obstacle.reason);
     let out = match &program.stmts[stmt] {
         Stmt::Op(it) => it.out_tensor(),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
     let label = match out {
-        Some(out) => format!("makes all of `{}` at once", program.tensor_name(out)),
+        Some(out) => format!("computes all of `{}` at once", program.tensor_name(out)),
         None => "not chunked".to_owned(),
     };
     Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, &label).help(obstacle.help)

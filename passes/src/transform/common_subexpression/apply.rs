@@ -1,11 +1,11 @@
-//! Statements that others stand for, out of the program.
+//! Applies merges to the program.
 
 use grammar::ir::{Attr, BlockId, Program, Stmt};
 
 use super::Merges;
 use crate::rewrite::blocks::{StmtEdit, rewrite};
 
-/// Drops statements and renames what they gave.
+/// Removes the merged statements, and replaces their results in all other statements.
 pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
     rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
         true => StmtEdit::Remove,

@@ -1,7 +1,7 @@
-//! Statements whose results later ones can use.
+//! The available expressions: statements whose results later statements can reuse.
 //!
-//! Every lookup and every removal takes constant time per statement: what a change makes invalid is found by what it depends
-//! on.
+//! Lookups and removals take constant time per statement: an index by dependency finds the entries that a
+//! change invalidates.
 
 use grammar::{
     attr::AttrName,
@@ -12,25 +12,25 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::CurrentStream;
 
-/// What equal statements have in common.
+/// The properties that equal statements share.
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct ExprKey {
-    /// The block that they stand in.
+    /// The block that contains them.
     pub block: BlockId,
     pub op: Op,
     pub args: Vec<Operand>,
     pub attrs: Vec<(AttrName, Attr)>,
-    /// What was current, as far as the block says; `None` for views.
+    /// The current stream, as far as the block determines it; `None` for views.
     pub stream: Option<CurrentStream>,
 }
 
-/// A place in `Known::results`.
+/// An index into `AvailableExprs::results`.
 type EntryIndex = usize;
 
-/// Results of the statements so far, in the block that is looked at and in those around it.
+/// The results of the statements so far, in the current block and the enclosing ones.
 #[derive(Default)]
 pub(super) struct AvailableExprs {
-    /// By entry; `None`: it is no longer valid.
+    /// The result of each entry; `None` if it is no longer valid.
     results: Vec<Option<TensorId>>,
     equal: FxHashMap<ExprKey, Vec<EntryIndex>>,
     of_result: FxHashMap<TensorId, Vec<EntryIndex>>,
@@ -40,12 +40,12 @@ pub(super) struct AvailableExprs {
 }
 
 impl AvailableExprs {
-    /// Results of statements with this key that are valid here.
+    /// Returns the results of statements with this key that are valid here.
     pub(super) fn find(&self, key: &ExprKey) -> impl Iterator<Item = TensorId> {
         self.equal.get(key).into_iter().flatten().filter_map(|it| self.results[*it])
     }
 
-    /// Adds a result. It is valid until an operand gets another meaning, the storage of one of the classes in `read` is
+    /// Adds a result. It is valid until an operand is rebound, storage of an alias class in `read` is
     /// written, or a scalar changes.
     pub(super) fn insert(
         &mut self,
@@ -66,7 +66,8 @@ impl AvailableExprs {
         scalars.iter().for_each(|it| self.of_scalar.entry(*it).or_default().push(entry));
     }
 
-    /// A name gets another meaning; `written`: the class of storage that is written instead.
+    /// Invalidates the entries that depend on a name that is rebound. `written` is the alias class of the
+    /// storage if the name is written rather than bound.
     pub(super) fn invalidate_tensor(&mut self, tensor: TensorId, written: Option<TensorId>) {
         let of_operand = self.of_operand.remove(&tensor);
         let others = match written {
@@ -76,7 +77,7 @@ impl AvailableExprs {
         self.invalidate(of_operand.into_iter().chain(others).flatten());
     }
 
-    /// A scalar gets another value.
+    /// Invalidates the entries that depend on a scalar that changes.
     pub(super) fn invalidate_symbol(&mut self, symbol: SymbolId) {
         let entries = self.of_scalar.remove(&symbol);
         self.invalidate(entries.into_iter().flatten());

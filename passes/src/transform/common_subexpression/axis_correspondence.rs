@@ -1,9 +1,10 @@
-//! Whether two tensors are the same but for their numbers.
+//! Matches the axes of two tensors that differ only in the numbers of their axes.
 
 use grammar::ir::{Axis, AxisId, Domains, Program, TensorId, Transform};
 use rustc_hash::FxHashMap;
 
-/// Which axis of `a` each axis of `b` corresponds to, where the tensors are the same but for numbers.
+/// Returns the axis of `a` that corresponds to each axis of `b`; `None` if the tensors differ in more than
+/// numbers.
 pub(super) fn axis_correspondence(
     program: &Program,
     a: TensorId,

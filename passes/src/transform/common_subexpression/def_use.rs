@@ -1,4 +1,4 @@
-//! What statements do to each name, found in one walk over the container.
+//! Collects where statements bind, use and deallocate each name, in one walk over the container.
 
 use grammar::{
     attr,
@@ -9,21 +9,21 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::name_uses::NameUses;
 
-/// What is known of names and statements.
+/// Where statements bind, use and deallocate each name.
 #[derive(Default)]
 pub(super) struct DefUseInfo {
     pub names: NameUses,
-    /// Tensors that the header lists.
+    /// The inputs and outputs of the program.
     io_tensors: FxHashSet<TensorId>,
-    /// Statements that bind each name, each once.
+    /// The statements that bind each name, each listed once.
     binders: FxHashMap<TensorId, Vec<StmtId>>,
-    /// Where each name is dropped first.
+    /// The position of the first Deallocate of each name.
     first_drop: FxHashMap<TensorId, usize>,
-    /// Where each name is first mentioned other than to bind or allocate it.
+    /// The position of the first statement that mentions each name other than to bind or allocate it.
     first_use: FxHashMap<TensorId, usize>,
-    /// Where each name is last mentioned other than to drop it.
+    /// The position of the last statement that mentions each name other than to deallocate it.
     last_use: FxHashMap<TensorId, usize>,
-    /// The block of each operator.
+    /// The block of each statement.
     blocks: FxHashMap<StmtId, BlockId>,
 }
 
@@ -62,14 +62,15 @@ impl DefUseInfo {
         self.binders.get(&tensor).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether one statement alone gives the name a meaning.
+    /// Returns whether `stmt` is the only statement that binds the name, and no statement deallocates it.
     pub(super) fn is_only_bound_by(&self, tensor: TensorId, stmt: StmtId) -> bool {
         !self.io_tensors.contains(&tensor)
             && self.binders(tensor).iter().all(|other| *other == stmt)
             && !self.first_drop.contains_key(&tensor)
     }
 
-    /// Whether a statement alone writes its result, into storage of its own.
+    /// Returns whether `stmt` is the only statement that writes its result, and the result has storage of its
+    /// own.
     pub(super) fn is_private_result(
         &self,
         program: &Program,
@@ -98,19 +99,19 @@ impl DefUseInfo {
             }
     }
 
-    /// Whether a name is used before a statement.
+    /// Returns whether a name is used before a statement.
     pub(super) fn is_used_before(&self, tensor: TensorId, stmt: StmtId) -> bool {
         self.first_use.get(&tensor) < self.names.position.get(&stmt) && self.first_use.contains_key(&tensor)
     }
 
-    /// Whether `a` is not dropped as long as `b` is used.
+    /// Returns whether `a` is not deallocated before the last use of `b`.
     pub(super) fn outlives(&self, a: TensorId, b: TensorId) -> bool {
         let (drop, last) = (self.first_drop.get(&a), self.last_use.get(&b));
         drop.is_none_or(|drop| last.is_none_or(|last| last < drop))
     }
 }
 
-/// What an operator does; `None` for other statements.
+/// Returns the class of an operator; `None` for other statements.
 pub(super) fn effect(program: &Program, stmt: StmtId) -> Option<OpClass> {
     match &program.stmts[stmt] {
         Stmt::Op(it) => Some(it.op.def().class),

@@ -1,11 +1,11 @@
-//! Scalar definitions with equal values.
+//! Merges scalar definitions with equal values.
 
 use grammar::ir::{ExprId, Program, SymbolId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::rewrite::{builder, scalars, substitute::Substitution};
 
-/// Gives the scalars of equal definitions one name; false where there is nothing to do.
+/// Replaces the scalars of equal definitions by the first of them. Returns whether it removed a definition.
 pub(super) fn merge_definitions(program: &mut Program) -> bool {
     let bound = scalars::assigned_symbols(program);
     let mut first: FxHashMap<ExprId, SymbolId> = FxHashMap::default();
@@ -17,7 +17,7 @@ pub(super) fn merge_definitions(program: &mut Program) -> bool {
         if bound.contains(&symbol) {
             continue;
         }
-        // Definitions that this one names stand before it.
+        // The definitions that this one uses come before it.
         let value = same.expr(program, value);
         let kept = *first.entry(value).or_insert(symbol);
         if kept != symbol {
@@ -31,7 +31,7 @@ pub(super) fn merge_definitions(program: &mut Program) -> bool {
     }
     scalars::rewrite_outside_stmts(program, &mut |program, expr| same.expr(program, expr));
     scalars::rewrite_in_stmts(program, &mut |program, expr| same.expr(program, expr));
-    // Axes of one number keep their texts, and with them their scalars.
+    // Axes with the same number keep their texts, and with them their scalars.
     let mut used = Vec::new();
     for (_, axis) in program.axes.iter() {
         let bounds = [Some(axis.extent), axis.start, axis.stop, axis.expanded];

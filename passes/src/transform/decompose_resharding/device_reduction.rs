@@ -1,13 +1,14 @@
-//! Sums over devices, for decompose-resharding: products whose summed axis is spread, and reductions.
+//! Reductions over devices for decompose-resharding: matmuls with a sharded contracted axis, and `reduction`
+//! statements.
 //!
-//! A reduction over a dimension of which a device has a part, `T1[rS2{8}] = reduction( T0[ideviceIdx.x0{2}, iS1{4}] )`:
+//! A reduction over a sharded dimension, `T1[rS2{8}] = reduction( T0[ideviceIdx.x0{2}, iS1{4}] )`, becomes:
 //! ```text
 //! T2[ideviceIdx.x4{2}, iS5{4}] = reshape( T0[ideviceIdx.x0{2}, iS1{4}] )
 //! T3[ideviceIdx.x6{2}, rS7{4}] = reduction( T2[ideviceIdx.x4{2}, iS5{4}] )
 //! T1[rdeviceIdx.x8{2}] = reduction( T3[ideviceIdx.x6{2}] )
 //! ```
-//! where T0's and T3's axes of the devices were split off an axis of 8, and are dimensions in T2. Every device combines
-//! what it has, and only the results travel.
+//! The device axes of T0 and T3 were split off an axis of extent 8; in T2 they are dimensions. Every device
+//! reduces its own part, and only the results are sent.
 
 use grammar::{
     DimMap, attr,
@@ -32,8 +33,9 @@ use crate::{
 };
 
 impl Decomposer<'_> {
-    /// A product whose summed axis both operands have on the devices of `pieces`: partial sums, then their sum.
-    #[allow(clippy::too_many_arguments, reason = "the statement, taken apart")]
+    /// Decomposes a matmul whose operands both shard the contracted axis over the devices of `pieces`, into
+    /// partial sums and their reduction.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one statement")]
     pub(super) fn decompose_matmul(
         &mut self,
         it: &OpStmt,
@@ -53,7 +55,7 @@ impl Decomposer<'_> {
         let count = self.program.intern_int(count.product());
         sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
         let temporary = sums.new_tensor(self.program, self.fresh, out, Memory::Global);
-        // A bias would be added once for every partial sum.
+        // The partial products omit the bias, which would be added once per partial sum.
         let (product, bias) = (it.args.len().min(2), args.get(2).copied());
         let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
         product.outs = vec![Operand::Tensor(temporary)];
@@ -67,7 +69,8 @@ impl Decomposer<'_> {
         );
         self.emit_on_resharded(&product, &args[..2], &from[..2], &needs, temporary)?;
         let (temporary, sums, device) = self.reduce_all_but_one(it, temporary, sums, goal);
-        // The result of the sum: as the goal asks if that is one step, else whole and resharded then.
+        // The reduction has the goal sharding if one step leads there. Otherwise it is replicated and
+        // resharded afterwards.
         let one_step = goal.dims.iter().zip(&sums.dims).all(|(want, have)| {
             Sharding::are_aligned(self.program, want, have)
                 || want.devices().last() == device && want.devices().count() == have.devices().count() + 1
@@ -93,7 +96,7 @@ impl Decomposer<'_> {
         let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
         let need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
         let bias = self.reshard(bias, &from[2], &need, None)?;
-        // One row of the result's rank.
+        // A single row with the result's rank.
         let one = self.program.intern_int(1);
         let mut row = need;
         for _ in 0..last {
@@ -115,8 +118,9 @@ impl Decomposer<'_> {
         Ok(())
     }
 
-    /// Sums partial sums, which the last dimension counts, over all their devices but one: that which the goal is spread
-    /// over, if there is one. Returns the sums, how they are spread, and the devices that are left.
+    /// Reduces partial sums, indexed by the last dimension, over all device axes but one. The remaining axis
+    /// is the one that the goal is sharded over, if there is one. Returns the sums, their sharding, and the
+    /// remaining device axis.
     fn reduce_all_but_one(
         &mut self,
         it: &OpStmt,
@@ -143,7 +147,7 @@ impl Decomposer<'_> {
         (sum, sharding, left)
     }
 
-    /// A reduction over dimensions of which some are spread over devices.
+    /// Decomposes a reduction over dimensions if some of them are sharded over devices.
     pub(super) fn decompose_reduction(
         &mut self,
         it: &OpStmt,
@@ -155,7 +159,7 @@ impl Decomposer<'_> {
     ) -> Result<bool, Diagnostic> {
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();
         if collective_red_op(self.program, it).is_none() {
-            // Bring everything together and combine it there.
+            // No collective has this operator: gather the operand and reduce it locally.
             let needs = propagation::operand_shardings(self.program, &[arg], &[maps.to_vec()], goal);
             self.emit_on_resharded(it, &[arg], std::slice::from_ref(from), &needs, out)?;
             return Ok(true);
@@ -165,12 +169,13 @@ impl Decomposer<'_> {
         let (mut spread, local): (Vec<usize>, Vec<usize>) =
             summed.into_iter().partition(|at| is_spread(&from, *at));
         if !local.is_empty() {
-            // What a device has itself comes first: less to send.
+            // Each device first reduces its own part, so that less is sent.
             (arg, from) = self.emit_reduce_dims(it, arg, &from, &local);
             spread.iter_mut().for_each(|at| *at -= local.iter().filter(|it| *it < at).count());
         }
         while let [first, _, ..] = spread[..] {
-            // One device axis at a time; the first one's sum goes everywhere.
+            // Reduces one device axis at a time. The result of every reduction but the last is replicated
+            // over its axis.
             (arg, from) = self.emit_reduce_dims(it, arg, &from, &[first]);
             spread.remove(0);
             spread.iter_mut().for_each(|at| *at -= 1);
@@ -195,8 +200,8 @@ impl Decomposer<'_> {
         Ok(true)
     }
 
-    /// The tensor with each piece of the summed dimensions as a dimension, if one has more than a device axis; the summed
-    /// dimensions then.
+    /// Reshapes the tensor so that each piece of a reduced dimension is a dimension, if a reduced dimension
+    /// has more than one device axis. Returns the tensor, its sharding and the reduced dimensions.
     fn split_reduced_dims(
         &mut self,
         arg: TensorId,
@@ -232,7 +237,8 @@ impl Decomposer<'_> {
         (cut, sharding, parts)
     }
 
-    /// The sum over dimensions, the others as they are.
+    /// Emits a reduction over `dims` that leaves the other dimensions unchanged. Returns the result and its
+    /// sharding.
     fn emit_reduce_dims(
         &mut self,
         it: &OpStmt,
@@ -249,8 +255,8 @@ impl Decomposer<'_> {
         (sum, sharding)
     }
 
-    /// Gives the result of a reduction the axes that vanish, at their places among the operand's dimensions, instead of
-    /// those that it has.
+    /// Replaces the reduction axes of a reduction's result by those for `dims` of the operand, at their
+    /// positions among the operand's dimensions.
     pub(super) fn set_reduction_axes(&mut self, out: TensorId, from: &Sharding, dims: &[usize]) {
         let mut kept = self.program.dimensions(out).collect::<Vec<_>>().into_iter();
         let is_reduction = |program: &Program, axis: &AxisId| program.axes[*axis].kind == AxisKind::Reduction;
@@ -265,7 +271,7 @@ impl Decomposer<'_> {
             Transform::Merge { outer, .. } => axes[*outer].kind != AxisKind::Reduction,
         });
         let is_here = self.program.tensors[out].mesh == from.mesh;
-        // Where the sum is scattered, its own axis is on the devices.
+        // If the result is scattered, its own axis is on the devices.
         let taken: Vec<ParallelType> = loops.iter().map(|axis| self.program.axes[*axis].parallel).collect();
         let mut logical = Vec::new();
         for (at, dim) in from.dims.iter().enumerate() {
@@ -276,7 +282,8 @@ impl Decomposer<'_> {
             let mut domains = Domains::default();
             let mut gone =
                 Dim { kind: AxisKind::Reduction, partial: false, unit_device_axis: None, ..dim.clone() };
-            // The devices are the operand's; where the result is on others, they mean nothing.
+            // The device pieces belong to the operand's mesh. If the result is on another mesh, they are
+            // meaningless.
             gone.pieces.retain(|piece| is_here && !taken.contains(&piece.parallel));
             gone.append_axes(self.program, self.fresh, &mut loops, &mut domains);
             logical.append(&mut domains.logical);
@@ -291,7 +298,7 @@ impl Decomposer<'_> {
         self.emit(stmt);
     }
 
-    /// Whether at most one statement writes the tensor.
+    /// Returns whether at most one statement writes the tensor.
     fn is_written_once(&self, tensor: TensorId) -> bool {
         self.write_counts.get(&tensor).is_none_or(|count| *count <= 1)
     }
@@ -302,8 +309,9 @@ pub(super) fn reduces_over_devices(maps: &[DimMap], sharding: &Sharding) -> bool
     maps.iter().zip(&sharding.dims).any(spread)
 }
 
-/// The devices that both operands of a product have its summed axis on, outermost first, where the result shows nothing of
-/// it; none where they differ from the first on.
+/// Returns the device pieces that both operands of a matmul have in the contracted dimension, outermost
+/// first, up to the first difference. Returns none if the meshes differ or the result counts partial sums
+/// already.
 pub(super) fn contracted_device_pieces(
     from: &[Sharding],
     maps: &[Vec<DimMap>],
@@ -325,7 +333,8 @@ pub(super) fn contracted_device_pieces(
     x.into_iter().zip(weight).take_while(|(a, b)| a == b).map(|(piece, _)| piece).collect()
 }
 
-/// What a collective calls a reduction's operator; it knows no initial values but neutral ones.
+/// Returns the reduction operator of a collective for a `reduction` statement. Collectives support no initial
+/// value other than the neutral element.
 pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp> {
     let neutral = |is_neutral: fn(f64) -> bool| match it.get(attr::INITIAL_VALUE) {
         Some(value) => number(program, value).is_some_and(is_neutral),
@@ -347,7 +356,7 @@ pub(crate) fn collective_red_op(program: &Program, it: &OpStmt) -> Option<RedOp>
     is_neutral.then_some(op)
 }
 
-/// The value of a literal; the ends of the integers stand for infinities.
+/// Returns the value of a literal. The minimum and maximum integers stand for the infinities.
 fn number(program: &Program, value: ExprId) -> Option<f64> {
     match &program.exprs[value] {
         Expr::Int(i64::MIN) => Some(f64::NEG_INFINITY),
@@ -358,7 +367,8 @@ fn number(program: &Program, value: ExprId) -> Option<f64> {
     }
 }
 
-/// Whether a reduction over the devices of dimension `dim` is one collective: `kept` are the other dimensions.
+/// Returns whether a reduction over the devices of dimension `dim` is a single collective. `kept` is the
+/// sharding of the other dimensions.
 pub(crate) fn reduces_in_one_step(
     program: &Program,
     from: &Sharding,
@@ -366,7 +376,7 @@ pub(crate) fn reduces_in_one_step(
     kept: &Sharding,
     goal: &Sharding,
 ) -> bool {
-    // Nothing of the dimension is left to sum on a device itself.
+    // No part of the dimension is left to reduce locally.
     let [piece] = from.dims[dim].pieces[..] else { return false };
     let Some(device) = piece.device().filter(|_| same_extent(program, from.dims[dim].extent, piece.count))
     else {
@@ -385,7 +395,7 @@ pub(crate) fn reduces_in_one_step(
     }
 }
 
-/// A reduction as `like`, if that is one; else a sum.
+/// Returns a reduction with the attributes of `like` if `like` is a reduction, and a sum otherwise.
 fn reduction_stmt(program: &mut Program, like: &OpStmt, from: TensorId, to: TensorId) -> OpStmt {
     let attrs = match like.op {
         Op::Reduction => like.attrs.clone(),

@@ -1,4 +1,4 @@
-//! The parts of a tensor that devices send and receive, in dense memory.
+//! Packs the parts of a tensor that devices send and receive into dense memory, and unpacks them.
 
 use grammar::{
     ir::{DeviceDim, Memory, ParallelType, TensorId},
@@ -16,8 +16,9 @@ use crate::{
 };
 
 impl Lowering<'_> {
-    /// Lets `post` put the parts of all devices into a buffer, outermost first, and that into `out`. `recv` is how
-    /// `out` is spread, with the piece that tells the parts apart.
+    /// Calls `post` to receive the parts of all devices into a buffer, outermost first, and copies the buffer
+    /// to `out`. If the parts are outermost in `out` already, `post` receives into `out` directly. `recv` is
+    /// the sharding of `out`, with the device piece that distinguishes the parts.
     pub(super) fn post_and_unpack(
         &mut self,
         out: TensorId,
@@ -41,19 +42,19 @@ impl Lowering<'_> {
         self.emit_waits();
         let (permuted, stmt) = contiguity::permute_axis(self.program, self.fresh, buffer, &arrived, (0, at));
         if self.views.contains(&out) {
-            // A slice of something larger is not dense: then what is copied to it has to be.
+            // A slice of a larger tensor is not dense, so the source of its copy has to be allocated.
             let allocate = builder::allocate(self.program, permuted);
             self.emit(allocate);
         }
         self.emit(stmt);
         self.allocate(out);
         self.emit(contiguity::unary_op(Op::Reshape, permuted, out));
-        // In a loop, the next iteration's name is another view.
+        // In a loop, the name is bound to another view in the next iteration.
         self.emit(builder::deallocate(permuted));
     }
 
-    /// The tensor as parts, one for each device, outermost first. `send` is how it is spread, with the piece that tells
-    /// the parts apart.
+    /// Returns the tensor as parts, one for each device, outermost first. `send` is its sharding, with the
+    /// device piece that distinguishes the parts.
     pub(super) fn pack_parts(
         &mut self,
         arg: TensorId,
@@ -73,12 +74,12 @@ impl Lowering<'_> {
         let allocate = builder::allocate(self.program, packed);
         self.emit(allocate);
         self.emit(stmt);
-        // In a loop, the next iteration's name is another view.
+        // In a loop, the name is bound to another view in the next iteration.
         self.emit(builder::deallocate(cut));
         packed
     }
 
-    /// A tensor with its parts as a dimension of their own.
+    /// Returns the tensor reshaped with a leading dimension over its `count` parts.
     pub(super) fn split_into_parts(&mut self, tensor: TensorId, count: usize) -> TensorId {
         let Some(sharding) = Sharding::of(self.program, tensor) else { return tensor };
         let split = self.program.is_split_by_stream(tensor);
@@ -98,13 +99,13 @@ impl Lowering<'_> {
         parts
     }
 
-    /// One part, as a view.
+    /// Returns a view of the part at index `at`.
     pub(super) fn part_view(&mut self, parts: TensorId, at: usize) -> TensorId {
         let Some(axis) = self.program.dimensions(parts).next() else { return parts };
         let Some(mut sharding) = Sharding::of(self.program, parts) else { return parts };
         sharding.dims.remove(0);
         let view = sharding.new_tensor(self.program, self.fresh, parts, Memory::Local);
-        // A slice of what is one stream's already is that stream's too.
+        // A slice of a per-stream allocation is per-stream as well.
         if self.program.is_split_by_stream(parts) {
             allocate_per_stream(self.program, view);
         }

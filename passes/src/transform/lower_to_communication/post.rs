@@ -1,4 +1,4 @@
-//! The statements of a communication: its storage, the post and the Wait.
+//! Emits the statements of a communication: the ALLOCATE, the communication and the Wait.
 
 use grammar::{
     ir::{OpStmt, TensorId},
@@ -12,7 +12,7 @@ use crate::rewrite::{builder, collective::Collective};
 pub(super) struct CommDesc<'t> {
     pub(super) kind: CommunicationType,
     pub(super) team: &'t [usize],
-    /// A member of the team.
+    /// The index of the root in the team.
     pub(super) root: Option<usize>,
     pub(super) red_op: Option<RedOp>,
     pub(super) input: TensorId,
@@ -25,7 +25,7 @@ impl Lowering<'_> {
         self.stmts.push(id);
     }
 
-    /// Storage for a result that has none.
+    /// Emits an ALLOCATE for a result without storage.
     pub(super) fn allocate(&mut self, tensor: TensorId) {
         if !self.is_bound {
             self.is_bound = true;
@@ -44,7 +44,7 @@ impl Lowering<'_> {
         self.pending_works.push(work);
     }
 
-    /// One device's tensor to another; a copy where they are the same.
+    /// Posts a transfer from one device to another; a copy if they are the same.
     pub(super) fn send(&mut self, sender: usize, receiver: usize, input: TensorId, output: TensorId) {
         let mut team = vec![sender, receiver];
         team.dedup();
@@ -58,12 +58,12 @@ impl Lowering<'_> {
         });
     }
 
-    /// Waits for what is posted.
+    /// Emits Waits for the pending communications, and deallocates the reshaped names.
     pub(super) fn emit_waits(&mut self) {
         for work in std::mem::take(&mut self.pending_works) {
             self.emit(builder::wait(work));
         }
-        // In a loop, the next iteration's name is another view.
+        // In a loop, the names are bound to other views in the next iteration.
         for name in std::mem::take(&mut self.reshaped_names) {
             self.emit(builder::deallocate(name));
         }

@@ -1,4 +1,4 @@
-//! What collectives and transfers a step of resharding becomes.
+//! Lowers resharding steps to collectives and transfers.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Whether what stands behind two loops relies on the forks of the second one.
+//! Determines whether the statements after two loops rely on the forks of the second loop.
 //!
-//! A stream that is forked behind the first loop waits for all iterations of it; in a merged loop it waits for the earlier ones
-//! only.
+//! A stream that is forked after the first loop waits for all iterations of this loop. In the merged loop, it
+//! waits only for the earlier iterations.
 
 use grammar::{
     ir::{For, Operand, Program, Stmt, StmtId, Stream},
@@ -14,8 +14,8 @@ use crate::{
     rewrite::{builder, substitute::Substitution},
 };
 
-/// Whether the streams of a loop are forked again in `rest` before they are used, or are not used there: the program ends behind
-/// it if `is_last`. Only what is certain counts.
+/// Returns true if the streams of a loop are certainly forked again in `rest` before they are used, or are
+/// not used in `rest` and the program ends after it (`is_last`).
 pub(super) fn are_forked_again(
     program: &mut Program,
     frame: &StreamFrame,
@@ -27,7 +27,7 @@ pub(super) fn are_forked_again(
     let Some((Op::SetCurrentStream, home)) = frame.end.first().cloned() else { return false };
     let own = frame.stream.iter().map(|it| (Op::Synchronize, it.clone())).next();
     let is_joined = own.is_some_and(|it| frame.end.contains(&it));
-    // The names of the stream that the loops go back to, which is current behind them.
+    // The names of the stream that the loops return to, which is current after them.
     let mut homes = vec![home];
     homes.extend(captured.map(|(new, _)| Stream::Named(new)));
     for stmt in rest {
@@ -42,7 +42,7 @@ pub(super) fn are_forked_again(
                     return false;
                 }
             }
-            // Whoever waits for more is right as well.
+            // Other operators run on a stream that waits for more than before, which is correct too.
             Stmt::Op(_) => (),
             Stmt::Let(..) => return false,
             Stmt::If(_) if uses_streams(program, *stmt) => return false,
@@ -58,7 +58,7 @@ pub(super) fn are_forked_again(
                 if own.stream == frame.stream && have_same_bounds(program, first, &it) {
                     return is_joined;
                 }
-                // It leaves another stream current.
+                // The loop leaves another stream current.
                 if own.is_only_streams {
                     return false;
                 }
@@ -69,7 +69,7 @@ pub(super) fn are_forked_again(
     is_last
 }
 
-/// Whether a statement, or one inside it, chooses, captures or joins streams.
+/// Returns whether a statement, or one inside it, sets, captures or synchronizes streams.
 fn uses_streams(program: &Program, stmt: StmtId) -> bool {
     any_stmt(
         program,

@@ -1,5 +1,5 @@
-//! The statements between two loops: allocations, a capture of the stream that the first loop goes back to, and a loop that forks
-//! the same streams once more.
+//! The statements between two loops: allocations, a capture of the stream that the first loop returns to, and
+//! a loop that forks the same streams again.
 
 use grammar::{
     attr,
@@ -10,20 +10,21 @@ use grammar::{
 use super::{StreamFrame, have_same_bounds};
 use crate::rewrite::{builder, substitute::Substitution};
 
-/// What stands between two loops.
+/// The statements between two loops that a merge moves or removes.
 pub(super) struct StmtsBetween {
-    /// Where the second loop stands, counted from behind the first.
+    /// The index of the second loop, counted from the statement after the first loop.
     pub(super) next: usize,
-    /// Allocations, which go in front of the first loop.
+    /// The allocations, which move before the first loop.
     pub(super) moved: Vec<StmtId>,
-    /// A captured stream, and its older name.
+    /// The name of a captured stream, and its older name.
     pub(super) captured: Option<(u32, u32)>,
-    /// Whether a loop that forks streams again goes.
+    /// Whether a loop that forks streams again is removed.
     pub(super) forks: bool,
 }
 
 impl StmtsBetween {
-    /// `None` where something stands there that has to stay.
+    /// Analyzes the statements after the first loop. Returns `None` if one of them has to stay between the
+    /// loops.
     pub(super) fn of(
         program: &mut Program,
         frame: &StreamFrame,
@@ -60,7 +61,8 @@ impl StmtsBetween {
         }
     }
 
-    /// Whether a loop makes the streams wait for what the loop in front of the first made them wait for.
+    /// Returns whether a loop makes the streams wait for the same streams as the loop before the first one
+    /// does.
     fn forks_again(&self, program: &mut Program, earlier: Option<StmtId>, first: &For, it: &For) -> bool {
         let earlier = earlier.map(|before| program.stmts[before].clone());
         let Some(Stmt::For(earlier)) = earlier else { return false };
@@ -78,7 +80,7 @@ impl StmtsBetween {
         one.is_only_streams && two.is_only_streams && joins && one.begin == self.with_older_name(&two.begin)
     }
 
-    /// Stream statements, the captured stream by its older name.
+    /// Returns the stream statements with the older name of the captured stream.
     pub(super) fn with_older_name(&self, list: &[(Op, Stream)]) -> Vec<(Op, Stream)> {
         let old = |stream: &Stream| match (self.captured, stream) {
             (Some((new, old)), Stream::Named(number)) if *number == new => Stream::Named(old),
@@ -88,7 +90,7 @@ impl StmtsBetween {
     }
 }
 
-/// How many statements capture a stream under this name.
+/// Returns the number of statements that capture a stream under this name.
 fn capture_count(program: &Program, number: u32) -> usize {
     let mut count = 0;
     program.body.into_iter().for_each(|body| {

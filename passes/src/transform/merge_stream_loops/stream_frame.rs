@@ -1,24 +1,24 @@
-//! The stream statements at the two ends of a loop's body.
+//! The stream statements at the beginning and end of a loop's body.
 
 use grammar::{
     ir::{BlockId, Operand, Program, Stmt, StmtId, Stream},
     ops::{Op, OpClass},
 };
 
-/// The stream statements around a body.
+/// The stream statements at the beginning and end of a body.
 pub(super) struct StreamFrame {
-    /// The stream that the body works on; `None`: the one that is current around the loop.
+    /// The stream that the body runs on; `None`: the stream that is current before the loop.
     pub(super) stream: Option<Stream>,
-    /// SetCurrentStream and the Synchronizes behind it.
+    /// The SetCurrentStream at the beginning and the Synchronizes after it.
     pub(super) begin: Vec<(Op, Stream)>,
-    /// The same at the end.
+    /// The SetCurrentStream at the end and the Synchronizes after it.
     pub(super) end: Vec<(Op, Stream)>,
-    /// Whether there is nothing else in the body.
+    /// Whether the body contains nothing else.
     pub(super) is_only_streams: bool,
 }
 
 impl StreamFrame {
-    /// `None` where a body changes streams in another place.
+    /// Analyzes a body. Returns `None` if it operates on streams anywhere else.
     pub(super) fn of(program: &Program, body: BlockId) -> Option<Self> {
         let stmts = program.block(body);
         let stream = |stmt: &StmtId| match &program.stmts[*stmt] {
@@ -56,7 +56,7 @@ impl StreamFrame {
                 let back = end.is_empty() || matches!(end[0], (Op::SetCurrentStream, _)) && sets(&end) == 1;
                 (Some(stream), sets(&begin) == 1 && back)
             }
-            // Joins on the loop's own stream have no place in a merged body.
+            // A merged body has no position for joins on the stream around the loop.
             Some(_) => (None, false),
             None => (None, end.is_empty()),
         };

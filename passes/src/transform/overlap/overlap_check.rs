@@ -1,4 +1,5 @@
-//! Whether the iterations of a loop overlap communication with computation once they are on streams of their own.
+//! Checks whether the iterations of a loop overlap communication with computation when they run on different
+//! streams.
 
 use grammar::{
     attr,
@@ -16,7 +17,8 @@ use crate::{
     transform::{hoist_share_mem_handles, lower_to_communication},
 };
 
-/// What keeps each of the loops from overlapping, after what is left of resharding became communication; `None`: nothing.
+/// Returns, for each loop, the reason why it does not overlap after the remaining resharding is lowered to
+/// communication; `None` if it overlaps.
 pub(super) fn obstacles(program: &Program, loops: &[StmtId]) -> Vec<Option<String>> {
     let mut lowered = program.clone();
     if let Err(reason) = run(&mut lowered, &lower_to_communication::PASS) {
@@ -50,17 +52,17 @@ fn obstacle(
     let trips = program.constant(it.start).zip(program.constant(it.stop)).map(|(start, stop)| stop - start);
     let body = BodySummary::of(program, stmt);
     if trips.is_some_and(|trips| trips < 2) {
-        return Some("there is one chunk only".to_owned());
+        return Some("there is only one chunk".to_owned());
     }
     if !body.communicates {
-        return Some("its chunks are not those that the loop computes".to_owned());
+        return Some("the loop over its chunks does not communicate".to_owned());
     }
     if !body.has_matmul {
-        return Some("no matrix product makes or reads it in chunks".to_owned());
+        return Some("no matmul computes or reads it in chunks".to_owned());
     }
     if body.is_serialized_by_queue {
         return Some(
-            "every product would wait for the communications of the chunk before, in one queue".to_owned(),
+            "every matmul would wait for the communications of the previous chunk, which are on the same queue".to_owned(),
         );
     }
     loop_carried_dep(program, storage, mentioned, it).map(|why| match why {
@@ -76,13 +78,14 @@ fn obstacle(
     })
 }
 
-/// What a loop does.
+/// The properties of a loop's body that decide whether it overlaps.
 #[derive(Default)]
 struct BodySummary {
     communicates: bool,
     has_matmul: bool,
     shares_handles: bool,
-    /// Whether all products are between two communications of one queue: those of the next chunk come behind them then.
+    /// Whether all matmuls are between two communications of one queue, so that those of the next chunk come
+    /// after both.
     is_serialized_by_queue: bool,
 }
 
@@ -90,7 +93,8 @@ impl BodySummary {
     fn of(program: &Program, stmt: StmtId) -> Self {
         let mut found = Self::default();
         let Stmt::For(it) = &program.stmts[stmt] else { return found };
-        // Products before the first communication of a queue, and since the last one.
+        // The matmuls before the first communication of a queue and since the last one, and the
+        // communications.
         let (mut before, mut since, mut queued) = (0, 0, 0);
         program.walk(it.body, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };

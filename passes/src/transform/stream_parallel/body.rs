@@ -1,4 +1,5 @@
-//! Writes the loop of a group: allocations before, slices and operators inside, what puts slices together behind.
+//! Emits the loop of a group: allocations before it, slices and operators in it, and statements that combine
+//! slices after it.
 
 use grammar::{
     attr,
@@ -22,28 +23,28 @@ use crate::{
     transform::decompose_resharding::set_operand,
 };
 
-/// A loop that is being written.
+/// A loop under construction.
 pub(super) struct LoopWriter<'l, 'p> {
     pub(super) pass: &'l mut StreamParallel<'p>,
     pub(super) group: &'l StmtGroup,
     pub(super) span: Span,
     /// The loop's index.
     pub(super) iteration: ExprId,
-    /// The slice that this rank works on.
+    /// The index of the slice that this rank works on.
     pub(super) chunk: ExprId,
-    /// Before the loop.
+    /// The statements before the loop.
     before: Vec<StmtId>,
-    /// An iteration.
+    /// The statements of an iteration.
     pub(super) body: Vec<StmtId>,
-    /// The end of an iteration.
+    /// The statements at the end of an iteration.
     pub(super) tail: Vec<StmtId>,
-    /// Behind the loop.
+    /// The statements after the loop.
     after: Vec<StmtId>,
-    /// Posted, and not waited for yet.
+    /// The numbers of the communications that are posted and not waited for yet.
     pub(super) waits: Vec<u32>,
-    /// Slices by tensor and dimension.
+    /// The slices of this iteration, by tensor and dimension.
     slices: FxHashMap<(TensorId, usize), TensorId>,
-    /// Tensors with a stream axis that stand for others without, by the dimension that has it.
+    /// Aliases with a stream axis of tensors without one, by tensor and dimension.
     chunked: FxHashMap<(TensorId, usize), TensorId>,
 }
 
@@ -67,7 +68,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         }
     }
 
-    /// Writes everything behind what the pass has written so far, and returns the loop.
+    /// Appends the loop and the statements around it to the new body. Returns the loop.
     pub(super) fn write(mut self) -> StmtId {
         let program = &mut *self.pass.program;
         let index = match self.group.style {
@@ -85,7 +86,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                 SliceKind::ReduceScatter(device) => loop_comms::reduce_scatter(&mut self, member, device),
             }
         }
-        let Self { pass, before, mut body, mut tail, after: behind, span, .. } = self;
+        let Self { pass, before, mut body, mut tail, after, span, .. } = self;
         body.append(&mut tail);
         let program = &mut *pass.program;
         let body = builder::block(program, body);
@@ -97,11 +98,12 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let all = program.add_stmt(Stmt::For(For { index, axis, start, stop, body }), span);
         pass.out.extend(before);
         pass.out.push(all);
-        pass.out.extend(behind);
+        pass.out.extend(after);
         all
     }
 
-    /// The index of the slice that this rank works on: in a ring its own one comes first.
+    /// Returns the index of the slice that this rank works on. In a ring, each rank starts with its own
+    /// slice.
     fn chunk(&mut self) -> ExprId {
         let rotated = self.group.members.iter().find(|it| it.slicing.rotated && !it.slicing.swizzled);
         let Some(member) = rotated else { return self.iteration };
@@ -115,7 +117,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         infix(program, "%", sum, self.group.count)
     }
 
-    /// An operator on slices.
+    /// Emits an operator on slices.
     fn operator(&mut self, member: &LoopStmt) {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
@@ -133,7 +135,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
 
     // ---- tensors
 
-    /// What an iteration reads of an operand.
+    /// Returns the part of an operand that an iteration reads.
     pub(super) fn operand_slice(&mut self, operand: OperandSlice) -> TensorId {
         match operand.dim {
             None => operand.tensor,
@@ -143,7 +145,8 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         }
     }
 
-    /// What an iteration writes: a slice of a tensor that is whole in memory, or storage of the iteration's own.
+    /// Returns the tensor that an iteration writes: a slice of a tensor that is allocated before the loop, or
+    /// a tensor that the iteration allocates.
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
@@ -157,7 +160,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         self.slice(out, dim, false)
     }
 
-    /// Storage for a whole tensor, unless it has some.
+    /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
     pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
         if !self.pass.bound.contains(&stmt) {
             let allocate = builder::allocate(self.pass.program, tensor);
@@ -165,12 +168,13 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         }
     }
 
-    /// Whether a tensor is one slice at a time.
+    /// Returns whether only one slice of a tensor exists at a time.
     fn is_split(&self, tensor: TensorId) -> bool {
         self.group.produced.contains_key(&tensor) && self.pass.program.is_split_by_stream(tensor)
     }
 
-    /// Whether anything outside of the loop needs the tensor, or a peer that asks for its handle once for all iterations.
+    /// Returns whether a statement outside of the loop uses the tensor, or a peer exchanges its handle once
+    /// for all iterations.
     fn escapes(&self, tensor: TensorId) -> bool {
         let settings = self.pass.settings;
         let rings = (settings.allgather == Allgather::Ring, settings.reduce_scatter == ReduceScatter::Ring);
@@ -189,7 +193,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         self.pass.uses.get(&tensor).copied().unwrap_or(0) > here
     }
 
-    /// A view of this iteration's slice, made once.
+    /// Returns the view of this iteration's slice, which is created once.
     fn slice(&mut self, tensor: TensorId, dim: usize, repeated: bool) -> TensorId {
         if let Some(known) = self.slices.get(&(tensor, dim)) {
             return *known;
@@ -206,7 +210,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
                 let tensor = self.chunked(tensor, dim);
                 let view = self.name_like(tensor, None);
                 allocate_per_stream(self.pass.program, view);
-                // A swizzled axis counts from the rank's own slice by itself.
+                // The index of a swizzled axis counts from the rank's own slice already.
                 let swizzled = self.group.members.iter().any(|it| it.slicing.swizzled);
                 let index = if swizzled { self.iteration } else { self.chunk };
                 self.emit(OpStmt {
@@ -222,7 +226,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         view
     }
 
-    /// The tensor with a stream axis in this dimension: itself, or another name for it.
+    /// Returns the tensor with a stream axis in dimension `dim`: the tensor itself, or an alias of it.
     fn chunked(&mut self, tensor: TensorId, dim: usize) -> TensorId {
         if let Some(known) = self.chunked.get(&(tensor, dim)) {
             return *known;
@@ -240,21 +244,21 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         alias
     }
 
-    /// A new name with the domains of `tensor`, without one of its dimensions if `dim` says so.
+    /// Returns a new tensor with the domains of `tensor`, without dimension `dim` if there is one.
     pub(super) fn name_like(&mut self, tensor: TensorId, dim: Option<usize>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
         let split = program.is_split_by_stream(tensor);
         let view = sharding.resharded_tensor(program, fresh, tensor, Memory::Local, dim);
-        // A slice of what is one stream's already is that stream's too.
+        // A slice of a per-stream allocation is per-stream as well.
         if split {
             allocate_per_stream(program, view);
         }
         view
     }
 
-    /// The elements of a rank's part of a tensor, without axes of devices and streams. Names of views that the next
-    /// iteration has to give anew go to `aliases`.
+    /// Returns a view of a rank's part of a tensor, without device and stream axes. `aliases` receives the
+    /// names that the next iteration has to bind again.
     pub(super) fn unsharded(&mut self, tensor: TensorId, aliases: &mut Vec<TensorId>) -> TensorId {
         let StreamParallel { program, fresh, .. } = &mut *self.pass;
         let Some(sharding) = Sharding::of(program, tensor) else { return tensor };
@@ -298,7 +302,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     }
 }
 
-/// The stream axis that the loop is over, as its first statement has it.
+/// Returns the stream axis that the loop iterates over, from its first statement.
 fn stream_axis(program: &Program, group: &StmtGroup) -> Option<AxisId> {
     let first = group.members.first()?;
     let (tensor, dim) = match first.slicing.out_dim {
@@ -308,7 +312,7 @@ fn stream_axis(program: &Program, group: &StmtGroup) -> Option<AxisId> {
     program.dimensions(tensor).nth(dim)
 }
 
-/// `flags =` of broadcast and squeeze without the dimension that is selected away.
+/// Removes from the `flags` of a broadcast or squeeze the dimension that is selected.
 fn remove_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
     let at = match it.op.def().type_rule {
         TypeRule::Broadcast => Some(dim),

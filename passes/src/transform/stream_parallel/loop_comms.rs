@@ -1,9 +1,10 @@
-//! Communications inside a loop: broadcasts and reductions of slices, and peer-to-peer transfers.
+//! Emits the communications of a loop: broadcasts and reductions of slices, and peer-to-peer transfers.
 //!
-//! A ring over `d` devices, rank `r` in iteration `i` (`offset-by-rank`): the slice at hand is that of `(r + i) % d`. An
-//! all-gather receives it from there, and sends its own shard to `(d + r - i) % d`, which has `r` at hand; a
-//! reduce-scatter sends the slice there, and receives a part of its own from `(d + r - i) % d`. Without the offset both
-//! peers are `i`: all pairs meet. Where the peer is the rank itself, a copy does.
+//! In a ring over `d` devices with `offset-by-rank`, rank `r` works on the slice of `(r + i) % d` in
+//! iteration `i`. An all-gather receives the slice from this device, and sends its own shard to
+//! `(d + r - i) % d`, which works on slice `r`. A reduce-scatter sends the slice to this device, and receives
+//! a partial sum of its own slice from `(d + r - i) % d`. Without the offset, both peers are `i`, so that all
+//! pairs communicate. If the peer is the rank itself, it copies.
 
 use grammar::{
     attr,
@@ -27,7 +28,7 @@ use crate::{
     transform::decompose_resharding::collective_red_op,
 };
 
-/// Brings every device's shard to all: the slice at hand.
+/// Emits the all-gather of the current slice.
 pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) {
     let input = member.slicing.operands[0].tensor;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
@@ -74,7 +75,7 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
     }
 }
 
-/// Brings the partial sums of the slice at hand to its device.
+/// Emits the reduction of the partial sums of the current slice to its device.
 pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) {
     let out = member.slicing.out;
     let input = it.operand_slice(member.slicing.operands[0]);
@@ -106,7 +107,7 @@ pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dev
     }
 }
 
-/// Coordinates of the two devices that a rank talks to.
+/// The coordinates of the two devices that a rank communicates with.
 struct RingPeers {
     /// `(r + i) % d`.
     ahead: ExprId,
@@ -130,8 +131,8 @@ impl RingPeers {
     }
 }
 
-/// Sends a tensor to one device and receives another from one; copies where `own`, one of the two coordinates, is the
-/// rank's.
+/// Emits a send to one device and a receive from one device, or a copy if `own`, one of the two coordinates,
+/// is the rank's own.
 fn emit_transfer(
     it: &mut LoopWriter<'_, '_>,
     member: &LoopStmt,
@@ -142,7 +143,7 @@ fn emit_transfer(
 ) {
     let settings = it.pass.settings;
     let members = it.pass.program.tensors[member.slicing.out].mesh.clone();
-    // Handles are exchanged by all ranks: a ring of some of them is left to NCCL.
+    // All ranks exchange handles, so a ring of only some of the ranks uses NCCL.
     let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.world);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
@@ -201,7 +202,7 @@ fn branch(it: &mut LoopWriter<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: V
     )
 }
 
-/// One side of a transfer; `peer` is a rank of the world.
+/// Returns one side of a transfer. `peer` is a rank of the world.
 fn p2p_op(it: &mut LoopWriter<'_, '_>, cuda: bool, kind: P2pType, buffer: TensorId, peer: ExprId) -> OpStmt {
     let mut attrs = vec![
         attr::P2P_TYPE.with(kind),
@@ -226,14 +227,15 @@ fn backend(cuda: bool) -> Backend {
     if cuda { Backend::Cuda } else { Backend::Nccl }
 }
 
-/// Waits for what is posted.
+/// Emits Waits for the pending communications.
 fn emit_waits(it: &mut LoopWriter<'_, '_>) {
     for work in std::mem::take(&mut it.waits) {
         it.emit(builder::wait(work));
     }
 }
 
-/// A tensor for what each device sends: a dimension over senders, then the leaves of `out`.
+/// Returns a new tensor for the slices that the devices send: a dimension over the senders, then the local
+/// dimensions of `out`.
 fn receive_slots(it: &mut LoopWriter<'_, '_>, out: TensorId) -> TensorId {
     let count = it.group.count;
     let StreamParallel { program, fresh, .. } = &mut *it.pass;
@@ -243,7 +245,7 @@ fn receive_slots(it: &mut LoopWriter<'_, '_>, out: TensorId) -> TensorId {
     contiguity::tensor(program, fresh, out, &leaves)
 }
 
-/// Combines what has arrived in all slots, behind the loop.
+/// Emits the reduction of all received slices, after the loop.
 fn reduce_slots(it: &mut LoopWriter<'_, '_>, like: &OpStmt, slots: TensorId, out: TensorId) {
     let StreamParallel { program, fresh, .. } = &mut *it.pass;
     let Some(mut sharding) = Sharding::of(program, slots) else { return };

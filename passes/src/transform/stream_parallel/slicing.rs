@@ -1,4 +1,4 @@
-//! What of a statement can be sliced along a stream axis, and how.
+//! Determines how a statement can be sliced along a stream axis.
 
 use grammar::{
     DimMap, ResultDim, attr,
@@ -18,21 +18,21 @@ use crate::{
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
 
-/// What an iteration does with a statement.
+/// The operation of an iteration for a statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SliceKind {
-    /// The operator on slices.
+    /// The operator, applied to slices.
     Local,
-    /// The same, as a collective: all ranks have to work on the same slice.
+    /// The same for a collective: all ranks have to work on the same slice.
     Collective,
-    /// Brings one device's shard to all of them.
+    /// Sends one device's shard to all devices.
     Allgather(DeviceDim),
-    /// Brings the partial sums of one device's shard to it.
+    /// Reduces the partial sums of one device's shard to this device.
     ReduceScatter(DeviceDim),
 }
 
 impl SliceKind {
-    /// The devices that it exchanges slices along.
+    /// Returns the device axis along which it exchanges slices.
     pub(super) fn device(self) -> Option<DeviceDim> {
         match self {
             Self::Local | Self::Collective => None,
@@ -41,34 +41,34 @@ impl SliceKind {
     }
 }
 
-/// A statement of a loop.
+/// How a statement of a loop is sliced.
 pub(super) struct Slicing {
     pub(super) kind: SliceKind,
     pub(super) style: Style,
-    /// Number of slices.
+    /// The number of slices.
     pub(super) count: ExprId,
     pub(super) out: TensorId,
     /// The dimension of the result that is sliced.
     pub(super) out_dim: Option<usize>,
-    /// The operands as `OpStmt::tensor_operands` lists them.
+    /// The operands, in the order of `OpStmt::tensor_operands`.
     pub(super) operands: Vec<OperandSlice>,
-    /// Whether ranks work on different slices at a time, each beginning with its own.
+    /// Whether ranks work on different slices at a time, each starting with its own.
     pub(super) rotated: bool,
-    /// Whether the stream axes are swizzled: views rotate by themselves.
+    /// Whether the stream axes are swizzled, so that the views rotate.
     pub(super) swizzled: bool,
 }
 
-/// What an iteration reads of an operand.
+/// The part of an operand that an iteration reads.
 #[derive(Clone, Copy)]
 pub(super) struct OperandSlice {
     pub(super) tensor: TensorId,
-    /// The dimension that is sliced; `None`: all of the tensor is read.
+    /// The dimension that is sliced; `None`: the iteration reads the whole tensor.
     pub(super) dim: Option<usize>,
-    /// The dimension has extent 1, and stands for all slices.
+    /// Whether the dimension has extent 1 and is broadcast to all slices.
     pub(super) repeated: bool,
 }
 
-/// How a statement can be sliced; `None`: it cannot, or has no stream axis.
+/// Returns how a statement can be sliced; `None` if it cannot, or has no stream axis.
 pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> Option<Slicing> {
     if !computes(it) {
         return None;
@@ -76,7 +76,8 @@ pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> 
     let [out] = it.outs[..] else { return None };
     let out = out.tensor()?;
     let args = it.tensor_operands();
-    // Elements that follow from their index are made as a whole, before the loop, which reads slices of them.
+    // An operator without operands computes elements from their index in the whole tensor. It stays before
+    // the loop, which reads slices of its result.
     if args.is_empty() {
         return None;
     }
@@ -103,10 +104,10 @@ struct SliceAnalysis<'c> {
 }
 
 impl SliceAnalysis<'_> {
-    /// A statement whose result has a stream axis in dimension `dim`.
+    /// Slices a statement whose result has a stream axis in dimension `dim`.
     fn streamed(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
-        // Slices are ranges of a rank's part only if streams cut it first, or inside of devices.
+        // Slices are ranges of a rank's part only if the stream piece is the outermost non-device piece.
         if self.goal.dims[dim].first_non_device_piece() != Some(&stream) {
             return None;
         }
@@ -117,7 +118,8 @@ impl SliceAnalysis<'_> {
         for (arg, (from, maps)) in self.args.iter().zip(self.from.iter().zip(self.maps)) {
             operands.push(self.operand(*arg, from, maps, dim)?);
         }
-        // Slices of what comes from nowhere index by index are no slices: a range, or another shape.
+        // A dimension that no operand dimension maps to index by index, such as a range or a new shape,
+        // cannot be sliced.
         if result_dims(self.program, self.it, self.maps).get(dim) == Some(&ResultDim::RequiresWhole) {
             return None;
         }
@@ -141,7 +143,7 @@ impl SliceAnalysis<'_> {
         })
     }
 
-    /// What an iteration reads of an operand; `None` where that is no slice.
+    /// Returns the part of an operand that an iteration reads; `None` if it is not a slice.
     fn operand(
         &self,
         tensor: TensorId,
@@ -152,7 +154,8 @@ impl SliceAnalysis<'_> {
         let whole = OperandSlice { tensor, dim: None, repeated: false };
         let stream = *self.goal.dims[dim].stream()?;
         let Some(at) = maps.iter().position(|map| *map == DimMap::Parallel(dim)) else {
-            // An operand of the result's rank with one element there has to lose that dimension with the result.
+            // An operand with the result's rank and extent 1 in this dimension has to lose the dimension
+            // together with the result.
             let aligned = self.it.op.def().type_rule == TypeRule::Pointwise
                 && maps.get(dim) == Some(&DimMap::Broadcast(dim));
             return Some(if aligned {
@@ -166,13 +169,14 @@ impl SliceAnalysis<'_> {
         if devices(&from.dims[at]) != devices(&self.goal.dims[dim]) {
             return None;
         }
-        // Streams outside of devices cut the whole, not a rank's part: both sides have to be cut alike.
+        // A stream piece outside of device pieces divides the whole dimension, not a rank's part, so operand
+        // and result have to be divided alike.
         let place = |dim: &Dim| dim.pieces.iter().position(|piece| piece.device().is_none());
         let outside = |dim: &Dim| place(dim).is_some_and(|at| at < dim.devices().count());
         let is_cut_alike = place(&from.dims[at]) == place(&self.goal.dims[dim]);
         match from.dims[at].first_non_device_piece() {
             None if outside(&self.goal.dims[dim]) => None,
-            // Another name with a stream axis here: one axis is all that a tensor has.
+            // An alias gets a stream axis here, since a tensor has at most one stream axis.
             None => (!stream.swizzled && from.dims.iter().all(|dim| dim.stream().is_none())).then_some(slice),
             Some(piece) if piece.parallel == stream.parallel => {
                 let alike =
@@ -183,7 +187,7 @@ impl SliceAnalysis<'_> {
         }
     }
 
-    /// How slices are taken; `None` where the style that was asked for does not fit.
+    /// Returns how to take slices; `None` if the requested style is not possible.
     fn style(&self, dim: usize, operands: &[OperandSlice]) -> Option<Style> {
         let stream = self.goal.dims[dim].stream()?;
         let is_whole = |sharding: &Sharding, dim: usize| {
@@ -195,11 +199,11 @@ impl SliceAnalysis<'_> {
                 .iter()
                 .zip(self.from)
                 .all(|(operand, from)| operand.dim.is_none_or(|at| operand.repeated || is_whole(from, at)));
-        // Of a product's own dimensions, partial sums not counted, the last two are rows and columns.
+        // Without the partial-sum dimension, the last two dimensions of a matmul are rows and columns.
         let own = (0..self.goal.dims.len()).filter(|at| !dim_map::is_partial(self.program, self.out, *at));
         let is_batch = own.skip_while(|at| *at != dim).count() > 2;
         let follows = |map: &DimMap| matches!(map, DimMap::Parallel(_) | DimMap::Reduction);
-        // Without the dimension it has to be the same operator still.
+        // Without the dimension, the operator has to have the same meaning.
         let keeps_meaning = match self.it.op.def().type_rule {
             TypeRule::Same | TypeRule::Cast | TypeRule::Pointwise | TypeRule::Reduce | TypeRule::Permute => {
                 true
@@ -224,7 +228,7 @@ impl SliceAnalysis<'_> {
         }
     }
 
-    /// Whether resharding leaves the sliced dimension as it is.
+    /// Returns whether resharding does not change the devices of the sliced dimension.
     fn keeps_devices_along(&self, dim: usize) -> bool {
         let devices = |sharding: &Sharding, dim: usize| sharding.dims[dim].devices().collect::<Vec<_>>();
         let kept = |(from, maps): (&Sharding, &Vec<DimMap>)| {
@@ -234,7 +238,7 @@ impl SliceAnalysis<'_> {
         self.from.iter().zip(self.maps).all(kept)
     }
 
-    /// A copy that gathers the shards of the sliced dimension, one a slice.
+    /// Slices a copy that all-gathers the sliced dimension, with one shard per slice.
     fn allgather(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
         let ([tensor], [from], true) = (self.args, self.from, is_copy(self.it)) else { return None };
@@ -263,7 +267,7 @@ impl SliceAnalysis<'_> {
         Some(Slicing { kind, style, count, out: self.out, out_dim: Some(dim), operands, rotated, swizzled })
     }
 
-    /// A sum over devices whose parts go to one device a slice.
+    /// Slices a reduction over devices that scatters its result, with one device per slice.
     fn reduce_scatter(&self) -> Option<Slicing> {
         let ([tensor], [from], [maps]) = (self.args, self.from, self.maps) else { return None };
         let summed: Vec<usize> = (0..maps.len()).filter(|at| maps[*at] == DimMap::Reduction).collect();

@@ -1,4 +1,4 @@
-//! Which instructions become one kernel.
+//! Tests which instructions are fused into one kernel.
 
 use super::{FusionRole, fusion_roles};
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
     source::Source,
 };
 
-/// The text of a program. `f1` stands for a float `T1` of 64 elements, `h1` for one of bfloat; `r1` and `b1` for
-/// sums of them.
+/// Returns the text of a program. `f1` stands for the float tensor `T1` of 64 elements, `h1` for a bfloat
+/// tensor; `r1` and `b1` stand for reductions of them.
 fn program(inputs: &[&str], outputs: &[&str], body: &str) -> String {
     let named = |word: &str| -> String {
         let (sign, word) = word.split_at(usize::from(word.starts_with('-')));
@@ -42,18 +42,19 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
     plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
 }
 
-/// The results of each chain of a plan, in parentheses where they are not stored, with its access width.
+/// Returns the results of each fused kernel of a plan and its access width. A result that is not stored is in
+/// parentheses.
 fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
-    let layout = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
-    let spots = &layout.ranks[0].buffers;
+    let assignment = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
+    let slices = &assignment.ranks[0].buffers;
     let roles = fusion_roles(
         plan,
         |view| {
             let dtype = plan.buffers[view.buffer as usize].dtype;
-            let spot = spots[view.buffer as usize];
-            Ok(DeviceView { address: (4096 + spot.offset + view.offset * dtype.size()) as u64, dtype, view })
+            let slice = slices[view.buffer as usize];
+            Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
         },
-        |buffer| spots[buffer as usize].is_symmetric,
+        |buffer| slices[buffer as usize].is_symmetric,
     );
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
@@ -65,7 +66,7 @@ fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
     for (at, role) in roles.iter().enumerate() {
         let FusionRole::Leader(launch) = role else { continue };
         let Kernel::Elementwise { ops: steps, width, .. } = &launch.kernel else {
-            return Err("no chain".to_owned());
+            return Err("not a fused elementwise kernel".to_owned());
         };
         let later = (at + 1..roles.len()).filter(|it| roles[*it] == FusionRole::FusedInto(at as u32));
         let names = std::iter::once(at).chain(later).map(|it| result(&plan.code[it]));
@@ -83,10 +84,10 @@ fn fused_kernels(inputs: &[&str], outputs: &[&str], body: &str) -> Result<Vec<St
 fn what_is_read_at_once_comes_from_a_register() -> Result<(), String> {
     let body = "f3 = f0 + f1; f4 = relu( f3 ); h5 = __float2bfloat( f4 ); h6 = h5 * h2;";
     assert_eq!(fused_kernels(&["f0", "f1", "h2"], &["f4", "h6"], body)?, ["(T3) T4 (T5) T6 by 4"]);
-    // Where no float is in memory accesses take more elements.
+    // Without a float in memory, accesses take more elements.
     let body = "f1 = __bfloat2float( h0 ); f2 = relu( f1 ); h3 = __float2bfloat( f2 );";
     assert_eq!(fused_kernels(&["h0"], &["h3"], body)?, ["(T1) (T2) T3 by 8"]);
-    // A result that nobody reads is stored all the same.
+    // A result without a reader is stored.
     assert_eq!(fused_kernels(&["f0"], &["f2"], "f1 = -f0; f2 = relu( f1 ); f3 = -f2;")?, ["(T1) T2 T3 by 4"]);
     Ok(())
 }
@@ -94,7 +95,7 @@ fn what_is_read_at_once_comes_from_a_register() -> Result<(), String> {
 #[test]
 fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
     assert_eq!(fused_kernels(&["f0", "f1"], &["f2", "f3"], "f2 = -f0; f3 = relu( f1 );")?, [""; 0]);
-    // Both are needed later.
+    // A later instruction uses both.
     let body = "f2 = -f0; f3 = relu( f1 ); f4 = f2 + f3; f5 = f0 * f1;";
     assert_eq!(fused_kernels(&["f0", "f1"], &["f4", "f5"], body)?, ["(T2) (T3) T4 by 4"]);
     Ok(())
@@ -102,18 +103,18 @@ fn what_has_nothing_to_do_with_each_other_stays_apart() -> Result<(), String> {
 
 #[test]
 fn chains_end() -> Result<(), String> {
-    // With the steps that one may have.
+    // At the maximum number of operations.
     let steps: Vec<String> = (1..=10).map(|it| format!("f{it} = -f{};", it - 1)).collect();
     let expected = ["(T1) (T2) (T3) (T4) (T5) (T6) (T7) T8 by 4", "(T9) T10 by 4"];
     assert_eq!(fused_kernels(&["f0"], &["f10"], &steps.join(" "))?, expected);
-    // With the views that one may have.
+    // At the maximum number of views.
     let inputs: Vec<String> = (0..16).map(|it| format!("f{it}")).collect();
     let inputs: Vec<&str> = inputs.iter().map(String::as_str).collect();
     let body = "f16 = where( f0, f1, f2 ); f17 = where( f16, f3, f4 ); f18 = where( f17, f5, f6 ); f19 = where( f18, f7, \
                 f8 ); f20 = where( f19, f9, f10 ); f21 = where( f20, f11, f12 );";
     let expected = ["(T16) (T17) (T18) (T19) T20 by 4"];
     assert_eq!(fused_kernels(&inputs, &["f21"], body)?, expected);
-    // At something else on the stream.
+    // At another instruction on the stream.
     let sum = "op = add, initial value = float(0), allreduce = false";
     let body = format!("f1 = -f0; f2 = relu( f1 ); r3 = reduction( f2, {sum} ) f4 = f2 + f1; f5 = f4 * f4;");
     assert_eq!(fused_kernels(&["f0"], &["r3", "f5"], &body)?, ["T1 T2 by 4", "(T4) T5 by 4"]);
@@ -125,7 +126,7 @@ fn streams_have_chains_of_their_own() -> Result<(), String> {
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n SetCurrentStream(Stream 1)\n f2 = -f0;\n \
                 SetCurrentStream(Stream s0)\n f3 = relu( f1 );\n SetCurrentStream(Stream 1)\n f4 = relu( f2 );";
     assert_eq!(fused_kernels(&["f0"], &["f3", "f4"], body)?, ["(T1) T3 by 4", "(T2) T4 by 4"]);
-    // One that waits for another is cut; what the other reads is stored.
+    // A wait ends a run; a result that the other stream reads is stored.
     let body = "Stream s0 = GetCurrentStream()\n f1 = -f0;\n f2 = relu( f1 );\n SetCurrentStream(Stream 1)\n \
                 Synchronize(Stream s0)\n f3 = -f1;\n SetCurrentStream(Stream s0)\n Synchronize(Stream 1)\n f4 = f2 + f3;";
     assert_eq!(fused_kernels(&["f0"], &["f4"], body)?, ["T1 T2 by 4"]);
@@ -141,21 +142,21 @@ fn an_operand_may_be_written_in_place() -> Result<(), String> {
 
 #[test]
 fn memory_that_two_buffers_share_ends_a_chain() -> Result<(), String> {
-    // T4 takes the place of T1, with longer elements: whoever writes it must come behind all that read T1.
+    // T4 reuses the memory of T1, with longer elements: its writer must follow all readers of T1.
     let sum = "op = add, initial value = float(0), allreduce = false";
     let body = format!(
         "h1 = -h0; b2 = reduction( h1, {sum} ) f3 = __bfloat2float( h1 ); f4 = f3 * f3; r5 = reduction( f3, {sum} ) r6 = \
          reduction( f4, {sum} )"
     );
     let plan = plans(&program(&["h0"], &["b2", "r5", "r6"], &body))?;
-    let layout = BufferAssignment::of(&plan).map_err(|it| format!("{it:?}"))?;
+    let assignment = BufferAssignment::of(&plan).map_err(|it| format!("{it:?}"))?;
     let offset = |name: &str| {
         let at = plan[0].buffers.iter().position(|it| it.name == name);
-        at.map(|at| layout.ranks[0].buffers[at].offset)
+        at.map(|at| assignment.ranks[0].buffers[at].offset)
     };
     assert_eq!(offset("T4"), offset("T1"));
     assert_eq!(fused_kernels_of(&plan[0])?, [""; 0]);
-    // As long as T1 is in use it has its place to itself.
+    // While T1 is in use, its memory is not reused.
     let more = format!("{body} b7 = reduction( h1, {sum} )");
     assert_eq!(fused_kernels(&["h0"], &["b2", "r5", "r6", "b7"], &more)?, ["T3 T4 by 4"]);
     Ok(())

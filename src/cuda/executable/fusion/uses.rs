@@ -1,18 +1,18 @@
-//! Who reads what an instruction has written, where that can be told from one stream alone.
+//! Finds the instructions that read the result of another, if they are all on one stream.
 
 use super::MAX_OPS;
 use crate::plan::{BufferNo, InstKind, Plan, StreamNo, View};
 
-/// Most accesses that are looked at for one result: time does not grow with the square of their number.
+/// Maximum number of accesses examined for one result: bounds the time, which would otherwise be quadratic.
 const LOOKS: usize = 1024;
 
-/// What one stream does with one buffer.
+/// The uses of one buffer by one stream.
 #[derive(Default)]
 struct UseList<'a> {
     stream: Option<StreamNo>,
-    /// Whether others see it: a stream besides this one, communications, peers, whoever looks when all has run.
+    /// Whether others can see the buffer: another stream, a communication, a peer, or a reader after the run.
     escapes: bool,
-    /// In the order of issue: the instruction, the elements, whether they are written.
+    /// In the order of issue: the instruction, the view, and whether it is written.
     list: Vec<(u32, &'a View, bool)>,
 }
 
@@ -28,7 +28,7 @@ impl<'a> UseAnalysis<'a> {
             all[buffer as usize].escapes = true;
         }
         for (at, inst) in (0..).zip(&plan.code) {
-            // They run on, beside the stream that posts them.
+            // Communications run asynchronously to the stream that posts them.
             let posts =
                 matches!(inst.kind, InstKind::Collective(_) | InstKind::Transfer(_) | InstKind::Reshard(_));
             for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.rank == plan.rank) {
@@ -41,14 +41,14 @@ impl<'a> UseAnalysis<'a> {
         Self(all)
     }
 
-    /// The instructions that read of a view what the instruction `at` has written to it, up to the next that writes all of it;
-    /// `None` where others may, or where they are more than a chain has steps.
+    /// Returns the instructions that read what instruction `at` has written to a view, up to the next write
+    /// of the whole view; `None` if others may read it, or if there are more than can be fused.
     pub fn readers_of(&self, at: u32, view: &View) -> Option<Vec<u32>> {
         let uses = self.0.get(view.buffer as usize).filter(|it| !it.escapes)?;
         let from = uses.list.partition_point(|it| it.0 <= at);
         let mut readers = Vec::new();
         for (look, (other, seen, written)) in uses.list[from..].iter().enumerate() {
-            // An instruction reads before it writes, and is listed so.
+            // The list has an instruction's reads before its writes.
             if *written && *seen == view {
                 break;
             }

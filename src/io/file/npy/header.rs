@@ -1,47 +1,48 @@
-//! The header of a `.npy` file, as `numpy.save` writes it: a magic string, a version, a length, and a Python dictionary
-//! with the keys `descr`, `fortran_order` and `shape`.
+//! Parses the header of a `.npy` file as `numpy.save` writes it: a magic string, a version, a length, and a
+//! Python dictionary with the keys `descr`, `fortran_order` and `shape`.
 //!
-//! Only dictionaries of this form are accepted, and every size in them is checked before it is used.
-//! Source: numpy's format specification, `numpy.lib.format`.
+//! Only dictionaries of this form are accepted, and each size in them is checked before it is used. Source:
+//! numpy's format specification, `numpy.lib.format`.
 
-/// Most bytes of the dictionary, numpy's own default (`max_header_size`).
+/// Maximum size of the dictionary in bytes: numpy's default (`max_header_size`).
 const MAX_LENGTH: usize = 10_000;
-/// Most dimensions of an array, as numpy has it.
+/// Maximum number of dimensions of an array, as in numpy.
 const MAX_DIMENSIONS: usize = 64;
-/// Most characters of an element type in a message.
+/// Maximum number of characters of an element type in a message.
 const MAX_SHOWN: usize = 40;
 
-/// What a header says.
+/// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     /// Extents, slowest first unless `fortran_order`.
     pub shape: Vec<usize>,
     /// Their product.
     pub elements: usize,
-    /// Whether the first dimension is the fastest.
+    /// Whether the first dimension is the fastest one.
     pub fortran_order: bool,
 }
 
-/// The header at the begin of a file.
+/// Parses the header at the beginning of a file.
 pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
-    let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin as an npy file")?;
-    let (version, rest) = rest.split_at_checked(2).ok_or("the file ends too early")?;
+    let rest =
+        bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin with the magic string of an npy file")?;
+    let (version, rest) = rest.split_at_checked(2).ok_or("the file is truncated")?;
     let width = match version {
         [1, 0] => 2,
         [2 | 3, 0] => 4,
         _ => return Err(format!("npy version {}.{} is not supported", version[0], version[1])),
     };
-    let (length, rest) = rest.split_at_checked(width).ok_or("the file ends too early")?;
+    let (length, rest) = rest.split_at_checked(width).ok_or("the file is truncated")?;
     let length = length.iter().rev().fold(0usize, |sum, it| sum << 8 | usize::from(*it));
     if length > MAX_LENGTH {
-        return Err(format!("its header has {length} bytes; {MAX_LENGTH} is the limit"));
+        return Err(format!("its header has {length} bytes; the limit is {MAX_LENGTH}"));
     }
-    let text = rest.get(..length).ok_or("the file ends too early")?;
-    let text = std::str::from_utf8(text).map_err(|_| "its header is not a text")?;
+    let text = rest.get(..length).ok_or("the file is truncated")?;
+    let text = std::str::from_utf8(text).map_err(|_| "its header is not valid UTF-8")?;
     DictParser { rest: text }.header()
 }
 
-/// Reads a dictionary from left to right.
+/// A parser of the dictionary.
 struct DictParser<'t> {
     rest: &'t str,
 }
@@ -70,9 +71,9 @@ impl<'t> DictParser<'t> {
         if !self.rest.trim().is_empty() {
             return Err(self.fault("the end of the header"));
         }
-        let lacks = |key: &str| format!("its header lacks the key `{key}`");
+        let lacks = |key: &str| format!("its header has no key `{key}`");
         let shape = shape.ok_or_else(|| lacks("shape"))?;
-        // As in numpy, the other extents of an empty array have to fit as well.
+        // As in numpy, the other extents of an empty array must fit as well.
         let space = shape.iter().filter(|it| **it > 0).try_fold(1usize, |all, it| all.checked_mul(*it));
         if space.is_none_or(|it| it > isize::MAX as usize) {
             return Err(format!("its shape {shape:?} has more elements than memory can hold"));
@@ -82,7 +83,7 @@ impl<'t> DictParser<'t> {
         Ok(Header { elements: shape.iter().product(), shape, fortran_order })
     }
 
-    /// The element type. A structured one is not parsed: no array of such elements is read here.
+    /// Parses the element type. Structured types are rejected without parsing.
     fn descr(&mut self) -> Result<&'t str, String> {
         match self.rest.trim_start().starts_with(['[', '(', '{']) {
             true => Err(format!(
@@ -131,7 +132,7 @@ impl<'t> DictParser<'t> {
         Err(self.fault("`True` or `False`"))
     }
 
-    /// A string between single or double quotes, without escapes.
+    /// Parses a string in single or double quotes, without escapes.
     fn string(&mut self) -> Result<&'t str, String> {
         self.rest = self.rest.trim_start();
         let quote = self.rest.chars().next().filter(|it| matches!(it, '\'' | '"'));
@@ -210,7 +211,7 @@ mod tests {
             "its shape has more than 64 dimensions"
         );
         assert!(message(&shaped("(-1,)")).contains("where an extent is expected"));
-        assert!(message(&" ".repeat(10_001)).contains("10000 is the limit"));
+        assert!(message(&" ".repeat(10_001)).contains("the limit is 10000"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! The guaranteed order in Graphviz's DOT language: an instruction is a node, or one for each thing that happens of a communication, in a
-//! box of its stream or queue, in a box of its rank.
+//! Prints the happens-before order in Graphviz's DOT language. An instruction is one node; a communication
+//! has a node for its post, its beginning, its end and each of its sides. Nodes are grouped by stream or
+//! queue, and these by rank.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -7,9 +8,10 @@ use super::{HappensBeforeGraph, Node};
 use crate::plan::{Plan, SyncEffect, inst_text};
 
 impl HappensBeforeGraph {
-    /// The graph as text.
+    /// Returns the graph as DOT text.
     pub fn dot(&self, plans: &[Plan]) -> String {
-        // A communication is posted, begins and ends, and its sides happen in between: each is a node. Others are one node.
+        // A communication is posted, begins and ends, and its sides execute in between; each of these is a
+        // node. Any other instruction is one node.
         let communicates = |it: &Node| {
             let effect = plans[it.inst_ref.rank].code[it.inst_ref.inst].kind.effect();
             !it.is_post && matches!(effect, SyncEffect::Post(_) | SyncEffect::Reshard(_))
@@ -69,7 +71,7 @@ impl HappensBeforeGraph {
                 let plan = &plans[it.inst_ref.rank];
                 let inst = &plan.code[it.inst_ref.inst];
                 let shown = inst_text(plan, inst);
-                // Where it runs, it is not posted.
+                // Only the post node keeps the word `post`.
                 let shown = if it.is_post { &shown } else { shown.trim_start_matches("post ") };
                 let moment = moment(number).map_or(String::new(), |it| format!(" ({it})"));
                 let label = format!("{}: {shown}{moment}", plan.location(inst));

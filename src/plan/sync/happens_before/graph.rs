@@ -1,7 +1,9 @@
-//! The guaranteed order as a graph: each instruction begins and ends, and an edge leads from what has to happen first.
+//! The happens-before order as a graph. Each instruction has a node for its beginning and one for its end,
+//! and edges lead from predecessors.
 //!
-//! A collective reads where it begins and writes where it ends; each side of a transfer happens between its beginning and its end.
-//! `walk` visits the same order with clocks, which take less memory; the graph also says what an order comes from.
+//! A collective reads at its beginning and writes at its end. The sides of a transfer execute between its
+//! beginning and its end. `walk` visits the same order with clocks, which take less memory; the graph also
+//! shows where an order comes from.
 
 use rustc_hash::FxHashMap;
 
@@ -14,37 +16,37 @@ use crate::plan::{
     },
 };
 
-/// Something that happens once.
+/// An event in the execution of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The instruction.
     pub inst_ref: InstRef,
-    /// Who runs it: as `order::Occurrence` counts.
+    /// The actor that executes it, numbered as in `happens_before::Occurrence`.
     pub actor: u32,
-    /// The step that happens here, if there is one.
+    /// The step that executes here, if any.
     pub step: Option<Step>,
-    /// Whether the instruction is only posted here, and runs on its queue.
+    /// Whether the instruction is only posted here, and executes on its queue.
     pub is_post: bool,
 }
 
-/// What has to happen before what.
+/// The happens-before order.
 #[derive(Clone, Debug, Default)]
 pub struct HappensBeforeGraph {
-    /// What happens, actor by actor, in the order of issue.
+    /// The nodes, actor by actor, in issue order.
     pub nodes: Vec<Node>,
-    /// By node: those that have to happen first, by index; others follow from these.
+    /// By node: the indices of its direct predecessors.
     pub predecessors: Vec<Vec<u32>>,
 }
 
 impl HappensBeforeGraph {
-    /// The guaranteed order of plans that come to their ends.
+    /// Builds the happens-before order of plans that do not deadlock.
     ///
     /// # Errors
-    /// A world of too many streams.
+    /// The world has too many streams.
     pub fn from_plans(plans: &[Plan], matched: &CommMatching) -> Result<Self, OrderError> {
         let world = World::of(plans, matched, &|_| false)?;
         let mut graph = Self::default();
-        // By token: the nodes that give it, and those that take it.
+        // By token: the nodes that signal it, and the nodes that wait for it.
         let mut tokens: Vec<[Vec<u32>; 2]> = vec![Default::default(); world.events.len()];
         let mut messages: FxHashMap<CommNo, [Option<u32>; 2]> = FxHashMap::default();
         for (number, actor) in world.actors.iter().enumerate() {
@@ -86,7 +88,7 @@ impl HappensBeforeGraph {
                 };
                 add(start..begun, 1, begin);
                 add(ended..stop, 0, end);
-                // The sides of a transfer wait for each other one by one.
+                // The sides of a transfer wait for each other individually.
                 if sides.is_none() {
                     add(begun..to_end, 0, begin);
                     add(to_end..ended, 1, end);
@@ -113,7 +115,7 @@ impl HappensBeforeGraph {
         self.nodes.len() as u32 - 1
     }
 
-    /// A resharding operator happens once for its whole team, where its first member begins.
+    /// Makes a resharding operator happen once for its whole team, at the beginning of its first member.
     fn join_resharding(&mut self, plans: &[Plan], matched: &CommMatching) {
         let is_member = |it: &InstRef| matches!(plans[it.rank].code[it.inst].kind, InstKind::Reshard(_));
         let mut nodes: FxHashMap<InstRef, [u32; 2]> = FxHashMap::default();
@@ -134,7 +136,8 @@ impl HappensBeforeGraph {
         }
     }
 
-    /// All nodes, each after those before it: of those that may happen, first what is no step, then the earliest instruction.
+    /// Returns all nodes in a topological order. Of the nodes that are ready, nodes without a step come
+    /// first, then those of the earliest instruction.
     pub fn topological_order(&self) -> Vec<u32> {
         let mut missing: Vec<u32> = self.predecessors.iter().map(|it| it.len() as u32).collect();
         let mut after: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];

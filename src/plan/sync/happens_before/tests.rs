@@ -1,4 +1,4 @@
-//! Orders of plans built by hand.
+//! Tests of the happens-before order with plans built by hand.
 
 use super::{CommMatching, InstRef, Occurrence, OrderError, walk, walk_ignoring};
 use crate::plan::{
@@ -6,7 +6,7 @@ use crate::plan::{
     ReduceOp, SignalId, SignalKind, Transfer, View,
 };
 
-/// A rank's plan of instructions on streams; it is in one communicator, of all ranks.
+/// Returns a rank's plan with instructions on streams. It has one communicator, of all ranks.
 fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
     let streams = code.iter().map(|it| it.0 + 1).max().unwrap_or(1);
     Plan {
@@ -56,7 +56,7 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
 /// An instruction: rank and index.
 type At = (usize, usize);
 
-/// What a walk visits.
+/// The visits of a walk.
 struct Walked(Vec<Occurrence>);
 
 impl Walked {
@@ -66,7 +66,7 @@ impl Walked {
         Ok(Self(all))
     }
 
-    /// Whether one instruction happens before another; both are visited.
+    /// Returns whether one instruction happens before another. Both must have been visited.
     fn before(&self, a: At, b: At) -> bool {
         let at = |it: At| {
             self.0
@@ -91,7 +91,7 @@ fn events_order_streams() -> Result<(), OrderError> {
     let plans = [plan(0, 1, code)];
     let pairs = [((0, 0), (0, 3)), ((0, 3), (0, 0)), ((0, 0), (0, 1)), ((0, 0), (0, 5)), ((0, 3), (0, 5))];
     assert_eq!(ordered(&plans, &pairs)?, [true, false, false, true, false]);
-    // An event that is recorded only later is not waited for.
+    // A wait has no effect on an event that is recorded only later.
     let code = vec![(1, join()), (1, fill()), (0, fill()), (0, InstKind::RecordEvent { event: 0 })];
     assert_eq!(ordered(&[plan(0, 1, code)], &[((0, 2), (0, 1))])?, [false]);
     Ok(())
@@ -106,7 +106,7 @@ fn without_its_wait_nothing_orders_two_streams() -> Result<(), OrderError> {
         let mut all = Vec::new();
         let is_dropped = |at: InstRef| Some(at.inst) == dropped;
         walk_ignoring(&plans, &CommMatching::from_plans(&plans), &is_dropped, &mut |it| all.push(it))?;
-        // What is dropped is visited all the same: numbers stay.
+        // Dropped instructions are still visited, so numbers do not change.
         assert_eq!(all.len(), 4, "{dropped:?}");
         assert_eq!(Walked(all).before((0, 0), (0, 3)), is_ordered, "{dropped:?}");
     }
@@ -130,12 +130,12 @@ fn queues_follow_postings_and_streams_follow_waits() -> Result<(), OrderError> {
     ];
     let at = |inst| (0, inst);
     let pairs = [
-        // The stream goes on behind a posting, the queue does not begin before it.
+        // The stream continues after a post, and the queue does not begin before it.
         (at(0), at(1)),
         (at(1), at(2)),
         (at(1), at(6)),
         (at(2), at(3)),
-        // One queue: the second follows the first, wherever they were posted.
+        // Both use one queue: the second follows the first, whichever streams post them.
         (at(1), at(3)),
         (at(3), at(6)),
         (at(1), at(8)),
@@ -149,15 +149,15 @@ fn queues_follow_postings_and_streams_follow_waits() -> Result<(), OrderError> {
 
 #[test]
 fn flags_order_ranks_and_hosts_do_not() -> Result<(), OrderError> {
-    let slot = |from, to| SignalId { from, to, kind: SignalKind::Ready, index: 0 };
-    let first = vec![(0, fill()), (0, InstKind::Signal { signal: slot(0, 1) }), (0, fill())];
+    let signal = |from, to| SignalId { from, to, kind: SignalKind::Ready, index: 0 };
+    let first = vec![(0, fill()), (0, InstKind::Signal { signal: signal(0, 1) }), (0, fill())];
     let second = vec![
         (0, fill()),
-        (0, InstKind::WaitSignal { signal: slot(0, 1) }),
-        (0, InstKind::Signal { signal: slot(1, 2) }),
+        (0, InstKind::WaitSignal { signal: signal(0, 1) }),
+        (0, InstKind::Signal { signal: signal(1, 2) }),
         (0, fill()),
     ];
-    let third = vec![(0, InstKind::WaitSignal { signal: slot(1, 2) }), (0, fill())];
+    let third = vec![(0, InstKind::WaitSignal { signal: signal(1, 2) }), (0, fill())];
     let plans = [plan(0, 3, first), plan(1, 3, second), plan(2, 3, third)];
     let pairs = [
         ((0, 0), (1, 3)),
@@ -182,7 +182,8 @@ fn flags_order_ranks_and_hosts_do_not() -> Result<(), OrderError> {
     Ok(())
 }
 
-/// For each member of three, whose instructions before a collective happen before its own after it, as digits.
+/// Returns, for each of three members, the members whose instructions before a collective happen before its
+/// own instructions after it, as digits.
 fn known(
     kind: impl Fn(usize) -> CollectiveKind,
     gets: impl Fn(usize) -> Option<usize>,
@@ -214,7 +215,7 @@ fn members_wait_for_those_whose_data_they_get() -> Result<(), OrderError> {
     assert_eq!(known(|_| Reduce { root: 2, op }, one(2))?, ["0", "1", "012"]);
     for kind in [Allgather, Allreduce { op }, ReduceScatter { op }, AllToAll] {
         assert_eq!(known(|_| kind, all)?, ["012", "012", "012"]);
-        // Nothing arrives where there is nothing to send.
+        // No data arrives if there is nothing to send.
         assert_eq!(known(|_| kind, |_| Some(0))?, ["0", "1", "2"]);
     }
     let ring = |rank| Permute { send_peer: (rank + 1) % 3, recv_peer: (rank + 2) % 3 };

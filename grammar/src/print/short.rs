@@ -1,0 +1,84 @@
+//! Prints the short form: the canonical text with one line per statement and short tensor names.
+//!
+//! ```text
+//! %tensor T0_g_float[iS0{8}, iS1{4}]
+//! %tensor T1_g_float[iS2{8}, iS3{4}]
+//! %HostIrContainer { (T0) -> (T1) :
+//!   T1 = Set( T0 )
+//! } // %HostIrContainer
+//! ```
+//!
+//! Invariant: reading the short form gives the program of the canonical text.
+
+use std::io;
+
+use rustc_hash::FxHashSet;
+
+use super::{Dialect, Options, Printer};
+use crate::{
+    ir::{OpStmt, Program, TensorId},
+    tensor_uses::tensors_in_text_order,
+    text::tensor_text,
+};
+
+/// Writes the short form of a container in pieces.
+///
+/// # Errors
+/// Returns the first error of `out`.
+pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
+    let mut printer = Printer::new(program, Dialect::Short);
+    let mut result = Ok(());
+    printer.options(options.roots_in_team);
+    let ambiguous = ambiguous_tensors(program);
+    for tensor in tensors_in_text_order(program) {
+        if !ambiguous.contains(&tensor) {
+            printer.out.push_str("%tensor ");
+            printer.out.push_str(&tensor_text(program, tensor));
+            printer.out.push('\n');
+            printer.tensors.insert(tensor, program.tensor_name(tensor));
+        }
+    }
+    // A tensor without a unique short name is always printed in full.
+    printer.tensors.extend(ambiguous.into_iter().map(|it| (it, tensor_text(program, it))));
+    printer.container(&mut |text| {
+        if result.is_ok() {
+            result = out.write_all(text.as_bytes());
+        }
+    });
+    printer.definitions();
+    printer.domains(options);
+    result?;
+    out.write_all(printer.out.as_bytes())
+}
+
+/// Returns the tensors whose number another tensor of the same namespace has, too.
+fn ambiguous_tensors(program: &Program) -> FxHashSet<TensorId> {
+    let key = |id: TensorId| (program.tensors[id].unit, program.tensors[id].number);
+    let mut seen = FxHashSet::default();
+    let repeated: FxHashSet<_> = program.tensors.ids().map(key).filter(|it| !seen.insert(*it)).collect();
+    program.tensors.ids().filter(|it| repeated.contains(&key(*it))).collect()
+}
+
+impl Printer<'_> {
+    /// Prints one operator statement on one line, without its final newline.
+    pub(super) fn short_op(&mut self, stmt: &OpStmt) {
+        let outer = std::mem::take(&mut self.out);
+        self.canonical_op(stmt, 0);
+        let text = std::mem::replace(&mut self.out, outer);
+        for (at, word) in text.split_whitespace().enumerate() {
+            if at > 0 {
+                self.out.push(' ');
+            }
+            self.out.push_str(word);
+        }
+    }
+
+    /// Returns the text of a tensor: its short name, or the full text at its first use in a HostUnit.
+    pub(super) fn short_tensor(&mut self, tensor: TensorId) -> String {
+        if let Some(text) = self.tensors.get(&tensor) {
+            return text.clone();
+        }
+        self.tensors.insert(tensor, self.program.tensor_name(tensor));
+        tensor_text(self.program, tensor)
+    }
+}
