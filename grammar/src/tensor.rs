@@ -280,7 +280,9 @@ fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     if let (true, Ok(value)) = (bytes.iter().all(u8::is_ascii_digit), piece.text.parse()) {
         return Ok(Expr { span: piece.span, kind: ExprKind::Int(value) });
     }
-    if bytes[0].is_ascii_alphabetic() && bytes.iter().all(u8::is_ascii_alphanumeric) {
+    // `T3` is a tensor; the grammar decides what it means here.
+    let is_tensor = bytes[0] == b'T' && bytes[1..].iter().all(u8::is_ascii_digit);
+    if !is_tensor && bytes[0].is_ascii_alphabetic() && bytes.iter().all(u8::is_ascii_alphanumeric) {
         return Ok(Expr { span: piece.span, kind: ExprKind::Word(piece.text) });
     }
     parse_scalar_at(piece.text, piece.span.start).map_err(|errors| {

@@ -104,7 +104,7 @@ struct Options {
     /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
     /// result.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
-        conflicts_with_all = ["passes", "print_plan", "print_hb", "print_dialect", "split_input_file"])]
+        conflicts_with_all = ["passes", "print_plan", "print_hb", "print", "split_input_file"])]
     fix: Option<FixMode>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
     #[arg(long)]
@@ -119,9 +119,10 @@ struct Options {
     remarks: RemarkFlags,
     #[command(flatten)]
     dumps: DumpFlags,
-    /// The dialect of the result. A warning reports what an older dialect cannot express.
-    #[arg(long, value_name = "canonical|2025", default_value = "canonical")]
-    print_dialect: Dialect,
+    /// The form in which programs are printed: `short` declares each tensor on a `%tensor` line and uses
+    /// short names after it; `2025` is an older dialect, and a warning reports what it cannot express.
+    #[arg(long, alias = "print-dialect", value_name = "canonical|short|2025", default_value = "canonical")]
+    print: Dialect,
     /// Print the plan of every rank instead of the program.
     #[arg(long)]
     print_plan: bool,
@@ -293,7 +294,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
         options,
         screen,
         calls,
-        dumper: Dumper::new(&options.dumps),
+        dumper: Dumper::new(&options.dumps, options.print),
         remarks: Vec::new(),
         statistics: Statistics::default(),
         reading: Duration::ZERO,
@@ -576,7 +577,7 @@ impl Tool<'_> {
             (true, _) => self.format_plans(program, part, outcome),
             (false, true) => self.format_order_graph(program, part, outcome),
             (false, false) => {
-                let (text, losses) = grammar::print_as(program, self.options.print_dialect);
+                let (text, losses) = grammar::print_as(program, self.options.print);
                 outcome.diagnostics.extend(losses);
                 Some(text)
             }
@@ -630,16 +631,15 @@ impl Tool<'_> {
             return self.run_passes(program, part);
         };
         let call = self.calls[culprit.position].to_string();
-        let before = grammar::print(&culprit.before);
         self.screen.message(&format!(
             "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
             culprit.position + 1
         ));
         // The program after a panic may be impossible to print.
         if !matches!(culprit.error.error, PassError::Panicked(_)) {
-            let _ = write!(std::io::stderr(), "{}", diff(&before, &grammar::print(&culprit.after)));
+            let _ = write!(std::io::stderr(), "{}", diff(&culprit.before, &culprit.after));
         }
-        self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &before);
+        self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &grammar::print(&culprit.before));
         Err(Box::new(culprit.error))
     }
 

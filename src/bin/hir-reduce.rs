@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::{ir::Program, render::Format};
+use grammar::{Dialect, ir::Program, render::Format};
 use hir::{
     exit::Exit,
     interrupt,
@@ -30,7 +30,7 @@ use hir::{
 
 /// Reduces a failing program while it still fails in the same way.
 ///
-/// The result is canonical text. Exit codes: 0 success, 1 the program does not fail in this way, 2 command
+/// The result has the form that `--print` selects. Exit codes: 0 success, 1 the program does not fail in this way, 2 command
 /// line, 6 environment, 101 internal error.
 #[derive(Parser)]
 #[command(name = "hir-reduce", version)]
@@ -68,6 +68,11 @@ struct Options {
     /// The maximum number of programs to test.
     #[arg(long, value_name = "N", default_value_t = 2000)]
     max_tests: usize,
+    /// The form of the result: `short` declares each tensor on a `%tensor` line and uses short names after
+    /// it; `canonical` spells tensors in full. Default: `short`, or `canonical` for the oracle `cmd:`, whose
+    /// command reads canonical text.
+    #[arg(long, value_name = "canonical|short", value_parser = parse_form)]
+    print: Option<Dialect>,
     /// Write the result to FILE.
     #[arg(short, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -243,8 +248,8 @@ fn shrink(
     };
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
-    lock(best).found = Some((start.text.clone(), start.statements()));
-    let goal = RecordingGoal { same: SameFailure { test: examiner, signatures: symptoms }, best };
+    lock(best).found = Some((result_text(options, &start), start.statements()));
+    let goal = RecordingGoal { options, same: SameFailure { test: examiner, signatures: symptoms }, best };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
         let s = if tests == 1 { "" } else { "s" };
         say(format!("{} statements after {tests} test{s}", candidate.statements()));
@@ -252,7 +257,7 @@ fn shrink(
     // A signal from here on is too late to stop the tool.
     lock(best).is_writing = true;
     if let Some(fault) = goal.same.test.running.fault() {
-        let exit = screen.write_result(&reduced.candidate.text, options.output.as_deref());
+        let exit = screen.write_result(&result_text(options, &reduced.candidate), options.output.as_deref());
         let failed =
             screen.fail(Exit::Environment, &format!("{fault}: the smallest program so far is written"));
         return if exit == Exit::Success { failed } else { exit };
@@ -260,7 +265,24 @@ fn shrink(
     if reduced.hit_limit {
         say(format!("stopped after {} tests: `--max-tests` allows more", reduced.tests));
     }
-    screen.write_result(&reduced.candidate.text, options.output.as_deref())
+    screen.write_result(&result_text(options, &reduced.candidate), options.output.as_deref())
+}
+
+/// Parses the value of `--print`. An older dialect could lose the failure.
+fn parse_form(text: &str) -> Result<Dialect, String> {
+    match text.parse() {
+        Ok(form @ (Dialect::Canonical | Dialect::Short)) => Ok(form),
+        Ok(Dialect::Y2025) | Err(_) => Err("expected `canonical` or `short`".to_owned()),
+    }
+}
+
+/// Returns the text of a program in the form that `--print` selects.
+fn result_text(options: &Options, candidate: &Candidate) -> String {
+    let is_command = matches!(options.oracle, FailureOracle::Command(_));
+    match options.print.unwrap_or(if is_command { Dialect::Canonical } else { Dialect::Short }) {
+        Dialect::Short => grammar::print_as(&candidate.program, Dialect::Short).0,
+        Dialect::Canonical | Dialect::Y2025 => candidate.text.clone(),
+    }
 }
 
 /// The smallest failing program so far, and the progress of the reduction.
@@ -288,6 +310,7 @@ fn lock(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
 
 /// A goal that records the smallest program that still fails.
 struct RecordingGoal<'a> {
+    options: &'a Options,
     same: SameFailure<'a>,
     best: &'a Mutex<Best>,
 }
@@ -302,7 +325,7 @@ impl InterestingnessTest for RecordingGoal<'_> {
         let mut best = lock(self.best);
         best.tests += 1;
         if fails {
-            best.found = Some((candidate.text.clone(), candidate.statements()));
+            best.found = Some((result_text(self.options, candidate), candidate.statements()));
         }
         fails
     }

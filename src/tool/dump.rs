@@ -2,7 +2,7 @@
 
 use std::{io::Write, path::PathBuf, time::Duration};
 
-use grammar::{ir::Program, nearest, print};
+use grammar::{Dialect, ir::Program, nearest, print_as};
 use passes::{Change, PASSES, PassError, PassEvent};
 use similar::TextDiff;
 
@@ -94,6 +94,8 @@ fn is_listed(list: &Option<Vec<String>>, pass: &str) -> bool {
 /// Prints programs and collects times from the events of the pass driver.
 pub struct Dumper<'f> {
     flags: &'f DumpFlags,
+    /// The form of the printed programs.
+    form: Dialect,
     /// The program before the current pass, if a diff is printed.
     before: String,
     /// Number of the next file.
@@ -107,10 +109,12 @@ pub struct Dumper<'f> {
 }
 
 impl<'f> Dumper<'f> {
-    /// Creates a dumper that prints what the flags select.
-    pub fn new(flags: &'f DumpFlags) -> Self {
+    /// Creates a dumper that prints what the flags select, in the short form or in the canonical one.
+    pub fn new(flags: &'f DumpFlags, form: Dialect) -> Self {
         let (times, checks) = (Vec::new(), Duration::ZERO);
-        Self { flags, before: String::new(), file: 0, times, checks, file_error: None }
+        // A dump is read back: a dialect that loses information is for the result only.
+        let form = if form == Dialect::Short { form } else { Dialect::Canonical };
+        Self { flags, form, before: String::new(), file: 0, times, checks, file_error: None }
     }
 
     /// Returns the last error in writing a file of `--print-ir-tree-dir`.
@@ -123,10 +127,10 @@ impl<'f> Dumper<'f> {
         match event {
             PassEvent::Before { call, program } => {
                 if self.flags.wants_diff() {
-                    self.before = print(program);
+                    self.before = short(program);
                 }
                 if self.flags.before(call.pass.name) {
-                    self.show("Before", call.pass.name, "", &print(program));
+                    self.show("Before", call.pass.name, "", &print_as(program, self.form).0);
                 }
             }
             PassEvent::After { call, program, change, time, checks, .. } => {
@@ -144,7 +148,7 @@ impl<'f> Dumper<'f> {
             PassEvent::Failed { error: PassError::Panicked(_), .. } => (),
             PassEvent::Failed { call, program, error: _ } => {
                 if self.flags.print_ir_after_failure || self.flags.after(call.pass.name, Change::Changed) {
-                    self.show("After", call.pass.name, " Failed", &print(program));
+                    self.show("After", call.pass.name, " Failed", &print_as(program, self.form).0);
                 }
             }
         }
@@ -152,10 +156,9 @@ impl<'f> Dumper<'f> {
 
     /// Returns the program or, for a diff, its changed lines.
     fn text(&self, program: &Program) -> String {
-        let after = print(program);
         match self.flags.wants_diff() {
-            true => diff(&self.before, &after),
-            false => after,
+            true => text_diff(&self.before, &short(program)),
+            false => print_as(program, self.form).0,
         }
     }
 
@@ -185,7 +188,15 @@ impl<'f> Dumper<'f> {
     }
 }
 
-/// Returns a unified diff with two lines of context.
-pub fn diff(before: &str, after: &str) -> String {
+fn short(program: &Program) -> String {
+    print_as(program, Dialect::Short).0
+}
+
+/// Returns a unified diff of two programs in the short form, with two lines of context.
+pub fn diff(before: &Program, after: &Program) -> String {
+    text_diff(&short(before), &short(after))
+}
+
+fn text_diff(before: &str, after: &str) -> String {
     TextDiff::from_lines(before, after).unified_diff().context_radius(2).to_string()
 }

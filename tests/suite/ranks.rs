@@ -191,7 +191,7 @@ fn parts_need_files_of_their_own() -> Result<(), Failed> {
         let children = (0..4).map(|at| rank(at, 4, port, &arguments).spawn());
         let ends = end(children.collect::<Result<_, _>>()?, LIMIT)?;
         expect(ends.iter().all(|it| it.0 == Some(2)), &ends)?;
-        expect(ends[0].2.contains("T1 of rank 0 and T1 of rank 1 go to the same place"), &ends)?;
+        expect(ends[0].2.contains("T1 of rank 0 and T1 of rank 1 have the same destination"), &ends)?;
         expect(fs::read_dir(folder.path())?.next().is_none(), &ends)?;
     }
     Ok(())
