@@ -1,6 +1,10 @@
 //! The text of a program file, the programs in it, and the bindings that the command line adds.
 
-use std::{collections::HashMap, io, path::Path};
+use std::{
+    collections::HashMap,
+    io::{self, IsTerminal, Write},
+    path::Path,
+};
 
 use grammar::{
     codes::Code,
@@ -9,7 +13,7 @@ use grammar::{
     span::{LineIndex, Span},
 };
 
-use crate::input_file;
+use crate::{input_file, tool_name::tool_name};
 
 /// Maximum size of a text in bytes: positions have 32 bits.
 const MAX_TEXT: u64 = u32::MAX as u64;
@@ -34,7 +38,14 @@ impl Source {
     /// bits.
     pub fn open(path: &str) -> io::Result<Self> {
         let (name, bytes) = match path {
-            "-" => ("<stdin>".to_owned(), input_file::read_stream(io::stdin().lock())?),
+            "-" => {
+                if io::stdin().is_terminal() {
+                    let note =
+                        "reading the program from the terminal; Ctrl-D ends it, `--help` shows other ways";
+                    let _ = writeln!(io::stderr(), "{}: {note}", tool_name());
+                }
+                ("<stdin>".to_owned(), input_file::read_stream(io::stdin().lock())?)
+            }
             _ => (path.to_owned(), input_file::read_at_most(Path::new(path), MAX_TEXT)?),
         };
         let text =

@@ -9,10 +9,26 @@ pub struct Pass {
     pub name: &'static str,
     /// One line for `--list-passes`.
     pub description: &'static str,
+    /// The documentation of the pass's module, with its `//!` signs, for `--list-passes NAME`.
+    pub docs: &'static str,
     /// Options that may follow the name in braces.
     pub options: &'static [OptionSpec],
     /// Rewrites a verified program. The diagnostic says why this program cannot be rewritten.
     pub run: fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>,
+}
+
+/// Returns the `//!` lines at the start of a source file. Evaluated at compile time, so that the rest of the
+/// source is not part of the binary.
+pub(crate) const fn module_docs(source: &'static str) -> &'static str {
+    let bytes = source.as_bytes();
+    let mut at = 0;
+    while at + 2 < bytes.len() && bytes[at] == b'/' && bytes[at + 1] == b'/' && bytes[at + 2] == b'!' {
+        while at < bytes.len() && bytes[at] != b'\n' {
+            at += 1;
+        }
+        at += 1;
+    }
+    source.split_at(if at < bytes.len() { at } else { bytes.len() }).0
 }
 
 /// A named sequence of passes.

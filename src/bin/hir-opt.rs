@@ -46,10 +46,18 @@ use hir::{
 };
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
+/// The examples of `--help`.
+const EXAMPLES: &str = "  hir-opt dump.hir                                  print the canonical text of a dump
+  hir-opt dump.hir --print=short                    the same with short tensor names
+  hir-opt dump.hir --check                          prove that it has no race and no deadlock
+  hir-opt program.hir --passes @overlap             lower it and overlap its communications
+  hir-opt program.hir --passes @overlap --print-changed=diff
+  hir-opt --list-passes chunk                       describe a pass
+  hir-opt --explain E0701                           explain a diagnostic";
+
 /// Reads Host IR, checks it, runs passes on it and prints canonical text.
 ///
-/// The result goes to standard output, everything else to standard error. Exit codes: 0 success, 1 program
-/// rejected, 2 command line, 6 environment, 7 fault found by `--check`, 101 internal error.
+/// The result goes to standard output, everything else to standard error.
 #[derive(Parser)]
 #[command(name = "hir-opt", version)]
 struct Options {
@@ -57,63 +65,58 @@ struct Options {
     #[arg(default_value = "-")]
     file: String,
     /// Write the result to FILE.
-    #[arg(short, value_name = "FILE")]
+    #[arg(help_heading = "Output", short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Passes to run: `a,b{opt=val,opt2=val},@pipeline`.
-    #[arg(
-        long,
-        visible_alias = "pass-pipeline",
-        value_name = "PIPELINE",
-        default_value = "",
-        hide_default_value = true
-    )]
-    passes: String,
-    /// List all passes and pipelines.
-    #[arg(long)]
-    list_passes: bool,
+    /// A repeated option appends.
+    #[arg(help_heading = "Passes", long, visible_alias = "pass-pipeline", value_name = "PIPELINE")]
+    passes: Vec<String>,
+    /// List all passes and pipelines, or describe NAME with its options, an example and its pipelines.
+    #[arg(help_heading = "Passes", long, value_name = "NAME", num_args = 0..=1)]
+    list_passes: Option<Option<String>>,
     /// List all operators.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     list_ops: bool,
-    /// Explain a diagnostic code.
-    #[arg(long, value_name = "CODE")]
-    explain: Option<String>,
+    /// Explain a diagnostic code, or list all codes.
+    #[arg(help_heading = "Output", long, value_name = "CODE", num_args = 0..=1)]
+    explain: Option<Option<String>>,
     /// Print the passes that will run, with pipelines expanded.
-    #[arg(long)]
+    #[arg(help_heading = "Passes", long)]
     dump_pass_pipeline: bool,
     /// The check that runs after every pass.
-    #[arg(long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
+    #[arg(help_heading = "Passes", long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
         default_missing_value = "structural")]
     verify_each: VerifyEach,
     /// Find the first pass that fails or changes the outputs of the program, and show its changes.
-    #[arg(long)]
+    #[arg(help_heading = "Passes", long)]
     bisect: bool,
     /// If a pass fails, write the program before that pass to FILE, with the command line that reproduces the
     /// failure.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Passes", long, value_name = "FILE")]
     crash_reproducer: Option<PathBuf>,
     /// Run a reproducer written by `--crash-reproducer`.
-    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    #[arg(help_heading = "Passes", long, value_name = "FILE", conflicts_with = "file")]
     run_reproducer: Option<PathBuf>,
     /// Check that the printed program parses to the same program, before and after every pass.
-    #[arg(long)]
+    #[arg(help_heading = "Passes", long)]
     verify_roundtrip: bool,
     /// Treat the parts of the file between `// -----` lines as separate files.
-    #[arg(long)]
+    #[arg(help_heading = "Input", long)]
     split_input_file: bool,
     /// Print the source text with all inferred information made explicit, instead of the canonical text.
     /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
     /// result.
-    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
+    #[arg(help_heading = "Output", long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print", "split_input_file"])]
     fix: Option<FixMode>,
     /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
-    #[arg(long)]
+    #[arg(help_heading = "Input", long)]
     verify_diagnostics: bool,
     /// Print the time of parsing and of every pass.
-    #[arg(long)]
+    #[arg(help_heading = "Passes", long)]
     timing: bool,
     /// Print the statistics of every pass.
-    #[arg(long)]
+    #[arg(help_heading = "Passes", long)]
     statistics: bool,
     #[command(flatten)]
     remarks: RemarkFlags,
@@ -121,51 +124,62 @@ struct Options {
     dumps: DumpFlags,
     /// The form in which programs are printed: `short` declares each tensor on a `%tensor` line and uses
     /// short names after it; `2025` is an older dialect, and a warning reports what it cannot express.
-    #[arg(long, alias = "print-dialect", value_name = "canonical|short|2025", default_value = "canonical")]
+    #[arg(
+        help_heading = "Output",
+        long,
+        alias = "print-dialect",
+        value_name = "canonical|short|2025",
+        default_value = "canonical"
+    )]
     print: Dialect,
     /// Print the plan of every rank instead of the program.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     print_plan: bool,
     /// Prove that the result is free of races, deadlocks and reads of unwritten memory, or report where it is
     /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
     /// reports statements that the program does not need, as remarks that do not change the exit code
     /// (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
     /// consecutive runs. Default: all but `repeat`.
-    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     check: Option<Checks>,
     /// Write to FILE an order of steps that exhibits the first race found by `--check`.
     /// `hir-run --check=warn --schedule=@FILE` runs it.
-    #[arg(long, value_name = "FILE", requires = "check")]
+    #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "check")]
     witness: Option<PathBuf>,
     /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
-    #[arg(long, conflicts_with = "print_plan")]
+    #[arg(help_heading = "Output", long, conflicts_with = "print_plan")]
     print_hb: bool,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
     /// `--verify-each=check`.
-    #[arg(long, value_enum)]
+    #[arg(help_heading = "Checks", long, value_enum)]
     check_model: Option<OrderingModel>,
     /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(long, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "World", long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
     /// The maximum number of ranks.
-    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Memory limit for the plans of all ranks, in GiB.
-    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
     /// Print only the plan of this rank.
-    #[arg(long)]
+    #[arg(help_heading = "Output", long)]
     rank: Option<usize>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
     /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
     /// reported.
-    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
+    #[arg(
+        help_heading = "Diagnostics",
+        long,
+        default_value = "human",
+        value_name = "human|short|json|sarif"
+    )]
     error_format: Format,
     /// When to color diagnostics.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     color: Color,
 }
 
@@ -217,7 +231,7 @@ fn main() -> ExitCode {
 /// flags override them.
 fn options() -> Result<Options, Exit> {
     let usage = |error| tool::report_usage_error("hir-opt", &error);
-    let given = Options::try_parse().map_err(usage)?;
+    let given: Options = tool::help::parse_arguments(EXAMPLES).map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
     let screen = Reporter::new("hir-opt", given.error_format, given.color);
     let flags = reproducer::flags(&path)
@@ -225,8 +239,10 @@ fn options() -> Result<Options, Exit> {
             screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", path.display()))
         })?
         .map_err(|message| screen.fail(Exit::Usage, &message))?;
+    // Passes of the command line replace those of the reproducer; other options do so by themselves.
+    let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
     let mut words = std::env::args_os();
-    let line: Vec<_> = words.by_ref().take(1).chain(flags.into_iter().map(Into::into)).collect();
+    let line: Vec<_> = words.by_ref().take(1).chain(flags.map(Into::into)).collect();
     let matches =
         Options::command().args_override_self(true).try_get_matches_from(line.into_iter().chain(words));
     let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
@@ -238,7 +254,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
-    let calls = screen.parse_pipeline(&options.passes)?;
+    let calls = screen.parse_pipeline(&options.passes.join(","))?;
     if options.check_model.is_some() && !options.uses_ordering_model() {
         let message = "`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`";
         return Err(screen.fail(Exit::Usage, message));
@@ -341,11 +357,12 @@ fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<
 
 /// Returns the text of `--explain`, `--list-passes` or `--list-ops`, if one of them is set.
 fn listing(options: &Options) -> Result<Option<String>, String> {
-    Ok(match &options.explain {
-        Some(code) => Some(listing::explanation(code)?),
-        None if options.list_passes => Some(listing::passes()),
-        None if options.list_ops => Some(listing::operators()),
-        None => None,
+    Ok(match (&options.explain, &options.list_passes) {
+        (Some(Some(code)), _) => Some(listing::explanation(code)?),
+        (Some(None), _) => Some(listing::codes()),
+        (None, Some(Some(name))) => Some(listing::pass(name)?),
+        (None, Some(None)) => Some(listing::passes()),
+        (None, None) => options.list_ops.then(listing::operators),
     })
 }
 

@@ -28,10 +28,15 @@ use hir::{
     },
 };
 
+/// The examples of `--help`.
+const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs
+  hir-reduce dump.hir --oracle race -o small.hir
+  hir-reduce program.hir --oracle wrong-result --passes @overlap
+  hir-reduce dump.hir --oracle 'cmd:./fails.sh %s'  any command that exits with 0 for a failing program";
+
 /// Reduces a failing program while it still fails in the same way.
 ///
-/// The result has the form that `--print` selects. Exit codes: 0 success, 1 the program does not fail in this way, 2 command
-/// line, 6 environment, 101 internal error.
+/// Exits with 1 if the program does not fail in this way.
 #[derive(Parser)]
 #[command(name = "hir-reduce", version)]
 struct Options {
@@ -40,48 +45,53 @@ struct Options {
     /// The failure to preserve: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or
     /// `cmd:COMMAND`, a shell command that exits with 0 for an interesting program. `%s` in the command
     /// stands for the program file; without it, the file is the last argument.
-    #[arg(long, value_name = "ORACLE")]
+    #[arg(help_heading = "Reduction", long, value_name = "ORACLE")]
     oracle: FailureOracle,
     /// Passes to run first, as in `hir-opt --passes`.
-    #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
-    passes: Option<String>,
+    #[arg(help_heading = "Reduction", long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
+    passes: Vec<String>,
     /// For `wrong-result`: the program that computes the expected outputs. Default: the program itself before
     /// `--passes`.
-    #[arg(long, value_name = "SPEC.hir")]
+    #[arg(help_heading = "Reduction", long, value_name = "SPEC.hir")]
     reference: Option<String>,
     /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(long, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "World", long, value_parser = tool::parse_ranks)]
     ranks: Option<usize>,
     /// The maximum number of ranks.
-    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16)]
     memory_limit: u32,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
     /// Schedules to run, as in `hir-run --schedule`. Default: `program`, `adversarial` and several seeds.
     /// Without this option, races are found by the checker and nothing runs.
-    #[arg(long)]
+    #[arg(help_heading = "Reduction", long)]
     schedule: Option<ScheduleSet>,
     /// The maximum number of programs to test.
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    #[arg(help_heading = "Reduction", long, value_name = "N", default_value_t = 2000)]
     max_tests: usize,
     /// The form of the result: `short` declares each tensor on a `%tensor` line and uses short names after
     /// it; `canonical` spells tensors in full. Default: `short`, or `canonical` for the oracle `cmd:`, whose
     /// command reads canonical text.
-    #[arg(long, value_name = "canonical|short", value_parser = parse_form)]
+    #[arg(help_heading = "Output", long, value_name = "canonical|short", value_parser = parse_form)]
     print: Option<Dialect>,
     /// Write the result to FILE.
-    #[arg(short, value_name = "FILE")]
+    #[arg(help_heading = "Output", short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
     /// reported.
-    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
+    #[arg(
+        help_heading = "Diagnostics",
+        long,
+        default_value = "human",
+        value_name = "human|short|json|sarif"
+    )]
     error_format: Format,
     /// When to color diagnostics.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     color: Color,
 }
 
@@ -91,7 +101,7 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     install_panic_hook("hir-reduce");
     interrupt::handle_sigxfsz();
-    with_large_stack(|| match Options::try_parse() {
+    with_large_stack(|| match tool::help::parse_arguments::<Options>(EXAMPLES) {
         Ok(options) => {
             let screen = Reporter::new("hir-reduce", options.error_format, options.color);
             let exit = crash_reproducer::run_guarded(screen, None, || {
@@ -105,7 +115,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
-    let calls = screen.parse_pipeline(options.passes.as_deref().unwrap_or_default())?;
+    let calls = screen.parse_pipeline(&options.passes.join(","))?;
     let missing = match options.oracle {
         FailureOracle::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
         FailureOracle::WrongResult if calls.is_empty() && options.reference.is_none() => {

@@ -7,21 +7,80 @@ use grammar::{
     nearest,
     ops::{OPS, OperandDef},
 };
+use passes::OptionSpec;
 
 /// Lists all passes with their options, then all pipelines.
 pub fn passes() -> String {
     let mut out = String::from("passes:\n");
     for pass in passes::PASSES {
         let _ = writeln!(out, "  {:<20} {}", pass.name, pass.description);
-        for option in pass.options {
-            let default = option.default.map(|it| format!(" [{it}]")).unwrap_or_default();
-            let kind = option.kind.describe();
-            let _ = writeln!(out, "    {:<18} {}: {kind}{default}", option.name, option.description);
-        }
+        pass.options.iter().for_each(|option| option_line(&mut out, option));
     }
     out.push_str("pipelines:\n");
     for pipeline in passes::PIPELINES {
         let _ = writeln!(out, "  {:<20} {}: {}", pipeline.name, pipeline.description, pipeline.passes);
+    }
+    out
+}
+
+/// Describes one pass, with its documentation, options and pipelines, or one pipeline, with its passes.
+///
+/// # Errors
+/// Reports that there is no such pass or pipeline.
+pub fn pass(name: &str) -> Result<String, String> {
+    let mut out = String::new();
+    if let Some(it) =
+        passes::PIPELINES.iter().find(|it| it.name == name || it.name.strip_prefix('@') == Some(name))
+    {
+        let _ = writeln!(out, "{}: {}\n\nPasses:", it.name, it.description);
+        for call in passes::parse(it.passes).unwrap_or_default() {
+            let _ = writeln!(out, "  {call}");
+        }
+        return Ok(out);
+    }
+    let Some(it) = passes::PASSES.iter().find(|it| it.name == name) else {
+        let names = passes::PASSES.iter().map(|it| it.name).chain(passes::PIPELINES.iter().map(|it| it.name));
+        let hint = nearest(name, names).map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
+        return Err(format!("no pass or pipeline has the name `{name}`{hint}"));
+    };
+    let mut is_code = false;
+    for line in it.docs.lines().map(|it| it.trim_start_matches("//!")) {
+        let line = line.strip_prefix(' ').unwrap_or(line);
+        match line.starts_with("```") {
+            true => is_code = !is_code,
+            false => {
+                let _ = writeln!(out, "{}{line}", if is_code { "    " } else { "" });
+            }
+        }
+    }
+    if !it.options.is_empty() {
+        out.push_str("\nOptions:\n");
+        it.options.iter().for_each(|option| option_line(&mut out, option));
+    }
+    let users = passes::PIPELINES.iter().filter(|pipeline| {
+        passes::parse(pipeline.passes).is_ok_and(|calls| calls.iter().any(|call| call.pass.name == it.name))
+    });
+    let users: Vec<&str> = users.map(|it| it.name).collect();
+    if !users.is_empty() {
+        let _ = writeln!(out, "\nPipelines: {}", users.join(", "));
+    }
+    Ok(out)
+}
+
+fn option_line(out: &mut String, option: &OptionSpec) {
+    let default = option.default.map(|it| format!(" [{it}]")).unwrap_or_default();
+    let kind = option.kind.describe();
+    let _ = writeln!(out, "    {:<18} {}: {kind}{default}", option.name, option.description);
+}
+
+/// Lists all codes of diagnostics, each with the first sentence of its explanation.
+pub fn codes() -> String {
+    let mut out = String::new();
+    for code in Code::ALL {
+        let text: Vec<&str> = code.explanation().split_whitespace().collect();
+        let text = text.join(" ");
+        let first = text.split_once(". ").map_or(text.as_str(), |(first, _)| first);
+        let _ = writeln!(out, "{:<18} {}", code.text(), first.trim_end_matches('.'));
     }
     out
 }

@@ -5,6 +5,7 @@
 
 pub mod dump;
 pub mod expect;
+pub mod help;
 pub mod listing;
 pub mod remarks;
 pub mod reproducer;

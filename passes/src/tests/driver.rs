@@ -22,6 +22,7 @@ const TEXT: &str = "\
 static LIAR: Pass = Pass {
     name: "liar",
     description: "",
+    docs: "",
     options: &[],
     run: |program, _, _| {
         clear(program);
@@ -32,17 +33,19 @@ static LIAR: Pass = Pass {
 static BREAKER: Pass = Pass {
     name: "breaker",
     description: "",
+    docs: "",
     options: &[],
     run: |program, _, _| {
         program.inputs.clear();
         Ok(Change::Changed)
     },
 };
-static REFUSER: Pass = Pass { name: "refuser", description: "", options: &[], run: refuse };
+static REFUSER: Pass = Pass { name: "refuser", description: "", docs: "", options: &[], run: refuse };
 /// Removes all blocks, so that printing the program panics.
 static DANGLER: Pass = Pass {
     name: "dangler",
     description: "",
+    docs: "",
     options: &[],
     run: |program, _, _| {
         program.blocks = Default::default();
@@ -53,6 +56,7 @@ static DANGLER: Pass = Pass {
 static THROWER: Pass = Pass {
     name: "thrower",
     description: "",
+    docs: "",
     options: &[],
     run: |program, _, _| {
         program.blocks = Default::default();
@@ -60,10 +64,11 @@ static THROWER: Pass = Pass {
     },
 };
 static KEEP: Pass =
-    Pass { name: "keep", description: "", options: &[], run: |_, _, _| Ok(Change::Unchanged) };
+    Pass { name: "keep", description: "", docs: "", options: &[], run: |_, _, _| Ok(Change::Unchanged) };
 static CLEAR: Pass = Pass {
     name: "clear",
     description: "",
+    docs: "",
     options: &[],
     run: |program, _, _| {
         clear(program);

@@ -19,6 +19,7 @@ static LIST: &[Pass] = &[
     Pass {
         name: "tile",
         description: "",
+        docs: "",
         options: &[
             option("size", OptionKind::Count, Some("4")),
             option("exact", OptionKind::Flag, None),
@@ -27,7 +28,7 @@ static LIST: &[Pass] = &[
         ],
         run: nothing,
     },
-    Pass { name: "fuse", description: "", options: &[], run: nothing },
+    Pass { name: "fuse", description: "", docs: "", options: &[], run: nothing },
 ];
 static NAMED: &[Pipeline] = &[Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" }];
 

@@ -51,7 +51,7 @@ use crate::{
     analysis::{
         alias_analysis::can_forward_operand, memory_effects::upward_exposed_names, stmt_path::StmtPaths,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
 };
 use allocate::insert_allocations;
 use deallocate::insert_deallocations;
@@ -60,6 +60,7 @@ use deallocate::insert_deallocations;
 pub(crate) const PASS: Pass = Pass {
     name: "allocate-and-deallocate",
     description: "allocate results before their first write and deallocate tensors after their last use",
+    docs: module_docs(include_str!("allocate_and_deallocate.rs")),
     options: &[
         OptionSpec {
             name: "allocate",

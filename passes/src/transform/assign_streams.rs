@@ -88,7 +88,7 @@ use crate::{
         loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
         memory_effects::MemoryEffects,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::{self, IrBuilder},
 };
 
@@ -100,6 +100,7 @@ const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
 pub(crate) const PASS: Pass = Pass {
     name: "assign-streams",
     description: "run the iterations of loops on different streams, with a fork before and a join after",
+    docs: module_docs(include_str!("assign_streams.rs")),
     options: &[
         OptionSpec {
             name: "count",

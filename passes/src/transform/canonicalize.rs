@@ -48,7 +48,7 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::bindings,
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::{
         blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
         fold::{ConstantFolder, negate, truth},
@@ -60,6 +60,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "canonicalize",
     description: "fold scalar expressions and remove unreachable and redundant statements",
+    docs: module_docs(include_str!("canonicalize.rs")),
     options: &[],
     run,
 };

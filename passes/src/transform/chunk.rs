@@ -38,7 +38,7 @@ use crate::{
         dim_equivalence::{DimEquivalence, EquivalentDims},
         sharding::{Dim, DimPiece, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
 };
 
@@ -46,6 +46,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "chunk",
     description: "split an axis into chunks for streams, in all tensors that share it",
+    docs: module_docs(include_str!("chunk.rs")),
     options: &[
         OptionSpec {
             name: "axis",

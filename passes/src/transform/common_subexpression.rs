@@ -52,7 +52,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{alias_analysis::can_forward_operand, bindings::symbols_through, dim_equivalence::computes},
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 use apply::apply;
 use available::{AvailableExprs, ExprKey};
@@ -68,6 +68,7 @@ const MAX_CANDIDATES: usize = 8;
 pub(crate) const PASS: Pass = Pass {
     name: "common-subexpression",
     description: "compute equal values, views and scalar definitions only once",
+    docs: module_docs(include_str!("common_subexpression.rs")),
     options: &[],
     run,
 };

@@ -46,7 +46,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::Sharding,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
         blocks::expand,
         builder::{self, IrBuilder},
@@ -59,6 +59,7 @@ use device_reduction::{contracted_device_pieces, reduces_over_devices};
 pub(crate) const PASS: Pass = Pass {
     name: "decompose-resharding",
     description: "split operators that reshard into local operators and single resharding steps",
+    docs: module_docs(include_str!("decompose_resharding.rs")),
     options: &[OptionSpec {
         name: "reshard",
         description: "what to reshard if the shardings of operands and result differ",

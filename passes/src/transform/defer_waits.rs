@@ -41,13 +41,18 @@ use rustc_hash::FxHashSet;
 
 use crate::{
     analysis::{bindings::symbols_through, blocks::nested_blocks, memory_effects::MemoryEffects},
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     transform::sink_waits::{awaited_work, lowest_position, sink_block_waits},
 };
 
 /// The pass.
-pub(crate) const PASS: Pass =
-    Pass { name: "defer-waits", description: "wait for sends at the end of the block", options: &[], run };
+pub(crate) const PASS: Pass = Pass {
+    name: "defer-waits",
+    description: "wait for sends at the end of the block",
+    docs: module_docs(include_str!("defer_waits.rs")),
+    options: &[],
+    run,
+};
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };

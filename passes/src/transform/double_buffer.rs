@@ -47,7 +47,7 @@ use crate::{
         blocks::{any_stmt, nested_blocks},
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::{self, IrBuilder},
     transform::sink_waits::awaited_work,
 };
@@ -56,6 +56,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "double-buffer",
     description: "give each buffer of a loop several copies that the iterations use in turn",
+    docs: module_docs(include_str!("double_buffer.rs")),
     options: &[OptionSpec {
         name: "count",
         description: "number of copies of each buffer",

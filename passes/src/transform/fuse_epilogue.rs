@@ -32,7 +32,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::name_uses::NameUses,
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::blocks::{StmtEdit, rewrite},
 };
 
@@ -40,6 +40,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "fuse-epilogue",
     description: "fuse the addition of a bias into the preceding linear",
+    docs: module_docs(include_str!("fuse_epilogue.rs")),
     options: &[],
     run,
 };

@@ -38,13 +38,14 @@ use crate::{
         blocks::{any_stmt, nested_blocks},
         memory_effects::{MemoryEffects, ReadWriteSet, StmtEffects},
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "hoist-communication",
     description: "post communications as early as possible",
+    docs: module_docs(include_str!("hoist_communication.rs")),
     options: &[],
     run,
 };

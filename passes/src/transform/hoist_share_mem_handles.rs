@@ -50,7 +50,7 @@ use crate::{
         bindings,
         memory_effects::{symbols_of, upward_exposed_names},
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::{
         blocks::{StmtEdit, remove_empty_blocks, rewrite},
         builder::IrBuilder,
@@ -62,6 +62,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "hoist-share-mem-handles",
     description: "exchange the memory handles of a loop's buffers before the loop",
+    docs: module_docs(include_str!("hoist_share_mem_handles.rs")),
     options: &[],
     run,
 };

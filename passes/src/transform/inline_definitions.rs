@@ -26,7 +26,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::{blocks::first_verifier_error, builder, scalars, substitute::Substitution},
 };
 
@@ -34,6 +34,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "inline-definitions",
     description: "substitute scalar definitions where they are used",
+    docs: module_docs(include_str!("inline_definitions.rs")),
     options: &[],
     run,
 };

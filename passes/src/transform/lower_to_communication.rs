@@ -49,7 +49,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Dim, Sharding},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{blocks::expand, builder::IrBuilder, mesh::teams_along},
     transform::decompose_resharding::{collective_red_op, is_copy, reduces_in_one_step},
 };
@@ -59,6 +59,7 @@ use post::CommDesc;
 pub(crate) const PASS: Pass = Pass {
     name: "lower-to-communication",
     description: "replace single resharding steps by communications and waits",
+    docs: module_docs(include_str!("lower_to_communication.rs")),
     options: &[OptionSpec {
         name: "backend",
         description: "backend of the communications; cuda leaves unsupported ones to NCCL",

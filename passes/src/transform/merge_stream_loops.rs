@@ -75,7 +75,7 @@ use crate::{
         dependences::{BodySummary, DisjointStorage, are_independent},
         name_uses::NameUses,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{builder, substitute::Substitution},
 };
 
@@ -83,6 +83,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "merge-stream-loops",
     description: "merge consecutive loops if each iteration of the second depends only on the same iteration of the first",
+    docs: module_docs(include_str!("merge_stream_loops.rs")),
     options: &[OptionSpec {
         name: "forks",
         description: "also merge a loop that only forks streams with the loop that uses them",

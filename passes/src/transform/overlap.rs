@@ -36,7 +36,7 @@ use crate::{
         dim_equivalence::{DimEquivalence, EquivalentDims},
         sharding::Sharding,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
         chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
         stream_parallel::{self, BACKEND, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
@@ -48,6 +48,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "overlap",
     description: "split communications into chunks that overlap with matmuls; leave the others unchanged",
+    docs: module_docs(include_str!("overlap.rs")),
     options: &[
         OptionSpec {
             name: "allgather",

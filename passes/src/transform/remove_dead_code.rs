@@ -37,7 +37,7 @@ use crate::{
         alias_analysis::can_forward_operand,
         bindings::{self, BindingAnalysis},
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::blocks::{StmtEdit, remove_empty_blocks, rewrite},
 };
 
@@ -45,6 +45,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "remove-dead-code",
     description: "remove computations, views and allocations whose results are not read",
+    docs: module_docs(include_str!("remove_dead_code.rs")),
     options: &[],
     run,
 };

@@ -42,7 +42,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::blocks::{StmtEdit, rewrite},
 };
 
@@ -50,6 +50,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "remove-redundant-sync",
     description: "remove waits, stream synchronizations and stream switches that add no ordering",
+    docs: module_docs(include_str!("remove_redundant_sync.rs")),
     options: &[],
     run,
 };

@@ -35,13 +35,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::numbering::{MentionOrder, NumberedWork},
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "renumber",
     description: "number tensors, axes, communications and scalars in order of first appearance",
+    docs: module_docs(include_str!("renumber.rs")),
     options: &[],
     run,
 };

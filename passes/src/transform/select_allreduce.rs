@@ -32,7 +32,7 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::fold::ConstantFolder,
 };
 
@@ -40,6 +40,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "select-allreduce",
     description: "choose the algorithm of every Allreduce by its size and team",
+    docs: module_docs(include_str!("select_allreduce.rs")),
     options: &[OptionSpec {
         name: "table",
         description: "selection rules, such as `2:8M=one-shot;*=nccl`",

@@ -32,13 +32,14 @@ use crate::{
         blocks::nested_blocks,
         memory_effects::{MemoryEffects, StmtEffects},
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "sink-waits",
     description: "wait for communications as late as possible",
+    docs: module_docs(include_str!("sink_waits.rs")),
     options: &[],
     run,
 };

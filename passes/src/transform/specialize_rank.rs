@@ -29,7 +29,7 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
         blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
         scalars,
@@ -42,6 +42,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "specialize-rank",
     description: "specialize the program for one rank",
+    docs: module_docs(include_str!("specialize_rank.rs")),
     options: &[OptionSpec {
         name: "rank",
         description: "the rank to specialize for",

@@ -40,7 +40,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{bindings, dim_equivalence::computes, name_uses::write_counts, sharding::same_extent},
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
 };
@@ -50,6 +50,7 @@ use slicing::{SliceKind, Slicing};
 pub(crate) const PASS: Pass = Pass {
     name: "stream-parallel",
     description: "make loops over stream axes, whose iterations compute and communicate slices",
+    docs: module_docs(include_str!("stream_parallel.rs")),
     options: &[
         OptionSpec {
             name: "allgather",

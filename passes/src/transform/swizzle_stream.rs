@@ -30,7 +30,7 @@ use crate::{
         reshard::{self, ReshardStep},
         sharding::{Sharding, same_extent},
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::{chunk::replace_dim, decompose_resharding::is_copy},
 };
@@ -39,6 +39,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "swizzle-stream",
     description: "rotate stream axes of gathered tensors, so that each rank begins with its own chunk",
+    docs: module_docs(include_str!("swizzle_stream.rs")),
     options: &[],
     run,
 };

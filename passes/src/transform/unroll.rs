@@ -49,7 +49,7 @@ use crate::{
         bindings::symbols_through,
         loop_body::{FirstUse, first_use, is_bound_after_iteration, iteration_local_works, work_numbers},
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks},
+    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::{
         blocks::{StmtEdit, first_verifier_error, rewrite},
         builder::{self, IrBuilder},
@@ -63,6 +63,7 @@ use crate::{
 pub(crate) const PASS: Pass = Pass {
     name: "unroll",
     description: "unroll loops with constant bounds",
+    docs: module_docs(include_str!("unroll.rs")),
     options: &[
         OptionSpec {
             name: "loop",

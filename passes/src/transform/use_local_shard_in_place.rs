@@ -42,13 +42,14 @@ use crate::{
         blocks::{nested_blocks, walk},
         memory_effects::MemoryEffects,
     },
-    pass::{Arguments, Change, Pass, Remarks},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "use-local-shard-in-place",
     description: "read a rank's own shard in place instead of copying it",
+    docs: module_docs(include_str!("use_local_shard_in_place.rs")),
     options: &[],
     run,
 };

@@ -8,7 +8,6 @@ mod task;
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
 
-use clap::Parser;
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
@@ -35,7 +34,7 @@ use hir::{
 use passes::{PassCall, PassEvent, Settings, Verify};
 
 use batch::{BatchProgress, JobProgram};
-use options::{Device, Options};
+use options::{Device, EXAMPLES, Options};
 use task::{RunMonitor, Task};
 
 #[global_allocator]
@@ -50,7 +49,7 @@ fn main() -> ExitCode {
 }
 
 fn run_tool() -> ExitCode {
-    let options = match Options::try_parse() {
+    let options = match tool::help::parse_arguments::<Options>(EXAMPLES) {
         Ok(options) => options,
         Err(error) => return report_usage_error("hir-run", &error).into(),
     };
@@ -167,7 +166,7 @@ fn run(
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| RunVerdict { exit, line: None, summary: "rejected".to_owned() };
-    let calls = match options.passes.as_deref().map(|text| screen.parse_pipeline(text)) {
+    let calls = match options.passes().map(|text| screen.parse_pipeline(&text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),

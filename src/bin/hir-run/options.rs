@@ -22,123 +22,140 @@ use hir::{
     tool::{self, Color, remarks::RemarkFlags},
 };
 
+/// The examples of `--help`.
+pub const EXAMPLES: &str = "  hir-run program.hir                               run on simulated ranks, checked before
+  hir-run lowered.hir --reference program.hir       compare with another program
+  hir-run program.hir --passes @overlap --expect=unsharded
+  hir-run dump.hir --set i0=8192 --check=off --schedule=seed:0..50
+  mpirun -np 8 hir-run lowered.hir --expect=sim     run on 8 GPUs, compare with the simulator
+  hir-run lowered.hir --ranks 8 -w 5 -n 20 -G       time it on 8 GPUs as one CUDA graph";
+
 /// Runs a Host IR program on GPUs or on simulated ranks and verifies its results.
 ///
-/// Lines that begin with `#` are notes. The last line is the verdict.
+/// Lines that begin with `#` are notes. The last line is the verdict: `[SUCCESS]`, `[FAILED]` or `[STOPPED]`.
 #[derive(Clone, Parser)]
 #[command(name = "hir-run", version)]
 pub struct Options {
-    /// The program file; `-` for standard input.
-    #[arg(required_unless_present_any = ["program", "batch"])]
+    /// The program file; `-`, the default, for standard input.
     pub file: Option<String>,
     /// One program per rank, for frameworks that print a program for each rank: `0=a.hir,1=b.hir`.
-    #[arg(long, conflicts_with = "file", value_name = "RANK=FILE,...")]
+    #[arg(help_heading = "Program", long, conflicts_with = "file", value_name = "RANK=FILE,...")]
     pub program: Option<ProgramFiles>,
     /// Run several programs in one job, which initializes its GPUs and communicators only once. Each line of
     /// FILE is a command line of hir-run without the tool's name. Options next to this one apply to all of
     /// them.
-    #[arg(long, conflicts_with_all = ["file", "program"], value_name = "FILE")]
+    #[arg(help_heading = "Program", long, conflicts_with_all = ["file", "program"], value_name = "FILE")]
     pub batch: Option<std::path::PathBuf>,
     /// Index of the container in a file with several, from 0.
-    #[arg(long, value_name = "N")]
+    #[arg(help_heading = "Program", long, value_name = "N")]
     pub container: Option<usize>,
-    /// Passes to run first, as in `hir-opt --passes`; not applied to the reference.
-    #[arg(long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
-    pub passes: Option<String>,
+    /// Passes to run first, as in `hir-opt --passes`; not applied to the reference. A repeated option appends.
+    #[arg(help_heading = "Program", long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
+    pub passes: Vec<String>,
     #[command(flatten)]
     pub remarks: RemarkFlags,
     /// The executor of the plans. Default: auto.
-    #[arg(long, value_enum)]
+    #[arg(help_heading = "Execution", long, value_enum)]
     pub device: Option<Device>,
     /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(long, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "Execution", long, value_parser = tool::parse_ranks)]
     pub ranks: Option<usize>,
     /// Check before the run that the program has no race and that every output is written.
-    #[arg(long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
+    #[arg(help_heading = "Checks", long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: CheckMode,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document; `hir`, also what
     /// hir-run's own executors guarantee.
-    #[arg(long, value_enum, default_value = "nccl")]
+    #[arg(help_heading = "Checks", long, value_enum, default_value = "nccl")]
     pub check_model: OrderingModel,
     /// The order of unsynchronized steps on the simulator: `program`, `adversarial`, `seed:N`, `seed:A..B`
     /// for several runs, `explore:N` for at most N orders of conflicting accesses, `@FILE` for the order
     /// written by `--witness`.
-    #[arg(long, default_value = "program")]
+    #[arg(help_heading = "Execution", long, default_value = "program")]
     pub schedule: ScheduleSet,
     /// Write to FILE the order for which `--schedule=explore:N` gives a different result. `--schedule=@FILE`
     /// runs it again.
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Execution", long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
     /// Values of inputs that `--input` does not provide.
-    #[arg(long, default_value = "exact", value_name = "exact|random|rank|zeros")]
+    #[arg(
+        help_heading = "Inputs and results",
+        long,
+        default_value = "exact",
+        value_name = "exact|random|rank|zeros"
+    )]
     pub inputs: InputKind,
     /// Seed of the generated values.
-    #[arg(long, default_value_t = 0)]
+    #[arg(help_heading = "Inputs and results", long, default_value_t = 0)]
     pub seed: u64,
     /// Provide an input: `T0=@x.npy`, `T0=@w.safetensors#key`, `T0=2x2xf32=1 2 3 4`, `T0@local=@x.%r.npy`. A
     /// value has the logical or the printed shape of the tensor, or of the rank's part.
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Inputs and results", long, value_name = "NAME=VALUE")]
     pub input: Vec<InputFlag>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Program", long, value_name = "NAME=VALUE")]
     pub set: Vec<Binding>,
     /// Write a tensor: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
-    #[arg(long, value_name = "NAME=FILE")]
+    #[arg(help_heading = "Inputs and results", long, value_name = "NAME=FILE")]
     pub output: Vec<OutputFlag>,
     /// The expected value of an output: `T3=@ref.npy`, or `T3@local=@y.%r.npy` for each rank's part
     /// separately (rank 0 reads all files). `sim`: the outputs of the simulator. `unsharded`: the outputs of
     /// the program before `--passes`, computed on one rank with whole tensors and all shardings erased.
-    #[arg(long, value_name = "NAME=FILE|sim|unsharded")]
+    #[arg(help_heading = "Inputs and results", long, value_name = "NAME=FILE|sim|unsharded")]
     pub expect: Vec<Expect>,
     /// A program that computes the expected outputs, by position, from the same inputs.
-    #[arg(long, value_name = "SPEC.hir")]
+    #[arg(help_heading = "Inputs and results", long, value_name = "SPEC.hir")]
     pub reference: Option<String>,
     /// Relative tolerance. By default, exact results must be equal; inexact results of two simulated programs
     /// must agree within 1e-9, computed in f64; given values and results of GPUs must agree within 8 times
     /// the rounding error of the program plus the defaults of `torch.testing.assert_close` (rtol, atol: f16
     /// 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5; f64 1e-7, 1e-7).
-    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
+    #[arg(help_heading = "Inputs and results", long, value_parser = tolerance, allow_negative_numbers = true)]
     pub rtol: Option<f64>,
     /// Absolute tolerance; see `--rtol`. If only one of the two is given, the other is 0.
-    #[arg(long, value_parser = tolerance, allow_negative_numbers = true)]
+    #[arg(help_heading = "Inputs and results", long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
     /// The maximum number of ranks.
-    #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     pub max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16)]
     pub memory_limit: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
-    #[arg(long)]
+    #[arg(help_heading = "GPUs", long)]
     pub memory: bool,
     /// Number of timed runs on GPUs.
-    #[arg(short = 'n', long, default_value_t = 0, value_name = "N")]
+    #[arg(help_heading = "GPUs", short = 'n', long, default_value_t = 0, value_name = "N")]
     pub iters: usize,
     /// Number of runs before the timed ones.
-    #[arg(short = 'w', long, default_value_t = 5, value_name = "N")]
+    #[arg(help_heading = "GPUs", short = 'w', long, default_value_t = 5, value_name = "N")]
     pub warmup: usize,
     /// Time the plan as a single captured CUDA graph.
-    #[arg(short = 'G', long)]
+    #[arg(help_heading = "GPUs", short = 'G', long)]
     pub cudagraph: bool,
     /// Run the plan N more times on GPUs with random delays on its streams. All outputs must be bitwise
     /// equal.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
     /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.
-    #[arg(long)]
+    #[arg(help_heading = "GPUs", long)]
     pub profile_host: bool,
     /// Write the times to FILE as JSON.
-    #[arg(short = 'J', long, value_name = "FILE")]
+    #[arg(help_heading = "GPUs", short = 'J', long, value_name = "FILE")]
     pub json: Option<std::path::PathBuf>,
     /// Seconds that ranks wait for each other and for a run on GPUs before they abort the job.
-    #[arg(short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(help_heading = "Execution", short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
     /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
     /// reported.
-    #[arg(long, default_value = "human", value_name = "human|short|json|sarif")]
+    #[arg(
+        help_heading = "Diagnostics",
+        long,
+        default_value = "human",
+        value_name = "human|short|json|sarif"
+    )]
     pub error_format: Format,
     /// When to color diagnostics.
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     pub color: Color,
 }
 
@@ -226,7 +243,14 @@ impl Options {
 
     /// Returns the program files.
     pub fn texts(&self) -> ProgramFiles {
-        self.program.clone().unwrap_or_else(|| ProgramFiles::One(self.file.clone().unwrap_or_default()))
+        self.program
+            .clone()
+            .unwrap_or_else(|| ProgramFiles::One(self.file.clone().unwrap_or_else(|| "-".to_owned())))
+    }
+
+    /// Returns the pass pipeline, if one is given.
+    pub fn passes(&self) -> Option<String> {
+        (!self.passes.is_empty()).then(|| self.passes.join(","))
     }
 
     /// Returns how long ranks wait for each other.
@@ -246,7 +270,7 @@ impl Options {
         add("check", check.map(|it| it.get_name().to_owned()));
         let model = Some(self.check_model).filter(|it| *it != OrderingModel::default());
         add("check-model", model.map(|it| it.to_string()));
-        add("passes", self.passes.clone());
+        add("passes", self.passes());
         add("remarks", self.remarks.level_name());
         add("container", self.container.map(|it| it.to_string()));
         add("schedule", Some(self.schedule.to_string()));

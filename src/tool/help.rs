@@ -1,0 +1,76 @@
+//! Completes the help of the tools: examples and exit codes, shell completions and manual pages.
+
+use std::{ffi::OsString, io::Write};
+
+use clap::{Arg, ArgAction, Command, Parser, value_parser};
+use clap_complete::Shell;
+
+use crate::exit::Exit;
+
+/// The exit codes of all tools.
+const EXIT_CODES: &str = "  0    success
+  1    the program is rejected, or does not do what the tool looks for
+  2    wrong command line
+  3    wrong result
+  4    hang or deadlock
+  5    CUDA or NCCL error
+  6    environment: a file, a library, a GPU or another rank is missing
+  7    the check found a race, a deadlock or unwritten memory
+  101  internal error
+  129, 130, 143  stopped by SIGHUP, SIGINT, SIGTERM";
+
+/// Parses the command line of a tool. `--completions SHELL` and `--man` print a completion script or the manual
+/// page, and the process exits.
+///
+/// # Errors
+/// Returns the error that clap reports.
+pub fn parse_arguments<O: Parser>(examples: &str) -> Result<O, clap::Error> {
+    let command = with_sections(O::command(), examples);
+    let words: Vec<OsString> = std::env::args_os().collect();
+    print_generated(command.clone(), &words)?;
+    O::from_arg_matches(&command.try_get_matches_from(words)?)
+}
+
+/// Adds the examples, the exit codes and the flags for completions and manual pages.
+fn with_sections(command: Command, examples: &str) -> Command {
+    let completions = Arg::new("completions")
+        .long("completions")
+        .value_name("SHELL")
+        .value_parser(value_parser!(Shell))
+        .exclusive(true)
+        .help_heading("Information")
+        .help("Print a completion script for this shell");
+    let man = Arg::new("man")
+        .long("man")
+        .action(ArgAction::SetTrue)
+        .exclusive(true)
+        .help_heading("Information")
+        .help("Print the manual page, in roff");
+    command
+        .arg(completions)
+        .arg(man)
+        .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{EXIT_CODES}"))
+}
+
+/// Prints what `--completions` or `--man`, given as the first argument, asks for, and exits.
+fn print_generated(command: Command, words: &[OsString]) -> Result<(), clap::Error> {
+    let Some("--completions" | "--man") =
+        words.get(1).and_then(|it| it.to_str()).map(|it| it.split('=').next().unwrap_or(it))
+    else {
+        return Ok(());
+    };
+    // Required arguments of the tool are not required here.
+    let relaxed = command.clone().mut_args(|it| it.required(false));
+    let matches = relaxed.try_get_matches_from(words)?;
+    let mut command = command;
+    let name = command.get_name().to_owned();
+    let mut out = Vec::new();
+    match matches.get_one::<Shell>("completions") {
+        Some(shell) => clap_complete::generate(*shell, &mut command, name, &mut out),
+        None => clap_mangen::Man::new(command).render(&mut out)?,
+    }
+    let mut stdout = std::io::stdout();
+    stdout.write_all(&out)?;
+    stdout.flush()?;
+    Exit::Success.exit_process()
+}
