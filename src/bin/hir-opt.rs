@@ -38,6 +38,7 @@ use hir::{
         self, Color, Reporter,
         dump::{DumpFlags, Dumper, diff},
         expect, listing,
+        progress::Progress,
         remarks::RemarkFlags,
         reproducer::{self, crash_reproducer},
         stack::with_large_stack,
@@ -47,7 +48,8 @@ use hir::{
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
 /// The examples of `--help`.
-const EXAMPLES: &str = "  hir-opt dump.hir                                  print the canonical text of a dump
+const EXAMPLES: &str =
+    "  hir-opt dump.hir                                  print the canonical text of a dump
   hir-opt dump.hir --print=short                    the same with short tensor names
   hir-opt dump.hir --check                          prove that it has no race and no deadlock
   hir-opt program.hir --passes @overlap             lower it and overlap its communications
@@ -178,6 +180,9 @@ struct Options {
         value_name = "human|short|json|sarif"
     )]
     error_format: Format,
+    /// Show no progress.
+    #[arg(help_heading = "Diagnostics", short, long)]
+    quiet: bool,
     /// When to color diagnostics.
     #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     color: Color,
@@ -614,12 +619,14 @@ impl Tool<'_> {
         let settings = Settings { verify, roundtrip: self.options.verify_roundtrip };
         let mut before = None;
         let (mut begun, all) = (0, self.calls.len());
+        let progress = Progress::new(Some(all), "passes verified", self.options.quiet);
         if matches!(verify, Verify::Semantic(_)) {
             self.activity.set("while running the program before the passes");
         }
         let observe = &mut |event: PassEvent<'_>| {
             if let PassEvent::Before { call, .. } = event {
                 begun += 1;
+                progress.set(begun - 1);
                 self.activity.set(format!("in pass {begun} of {all}, `{}`,", call.pass.name));
             }
             if let (PassEvent::Before { call, program }, Some(_)) = (event, &self.options.crash_reproducer) {
@@ -629,7 +636,7 @@ impl Tool<'_> {
                 self.remarks.extend_from_slice(remarks);
             }
             self.statistics.handle_event(event);
-            self.dumper.handle_event(event);
+            progress.suspend(|| self.dumper.handle_event(event));
         };
         let result = passes::run(program, &self.calls, settings, observe);
         if let (Err(failure), Some((call, text))) = (&result, before) {

@@ -23,8 +23,8 @@ use hir::{
     sim::ScheduleSet,
     source::{Binding, Source, apply_bindings},
     tool::{
-        self, Color, Reporter, install_panic_hook, report_usage_error, reproducer::crash_reproducer,
-        stack::with_large_stack,
+        self, Color, Reporter, install_panic_hook, progress::Progress, report_usage_error,
+        reproducer::crash_reproducer, stack::with_large_stack,
     },
 };
 
@@ -90,6 +90,9 @@ struct Options {
         value_name = "human|short|json|sarif"
     )]
     error_format: Format,
+    /// Print only the result and diagnostics: no notes and no progress.
+    #[arg(help_heading = "Diagnostics", short, long)]
+    quiet: bool,
     /// When to color diagnostics.
     #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     color: Color,
@@ -251,15 +254,24 @@ fn shrink(
             return screen.fail(exit, &format!("`{}`: {instead}", options.file));
         }
     };
+    let progress = Progress::new(Some(options.max_tests), "tests at most", options.quiet);
     let say = |line: String| match options.error_format {
+        _ if options.quiet => (),
         // Standard error is one SARIF log.
         Format::Sarif => screen.message(&line),
-        Format::Human | Format::Short | Format::Json => drop(writeln!(std::io::stderr(), "# {line}")),
+        Format::Human | Format::Short | Format::Json => {
+            progress.suspend(|| drop(writeln!(std::io::stderr(), "# {line}")));
+        }
     };
     symptoms.iter().for_each(|it| say(it.clone()));
     say(format!("{} statements", start.statements()));
     lock(best).found = Some((result_text(options, &start), start.statements()));
-    let goal = RecordingGoal { options, same: SameFailure { test: examiner, signatures: symptoms }, best };
+    let goal = RecordingGoal {
+        options,
+        progress: &progress,
+        same: SameFailure { test: examiner, signatures: symptoms },
+        best,
+    };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
         let s = if tests == 1 { "" } else { "s" };
         say(format!("{} statements after {tests} test{s}", candidate.statements()));
@@ -321,6 +333,7 @@ fn lock(best: &Mutex<Best>) -> MutexGuard<'_, Best> {
 /// A goal that records the smallest program that still fails.
 struct RecordingGoal<'a> {
     options: &'a Options,
+    progress: &'a Progress,
     same: SameFailure<'a>,
     best: &'a Mutex<Best>,
 }
@@ -334,6 +347,7 @@ impl InterestingnessTest for RecordingGoal<'_> {
         let fails = self.same.is_interesting(candidate);
         let mut best = lock(self.best);
         best.tests += 1;
+        self.progress.set(best.tests);
         if fails {
             best.found = Some((result_text(self.options, candidate), candidate.statements()));
         }

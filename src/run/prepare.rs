@@ -33,9 +33,21 @@ pub struct Prepared {
     pub warnings: Vec<Vec<Diagnostic>>,
     /// Span of the header of the first program.
     header: Span,
+    /// The smallest world that contains all meshes and teams.
+    smallest_world: usize,
 }
 
 impl Prepared {
+    /// Returns a note if a launcher started more processes than the meshes and teams of the program name.
+    pub fn unused_ranks(&self, processes: Option<usize>) -> Option<String> {
+        let (processes, named) = (processes?, self.smallest_world);
+        (named > 1 && processes > named).then(|| {
+            format!(
+                "the meshes and teams of the program name {named} ranks, but there are {processes} processes: start {named}"
+            )
+        })
+    }
+
     /// Checks that the simulator may allocate the memory of all ranks of these plans.
     ///
     /// # Errors
@@ -187,7 +199,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
     };
     if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
         let message = format!(
-            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}",
+            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}: start {smallest}",
             sources[0].name,
             smallest - 1
         );
@@ -210,7 +222,13 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
                 diagnostics.extend(faults);
                 Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))
             }
-            None => Ok(Prepared { sources, plans, warnings, header: programs[0].spans.header }),
+            None => Ok(Prepared {
+                sources,
+                plans,
+                warnings,
+                header: programs[0].spans.header,
+                smallest_world: smallest,
+            }),
         },
         Err(faults) => {
             let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));

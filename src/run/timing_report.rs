@@ -93,7 +93,12 @@ pub fn phase_summary(phases: &[(String, Duration)]) -> String {
 
 /// Returns the measurements as JSON.
 pub fn json(ran: &GpuRunResult, plans: &[Plan], names: &[&str]) -> serde_json::Value {
-    let mut value = serde_json::json!({ "program": names, "ranks": plans.len() });
+    let mut value = serde_json::json!({
+        "program": names,
+        "ranks": plans.len(),
+        "exit_code": ran.verdict.exit as u8,
+        "verdict": ran.verdict.line,
+    });
     let mut add = |more: serde_json::Value| {
         if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {
             value.extend(more);

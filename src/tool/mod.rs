@@ -7,6 +7,7 @@ pub mod dump;
 pub mod expect;
 pub mod help;
 pub mod listing;
+pub mod progress;
 pub mod remarks;
 pub mod reproducer;
 pub mod sarif_log;

@@ -173,7 +173,7 @@ fn run(
     };
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
-        if !quiet {
+        if !quiet && !(options.quiet && line.starts_with('#')) {
             print_line(&line);
         }
     };
@@ -214,6 +214,9 @@ fn run(
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
         return Ok(verdict);
     }
+    if let Some(note) = prepared.unused_ranks(member.map(|it| it.channel.world)) {
+        say(format!("# {note}"));
+    }
     let task = Task {
         options,
         setup: &setup,
@@ -226,10 +229,13 @@ fn run(
         screen,
     };
     let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
-    // Without GPUs the simulator is expected, so the reason is printed only for an explicit `--device=auto`.
+    // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
+    let is_expected = options.device == Some(Device::Auto)
+        || options.device.is_none()
+            && (member.is_some() || cuda::device_names().is_ok_and(|it| !it.is_empty()));
     let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
     let why = match gpus::choose_gpu(options, plans, peers, gpu)? {
-        Err(why) => (options.device == Some(Device::Auto)).then_some(why),
+        Err(why) => is_expected.then_some(why),
         Ok(gpu) => {
             let alone;
             let member = match member {

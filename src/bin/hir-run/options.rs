@@ -23,7 +23,8 @@ use hir::{
 };
 
 /// The examples of `--help`.
-pub const EXAMPLES: &str = "  hir-run program.hir                               run on simulated ranks, checked before
+pub const EXAMPLES: &str =
+    "  hir-run program.hir                               run on simulated ranks, checked before
   hir-run lowered.hir --reference program.hir       compare with another program
   hir-run program.hir --passes @overlap --expect=unsharded
   hir-run dump.hir --set i0=8192 --check=off --schedule=seed:0..50
@@ -154,6 +155,9 @@ pub struct Options {
         value_name = "human|short|json|sarif"
     )]
     pub error_format: Format,
+    /// Print only outputs, diagnostics and the verdict: no notes and no progress.
+    #[arg(help_heading = "Diagnostics", short, long)]
+    pub quiet: bool,
     /// When to color diagnostics.
     #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
     pub color: Color,

@@ -26,7 +26,7 @@ use hir::{
         verdict::{self, Expectation, ExpectationSource, OutputRef},
     },
     sim::{self, ProgressQuery, Schedule},
-    tool::{Reporter, sarif_log},
+    tool::{Reporter, progress::Progress, sarif_log},
 };
 
 use crate::options::{Expect, Options};
@@ -169,6 +169,9 @@ impl Task<'_> {
         let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
+        let is_silent = options.quiet || self.owner.is_some_and(|it| it > 0);
+        let progress = Progress::new(runs.remaining(), "schedules", is_silent);
+        let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
             let difference = if done == 0 { "" } else { difference };
             self.monitor.activity.set(match done + runs.remaining().unwrap_or(1) {
@@ -208,7 +211,9 @@ impl Task<'_> {
             }
             verdict = Some(judged);
             (done, last) = (done + 1, schedule);
+            progress.set(done);
         }
+        progress.finish();
         self.print_unwritten_warnings(&reads);
         let Some(verdict) = verdict else {
             return Ok(RunVerdict { exit: Exit::Success, line: None, summary: String::new() });
