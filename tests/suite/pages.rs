@@ -23,7 +23,41 @@ pub fn trials() -> Vec<Trial> {
         let name = format!("page {}", shown(&page));
         (!commands.is_empty()).then(|| Trial::test(name, move || commands.iter().try_for_each(check)))
     };
-    pages.into_iter().filter_map(trial).collect()
+    let mut trials: Vec<Trial> = pages.iter().cloned().filter_map(trial).collect();
+    trials.push(Trial::test("pages::links_resolve", move || check_links(&pages)));
+    trials.push(Trial::test("pages::the_list_of_passes_is_complete", check_list_of_passes));
+    trials
+}
+
+/// Checks that every page of the book is in its summary, and that relative links lead to files.
+fn check_links(pages: &[std::path::PathBuf]) -> Result<(), Failed> {
+    let summary = fs::read_to_string(Path::new(ROOT).join("docs/SUMMARY.md"))?;
+    for page in pages {
+        let text = fs::read_to_string(page)?;
+        let folder = page.parent().unwrap_or(Path::new(ROOT));
+        let name = page.file_name().and_then(|it| it.to_str()).unwrap_or_default();
+        if folder.ends_with("docs") && name != "SUMMARY.md" && !summary.contains(&format!("({name})")) {
+            return Err(format!("docs/SUMMARY.md does not list {name}").into());
+        }
+        for target in text.split("](").skip(1).filter_map(|it| it.split(')').next()) {
+            let path = target.split('#').next().unwrap_or_default();
+            let is_file = !path.is_empty() && !path.contains("://") && !path.contains([' ', '`']);
+            if is_file && !folder.join(path).exists() {
+                return Err(format!("{}: no file at the link `{target}`", shown(page)).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that docs/passes.md contains the whole output of `hir-opt --list-passes`.
+fn check_list_of_passes() -> Result<(), Failed> {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/passes.md"))?;
+    let out = Command::new(env!("CARGO_BIN_EXE_hir-opt")).arg("--list-passes").output()?;
+    match page.contains(String::from_utf8_lossy(&out.stdout).trim_end()) {
+        true => Ok(()),
+        false => Err("docs/passes.md does not contain the output of `hir-opt --list-passes`".into()),
+    }
 }
 
 /// A command, and the lines below it.
