@@ -62,7 +62,7 @@ pub use print::{Dialect, summary};
 pub use read::{read, read_scalar};
 pub use suggest::nearest;
 pub use tensor_uses::for_each_tensor_use;
-pub use text::{axis_text, expr_text, stream_text, tensor_text};
+pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
 pub use verify::verify;
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub fn stream_text(program: &Program, stream: StreamId) -> String {
 }
 
 /// Returns the clauses of a tensor's line in `Domains:`.
-pub(crate) fn domain_clauses(program: &Program, tensor: TensorId) -> String {
+pub fn domain_clauses(program: &Program, tensor: TensorId) -> String {
     let Domains { logical, transforms, allocation } = &program.tensors[tensor].domains;
     let list = |axes: &[AxisId]| {
         let mut text = String::new();

@@ -4,6 +4,7 @@ use crate::pass::{Pass, Pipeline};
 
 /// All passes in the order of `--list-passes`: lowering, optimization, text.
 pub static PASSES: &[Pass] = &[
+    crate::transform::propagate_shardings::PASS,
     crate::transform::decompose_resharding::PASS,
     crate::transform::chunk::PASS,
     crate::transform::swizzle_stream::PASS,
@@ -33,12 +34,13 @@ pub static PASSES: &[Pass] = &[
 
 /// All pipelines.
 ///
-/// The order of passes matters. `decompose-resharding` makes operators local first, because `overlap` must
-/// know what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
-/// inside the loops into communications. Streams are assigned next, while it is evident that iterations do
-/// not share storage. Then the rank's own shard is read in place, and handles are exchanged once before the
-/// loop. Allocation comes late, so that names are deallocated after their last use. Redundant synchronization
-/// can only be removed at the end.
+/// The order of passes matters. `propagate-shardings` comes first, because the other passes need the
+/// sharding of every tensor. `decompose-resharding` makes operators local, because `overlap` must know
+/// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
+/// inside the loops into communications. Streams are assigned next, while it is evident that iterations
+/// do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
+/// before the loop. Allocation comes late, so that names are deallocated after their last use. Redundant
+/// synchronization can only be removed at the end.
 pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@default",
@@ -49,12 +51,14 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@lower",
         description: "lower resharding operators to communications, without overlap",
-        passes: "decompose-resharding,lower-to-communication,allocate-and-deallocate,canonicalize",
+        passes: "propagate-shardings,decompose-resharding,lower-to-communication,allocate-and-deallocate,\
+                 canonicalize",
     },
     Pipeline {
         name: "@overlap",
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
-        passes: "decompose-resharding,overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
+        passes: "propagate-shardings,decompose-resharding,\
+                 overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -62,7 +66,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-allgather-linear",
         description: "all-gather + linear or matmul: a ring of CUDA gets; the rank's own shard is read in place",
-        passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
+        passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -70,7 +74,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-allgather-linear-put",
         description: "all-gather + linear or matmul: a ring of CUDA puts",
-        passes: "decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
+        passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -78,28 +82,28 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
         description: "all-gather + linear or matmul: one broadcast per shard",
-        passes: "decompose-resharding,overlap{allgather=broadcast},lower-to-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{allgather=broadcast},lower-to-communication,\
                  assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-permute",
         description: "all-gather + linear or matmul: collective permutes of rotated chunks",
-        passes: "decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
+        passes: "propagate-shardings,decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
                  lower-to-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
-        passes: "decompose-resharding,overlap{style=shard},lower-to-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{style=shard},lower-to-communication,\
                  assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: partial sums are sent around a ring and added after the loop",
-        passes: "decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
+        passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -107,7 +111,7 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-pipeline-stages",
         description: "micro-batches through stages on several meshes: a stage computes one while it sends the previous one",
-        passes: "decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,\
                  assign-streams{dependent=keep},allocate-and-deallocate,sink-waits,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },

@@ -16,6 +16,7 @@ pub(crate) mod inline_definitions;
 pub(crate) mod lower_to_communication;
 pub(crate) mod merge_stream_loops;
 pub(crate) mod overlap;
+pub(crate) mod propagate_shardings;
 pub(crate) mod remove_dead_code;
 pub(crate) mod remove_redundant_sync;
 pub(crate) mod renumber;

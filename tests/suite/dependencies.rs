@@ -89,7 +89,10 @@ const REWRITE: &[Layer] = &[
 const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
     ("fuse_epilogue hoist_communication hoist_share_mem_handles inline_definitions merge_stream_loops", &[]),
-    ("remove_dead_code remove_redundant_sync renumber select_allreduce sink_waits unroll", &[]),
+    (
+        "propagate_shardings remove_dead_code remove_redundant_sync renumber select_allreduce sink_waits unroll",
+        &[],
+    ),
     ("use_local_shard_in_place", &[]),
     ("defer_waits double_buffer", &["sink_waits"]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),

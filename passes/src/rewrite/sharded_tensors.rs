@@ -1,10 +1,11 @@
-//! Creates tensors with a given sharding.
+//! Creates tensors with a given sharding, and changes the shardings of tensors.
 //!
-//! Invariant: `Sharding::of` returns the given sharding for the created tensor.
+//! Invariant: `Sharding::of` returns the given sharding for the tensor.
 
 use grammar::ir::{
-    AxisId, AxisKind, Domains, Expr, ExprId, Memory, ParallelType, Program, TensorId, Transform,
+    Axis, AxisId, AxisKind, Domains, Expr, ExprId, Memory, ParallelType, Program, TensorId, Transform,
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::sharding::{Dim, DimPiece, Sharding, same_extent},
@@ -77,6 +78,51 @@ impl Sharding {
         program.tensors[tensor].mesh = self.mesh.clone();
         tensor
     }
+
+    /// Gives a tensor this sharding. Its logical axes keep their numbers, whose order encodes permutations.
+    /// Returns the new id of each logical axis that is replaced.
+    pub(crate) fn apply_to(
+        &self,
+        program: &mut Program,
+        builder: &mut IrBuilder,
+        tensor: TensorId,
+    ) -> FxHashMap<AxisId, AxisId> {
+        let axes: Vec<AxisId> = program.dimensions(tensor).collect();
+        let mut renamed = FxHashMap::default();
+        for (axis, dim) in axes.into_iter().zip(&self.dims) {
+            if dim.devices().next().is_none() {
+                continue;
+            }
+            let old = program.loop_axes_of(tensor, axis);
+            // Other tensors may share the axis.
+            let whole = program.axes[axis].clone();
+            let whole = program.axes.push(Axis { parallel: ParallelType::Serial, ..whole });
+            let (mut new, mut domains) = (Vec::new(), Domains::default());
+            dim.append_split_axes(program, builder, whole, &mut new, &mut domains);
+            renamed.insert(axis, whole);
+            let it = &mut program.tensors[tensor];
+            let is_old = |it: &AxisId| old.contains(it);
+            let at = it.loop_domain.iter().position(is_old).unwrap_or(it.loop_domain.len());
+            it.loop_domain.retain(|axis| !old.contains(axis));
+            it.loop_domain.splice(at..at, new);
+            let mut derived = vec![axis];
+            it.domains.transforms.retain(|transform| match transform {
+                Transform::Split { input, outer, inner, .. } if derived.contains(input) => {
+                    derived.extend([*outer, *inner]);
+                    false
+                }
+                Transform::Swizzle1D { input, output } if derived.contains(input) => {
+                    derived.push(*output);
+                    false
+                }
+                Transform::Split { .. } | Transform::Swizzle1D { .. } | Transform::Merge { .. } => true,
+            });
+            it.domains.transforms.append(&mut domains.transforms);
+            it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = whole);
+        }
+        program.tensors[tensor].mesh = self.mesh.clone();
+        renamed
+    }
 }
 
 impl Dim {
@@ -88,10 +134,22 @@ impl Dim {
         loops: &mut Vec<AxisId>,
         domains: &mut Domains,
     ) {
+        let whole = builder.axis_of(program, self.kind, ParallelType::Serial, self.extent);
+        domains.logical.push(whole);
+        self.append_split_axes(program, builder, whole, loops, domains);
+    }
+
+    /// Splits the serial axis `whole` as this dimension and appends the loop axes and the transforms.
+    fn append_split_axes(
+        &self,
+        program: &mut Program,
+        builder: &mut IrBuilder,
+        whole: AxisId,
+        loops: &mut Vec<AxisId>,
+        domains: &mut Domains,
+    ) {
         let mut axis =
             |program: &mut Program, extent| builder.axis_of(program, self.kind, ParallelType::Serial, extent);
-        let whole = axis(program, self.extent);
-        domains.logical.push(whole);
         // The axis that is not split yet.
         let mut rest = Some(whole);
         for DimPiece { parallel, count, swizzled } in self.pieces.iter().copied() {

@@ -166,6 +166,13 @@ impl Builder {
     ) -> usize {
         let first = self.axes;
         self.axes += wants.len();
+        let unsharded: Vec<String> = wants
+            .iter()
+            .enumerate()
+            .map(|(at, want)| {
+                format!("{}S{}{{{}}}", want.kind, first + want.number.unwrap_or(at), want.extent)
+            })
+            .collect();
         let (mut logical, mut loops, mut splits) = (Vec::new(), Vec::new(), String::new());
         for (at, want) in wants.iter().enumerate() {
             let number = first + want.number.unwrap_or(at);
@@ -229,9 +236,13 @@ impl Builder {
         let number = self.tensors.len();
         let _ = writeln!(self.domains, "  T{number}: logical({}){splits}", logical.join(", "));
         let is_dimension = |(_, want): &(&String, &AxisSpec)| want.kind != 'r';
-        let axes = logical.iter().zip(wants).filter(is_dimension).map(|(axis, _)| axis.clone()).collect();
+        let dimensions = |axes: &[String]| -> Vec<String> {
+            axes.iter().zip(wants).filter(is_dimension).map(|(axis, _)| axis.clone()).collect()
+        };
         self.tensors.push(Tensor {
-            axes,
+            axes: dimensions(&logical),
+            unsharded: format!("T{number}_g_{element}[{}]", unsharded.join(", ")),
+            unsharded_axes: dimensions(&unsharded),
             text: format!("T{number}_g_{element}[{}]{}", loops.join(", "), mesh.text()),
             extents: wants.iter().filter(|it| it.kind != 'r').map(|it| it.extent).collect(),
             is_partial: wants.iter().any(|it| it.partial.is_some()),

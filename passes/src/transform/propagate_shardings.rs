@@ -1,0 +1,486 @@
+//! propagate-shardings: determines the mesh and the sharding of each intermediate tensor without a DeviceMesh.
+//!
+//! Before (T0 is replicated, and the rows of the weight T1 are sharded over two devices):
+//! ```text
+//! T2[iS5{32}, iS6{64}] = linear(T0[iS0{32}, iS1{16}] (DeviceMesh{0 1}), T1[ideviceIdx.x2{2}, iS3{32}, iS4{16}] (DeviceMesh{0 1}))
+//! T3[iS7{32}, iS8{64}] = relu(T2[iS5{32}, iS6{64}]);
+//! ```
+//! After:
+//! ```text
+//! T2[iS5{32}, ideviceIdx.x9{2}, iS10{32}] (DeviceMesh{0 1}) = linear(T0[iS0{32}, iS1{16}] (DeviceMesh{0 1}), T1[ideviceIdx.x2{2}, iS3{32}, iS4{16}] (DeviceMesh{0 1}))
+//! T3[iS7{32}, ideviceIdx.x11{2}, iS12{32}] (DeviceMesh{0 1}) = relu(T2[iS5{32}, ideviceIdx.x9{2}, iS10{32}] (DeviceMesh{0 1}));
+//! ```
+//!
+//! The pass follows nvFuser's PropagateShardingsPass:
+//!
+//! * Forward, in program order: a result gets the mesh of the operands. Each of its dimensions is split as the
+//!   dimensions of operands that correspond to it. Replicated operands do not restrict the result. A
+//!   dimension that the operator sums is gone, so the result is complete on every device; later passes
+//!   decompose the operator into partial sums and a reduction over devices.
+//! * Backward, in reverse order: if no operand has a mesh (iota, full, eye, rand, and operators on tensors
+//!   without a mesh), the result gets the sharding that all its users need. If the users disagree, the result
+//!   is replicated on their mesh. If a user needs it on every rank, it stays without a mesh.
+//!
+//! A sharding that the program states never changes. The pass rejects a program that leaves a choice: operands
+//! of different meshes, two shardings for one dimension of a result, or one device axis for two dimensions.
+//!
+//! The pass leaves these tensors unchanged: inputs, tensors that lowered statements mention (storage,
+//! communications, loops, HostUnits), and results that depend on the rank. It changes nothing in a program
+//! that writes a tensor twice, because a tensor that is a view of another one may become a copy.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use grammar::{
+    DimMap, ResultDim,
+    codes::Code,
+    diagnostic::Diagnostic,
+    domain_clauses, expr_text, for_each_tensor_use,
+    ir::{
+        Attr, AxisKind, BlockId, ExprId, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId,
+        SymbolId, TensorId,
+    },
+    ops::{Op, TypeRule},
+    result_dims,
+    span::Span,
+    tensor_text,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    analysis::{
+        dim_equivalence::computes,
+        dim_map,
+        name_uses::write_counts,
+        propagation,
+        sharding::{Dim, DimPiece, Sharding, same_extent},
+    },
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
+    rewrite::builder::IrBuilder,
+};
+
+/// The pass.
+pub(crate) const PASS: Pass = Pass {
+    name: "propagate-shardings",
+    description: "determine meshes and device axes of intermediate tensors that have no DeviceMesh",
+    docs: module_docs(include_str!("propagate_shardings.rs")),
+    options: &[],
+    run,
+};
+
+fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+    let Some(body) = program.body else { return Ok(Change::Unchanged) };
+    let uses = TensorUses::of(program, body);
+    if uses.candidates.is_empty() {
+        return Ok(Change::Unchanged);
+    }
+    let builder = IrBuilder::of(program);
+    let stmts = program.block(body).to_vec();
+    let mut propagation = Propagation { program, builder, uses, changed: false };
+    for stmt in &stmts {
+        propagation.forward(*stmt)?;
+    }
+    for stmt in stmts.iter().rev() {
+        propagation.backward(*stmt);
+    }
+    Ok(Change::from_flag(propagation.changed))
+}
+
+/// The tensors whose shardings the pass may determine, and the statements that use them.
+struct TensorUses {
+    /// Intermediates and outputs without a mesh that only operators of the top-level block mention.
+    candidates: FxHashSet<TensorId>,
+    /// The statements that read or write each tensor.
+    stmts: FxHashMap<TensorId, Vec<StmtId>>,
+}
+
+impl TensorUses {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let inputs: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
+        let written = write_counts(program, &|_| true);
+        let mut uses = Self { candidates: FxHashSet::default(), stmts: FxHashMap::default() };
+        let has_mesh = program.tensors.iter().any(|(_, it)| !it.mesh.is_empty());
+        if !has_mesh || written.iter().any(|(tensor, count)| *count > 1 || inputs.contains(tensor)) {
+            return uses;
+        }
+        let top_level: FxHashSet<StmtId> = program.block(body).iter().copied().collect();
+        let mut assigned: FxHashSet<SymbolId> = FxHashSet::default();
+        program.walk(body, &mut |stmt| match &program.stmts[stmt] {
+            Stmt::Let(symbol, _) => _ = assigned.insert(*symbol),
+            Stmt::For(it) => _ = assigned.insert(it.index),
+            Stmt::Op(_) | Stmt::If(_) => (),
+        });
+        let mut excluded = inputs;
+        program.walk(body, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+            let is_operator = top_level.contains(&stmt) && propagates(it);
+            let is_uniform = is_operator && !depends_on_rank(program, it, &assigned);
+            for_each_tensor_use(program, it, &mut |tensor, _| {
+                if is_operator {
+                    uses.stmts.entry(tensor).or_default().push(stmt);
+                } else {
+                    excluded.insert(tensor);
+                }
+            });
+            if is_uniform {
+                uses.candidates.extend(Program::tensors_of(&it.outs));
+            }
+        });
+        uses.candidates.retain(|tensor| {
+            let it = &program.tensors[*tensor];
+            let is_free = it.mesh.is_empty() && it.unit.is_none() && it.domains.allocation.is_none();
+            is_free && !excluded.contains(tensor) && Sharding::of(program, *tensor).is_some()
+        });
+        uses
+    }
+}
+
+/// Returns whether the pass propagates shardings through a statement.
+fn propagates(it: &OpStmt) -> bool {
+    computes(it) || it.op == Op::Select
+}
+
+/// Returns whether a scalar of the statement differs between ranks, or may.
+fn depends_on_rank(program: &Program, it: &OpStmt, assigned: &FxHashSet<SymbolId>) -> bool {
+    let differs = |symbol: SymbolId| {
+        let name = program.symbols[symbol].as_str();
+        assigned.contains(&symbol) || name == "rank" || name.starts_with("deviceIdx.")
+    };
+    let mut found = false;
+    it.scalars(&mut |expr| found |= program.depends_on(expr, &differs));
+    found
+}
+
+/// The pieces of a result's dimension, and the operand that they come from.
+struct ClaimedPieces {
+    operand: TensorId,
+    dim: Dim,
+}
+
+struct Propagation<'p> {
+    program: &'p mut Program,
+    builder: IrBuilder,
+    uses: TensorUses,
+    changed: bool,
+}
+
+impl Propagation<'_> {
+    /// Determines the shardings of a statement's results from those of its operands, if an operand has a mesh.
+    fn forward(&mut self, stmt: StmtId) -> Result<(), Diagnostic> {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return Ok(()) };
+        let outs: Vec<TensorId> =
+            Program::tensors_of(&it.outs).filter(|out| self.uses.candidates.contains(out)).collect();
+        let Some(out) = outs.first().copied() else { return Ok(()) };
+        let args = it.tensor_operands();
+        let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
+        let Some(first) = args.iter().copied().find(has_mesh) else { return Ok(()) };
+        let mesh = self.program.tensors[first].mesh.clone();
+        let span = self.program.stmt_span(stmt);
+        let choice = Choice { program: self.program, it, out, span };
+        let other = args.iter().copied().filter(has_mesh).find(|arg| self.program.tensors[*arg].mesh != mesh);
+        if let Some(other) = other {
+            return Err(choice.of_mesh(first, other));
+        }
+        let shardings = args.iter().map(|arg| Sharding::of(self.program, *arg)).collect::<Option<Vec<_>>>();
+        // A later pass names the operand that is sharded in a way that cannot be propagated.
+        let Some(shardings) = shardings else { return Ok(()) };
+        let claims = match dim_map::dim_maps(self.program, it) {
+            Some(maps) => choice.claims(&args, &shardings, &maps)?,
+            None => Vec::new(),
+        };
+        let shape = it.out_tensor().map(|out| extents(self.program, out)).unwrap_or_default();
+        for out in outs {
+            let theirs = extents(self.program, out);
+            // The dimension maps are those of the first result.
+            let is_alike = theirs.len() == shape.len()
+                && theirs.iter().zip(&shape).all(|(a, b)| same_extent(self.program, *a, *b));
+            let pieces = |(at, _)| match claims.get(at) {
+                Some(Some(ClaimedPieces { dim, .. })) if is_alike => dim.pieces.clone(),
+                Some(_) | None => Vec::new(),
+            };
+            let pieces = theirs.iter().enumerate().map(pieces).collect();
+            self.set_pieces(out, &mesh, pieces);
+        }
+        Ok(())
+    }
+
+    /// Determines the sharding of a statement's result from those that its users need, if no operand has a
+    /// mesh.
+    fn backward(&mut self, stmt: StmtId) {
+        let Stmt::Op(it) = &self.program.stmts[stmt] else { return };
+        let ([Operand::Tensor(out)], true) = (&it.outs[..], computes(it)) else { return };
+        let out = *out;
+        let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
+        let is_open = self.uses.candidates.contains(&out) && !has_mesh(&out);
+        if !is_open || it.tensor_operands().iter().any(has_mesh) {
+            return;
+        }
+        // An output without a mesh is on every rank.
+        if Program::tensors_of(&self.program.outputs).any(|it| it == out) {
+            return;
+        }
+        let mut needs = Vec::new();
+        for user in self.uses.stmts.get(&out).into_iter().flatten().filter(|user| **user != stmt) {
+            let Stmt::Op(user) = &self.program.stmts[*user] else { return };
+            match self.needed_shardings(user, out) {
+                Some(mut found) => needs.append(&mut found),
+                None => return,
+            }
+        }
+        let Some((first, others)) = needs.split_first() else { return };
+        if others.iter().any(|it| it.mesh != first.mesh) {
+            return;
+        }
+        let is_same = |it: &Sharding| {
+            it.dims.iter().zip(&first.dims).all(|(a, b)| Sharding::are_aligned(self.program, a, b))
+        };
+        let mut pieces = match others.iter().all(is_same) {
+            true => first.dims.iter().map(|dim| dim.pieces.clone()).collect(),
+            false => vec![Vec::new(); first.dims.len()],
+        };
+        // The operator may be unable to compute parts of a dimension.
+        let dims = dim_map::dim_maps(self.program, it).map(|maps| result_dims(self.program, it, &maps));
+        for (at, pieces) in pieces.iter_mut().enumerate() {
+            let dim = dims.as_ref().and_then(|dims| dims.get(at));
+            if dim.is_none_or(|dim| *dim == ResultDim::RequiresWhole) {
+                pieces.clear();
+            }
+        }
+        let mesh = first.mesh.clone();
+        self.set_pieces(out, &mesh, pieces);
+    }
+
+    /// Returns the shardings that a statement needs of `arg`, one for each time that it reads it, or `None` if
+    /// it needs it on every rank.
+    fn needed_shardings(&self, user: &OpStmt, arg: TensorId) -> Option<Vec<Sharding>> {
+        let args = user.tensor_operands();
+        let goal = Sharding::of(self.program, user.out_tensor()?).filter(|goal| !goal.mesh.is_empty())?;
+        let replicated = |tensor: &TensorId| {
+            let dims = Sharding::of(self.program, *tensor)?.dims;
+            Some(Sharding::replicated(goal.mesh.clone(), dims.into_iter().map(|dim| dim.extent)))
+        };
+        let needs = match dim_map::dim_maps(self.program, user) {
+            Some(maps) => {
+                let goal = propagation::computable_sharding(self.program, user, &maps, &goal);
+                match self.contracted_pieces(user, &args, &maps, &goal) {
+                    Some(summed) => {
+                        // Every device computes a partial sum of all that the summed pieces would shard.
+                        let mut sums = goal.clone();
+                        let is_summed =
+                            |piece: &DimPiece| summed.iter().any(|it| it.parallel == piece.parallel);
+                        sums.dims.iter_mut().for_each(|dim| dim.pieces.retain(|piece| !is_summed(piece)));
+                        propagation::operand_shardings_with_reduction(
+                            self.program,
+                            &args,
+                            &maps,
+                            &sums,
+                            &summed,
+                        )
+                    }
+                    None => propagation::operand_shardings(self.program, &args, &maps, &goal),
+                }
+            }
+            None => args.iter().map(replicated).collect::<Option<_>>()?,
+        };
+        let of_arg = args.iter().zip(needs).filter(|(it, _)| **it == arg);
+        Some(of_arg.map(|(_, need)| need.without_streams()).collect())
+    }
+
+    /// Returns the device pieces of the contracted dimension of a linear or matmul, if one operand has a mesh
+    /// and shards that dimension.
+    fn contracted_pieces(
+        &self,
+        it: &OpStmt,
+        args: &[TensorId],
+        maps: &[Vec<DimMap>],
+        goal: &Sharding,
+    ) -> Option<Vec<DimPiece>> {
+        let contracts = matches!(it.op.def().type_rule, TypeRule::Linear | TypeRule::Matmul);
+        if !contracts || goal.dims.iter().any(|dim| dim.partial) {
+            return None;
+        }
+        let mut pieces = args.iter().zip(maps).take(2).filter_map(|(arg, maps)| {
+            let sharding = Sharding::of(self.program, *arg).filter(|it| it.mesh == goal.mesh)?;
+            let at = maps.iter().position(|map| *map == DimMap::Reduction)?;
+            let pieces = sharding.without_streams().dims[at].pieces.clone();
+            (!pieces.is_empty() && pieces.iter().all(|piece| piece.device().is_some())).then_some(pieces)
+        });
+        pieces.next()
+    }
+
+    /// Gives a tensor a mesh, and splits each dimension that can be split into these pieces.
+    fn set_pieces(&mut self, tensor: TensorId, mesh: &Arc<Mesh>, pieces: Vec<Vec<DimPiece>>) {
+        let Some(sharding) = with_pieces(self.program, tensor, mesh, pieces) else { return };
+        let renamed = sharding.apply_to(self.program, &mut self.builder, tensor);
+        // A select names an axis of its operand.
+        for stmt in self.uses.stmts.get(&tensor).into_iter().flatten() {
+            let Stmt::Op(it) = &mut self.program.stmts[*stmt] else { continue };
+            for (_, attr) in &mut it.attrs {
+                if let Attr::Axis(axis) = attr {
+                    *axis = renamed.get(axis).copied().unwrap_or(*axis);
+                }
+            }
+        }
+        self.changed = true;
+    }
+}
+
+/// A result whose operands do not determine its sharding.
+struct Choice<'c> {
+    program: &'c Program,
+    it: &'c OpStmt,
+    out: TensorId,
+    span: Span,
+}
+
+impl Choice<'_> {
+    /// Returns the pieces that the operands demand of each dimension of the result.
+    fn claims(
+        &self,
+        args: &[TensorId],
+        shardings: &[Sharding],
+        maps: &[Vec<DimMap>],
+    ) -> Result<Vec<Option<ClaimedPieces>>, Diagnostic> {
+        let mut claims: Vec<Option<ClaimedPieces>> = Vec::new();
+        for (operand, (sharding, maps)) in args.iter().zip(shardings.iter().zip(maps)) {
+            for (dim, map) in sharding.dims.iter().zip(maps) {
+                let DimMap::Parallel(to) = *map else { continue };
+                let dim = dim.without_streams();
+                if dim.pieces.is_empty() {
+                    continue;
+                }
+                if claims.len() <= to {
+                    claims.resize_with(to + 1, || None);
+                }
+                match &claims[to] {
+                    Some(known) if !Sharding::are_aligned(self.program, &known.dim, &dim) => {
+                        return Err(self.of_dim(to, known, &ClaimedPieces { operand: *operand, dim }));
+                    }
+                    Some(_) => (),
+                    None => claims[to] = Some(ClaimedPieces { operand: *operand, dim }),
+                }
+            }
+        }
+        let all: Vec<(usize, &ClaimedPieces)> =
+            claims.iter().enumerate().filter_map(|(at, claim)| Some((at, claim.as_ref()?))).collect();
+        for (at, (b, second)) in all.iter().enumerate() {
+            for (a, first) in &all[..at] {
+                let is_taken =
+                    |piece: &&DimPiece| first.dim.pieces.iter().any(|it| it.parallel == piece.parallel);
+                if let Some(piece) = second.dim.pieces.iter().find(is_taken) {
+                    return Err(self.of_device_axis(piece, (*a, first), (*b, second)));
+                }
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Reports operands on different meshes.
+    fn of_mesh(&self, first: TensorId, second: TensorId) -> Diagnostic {
+        let message = format!("the operands of `{}` are on different meshes", self.it.op.name());
+        let label = |tensor| {
+            let text = tensor_text(self.program, tensor);
+            let mesh = text.rfind("DeviceMesh").map_or("", |at| text[at..].trim_end_matches(')'));
+            format!("`{}` is on {mesh}", self.program.tensor_name(tensor))
+        };
+        self.diagnostic(message, (first, label(first)), (second, label(second)), None)
+    }
+
+    /// Reports operands that shard dimension `dim` of the result differently.
+    fn of_dim(&self, dim: usize, first: &ClaimedPieces, second: &ClaimedPieces) -> Diagnostic {
+        let name = self.program.tensor_name(self.out);
+        let message =
+            format!("two operands of `{}` shard dimension {dim} of `{name}` differently", self.it.op.name());
+        let label = |it: &ClaimedPieces| {
+            let pieces = it.dim.pieces.iter();
+            let pieces = pieces.map(|it| {
+                format!("`{}{{{}}}`", parallel_text(it.parallel), expr_text(self.program, it.count))
+            });
+            let pieces = pieces.collect::<Vec<_>>().join(", then ");
+            let label = format!("`{}` splits it by {pieces}", self.program.tensor_name(it.operand));
+            (it.operand, label)
+        };
+        self.diagnostic(message, label(first), label(second), Some((dim, first)))
+    }
+
+    /// Reports a device axis that would shard two dimensions of the result.
+    fn of_device_axis(
+        &self,
+        piece: &DimPiece,
+        first: (usize, &ClaimedPieces),
+        second: (usize, &ClaimedPieces),
+    ) -> Diagnostic {
+        let name = self.program.tensor_name(self.out);
+        let message = format!("`{}` would shard two dimensions of `{name}`", parallel_text(piece.parallel));
+        let label = |(dim, it): (usize, &ClaimedPieces)| {
+            let operand = self.program.tensor_name(it.operand);
+            (it.operand, format!("`{operand}` shards dimension {dim} of `{name}` over it"))
+        };
+        self.diagnostic(message, label(first), label(second), Some(first))
+    }
+
+    fn diagnostic(
+        &self,
+        message: String,
+        first: (TensorId, String),
+        second: (TensorId, String),
+        example: Option<(usize, &ClaimedPieces)>,
+    ) -> Diagnostic {
+        let name = self.program.tensor_name(self.out);
+        let label = format!("`{name}` has no DeviceMesh, so its operands determine its sharding");
+        let it = Diagnostic::new(Code::NotRewritten, self.span, message, label)
+            .label(self.program.tensor_span(first.0), first.1)
+            .label(self.program.tensor_span(second.0), second.1);
+        let mut pieces = vec![Vec::new(); self.program.dimensions(self.out).count()];
+        if let Some((dim, claim)) = example {
+            pieces[dim].clone_from(&claim.dim.pieces);
+        }
+        let mut program = self.program.clone();
+        let mesh = program.tensors[first.0].mesh.clone();
+        if let Some(sharding) = with_pieces(&program, self.out, &mesh, pieces) {
+            let mut builder = IrBuilder::of(&program);
+            sharding.apply_to(&mut program, &mut builder, self.out);
+        }
+        let mut help = format!(
+            "give `{name}` a DeviceMesh and device axes, as in `{}`",
+            tensor_text(&program, self.out)
+        );
+        if !program.has_plain_domains(self.out) {
+            let clauses = domain_clauses(&program, self.out);
+            let _ = write!(help, ", with `{name}: {clauses}` below `Domains:`");
+        }
+        it.help(help)
+    }
+}
+
+/// Returns the sharding of a tensor on `mesh` with each dimension that can be split split into these pieces, or
+/// `None` if it would have two stream axes.
+fn with_pieces(
+    program: &Program,
+    tensor: TensorId,
+    mesh: &Arc<Mesh>,
+    pieces: Vec<Vec<DimPiece>>,
+) -> Option<Sharding> {
+    let mut sharding = Sharding::of(program, tensor)?;
+    let axes = program.dimensions(tensor).map(|axis| &program.axes[axis]);
+    for ((dim, axis), mut pieces) in sharding.dims.iter_mut().zip(axes).zip(pieces) {
+        if axis.kind == AxisKind::Iteration && !axis.is_ragged && axis.expanded.is_none() {
+            // A stream of the result splits the part of each device.
+            pieces.append(&mut dim.pieces);
+            dim.pieces = pieces;
+        }
+    }
+    sharding.mesh = mesh.clone();
+    let pieces = sharding.dims.iter().flat_map(|dim| &dim.pieces);
+    let streams = pieces.filter(|piece| piece.parallel == ParallelType::Stream).count();
+    (streams <= 1).then_some(sharding)
+}
+
+/// Returns the extents of a tensor's dimensions.
+fn extents(program: &Program, tensor: TensorId) -> Vec<ExprId> {
+    Sharding::of(program, tensor).into_iter().flat_map(|it| it.dims).map(|dim| dim.extent).collect()
+}
+
+/// Returns the text of a parallel type.
+fn parallel_text(parallel: ParallelType) -> &'static str {
+    ParallelType::WORDS.iter().find(|(_, it)| *it == parallel).map_or("", |(word, _)| word)
+}
