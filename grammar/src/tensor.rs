@@ -97,7 +97,14 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
 /// Parses the text of an axis token that begins at offset `at` of the whole source.
 pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> {
     let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
-    let open = text.find('{').ok_or_else(|| unreadable(whole, "expected `{` and an extent"))?;
+    let open = text.find('{').ok_or_else(|| {
+        let number = text.trim().bytes().all(|it| it.is_ascii_digit());
+        let label = match number {
+            true => format!("expected the kind, the number and the extent of the axis, such as `iS0{{{}}}`", text.trim()),
+            false => "expected an axis, such as `iS0{8}`".to_owned(),
+        };
+        Diagnostic::new(Code::BadTensor, whole.span, format!("`{}` is not an axis", shortened(text)), label)
+    })?;
     let close =
         matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `}` after the extent"))?;
     let head = whole.slice(0, open);
@@ -106,22 +113,31 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
     let word = head.text.trim_end_matches(|it: char| it.is_ascii_digit());
     let digits = head.slice(word.len(), head.text.len());
     let (kind, rest) = longest_match(AxisKind::LETTERS, word).ok_or_else(|| {
-        unreadable(head, "expected `i`, `r`, `b`, `s`, `n`, `v` or `?` and a parallel type")
+        let message = format!("the axis `{}` has no kind", head.text);
+        let label = "expected `i` (iteration), `r` (reduction), `b` (broadcast) … before the parallel type";
+        Diagnostic::new(Code::BadTensor, head.span, message, label)
     })?;
     let parallel = match longest_match(ParallelType::WORDS, rest) {
         Some((parallel, "")) => parallel,
         Some(_) | None => {
             let place = head.slice(word.len() - rest.len(), word.len());
             let message = format!("`{rest}` is not a parallel type");
-            return Err(Diagnostic::new(
-                Code::BadTensor,
-                place.span,
-                message,
-                "expected `S`, `deviceIdx.x`, `streamIdx` …",
-            ));
+            let label = "expected `S`, `deviceIdx.x`, `streamIdx` …";
+            let words = ParallelType::WORDS.iter().map(|(word, _)| *word).filter(|it| it.len() > 2);
+            return Err(Diagnostic::new(Code::BadTensor, place.span, message, label).suggest(rest, words));
         }
     };
     let inner = whole.slice(open + 1, close);
+    if digits.text.is_empty() {
+        let message = format!("the axis `{}` has no number", head.text);
+        let label = format!("expected a number before `{{`, as in `{}0{{…}}`", head.text);
+        return Err(Diagnostic::new(Code::BadTensor, head.span, message, label));
+    }
+    if inner.text.trim().is_empty() {
+        let place = whole.slice(open, close + 1).span;
+        let message = format!("the axis `{}` has no extent", head.text);
+        return Err(Diagnostic::new(Code::BadTensor, place, message, "expected an extent, such as `{8}` or `{i0}`"));
+    }
     let inner = if ragged {
         let list = inner.text.trim_start().strip_prefix("extents");
         let list = list.and_then(|it| it.trim_start().strip_prefix('='));
@@ -288,6 +304,16 @@ fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     })
 }
 
+/// Words for memory spaces, and what a tensor's text has instead.
+const MEMORY_NAMES: [(&str, &str); 6] = [
+    ("global", "g"),
+    ("local", "l"),
+    ("shared", "s"),
+    ("tensor", "t"),
+    ("symmetric", "sym"),
+    ("symm", "sym"),
+];
+
 /// Parses the memory letter and the element type after it.
 fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
     const MEMORIES: [Memory; 5] =
@@ -297,16 +323,29 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
         None => (name.text, None),
     };
     let memory = MEMORIES.into_iter().find(|it| it.letter() == letter);
-    let memory = memory.ok_or_else(|| unreadable(name, "expected memory `g`, `l`, `s`, `t` or `sym`"))?;
+    let memory = memory.ok_or_else(|| {
+        let place = name.slice(0, letter.len());
+        let label = "expected `g` (global), `sym` (symmetric), `l`, `s` or `t`";
+        let it = Diagnostic::new(Code::BadTensor, place.span, format!("`{letter}` is not a memory space"), label);
+        match MEMORY_NAMES.iter().find(|(word, _)| letter.eq_ignore_ascii_case(word)) {
+            Some((_, meant)) => it.help(format!("did you mean `{meant}`?")),
+            // `T0_float`: the memory space is missing.
+            None if dtype.is_none() && DType::from_common_name(letter).is_some() => {
+                it.help("a tensor is spelled `T0_g_float[…]`: the memory space stands before the element type")
+            }
+            None => it,
+        }
+    })?;
     let dtype = match dtype {
         Some(text) => Some(DType::from_name(text).ok_or_else(|| {
             let place = name.slice(letter.len() + 1, name.text.len());
-            Diagnostic::new(
-                Code::BadTensor,
-                place.span,
-                format!("unknown element type `{text}`"),
-                "expected a type such as `float` or `__bfloat`",
-            )
+            let message = format!("unknown element type `{text}`");
+            let label = "expected a type such as `float`, `__half` or `__bfloat`";
+            let it = Diagnostic::new(Code::BadTensor, place.span, message, label);
+            match DType::from_common_name(text) {
+                Some(meant) => it.help(format!("did you mean `{meant}`?")),
+                None => it.suggest(text, DType::ALL.iter().map(|it| it.name())),
+            }
         })?),
         None => None,
     };
@@ -359,6 +398,11 @@ fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
 fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
     let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
+    if let Some(list) = inner.strip_prefix(['[', '(']).and_then(|it| it.strip_suffix([']', ')'])) {
+        let message = "the devices of a mesh stand in braces";
+        let label = format!("expected `(DeviceMesh{{{}}})`", shortened(list.trim()));
+        return Err(Diagnostic::new(Code::BadTensor, piece.span, message, label));
+    }
     let irregular = || unreadable(piece, "expected rows of the same length, in up to three dimensions");
     let mut devices = Vec::new();
     // `open`: the number of members so far of each open brace. `shape`: the number of members of the closed

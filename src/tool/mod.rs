@@ -21,7 +21,7 @@ use std::{
 use clap::ValueEnum;
 use grammar::{
     diagnostic::Diagnostic,
-    render::{Format, render},
+    render::{Format, Style, render},
 };
 use passes::PassCall;
 
@@ -44,7 +44,7 @@ pub enum Color {
 pub struct Reporter {
     tool: &'static str,
     format: Format,
-    color: bool,
+    style: Style,
     quiet: bool,
 }
 
@@ -62,7 +62,7 @@ impl Reporter {
         if format == Format::Sarif {
             sarif_log::open();
         }
-        Self { tool, format, color, quiet: false }
+        Self { tool, format, style: Style { color, width: columns() }, quiet: false }
     }
 
     /// Returns the name of the tool.
@@ -84,7 +84,7 @@ impl Reporter {
             return sarif_log::add(source, diagnostics);
         }
         let mut text = Vec::new();
-        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
+        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
         // If standard error is closed, diagnostics cannot be delivered.
         let _ = drawn.and_then(|()| io::stderr().write_all(&text));
     }
@@ -191,6 +191,17 @@ fn record_stdout_error(written: Result<(), &io::Error>) {
     {
         STDOUT_ERROR.get_or_init(|| fault.to_string());
     }
+}
+
+/// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.
+fn columns() -> usize {
+    let default = Style::default().width;
+    if !io::stderr().is_terminal() {
+        return default;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
+    let stated = || std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
 }
 
 /// Parses the value of `--ranks`.

@@ -30,7 +30,6 @@ use crate::{
     ops::{AsmFormat, OPS, Op},
     parse::{ParseEvents, parse_container},
     span::Span,
-    suggest::nearest,
     text::expr_text,
     words::{CommunicationType, P2pProtocol, RedOp},
 };
@@ -82,6 +81,8 @@ struct Resolver<'s, 'd> {
     current_unit: Option<UnitId>,
     /// Tensors by namespace and printed text.
     tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
+    /// Texts of tensors that cannot be read and are already reported.
+    unreadable_texts: FxHashSet<(Option<UnitId>, &'s str)>,
     /// Tensors by namespace and number; several if the text uses a number twice.
     tensors_by_number: IdsByNumber<TensorId>,
     /// Iteration domains by namespace and number; several if the text uses a number twice.
@@ -205,6 +206,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             program,
             current_unit: None,
             tensors_by_text: FxHashMap::default(),
+            unreadable_texts: FxHashSet::default(),
             tensors_by_number: IdsByNumber::default(),
             axes_by_number: IdsByNumber::default(),
             meshes: Vec::new(),
@@ -446,11 +448,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
             return Some(Op::Cast);
         }
         let candidates = Op::lookup(name);
-        candidates
-            .iter()
-            .copied()
-            .find(|op| params::do_keys_match(op.def(), args))
-            .or(candidates.first().copied())
+        let exact = candidates.iter().copied().find(|op| params::do_keys_match(op.def(), args));
+        // With an error in the arguments: the one that knows most of the keys.
+        let likely = || candidates.iter().rev().copied().max_by_key(|op| params::known_keys(op.def(), args));
+        exact.or_else(likely)
     }
 
     /// Adds the reduction operator if a reducing collective has none: nvFuser lowers these collectives with a
@@ -475,17 +476,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
             );
         }
         let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
-        let near = nearest(name.text, names);
-        let mut it = Diagnostic::new(
+        let it = Diagnostic::new(
             Code::UnknownOp,
             name.span,
             format!("unknown operator `{}`", name.text),
-            "expected an operator of `hir-opt --list-ops`",
+            "`hir-opt --list-ops` lists the operators",
         );
-        if let Some(near) = near {
-            it = it.help(format!("did you mean `{near}`?"));
-        }
-        self.diagnostics.push(it);
+        self.diagnostics.push(it.suggest(name.text, names));
     }
 
     fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {
