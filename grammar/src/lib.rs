@@ -63,7 +63,7 @@ pub use read::{read, read_scalar};
 pub use suggest::{list_text, nearest};
 pub use tensor_uses::for_each_tensor_use;
 pub use text::{axis_text, expr_text, stream_text, tensor_text};
-pub use verify::verify;
+pub use verify::{verify, verify_source};
 
 #[cfg(test)]
 mod reference;

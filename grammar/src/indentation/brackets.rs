@@ -132,7 +132,7 @@ impl TokenStreamBuilder<'_, '_> {
         let message = format!("`{opener}` is never closed");
         let diagnostic = Diagnostic::new(Code::Syntax, open.span, message, "opened here");
         self.diagnostics.push(
-            diagnostic.label(Span { start: place, end: place }, format!("expected `{closer}` before here")),
+            diagnostic.label(Span { start: place, end: place }, format!("expected `{closer}` here")),
         );
         self.insert_closer(place);
     }

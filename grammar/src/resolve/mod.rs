@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     arena::Id,
     ast, attr,
-    codes::Code,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, Fix},
     indentation::TokenStream,
     ir::{
@@ -28,7 +28,7 @@ use crate::{
         StreamId, SymbolId, TensorId, UnitId,
     },
     ops::{AsmFormat, OPS, Op},
-    parse::{ParseEvents, parse_container},
+    parse::{FaultyLines, ParseEvents, parse_container},
     span::Span,
     text::expr_text,
     words::{CommunicationType, P2pProtocol, RedOp},
@@ -46,10 +46,14 @@ pub fn resolve<'s>(
     resolver.end_offset = token_stream.end_offset();
     resolver.detect_version(&token_stream);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
+    let text = token_stream.source();
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
+    let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish();
     let needs_canonical_fix = resolver.needs_canonical_fix;
     let program = resolver.program;
+    // What follows from a syntax error on the same line is not reported.
+    faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
     if needs_canonical_fix && complete {
         let own: Vec<&mut Diagnostic> =

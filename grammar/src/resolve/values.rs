@@ -281,8 +281,13 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
-        // A condition with `=` for `==` is already reported.
-        let sign = if sign == "=" { "==" } else { sign };
+        // Spellings that are already reported.
+        let sign = match sign {
+            "=" => "==",
+            "and" => "&&",
+            "or" => "||",
+            _ => sign,
+        };
         let known = SIGNS.iter().copied().find(|it| *it == sign);
         if known.is_none() {
             self.error(

@@ -21,10 +21,15 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
             Ok(kind) => kind,
             Err(ScanError::Unknown) => {
                 // A run of invalid characters is reported once.
-                if bad_until != Some(range.start) {
-                    diagnostics.push(unknown_token(lexer.slice(), span));
+                let quoted = quoted_word(source.text, range.start);
+                if bad_until.is_none_or(|end| end < range.start) {
+                    diagnostics.push(match quoted {
+                        Some(word) => quoted_token(word, span),
+                        None => unknown_token(lexer.slice(), span),
+                    });
                 }
-                bad_until = Some(range.end);
+                // The closing quote belongs to the opening one.
+                bad_until = Some(range.end + quoted.map_or(0, |word| word.len() + 1)).max(bad_until);
                 continue;
             }
             Err(ScanError::Unclosed(fault)) => {
@@ -37,9 +42,14 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
         let first = newline.is_some() || res.is_empty();
         let blanks = newline.map_or(gap, |at| gap.get(at + 1..).unwrap_or(""));
         let column = if first { blanks_width(blanks) } else { 0 };
+        let begins_line = first && blanks.is_empty();
         if until == ScanLimit::ContainerEnd {
             match kind {
                 TokenKind::ContainerStart if opened => return (res, range.start),
+                // The sections follow the closing brace; here it is missing.
+                TokenKind::Word if opened && begins_line && is_section(source.text.get(range.start..)) => {
+                    return (res, range.start);
+                }
                 TokenKind::BraceOpen => (depth, opened) = (depth + 1, true),
                 TokenKind::PostInputsPhrase | TokenKind::PostPhrase if !lexer.slice().starts_with('}') => {
                     depth += 1
@@ -70,6 +80,11 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
     (res, source.text.len())
 }
 
+/// Returns whether a section after the container begins here.
+fn is_section(text: Option<&str>) -> bool {
+    text.is_some_and(|it| it.starts_with("Index definitions:") || it.starts_with("Domains:"))
+}
+
 fn blanks_width(blanks: &str) -> u16 {
     let columns =
         blanks.bytes().fold(0usize, |at, byte| if byte == b'\t' { (at / 8 + 1) * 8 } else { at + 1 });
@@ -86,6 +101,21 @@ fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Di
             "expected a value below 2^63",
         ));
     }
+}
+
+/// Returns the word in quotes that begins at byte `at`.
+fn quoted_word(text: &str, at: usize) -> Option<&str> {
+    let rest = text.get(at..)?;
+    let quote = rest.chars().next().filter(|it| matches!(it, '"' | '\''))?;
+    let inner = rest.get(1..)?;
+    let word = inner.get(..inner.find(quote)?)?;
+    word.chars().all(|it| it.is_alphanumeric() || it == '_').then_some(word)
+}
+
+fn quoted_token(word: &str, span: Span) -> Diagnostic {
+    let whole = Span { start: span.start, end: span.end + word.len() as u32 + 1 };
+    let label = format!("expected `{word}`");
+    Diagnostic::new(Code::BadToken, whole, "a word is written without quotes", label).fix(whole, word)
 }
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
