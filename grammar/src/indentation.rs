@@ -172,6 +172,8 @@ struct TokenStreamBuilder<'s, 'd> {
     /// Index in the output at which the current statement begins.
     stmt_start: usize,
     truncated_at: Option<u32>,
+    /// Number of braces around bodies, which are reported and skipped.
+    stray_braces: usize,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -190,6 +192,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             too_deep: false,
             stmt_start: 0,
             truncated_at: None,
+            stray_braces: 0,
             diagnostics,
         }
     }
@@ -204,11 +207,15 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         let mut lines = Vec::new();
         let start = self.output.len();
         let inside = self.blocks.len();
-        while self.peek().is_some_and(|it| !it.kind.ends_block())
+        while self
+            .peek()
+            .is_some_and(|it| !it.kind.ends_block() || self.stray_braces > 0 && self.kind(1).is_some())
             && (!self.at_section() || self.at_transform())
         {
             if self.at_transform() {
                 self.skip_transform();
+            } else if self.skip_stray_brace() {
+                continue;
             } else if self.peek().is_some_and(|it| it.kind.is_post_or_wait_phrase()) {
                 self.phrase_statement(&mut lines);
             } else {
@@ -227,7 +234,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
     }
 
     fn statement(&mut self, lines: &mut Vec<StmtTokens>) {
-        let Some(first) = self.peek().map(|it| self.corrected_keyword(it)) else { return };
+        let Some(first) = self.peek() else { return };
         self.begin_statement();
         let start = self.stmt_start as u32;
         let header = first.kind.is_header();
@@ -280,8 +287,13 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
                 let span = Span { start: place, end: place };
                 let else_if = first.kind == TokenKind::Else && self.kind(0) == Some(TokenKind::If);
                 let it = match else_if {
-                    true => Diagnostic::new(Code::Syntax, span, "`ELSE IF` is not a statement", "expected `:`")
-                        .help("write `ELSE:`, and the `IF` on the next line, indented as the body of the `ELSE`"),
+                    true => Diagnostic::new(
+                        Code::Syntax,
+                        span,
+                        "`ELSE IF` is not a statement",
+                        "expected `:`",
+                    )
+                    .help("write `ELSE:`, and the `IF` on the next line, indented as the body of the `ELSE`"),
                     false => {
                         let message = "the line of a loop or branch has no `:`";
                         Diagnostic::new(Code::Syntax, span, message, "expected `:`").fix(span, ":")

@@ -103,11 +103,17 @@ fn misspelled_container(source: &str) -> Option<Diagnostic> {
         let span = Span::new(start, start + word.len());
         if word == MARKER {
             let place = Span { start: span.end, end: span.end };
-            let it = Diagnostic::new(Code::NoContainer, place, "the container has no `{`", "expected ` {` here");
+            let it =
+                Diagnostic::new(Code::NoContainer, place, "the container has no `{`", "expected ` {` here");
             return Some(it.fix(place, " {"));
         }
         if word.starts_with(['%', 'H', 'h']) && nearest(word, std::iter::once(MARKER)).is_some() {
-            let it = Diagnostic::new(Code::NoContainer, span, format!("`{word}` does not begin a container"), format!("expected `{MARKER}`"));
+            let it = Diagnostic::new(
+                Code::NoContainer,
+                span,
+                format!("`{word}` does not begin a container"),
+                format!("expected `{MARKER}`"),
+            );
             return Some(it.fix(span, MARKER));
         }
     }

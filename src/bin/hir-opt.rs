@@ -151,7 +151,7 @@ struct Options {
     #[arg(long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Memory limit for the plans of all ranks, in GiB.
-    #[arg(long, value_name = "GIB", default_value_t = 16)]
+    #[arg(long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
     memory_limit: u32,
     /// Print only the plan of this rank.
     #[arg(long)]

@@ -362,10 +362,15 @@ impl PlanBuilder<'_> {
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
             let text = grammar::expr_text(self.program, expr);
+            let shown = match text == value.to_string() {
+                true => format!("{what} is {value}"),
+                false => format!("{what} `{text}` is {value}"),
+            };
+            let last = bound as i64 - 1;
             self.error(
                 Code::BadIndex,
-                format!("{what} `{text}` is {value}"),
-                format!("expected 0 to {}", bound as i64 - 1),
+                format!("{shown}, and not in 0 to {last}"),
+                format!("expected 0 to {last}"),
             )
         })
     }

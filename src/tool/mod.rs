@@ -18,7 +18,10 @@ use std::{
     sync::OnceLock,
 };
 
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use grammar::{
     diagnostic::Diagnostic,
     render::{Format, Style, render},
@@ -213,6 +216,15 @@ pub fn parse_ranks(text: &str) -> Result<usize, String> {
     number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
 }
 
+/// Parses the value of `--memory-limit`.
+///
+/// # Errors
+/// Rejects values that are not a whole number of GiB.
+pub fn parse_memory_limit(text: &str) -> Result<u32, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
+}
+
 /// Reports a result of clap: prints help in full, and an error in the command line as one line.
 pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
@@ -228,11 +240,91 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     Exit::Usage
 }
 
+/// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
+/// part of a pipeline that a blank separates from it, or a flag of another tool.
+fn meant_by(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let word = argument.trim_start_matches('-');
+    let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
+    let is_flag = argument.starts_with('-');
+    let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
+    let passes = || passes::PASSES.iter().map(|it| it.name);
+    let known = passes::PIPELINES.iter().map(|it| it.name).chain(passes()).find(name);
+    // The error names only the beginning of `-passes=…`.
+    let single = std::env::args().find(|it| {
+        let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");
+        argument.len() == 2 && flag.len() > 2 && !flag.starts_with('-') && argument.get(1..) == flag.get(..1)
+    });
+    if let Some(single) = single {
+        return Some(format!("unexpected argument '{single}' found; did you mean `-{single}`?"));
+    }
+    let meant = match known {
+        Some(pass) if is_flag => format!("did you mean `--passes {pass}`?"),
+        Some(pass) => {
+            format!(
+                "`{pass}` is a pass: write the passes without blanks between them, as in `--passes a,b{{x=1}}`"
+            )
+        }
+        None if argument.starts_with('{') => {
+            "write the options of a pass without a blank before them, and in quotes: `--passes 'a{x=1}'`"
+                .to_owned()
+        }
+        None => {
+            let flags = OTHER_FLAGS.iter().find(|(_, flags)| flags.contains(&word));
+            format!("`--{word}` is a flag of {}", flags?.0)
+        }
+    };
+    Some(format!("unexpected argument '{argument}' found; {meant}"))
+}
+
+/// Flags that only one of the tools has.
+const OTHER_FLAGS: [(&str, &[&str]); 2] = [
+    (
+        "hir-opt",
+        &[
+            "print-plan",
+            "print-hb",
+            "list-passes",
+            "list-ops",
+            "explain",
+            "fix",
+            "bisect",
+            "witness",
+            "print-dialect",
+        ],
+    ),
+    (
+        "hir-run",
+        &[
+            "schedule",
+            "input",
+            "expect",
+            "reference",
+            "device",
+            "batch",
+            "memory",
+            "stress",
+            "profile-host",
+            "seed",
+            "rtol",
+            "atol",
+        ],
+    ),
+];
+
 /// Returns the error in a command line as one line.
 pub fn usage_error_text(error: &clap::Error) -> String {
+    if let Some(text) = meant_by(error) {
+        return text;
+    }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    // That a value may look like a flag helps only where the tool takes such values.
+    let told = told.filter(|line| !line.starts_with("tip: to pass '-"));
     let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
     told.join("; ").replace(":; ", ": ")
 }

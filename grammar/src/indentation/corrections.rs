@@ -14,19 +14,29 @@ use crate::{
 const BRANCH_KIND: &str = "Manual";
 
 impl TokenStreamBuilder<'_, '_> {
-    /// Returns the first token of a statement. A keyword in lower case is reported and corrected.
-    pub(super) fn corrected_keyword(&mut self, first: Lexeme) -> Lexeme {
-        if first.kind != TokenKind::Word || !first.first {
-            return first;
+    /// Reports and corrects the keywords of loops and branches that are not in upper case.
+    pub(super) fn correct_keywords(&mut self) {
+        for at in 0..self.input.len() {
+            let it = self.input[at];
+            // `elseif` is the longest one.
+            if it.first && it.kind == TokenKind::Word && it.end - it.start <= 6 {
+                self.correct_keyword(at);
+            }
         }
+    }
+
+    fn correct_keyword(&mut self, at: usize) {
+        let Some(first) = self.input.get(at).copied() else { return };
         let word = self.text(first);
-        let next = self.kind(1);
+        let next = self.input.get(at + 1).map(|it| it.kind);
         let kind = match word.to_ascii_uppercase().as_str() {
             "FOR" if next == Some(TokenKind::Word) => TokenKind::For,
             "IF" if matches!(next, Some(TokenKind::Word | TokenKind::ParenOpen)) => TokenKind::If,
             "ELSE" if next == Some(TokenKind::Colon) => TokenKind::Else,
-            "ELIF" | "ELSEIF" if matches!(next, Some(TokenKind::Word | TokenKind::ParenOpen)) => TokenKind::If,
-            _ => return first,
+            "ELIF" | "ELSEIF" if matches!(next, Some(TokenKind::Word | TokenKind::ParenOpen)) => {
+                TokenKind::If
+            }
+            _ => return,
         };
         let upper = word.to_ascii_uppercase();
         let it = if matches!(kind, TokenKind::If) && upper != "IF" {
@@ -39,11 +49,7 @@ impl TokenStreamBuilder<'_, '_> {
             it.fix(first.span(), upper)
         };
         self.diagnostics.push(it);
-        let corrected = Lexeme { kind, ..first };
-        if let Some(it) = self.input.get_mut(self.position) {
-            *it = corrected;
-        }
-        corrected
+        self.input[at].kind = kind;
     }
 
     /// Reports an `IF` without the word before its condition.
@@ -70,7 +76,9 @@ impl TokenStreamBuilder<'_, '_> {
         let text = self.text(next);
         let (kind, meant) = match (header, next.kind) {
             (TokenKind::If, TokenKind::Assign) => (TokenKind::Equal, "=="),
-            (TokenKind::If, TokenKind::Word) if self.last_ends_value() && self.kind(1) != Some(TokenKind::ParenOpen) => {
+            (TokenKind::If, TokenKind::Word)
+                if self.last_ends_value() && self.kind(1) != Some(TokenKind::ParenOpen) =>
+            {
                 match text {
                     "and" => (TokenKind::AndAnd, "&&"),
                     "or" => (TokenKind::OrOr, "||"),
@@ -115,6 +123,24 @@ impl TokenStreamBuilder<'_, '_> {
         }
     }
 
+    /// Skips a brace around the body of a loop or branch; reports the opening one. Returns whether it did.
+    pub(super) fn skip_stray_brace(&mut self) -> bool {
+        let Some(next) = self.peek() else { return false };
+        let follows_header = self.output.last().is_some_and(|it| it.kind == TokenKind::Colon);
+        match next.kind {
+            TokenKind::BraceOpen if follows_header => {
+                let message = "the body of a loop or branch has no braces";
+                let label = "expected the end of the line: the indentation marks the body";
+                self.diagnostics.push(Diagnostic::new(Code::Syntax, next.span(), message, label));
+                self.stray_braces += 1;
+            }
+            TokenKind::BraceClose if self.stray_braces > 0 => self.stray_braces -= 1,
+            _ => return false,
+        }
+        self.position += 1;
+        true
+    }
+
     /// Returns whether `next` begins a statement although a bracket is open: the name of a statement at the
     /// beginning of a line, not indented more than the statement before it.
     pub(super) fn begins_next_statement(&self, next: Lexeme) -> bool {
@@ -125,7 +151,13 @@ impl TokenStreamBuilder<'_, '_> {
         }
         let operand = matches!(
             self.kind(1),
-            Some(TokenKind::ParenOpen | TokenKind::Int | TokenKind::BraceOpen | TokenKind::Stream | TokenKind::Word)
+            Some(
+                TokenKind::ParenOpen
+                    | TokenKind::Int
+                    | TokenKind::BraceOpen
+                    | TokenKind::Stream
+                    | TokenKind::Word
+            )
         );
         let name = self.text(next);
         let is_stmt = |format: AsmFormat| {

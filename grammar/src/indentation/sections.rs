@@ -11,6 +11,7 @@ use crate::{
 
 impl TokenStreamBuilder<'_, '_> {
     pub(super) fn container(&mut self) {
+        self.correct_keywords();
         while matches!(self.kind(0), Some(TokenKind::OptionsStart | TokenKind::DeclarationStart)) {
             self.options();
         }
@@ -121,7 +122,12 @@ impl TokenStreamBuilder<'_, '_> {
         let next = self.peek().filter(|it| it.first && !it.kind.is_closer());
         if next.is_some() && self.output.last().is_some_and(|it| it.kind == TokenKind::ParenClose) {
             let span = Span { start: place, end: place };
-            let it = Diagnostic::new(Code::Syntax, span, "the header has no `:` after its outputs", "expected `:`");
+            let it = Diagnostic::new(
+                Code::Syntax,
+                span,
+                "the header has no `:` after its outputs",
+                "expected `:`",
+            );
             self.diagnostics.push(it.fix(span, " :"));
             self.output.push(Lexeme::virtual_at(TokenKind::Colon, place));
         }
@@ -187,13 +193,19 @@ impl TokenStreamBuilder<'_, '_> {
             self.report_dropped(heading, "dropped from here on");
         }
         let closer = self.peek().filter(|it| it.kind == TokenKind::BraceClose);
-        let behind = closer.map_or("", |it| self.source.text.get((it.end - self.source.base) as usize..).unwrap_or(""));
+        let behind = closer
+            .map_or("", |it| self.source.text.get((it.end - self.source.base) as usize..).unwrap_or(""));
         // The comment shows that the brace closes the container.
         if let Some(opener) = opener.filter(|_| behind.trim_start().starts_with("// %HostIrContainer"))
             && self.input.len() == self.position + 1
         {
             let place = self.output.last().map_or(opener.end, |it| it.end);
-            let it = Diagnostic::new(Code::Syntax, opener.span(), "the `{` of `%kernel` is never closed", "opened here");
+            let it = Diagnostic::new(
+                Code::Syntax,
+                opener.span(),
+                "the `{` of `%kernel` is never closed",
+                "opened here",
+            );
             self.diagnostics.push(it.label(Span { start: place, end: place }, "expected `}` after this"));
             return;
         }

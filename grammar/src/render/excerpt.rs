@@ -59,8 +59,11 @@ pub(super) fn excerpts<'d>(
     lines: &LineIndex,
     width: usize,
 ) -> Vec<Excerpt<'d>> {
-    let mut left: Vec<LineLabel<'d>> =
-        labels.iter().enumerate().map(|(at, (span, text))| line_label(*span, text, at == 0, source, lines)).collect();
+    let mut left: Vec<LineLabel<'d>> = labels
+        .iter()
+        .enumerate()
+        .map(|(at, (span, text))| line_label(*span, text, at == 0, source, lines))
+        .collect();
     // ariadne repeats the header of the file for labels that are not in line order.
     left.sort_by_key(|it| it.line);
     let last = left.last().map_or(1, |it| it.line);

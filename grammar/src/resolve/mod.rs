@@ -116,6 +116,8 @@ struct Resolver<'s, 'd> {
     next_number: u32,
     /// Whether some statement waits for a communication.
     has_waits: bool,
+    /// Where scalars are defined.
+    definition_spans: FxHashMap<SymbolId, Span>,
     /// The number of the next group of reductions.
     next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
@@ -226,6 +228,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             unnumbered_coalescing: None,
             next_number: 0,
             has_waits: false,
+            definition_spans: FxHashMap::default(),
             next_group: 0,
             diagnostics,
         }
@@ -312,6 +315,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
                 let symbol = self.program.intern_symbol(self.current_unit, name, index.span);
                 let (axis, start, stop) = match range {
+                    ast::Range::Axis(axis) if !matches!(axis.kind, ast::ExprKind::Axis(_)) => {
+                        self.bad_loop_axis(index.text, axis);
+                        return None;
+                    }
                     ast::Range::Axis(axis) => {
                         let axis = self.axis(axis)?;
                         let start = self.program.axes[axis].start;
@@ -367,6 +374,26 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let id = self.program.add_stmt(resolved, stmt.span);
         self.resolve_work(id);
         Some(id)
+    }
+
+    /// Reports a loop `in` something that is not an axis.
+    fn bad_loop_axis(&mut self, index: &str, value: &ast::Expr<'s>) {
+        let text = value.span.text(self.source);
+        let message = format!("`{text}` is not an iteration domain");
+        let it =
+            Diagnostic::new(Code::Syntax, value.span, message, "expected an axis such as `istreamIdx0{4}`");
+        let count = match &value.kind {
+            ast::ExprKind::Call { name, args, .. } if name.text == "range" => match &args[..] {
+                [count] => Some(count.value.span.text(self.source)),
+                _ => None,
+            },
+            ast::ExprKind::Int(_) | ast::ExprKind::Word(_) => Some(text),
+            _ => None,
+        };
+        self.diagnostics.push(match count {
+            Some(count) => it.help(format!("for {count} iterations, write `FOR {index} from 0 to {count}:`")),
+            None => it,
+        });
     }
 
     fn resolve_assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
@@ -511,7 +538,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 self.error(
                     Code::Syntax,
                     stmt.span,
-                    "not a scalar definition",
+                    "this is not the definition of a scalar",
                     "expected `name = expression;`",
                 );
                 continue;
@@ -519,6 +546,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             if let Some(value) = self.scalar(value) {
                 let symbol = self.program.intern_symbol(self.current_unit, name, span);
                 self.program.definitions.insert(symbol, value);
+                self.definition_spans.insert(symbol, span);
             }
         }
     }
@@ -544,7 +572,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     Some(true) => continue,
                     Some(false) => {
                         let name = self.program.symbols[symbol].clone();
-                        let span = self.program.symbol_span(symbol);
+                        let own = self.definition_spans.get(&symbol).copied();
+                        let span = own.unwrap_or_else(|| self.program.symbol_span(symbol));
                         self.error(
                             Code::CircularDefinition,
                             span,

@@ -125,7 +125,8 @@ impl<'s> Resolver<'s, '_> {
             let Some(key) = arg.key else { continue };
             match row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) {
                 Some(param) => {
-                    let is_key = |it: &ast::Arg<'_>| it.key.is_some_and(|it| is_same_key(param.name, it.text));
+                    let is_key =
+                        |it: &ast::Arg<'_>| it.key.is_some_and(|it| is_same_key(param.name, it.text));
                     let first = args.iter().filter(|it| is_key(it)).find_map(|it| it.key);
                     if let Some(first) = first.filter(|it| it.span != key.span) {
                         let message = format!("`{}=` is given twice", key.text);
@@ -191,7 +192,9 @@ impl<'s> Resolver<'s, '_> {
         let mut missing = row.attrs.iter().filter(|it| it.arity == Arity::One && !given(it.name));
         let it = match (nearest(key.text, free.iter().copied()), missing.next(), missing.next()) {
             (Some(near), ..) => it.help(format!("did you mean `{near}`?")),
-            (None, Some(only), None) => it.help(format!("the attribute `{}` is missing: did you mean it?", only.name)),
+            (None, Some(only), None) => {
+                it.help(format!("the attribute `{}` is missing: did you mean it?", only.name))
+            }
             _ => it,
         };
         self.diagnostics.push(it);
@@ -211,7 +214,7 @@ impl<'s> Resolver<'s, '_> {
             format!("`{}` {takes}", row.mnemonic),
             "this one is too many",
         );
-            let numbered = row.format == AsmFormat::Numbered;
+        let numbered = row.format == AsmFormat::Numbered;
         match &value.kind {
             // `type==Allgather`.
             ast::ExprKind::Infix("==", lhs, rhs) => {
@@ -226,7 +229,10 @@ impl<'s> Resolver<'s, '_> {
                 }
             }
             ast::ExprKind::Int(number) if numbered => {
-                it = it.help(format!("the number stands before the parenthesis: `{} {number} (…)`", row.mnemonic));
+                it = it.help(format!(
+                    "the number stands before the parenthesis: `{} {number} (…)`",
+                    row.mnemonic
+                ));
             }
             _ => (),
         }
@@ -253,7 +259,10 @@ impl<'s> Resolver<'s, '_> {
             }
             (_, Some(at)) => {
                 let left = text.get(..at).unwrap_or("").trim_end().len();
-                (Span { start: span.start, end: span.start + left as u32 }, format!("expected {results} left of `=`"))
+                (
+                    Span { start: span.start, end: span.start + left as u32 },
+                    format!("expected {results} left of `=`"),
+                )
             }
             (_, None) => (span, format!("expected {results} left of `=`")),
         };
@@ -283,26 +292,35 @@ impl<'s> Resolver<'s, '_> {
 
     fn report_wrong_kind(&mut self, param: &OperandDef, value: &ast::Expr<'s>) {
         let message = format!("`{}` must be {}", param.name, expected_kind_text(param.kind));
-        let it = Diagnostic::new(Code::BadOperands, value.span, message, format!("this is {}", found_text(value)));
+        let it =
+            Diagnostic::new(Code::BadOperands, value.span, message, format!("this is {}", found_text(value)));
         let text = value.span.text(self.source);
         let help = match (param.kind, &value.kind) {
             (OperandKind::Team, ast::ExprKind::Braces(_)) => {
-                let ranks: Vec<&str> = text.split(|it: char| !it.is_ascii_digit()).filter(|it| !it.is_empty()).collect();
+                let ranks: Vec<&str> =
+                    text.split(|it: char| !it.is_ascii_digit()).filter(|it| !it.is_empty()).collect();
                 Some(format!("write `({})`", ranks.join(" ")))
             }
-            (OperandKind::Stream, ast::ExprKind::Int(_) | ast::ExprKind::Word(_) | ast::ExprKind::Paren(_)) => {
-                Some(format!("write `Stream {text}`"))
-            }
+            (
+                OperandKind::Stream,
+                ast::ExprKind::Int(_) | ast::ExprKind::Word(_) | ast::ExprKind::Paren(_),
+            ) => Some(format!("write `Stream {text}`")),
             (OperandKind::Bool, ast::ExprKind::Word(word)) => {
                 nearest(word, ["true", "false"].into_iter()).map(|it| format!("write `{it}`"))
             }
-            (OperandKind::Bool, ast::ExprKind::Int(number @ 0..=1)) => Some(format!("write `{}`", *number == 1)),
-            (OperandKind::Work, ast::ExprKind::Int(number)) => Some(format!("write `Communication {number}`")),
+            (OperandKind::Bool, ast::ExprKind::Int(number @ 0..=1)) => {
+                Some(format!("write `{}`", *number == 1))
+            }
+            (OperandKind::Work, ast::ExprKind::Int(number)) => {
+                Some(format!("write `Communication {number}`"))
+            }
             (OperandKind::Ranges, ast::ExprKind::Braces(parts)) if parts.len() == 2 => {
                 Some(format!("write `{{{}, 1}}`: a range has a step", text.trim_matches(['{', '}', ' '])))
             }
             (OperandKind::Tensor | OperandKind::Value, ast::ExprKind::Word(word)) => {
-                let number = word.strip_prefix('t').filter(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()));
+                let number = word
+                    .strip_prefix('t')
+                    .filter(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()));
                 number.map(|number| format!("did you mean `T{number}`?"))
             }
             _ => None,

@@ -27,6 +27,12 @@ fn short_tensor_number(text: &str) -> Option<Option<u32>> {
     Some(digits.parse().ok())
 }
 
+/// Returns whether a word is the beginning of a tensor's text, `T0_g_float`.
+fn is_tensor_name(text: &str) -> bool {
+    let number = text.strip_prefix('T').and_then(|it| it.split_once('_')).map_or("", |(number, _)| number);
+    !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())
+}
+
 impl<'s> Resolver<'s, '_> {
     pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
         items.iter().filter_map(|item| self.value(item)).collect()
@@ -34,6 +40,16 @@ impl<'s> Resolver<'s, '_> {
 
     pub(super) fn value(&mut self, value: &ast::Expr<'s>) -> Option<Operand> {
         match &value.kind {
+            // `T0_g_float(iS0{4})`.
+            ast::ExprKind::Call { name, number: None, .. } if is_tensor_name(name.text) => {
+                if self.unreadable_texts.insert((self.current_unit, name.text)) {
+                    let place = Span { start: name.span.end, end: name.span.end + 1 };
+                    let message = "the axes of a tensor stand in brackets";
+                    let label = format!("expected `{}[…]`", name.text);
+                    self.error(Code::BadTensor, place, message, label);
+                }
+                None
+            }
             ast::ExprKind::Tensor(text) => self.tensor(text, value.span).map(Operand::Tensor),
             ast::ExprKind::Stream(name) => self.stream(name).map(Operand::Stream),
             ast::ExprKind::Int(_)
@@ -67,7 +83,9 @@ impl<'s> Resolver<'s, '_> {
                 if diagnostic.fixes.is_empty() {
                     self.unreadable_texts.insert((self.current_unit, text));
                 }
-                self.diagnostics.push(diagnostic);
+                if !self.is_repeated(&diagnostic) {
+                    self.diagnostics.push(diagnostic);
+                }
                 return None;
             }
         };
@@ -129,7 +147,9 @@ impl<'s> Resolver<'s, '_> {
                 let message = format!("`{text}` is not declared");
                 let label = match known.is_empty() {
                     true => "no tensor before this is declared".to_owned(),
-                    false => format!("the tensors that are declared before this: {}", list_text(names(), 8, "and")),
+                    false => {
+                        format!("the tensors that are declared before this: {}", list_text(names(), 8, "and"))
+                    }
                 };
                 let it = Diagnostic::new(Code::UnknownTensor, span, message, label).help(format!(
                     "declare it before the container, as in `%tensor {text}_g_float[iS0{{i0}}]`, or write it in full at its first use"
@@ -147,6 +167,16 @@ impl<'s> Resolver<'s, '_> {
         None
     }
 
+    /// Returns whether the last diagnostics report the same of the same word, as for a misspelled element type of
+    /// several tensors.
+    fn is_repeated(&self, diagnostic: &Diagnostic) -> bool {
+        let word = |it: &Diagnostic| it.span().text(self.source);
+        let same = |it: &Diagnostic| {
+            it.code == diagnostic.code && it.message == diagnostic.message && word(it) == word(diagnostic)
+        };
+        word(diagnostic).len() > 1 && self.diagnostics.iter().rev().take(16).any(same)
+    }
+
     /// Returns where a tensor with this number is first spelled in full, if that is before offset `end`.
     fn spelled_tensor(&self, number: u32, end: u32) -> Option<Span> {
         let text = self.source.get(..end as usize)?.get(self.program.spans.header.start as usize..)?;
@@ -161,7 +191,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Returns the names of the tensors of the current namespace, by number.
-    fn tensor_names(&self) -> Vec<String> {
+    pub(super) fn tensor_names(&self) -> Vec<String> {
         let own = self.program.tensors.iter().filter(|(_, it)| it.unit == self.current_unit);
         let numbers: std::collections::BTreeSet<u32> = own.map(|(_, it)| it.number).collect();
         numbers.into_iter().map(|it| format!("T{it}")).collect()

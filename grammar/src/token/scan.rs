@@ -1,6 +1,7 @@
 //! Scans a text into tokens, and finds the ends of tokens that contain brackets.
 
 use logos::{Lexer, Logos};
+use rustc_hash::FxHashSet;
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
 use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
@@ -14,6 +15,7 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
     let headless = source.text.trim_start().starts_with("HOST");
     let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
     let mut bad_until = None;
+    let mut unclosed = FxHashSet::default();
     while let Some(item) = lexer.next() {
         let range = lexer.span();
         let span = Span { start: source.base + range.start as u32, end: source.base + range.end as u32 };
@@ -33,7 +35,10 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
                 continue;
             }
             Err(ScanError::Unclosed(fault)) => {
-                diagnostics.push(unclosed_token(fault, lexer.slice(), span));
+                // Texts repeat their tensors; each is reported once.
+                if unclosed.insert(lexer.slice()) || fault.at_end {
+                    diagnostics.push(unclosed_token(fault, lexer.slice(), span));
+                }
                 fault.kind
             }
         };
@@ -146,6 +151,13 @@ fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
 pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {
     let rest = lexer.remainder().as_bytes();
     let (taken, closed) = balanced_length(rest, b'[');
+    // With an error inside the brackets the token is still the whole tensor; `parse_tensor_text` reports the error.
+    let (taken, closed) = match closed {
+        // `T0_g_float[iS0{4}}`.
+        false if rest.get(..taken + 1).is_some_and(|it| it.ends_with(b"}}")) => (taken + 1, true),
+        false => axes_end(rest).map_or((taken, false), |end| (end, true)),
+        true => (taken, true),
+    };
     if !closed {
         lexer.bump(next_char_boundary(lexer.remainder(), taken));
         return Err(ScanError::Unclosed(UnclosedToken {
@@ -157,9 +169,43 @@ pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> 
     while let Some(next) = group_end(rest, end, POSITION_HEADS) {
         end = next;
     }
-    let end = group_end(rest, end, &["(DeviceMesh"]).unwrap_or(end);
+    let end =
+        group_end(rest, end, &["(DeviceMesh"]).or_else(|| misspelled_mesh_end(rest, end)).unwrap_or(end);
     lexer.bump(next_char_boundary(lexer.remainder(), end));
     Ok(())
+}
+
+/// Returns the end of the axes of a tensor in which a bracket is not closed or is of the wrong kind: the first `]`
+/// on the same line, if it ends an axis.
+fn axes_end(rest: &[u8]) -> Option<usize> {
+    let line = rest.iter().position(|it| *it == b'\n').unwrap_or(rest.len());
+    let close = rest.get(..line)?.iter().position(|it| matches!(it, b']' | b'[' | b'=' | b';'))?;
+    let ends_axis = close > 0 && matches!(rest[close - 1], b'}' | b')' | b'0'..=b'9');
+    (rest[close] == b']' && ends_axis).then_some(close + 1)
+}
+
+/// Returns the end of a mesh after `from` that is misspelled: `(Devicemesh{0 1})`, `DeviceMesh{0 1}`.
+fn misspelled_mesh_end(rest: &[u8], from: usize) -> Option<usize> {
+    let blanks = rest.get(from..)?.iter().take_while(|it| matches!(it, b' ' | b'\t')).count();
+    let tail = rest.get(from + blanks..)?;
+    let open = usize::from(tail.first() == Some(&b'('));
+    let word = tail.get(open..)?.iter().take_while(|it| it.is_ascii_alphabetic()).count();
+    let name = tail.get(open..open + word)?;
+    let brace = open + word;
+    let is_mesh = name.to_ascii_lowercase().ends_with(b"mesh") && tail.get(brace) == Some(&b'{');
+    if !is_mesh {
+        return None;
+    }
+    let list = tail.get(brace + 1..)?;
+    let (inner, closed) = balanced_length(list, b'{');
+    // `(DeviceMesh{0 1)`.
+    let numbers = list.get(..inner)?.iter().all(|it| it.is_ascii_digit() || matches!(it, b' ' | b','));
+    if !closed && open == 1 && numbers && list.get(inner) == Some(&b')') {
+        return Some(from + blanks + brace + 1 + inner + 1);
+    }
+    let end = brace + 1 + inner;
+    let behind = end + usize::from(open == 1 && tail.get(end) == Some(&b')'));
+    closed.then_some(from + blanks + behind)
 }
 
 /// Skips a comment. It ends with its line, or, in a dump folded into one line, after the name that follows a

@@ -325,7 +325,8 @@ impl Verifier<'_> {
         if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| writes(it)) {
             let message = format!("`{name}` is used before it is allocated or written");
             let later = self.program.stmt_span(later);
-            return Diagnostic::new(Code::UndefinedTensor, place, message, "used here").label(later, "defined only here");
+            return Diagnostic::new(Code::UndefinedTensor, place, message, "used here")
+                .label(later, "defined only here");
         }
         let message = format!("nothing allocates or defines `{name}`");
         let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");
@@ -333,7 +334,8 @@ impl Verifier<'_> {
         let own = &self.program.tensors[tensor];
         let is_alike = |other: &&TensorId| {
             let other = &self.program.tensors[**other];
-            (other.unit, other.dtype, &other.loop_domain, &other.mesh) == (own.unit, own.dtype, &own.loop_domain, &own.mesh)
+            (other.unit, other.dtype, &other.loop_domain, &other.mesh)
+                == (own.unit, own.dtype, &own.loop_domain, &own.mesh)
         };
         let mut alike = self.defined.iter().filter(is_alike);
         if let (Some(only), None) = (alike.next(), alike.next()) {
@@ -411,7 +413,12 @@ impl Verifier<'_> {
         match (kind.is_rooted(), stmt.get(attr::ROOT)) {
             (true, None) => {
                 let place = places::attr_place(self.source, "type", span);
-                let it = Diagnostic::new(Code::BadRoot, place, format!("{kind} needs a root"), "this type has a root");
+                let it = Diagnostic::new(
+                    Code::BadRoot,
+                    place,
+                    format!("{kind} needs a root"),
+                    "this type has a root",
+                );
                 self.diagnostics.push(it.help("add `root=0`: an index into the team, from 0"));
             }
             (false, Some(_)) => {
@@ -424,7 +431,8 @@ impl Verifier<'_> {
                 if let Some(root) = outside {
                     let message = format!("root {root} is not an index into a team of {}", team.len());
                     let place = places::attr_place(self.source, "root", span);
-                    let label = format!("expected an index into the team, 0 to {}", team.len().saturating_sub(1));
+                    let label =
+                        format!("expected an index into the team, 0 to {}", team.len().saturating_sub(1));
                     self.error(Code::BadRoot, place, message, label);
                 }
             }
@@ -432,7 +440,12 @@ impl Verifier<'_> {
         }
         if kind == CommunicationType::SendRecv && team.len() > 2 {
             let place = places::attr_place(self.source, "team", span);
-            self.error(Code::BadTeam, place, "SendRecv requires a team of two", "expected the sender and the receiver");
+            self.error(
+                Code::BadTeam,
+                place,
+                "SendRecv requires a team of two",
+                "expected the sender and the receiver",
+            );
         }
     }
 
@@ -458,7 +471,12 @@ impl Verifier<'_> {
                 let text = axis_text(self.program, *id);
                 let message = format!("`{name}` has two axes with the parallel type of `{text}`");
                 let place = places::part_place(self.source, &text, span);
-                self.error(Code::BadSharding, place, message, "expected another parallel type: each one can occur once");
+                self.error(
+                    Code::BadSharding,
+                    place,
+                    message,
+                    "expected another parallel type: each one can occur once",
+                );
                 self.faulty.insert(tensor);
             }
             if let ParallelType::Device(dim) = axis.parallel {
@@ -502,7 +520,9 @@ impl Verifier<'_> {
             let span = self.program.tensor_span(second);
             let it = Diagnostic::new(Code::BadDomain, span, message, format!("here it is `{two}`"));
             let it = it.label(self.program.tensor_span(first), format!("here it is `{one}`"));
-            self.diagnostics.push(it.help("spell a tensor in the same way at each use, or give one of the two another number"));
+            self.diagnostics.push(
+                it.help("spell a tensor in the same way at each use, or give one of the two another number"),
+            );
             self.faulty.insert(second);
         }
     }
@@ -562,7 +582,8 @@ impl Verifier<'_> {
                 let message = format!("`{name}` is sharded over devices but has no DeviceMesh");
                 let label = "this axis is distributed over the devices of a mesh";
                 let it = Diagnostic::new(Code::BadSharding, span, message, label);
-                self.diagnostics.push(it.help("write the mesh after the axes, as in `[…] (DeviceMesh{0 1})`"));
+                self.diagnostics
+                    .push(it.help("write the mesh after the axes, as in `[…] (DeviceMesh{0 1})`"));
                 self.faulty.insert(tensor);
             }
             return;

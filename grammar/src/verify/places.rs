@@ -92,7 +92,12 @@ pub(super) fn part_place(source: Option<&str>, part: &str, whole: Span) -> Span 
 
 /// Returns the position of a part of a tensor's line in `Domains:`, of the line without the part, or `None` if
 /// the text has no such line.
-pub(super) fn domain_place(program: &Program, source: Option<&str>, tensor: TensorId, part: &str) -> Option<Span> {
+pub(super) fn domain_place(
+    program: &Program,
+    source: Option<&str>,
+    tensor: TensorId,
+    part: &str,
+) -> Option<Span> {
     let text = source?;
     let from = program.spans.header.end as usize;
     let section = from + text.get(from..)?.find("\nDomains:")?;

@@ -121,12 +121,15 @@ impl Ctx<'_, '_> {
         let typed: Vec<(TensorId, DType)> = tensors.iter().filter_map(typed).collect();
         // The type that most of the tensors have; of several, the first one.
         let count = |dtype: DType| typed.iter().filter(|(_, it)| *it == dtype).count();
-        let Some((first, dtype)) = typed.iter().rev().copied().max_by_key(|(_, it)| count(*it)) else { return };
+        let Some((first, dtype)) = typed.iter().rev().copied().max_by_key(|(_, it)| count(*it)) else {
+            return;
+        };
         if let Some((other, wrong)) = typed.iter().rev().copied().find(|(_, it)| *it != dtype) {
             let (a, b) = (self.program.tensor_name(first), self.program.tensor_name(other));
             let message = format!("`{}`: `{b}` is {wrong}, and `{a}` is {dtype}", self.stmt.op.name());
-            let it = Diagnostic::new(Code::TypeMismatch, self.place(other), message, format!("`{b}` is {wrong}"))
-                .label(self.place(first), format!("`{a}` is {dtype}"));
+            let it =
+                Diagnostic::new(Code::TypeMismatch, self.place(other), message, format!("`{b}` is {wrong}"))
+                    .label(self.place(first), format!("`{a}` is {dtype}"));
             let name = self.stmt.op.name();
             self.acc.push(it.help(format!("`{name}` does not convert: the element types have to be equal")));
         }
@@ -216,7 +219,11 @@ impl Ctx<'_, '_> {
         }
         let last = x_dims.len() - 1;
         if self.unequal(x_dims[last], w_dims[1]) && !self.unequal(x_dims[last], w_dims[0]) {
-            return self.transposed_weight(weight, &w_dims, "`linear` multiplies by the transposed weight, so the weight is `[n, k]`");
+            return self.transposed_weight(
+                weight,
+                &w_dims,
+                "`linear` multiplies by the transposed weight, so the weight is `[n, k]`",
+            );
         }
         self.equal_axes(x, x_dims[last], weight, w_dims[1]);
         for (position, arg) in [(1, weight), (0, x)] {
@@ -274,7 +281,10 @@ impl Ctx<'_, '_> {
         let (have, want) = (self.dims(first).len(), self.program.tensors[out].domains.logical.len());
         if have != want {
             let name = self.program.tensor_name(out);
-            let message = format!("`reduction`: `{name}` has {want} axes where {have} are expected");
+            let message = format!(
+                "`reduction`: `{name}` has {want} {} where {have} are expected",
+                if want == 1 { "axis" } else { "axes" }
+            );
             let label = format!("expected {have} axes, the reduced ones as `r`: `rS3{{8}}`");
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(out), message, label));
         }
@@ -317,7 +327,10 @@ impl Ctx<'_, '_> {
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
             let (op, name) = (self.stmt.op.name(), self.program.tensor_name(wide));
-            let message = format!("`{op}`: {flags} flags for the {have} dimensions of `{name}`");
+            let message = format!(
+                "`{op}`: {flags} flag{} for the {have} dimensions of `{name}`",
+                if flags == 1 { "" } else { "s" }
+            );
             let label = format!("expected {have} flags, one for each dimension of `{name}`");
             let place = attr_place(self.source, "flags", self.span);
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
@@ -369,7 +382,11 @@ impl Ctx<'_, '_> {
             let have = self.dims(*first).len();
             if have != ranges.len() {
                 let name = self.program.tensor_name(*first);
-                let message = format!("`slice`: {} ranges for the {have} dimensions of `{name}`", ranges.len());
+                let message = format!(
+                    "`slice`: {} range{} for the {have} dimensions of `{name}`",
+                    ranges.len(),
+                    if ranges.len() == 1 { "" } else { "s" }
+                );
                 let place = self.place(*first);
                 let label = format!("expected {have} ranges: one `{{start, stop, step}}` for each dimension");
                 self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
