@@ -145,7 +145,9 @@ fn check_mesh_word(tail: SpannedText<'_>) -> Result<(), Diagnostic> {
     let it = tail.trimmed();
     let inner = it.text.trim_start_matches('(');
     let word = inner.split('{').next().unwrap_or("");
-    if !word.to_ascii_lowercase().ends_with("mesh")
+    let is_word = !word.is_empty() && word.bytes().all(|it| it.is_ascii_alphabetic());
+    if !is_word
+        || !word.to_ascii_lowercase().ends_with("mesh")
         || it.text.starts_with("(DeviceMesh")
         || !inner.contains('{')
     {

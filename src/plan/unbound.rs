@@ -99,7 +99,8 @@ fn misnamed(program: &Program, it: &UnboundScalar) -> Option<Diagnostic> {
     }
     // nvFuser numbers its scalars, so a name such as `i84` is not a misspelled one, except in a loop with another
     // numbered index.
-    let is_numbered = |it: &str| it.len() > 1 && it[1..].bytes().all(|it| it.is_ascii_digit());
+    let is_numbered =
+        |it: &str| it.get(1..).is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()));
     let indices: Vec<&str> = loops().map(|(_, index)| program.symbols[index].as_str()).collect();
     let defined = program.definitions.keys().map(|it| program.symbols[*it].as_str());
     let names: Vec<&str> =

@@ -56,6 +56,7 @@ impl TokenStreamBuilder<'_, '_> {
     pub(super) fn check_branch_kind(&mut self) {
         let Some(next) = self.peek() else { return };
         let missing = match next.kind {
+            TokenKind::Word if self.text(next) == BRANCH_KIND => false,
             TokenKind::Word => self.kind(1).is_some_and(|it| it.is_operator() || it == TokenKind::Colon),
             TokenKind::ParenOpen | TokenKind::Int | TokenKind::Not => true,
             _ => false,

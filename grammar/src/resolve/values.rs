@@ -343,24 +343,13 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Reports the name of a stream that no statement of the container captures.
-    fn unknown_stream(&mut self, name: &str, span: Span) {
-        let message = format!("no statement captures stream `{name}`");
-        let label = match self.captured_streams.as_slice() {
-            [] => format!("expected `Stream {name} = GetCurrentStream()` before this"),
-            all => format!("the captured streams: {}", list_text(all.iter().copied(), 6, "and")),
-        };
-        let it = Diagnostic::new(Code::UndefinedStream, span, message, label);
-        self.diagnostics.push(it.suggest(name, self.captured_streams.iter().copied()));
-    }
-
     fn stream(&mut self, name: &ast::Expr<'s>) -> Option<StreamId> {
         let text = name.span.text(self.source);
         let stream = match self.captured_streams.iter().position(|it| *it == text) {
             Some(number) => Stream::Named(number as u32),
-            // An address or a canonical name (`s0`) denotes a stream object, which something has to capture.
+            // An address or a canonical name (`s0`) denotes a stream object even if nothing captures it; the
+            // verifier reports the missing capture.
             None if text.starts_with("0x") || is_captured_name(text) => {
-                self.unknown_stream(text, name.span);
                 self.captured_streams.push(text);
                 Stream::Named(self.captured_streams.len() as u32 - 1)
             }
