@@ -337,7 +337,17 @@ impl PlanBuilder<'_> {
                 let name = &self.program.symbols[symbol];
                 let message = format!("{what} needs `{name}`, which has no value here");
                 let it = self.error(Code::UnboundSymbol, message, "needed here");
-                Box::new(it.help(format!("set it with `--set {name}=…`")))
+                let is_index = |stmt: &Stmt| matches!(stmt, Stmt::For(own) if own.index == symbol);
+                let around = self.program.stmts.iter().find(|(_, stmt)| is_index(stmt));
+                Box::new(match around {
+                    Some((id, _)) => it
+                        .label(
+                            self.program.stmt_span(id),
+                            format!("`{name}` has a value only in the body of this loop"),
+                        )
+                        .help("indent the statement as the body of the loop, or move it there"),
+                    None => it.help(format!("set it with `--set {name}=…`")),
+                })
             }
             ScalarError::Arithmetic(message) => {
                 self.error(Code::BadIndex, format!("{what}: {message}"), "needed here")
