@@ -83,7 +83,9 @@ impl Source {
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = grammar::read(&self.text);
         if !grammar::diagnostic::has_errors(&diagnostics) {
-            programs.iter().for_each(|program| diagnostics.extend(grammar::verify(program)));
+            programs
+                .iter()
+                .for_each(|program| diagnostics.extend(grammar::verify_source(program, &self.text)));
         }
         (programs, diagnostics)
     }

@@ -109,12 +109,43 @@ dtypes! {
     Complex128 = "std::complex<double>", 16, Complex;
 }
 
+/// Names of element types in C, CUDA, NumPy and PyTorch.
+const COMMON_NAMES: [(&str, DType); 18] = [
+    ("float16", DType::Half),
+    ("fp16", DType::Half),
+    ("bfloat16", DType::BFloat),
+    ("nv_bfloat16", DType::BFloat),
+    ("float32", DType::Float),
+    ("fp32", DType::Float),
+    ("float64", DType::Double),
+    ("fp64", DType::Double),
+    ("int8", DType::Int8),
+    ("int16", DType::Int16),
+    ("int32", DType::Int32),
+    ("int32_t", DType::Int32),
+    ("int64", DType::Int64),
+    ("long", DType::Int64),
+    ("boolean", DType::Bool),
+    ("uint8", DType::UInt8),
+    ("float8_e4m3fn", DType::E4M3),
+    ("float8_e5m2", DType::E5M2),
+];
+
 impl DType {
     /// Returns the type whose printed name is `name`; `None` if it is neither in the table nor composed of
     /// types in it.
     pub fn from_name(name: &str) -> Option<Self> {
         let plain = Self::ALL.iter().copied().find(|it| it.name() == name);
         plain.or_else(|| Composite::from_name(name).map(Self::Composite))
+    }
+
+    /// Returns the type that a name denotes in other languages and tools, such as `bf16`, `half` or `float32`.
+    pub(crate) fn from_common_name(name: &str) -> Option<Self> {
+        let plain = name.trim_matches('_').to_ascii_lowercase();
+        let common = COMMON_NAMES.iter().find(|(word, _)| *word == plain).map(|(_, it)| *it);
+        let short = || Self::ALL.iter().copied().find(|it| it.short_name() == plain);
+        let own = || Self::ALL.iter().copied().find(|it| it.name().trim_matches('_') == plain);
+        common.or_else(short).or_else(own)
     }
 
     /// Returns the short name that is common outside dumps (`bf16`, `f32`, `i64`), for flags and reports.

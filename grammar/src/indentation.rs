@@ -11,6 +11,7 @@
 
 mod brackets;
 mod commas;
+mod corrections;
 mod nesting;
 mod sections;
 
@@ -171,6 +172,8 @@ struct TokenStreamBuilder<'s, 'd> {
     /// Index in the output at which the current statement begins.
     stmt_start: usize,
     truncated_at: Option<u32>,
+    /// Number of braces around bodies, which are reported and skipped.
+    stray_braces: usize,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -189,6 +192,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             too_deep: false,
             stmt_start: 0,
             truncated_at: None,
+            stray_braces: 0,
             diagnostics,
         }
     }
@@ -203,11 +207,15 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         let mut lines = Vec::new();
         let start = self.output.len();
         let inside = self.blocks.len();
-        while self.peek().is_some_and(|it| !it.kind.ends_block())
+        while self
+            .peek()
+            .is_some_and(|it| !it.kind.ends_block() || self.stray_braces > 0 && self.kind(1).is_some())
             && (!self.at_section() || self.at_transform())
         {
             if self.at_transform() {
                 self.skip_transform();
+            } else if self.skip_stray_brace() {
+                continue;
             } else if self.peek().is_some_and(|it| it.kind.is_post_or_wait_phrase()) {
                 self.phrase_statement(&mut lines);
             } else {
@@ -231,6 +239,9 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         let start = self.stmt_start as u32;
         let header = first.kind.is_header();
         self.emit_next();
+        if first.kind == TokenKind::If {
+            self.check_branch_kind();
+        }
         let mut listed = FxHashSet::default();
         while let Some(next) = self.peek() {
             if self.open_brackets.is_empty() {
@@ -248,10 +259,19 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
                     self.position += 1;
                     break;
                 }
+            } else if next.kind == TokenKind::Semicolon {
+                self.recover_semicolon(next);
+                continue;
+            } else if header && next.kind == TokenKind::Colon && self.ends_line() {
+                let place = self.output.last().map_or(next.start, |it| it.end);
+                self.close_missing(place);
             } else if self.ends_unclosed_list(next, &mut listed) {
                 self.close_missing_silently(next.start);
                 continue;
             } else if self.recover_missing_closer(next) {
+                continue;
+            }
+            if header && self.correct_in_header(first.kind, next) {
                 continue;
             }
             self.emit_next();
@@ -265,8 +285,21 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             self.close_missing(place);
             if !self.too_deep && self.output.last().is_some_and(|it| it.kind != TokenKind::Colon) {
                 let span = Span { start: place, end: place };
-                let message = "the line of a loop or branch has no `:`";
-                self.diagnostics.push(Diagnostic::new(Code::Syntax, span, message, "expected `:`"));
+                let else_if = first.kind == TokenKind::Else && self.kind(0) == Some(TokenKind::If);
+                let it = match else_if {
+                    true => Diagnostic::new(
+                        Code::Syntax,
+                        span,
+                        "`ELSE IF` is not a statement",
+                        "expected `:`",
+                    )
+                    .help("write `ELSE:`, and the `IF` on the next line, indented as the body of the `ELSE`"),
+                    false => {
+                        let message = "the line of a loop or branch has no `:`";
+                        Diagnostic::new(Code::Syntax, span, message, "expected `:`").fix(span, ":")
+                    }
+                };
+                self.diagnostics.push(it);
                 self.output.push(Lexeme::virtual_at(TokenKind::Colon, place));
             }
             self.finish_statement();
@@ -278,6 +311,11 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             let kind = if header { first.kind } else { TokenKind::End };
             lines.push(StmtTokens { start, end, kind, column });
         }
+    }
+
+    /// Returns whether the next token is the last one on its line.
+    fn ends_line(&self) -> bool {
+        self.input.get(self.position + 1).is_none_or(|it| it.first)
     }
 
     /// Returns whether `next` begins a statement although the current header has no colon yet.
@@ -408,10 +446,12 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             TokenKind::KernelStart | TokenKind::ContainerStart | TokenKind::Arrow | TokenKind::EndDot
         ) || next.kind.is_header()
             || next.kind.is_post_or_wait_phrase();
-        if self.open_brackets.is_empty() || !(result || outside || fatal) {
+        let statement = self.begins_next_statement(next);
+        if self.open_brackets.is_empty() || !(result || outside || fatal || statement) {
             return false;
         }
-        self.close_missing(next.start);
+        let place = self.output.last().map_or(next.start, |it| it.end);
+        self.close_missing(place);
         true
     }
 

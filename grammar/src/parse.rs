@@ -7,10 +7,11 @@ use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
 
 use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
-    codes::Code,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     indentation::{self, TokenStream},
     span::Span,
+    suggest::nearest,
     token::{Source, Token, TokenKind},
 };
 
@@ -91,6 +92,34 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     (file, diagnostics)
 }
 
+/// Reports a line that begins like a container, in a text without containers.
+fn misspelled_container(source: &str) -> Option<Diagnostic> {
+    const MARKER: &str = "%HostIrContainer";
+    let mut at = 0;
+    for line in source.split_inclusive('\n') {
+        let start = at + line.len() - line.trim_start().len();
+        at += line.len();
+        let word = line.trim_start().split([' ', '\t', '{', '\n', '\r']).next().unwrap_or("");
+        let span = Span::new(start, start + word.len());
+        if word == MARKER {
+            let place = Span { start: span.end, end: span.end };
+            let it =
+                Diagnostic::new(Code::NoContainer, place, "the container has no `{`", "expected ` {` here");
+            return Some(it.fix(place, " {"));
+        }
+        if word.starts_with(['%', 'H', 'h']) && nearest(word, std::iter::once(MARKER)).is_some() {
+            let it = Diagnostic::new(
+                Code::NoContainer,
+                span,
+                format!("`{word}` does not begin a container"),
+                format!("expected `{MARKER}`"),
+            );
+            return Some(it.fix(span, MARKER));
+        }
+    }
+    None
+}
+
 /// Finds the containers of `source` and calls `visit` with the tokens of each.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
@@ -111,15 +140,18 @@ pub(crate) fn for_each_container<'s>(
     diagnostics.extend(stray_closer(source, at, source.len()));
     if !seen {
         let end = source.find('\n').unwrap_or(source.len());
-        diagnostics.push(
+        let misspelled = misspelled_container(source);
+        let found = misspelled.is_some();
+        diagnostics.extend(misspelled);
+        diagnostics.extend((!found).then(|| {
             Diagnostic::new(
                 Code::NoContainer,
                 Span::new(0, end),
                 "no `%HostIrContainer` in this text",
                 "expected `%HostIrContainer { (inputs) -> (outputs) :`",
             )
-            .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
-        );
+            .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`")
+        }));
     }
     diagnostics.sort_by_key(|it| it.span().start);
 }
@@ -132,9 +164,14 @@ pub(crate) fn parse_container<'s>(
 ) -> bool {
     let mut errors = Vec::new();
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
+    let before = FaultyLines::of(source, diagnostics);
     let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
-    report_grammar_errors(errors, source.base, truncated, diagnostics);
-    diagnostics.extend(res.as_ref().err().cloned().and_then(expected::diagnose));
+    let mut found = Vec::new();
+    report_grammar_errors(errors, source.base, truncated, diagnostics, &mut found);
+    let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
+    // An error that ends the parser is dropped only if another one explains it.
+    found.extend(fatal);
+    diagnostics.extend(found.into_iter().filter(|it| !before.contains(it.span())));
     res.is_ok()
 }
 
@@ -152,7 +189,9 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let truncated = token_stream.truncated_at;
     let tokens = token_stream.into_tokens();
     let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
-    report_grammar_errors(errors, base, truncated, &mut diagnostics);
+    let mut found = Vec::new();
+    report_grammar_errors(errors, base, truncated, &diagnostics, &mut found);
+    diagnostics.extend(found);
     match res {
         Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
         Ok(_) => Err(diagnostics),
@@ -165,11 +204,45 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     }
 }
 
+/// The lines on which errors are already reported. Errors of later stages on these lines follow from them.
+pub(crate) struct FaultyLines {
+    /// Byte ranges of the lines, in order.
+    lines: Vec<Span>,
+}
+
+impl FaultyLines {
+    /// Returns the lines of the errors of the container whose text is `source`.
+    pub(crate) fn of(source: Source<'_>, diagnostics: &[Diagnostic]) -> Self {
+        let own = diagnostics.iter().rev().take_while(|it| it.span().start >= source.base);
+        let errors = own.filter(|it| it.severity() == Severity::Error && it.code.text().starts_with("E01"));
+        let mut lines: Vec<Span> = errors.map(|it| line_around(source, it.span().start)).collect();
+        lines.sort();
+        lines.dedup();
+        Self { lines }
+    }
+
+    /// Returns whether a span begins on one of the lines.
+    pub(crate) fn contains(&self, span: Span) -> bool {
+        let at = self.lines.partition_point(|it| it.start <= span.start);
+        at.checked_sub(1).and_then(|at| self.lines.get(at)).is_some_and(|it| span.start <= it.end)
+    }
+}
+
+/// Returns the line that contains an offset.
+fn line_around(source: Source<'_>, at: u32) -> Span {
+    let at = (at.saturating_sub(source.base) as usize).min(source.text.len());
+    let bytes = source.text.as_bytes();
+    let start = bytes[..at].iter().rposition(|it| *it == b'\n').map_or(0, |it| it + 1);
+    let end = bytes[at..].iter().position(|it| *it == b'\n').map_or(bytes.len(), |it| at + it);
+    Span { start: source.base + start as u32, end: source.base + end as u32 }
+}
+
 fn report_grammar_errors(
     errors: Vec<ErrorRecovery<u32, Token<'_>, ()>>,
     base: u32,
     truncated: Option<u32>,
-    diagnostics: &mut Vec<Diagnostic>,
+    diagnostics: &[Diagnostic],
+    found: &mut Vec<Diagnostic>,
 ) {
     // If lost indentation is already reported, an `ELSE` may be separated from its branch; that is not a
     // second error.
@@ -179,7 +252,7 @@ fn report_grammar_errors(
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);
     // Errors at the point of truncation follow from the truncation, which is already reported.
-    diagnostics.extend(faults.filter(|it| truncated.is_none_or(|end| it.span().end < end)));
+    found.extend(faults.filter(|it| truncated.is_none_or(|end| it.span().end < end)));
 }
 
 /// Reports a closing brace between containers: the container before it ended too early, and the text between

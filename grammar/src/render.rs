@@ -1,10 +1,31 @@
 //! Renders diagnostics: with source excerpts (ariadne), one line each, as JSON lines, or as a SARIF log.
 
-use std::{io, ops::Range, str::FromStr};
+mod excerpt;
 
-use ariadne::{Color, Config, IndexType, Label, Report, ReportKind, Source};
+use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 
+use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source};
+
+use self::excerpt::{Excerpt, excerpts};
 use crate::{codes::Severity, diagnostic::Diagnostic, sarif::Log, span::LineIndex};
+
+/// How diagnostics with source excerpts look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Style {
+    /// Whether to use colors.
+    pub color: bool,
+    /// The number of columns; longer source lines are cut.
+    pub width: usize,
+}
+
+impl Default for Style {
+    fn default() -> Self {
+        Self { color: false, width: DEFAULT_WIDTH }
+    }
+}
+
+/// The number of columns if the output is not a terminal.
+const DEFAULT_WIDTH: usize = 100;
 
 /// The output format of diagnostics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -46,7 +67,7 @@ pub fn render(
     file: &str,
     source: &str,
     format: Format,
-    color: bool,
+    style: Style,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     if format == Format::Sarif {
@@ -55,14 +76,10 @@ pub fn render(
         return out.write_all(log.text("hir", env!("CARGO_PKG_VERSION"), None).as_bytes());
     }
     let lines = LineIndex::new(source);
-    let text = Source::from(if format == Format::Human { source } else { "" });
     let shown = if format == Format::Human { diagnostics.len().min(MAX_DRAWN) } else { diagnostics.len() };
     let (shown, more) = diagnostics.split_at(shown);
     shown.iter().try_for_each(|it| match format {
-        Format::Human if lines.line_width(it.span().start, source.len()) > MAX_LINE_WIDTH => {
-            render_short(it, file, &lines, out)
-        }
-        Format::Human => render_human(it, file, (&text, &lines), color, out),
+        Format::Human => render_human(it, file, (source, &lines), style, out),
         Format::Short => render_short(it, file, &lines, out),
         Format::Json | Format::Sarif => render_json(it, file, &lines, out),
     })?;
@@ -80,8 +97,6 @@ pub fn render(
 
 /// Maximum number of diagnostics that are printed with source excerpts.
 const MAX_DRAWN: usize = 100;
-/// Maximum length in bytes of a source line that is printed.
-const MAX_LINE_WIDTH: u32 = 16 << 10;
 
 fn severity_name(severity: Severity) -> &'static str {
     match severity {
@@ -94,8 +109,8 @@ fn severity_name(severity: Severity) -> &'static str {
 fn render_human(
     it: &Diagnostic,
     file: &str,
-    (source, lines): (&Source<&str>, &LineIndex),
-    color: bool,
+    (source, lines): (&str, &LineIndex),
+    style: Style,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
     let (kind, paint) = match it.severity() {
@@ -103,18 +118,19 @@ fn render_human(
         Severity::Warning => (ReportKind::Warning, Color::Yellow),
         Severity::Remark => (ReportKind::Custom("Remark", Color::Cyan), Color::Cyan),
     };
-    let place = |span: crate::span::Span| (file.to_owned(), underlined_range(source.text(), span));
-    let config = Config::default().with_color(color).with_index_type(IndexType::Byte);
-    let mut report = Report::build(kind, place(it.span()))
+    let excerpts = excerpts(&it.labels, source, lines, style.width);
+    let main = excerpts.iter().flat_map(|it| &it.labels).find(|it| it.is_main);
+    let config = Config::default().with_color(style.color).with_index_type(IndexType::Byte);
+    let mut report = Report::build(kind, (0, main.map_or(0..0, |it| it.range.clone())))
         .with_config(config)
         .with_code(it.code.text())
         .with_message(&it.message);
-    // ariadne repeats the header of the file for labels that are not in line order.
-    let mut labels: Vec<_> =
-        it.labels.iter().zip(std::iter::once(paint).chain(std::iter::repeat(Color::Blue))).collect();
-    labels.sort_by_key(|((span, _), _)| lines.line(span.start));
-    for ((span, label), paint) in labels {
-        report = report.with_label(Label::new(place(*span)).with_message(label).with_color(paint));
+    for (at, excerpt) in excerpts.iter().enumerate() {
+        for label in &excerpt.labels {
+            let paint = if label.is_main { paint } else { Color::Blue };
+            let place: (usize, Range<usize>) = (at, label.range.clone());
+            report = report.with_label(Label::new(place).with_message(label.message).with_color(paint));
+        }
     }
     for note in &it.notes {
         report.add_note(note);
@@ -122,14 +138,57 @@ fn render_human(
     if let Some(help) = &it.help {
         report = report.with_help(help);
     }
-    let report = report.finish();
-    if color {
-        return report.write((file.to_owned(), source), out);
-    }
-    // ariadne colours a custom report kind even if colours are disabled.
     let mut text = Vec::new();
-    report.write((file.to_owned(), source), &mut text)?;
-    out.write_all(&without_colors(&text))
+    report.finish().write(Excerpts::new(&excerpts), &mut text)?;
+    // ariadne colours a custom report kind even if colours are disabled.
+    let text = if style.color { text } else { without_colors(&text) };
+    out.write_all(with_places(&String::from_utf8_lossy(&text), file, &excerpts).as_bytes())
+}
+
+/// The sources of a report, by the index of their excerpts.
+struct Excerpts<'e> {
+    sources: HashMap<usize, Source<&'e str>>,
+}
+
+impl<'e> Excerpts<'e> {
+    fn new(excerpts: &'e [Excerpt<'_>]) -> Self {
+        let sources = excerpts.iter().map(|it| Source::from(it.text.as_str())).enumerate();
+        Self { sources: sources.collect() }
+    }
+}
+
+impl<'e> Cache<usize> for Excerpts<'e> {
+    type Storage = &'e str;
+
+    fn fetch(&mut self, id: &usize) -> Result<&Source<&'e str>, impl fmt::Debug> {
+        self.sources.get(id).ok_or("no such excerpt")
+    }
+
+    fn display<'a>(&self, id: &'a usize) -> Option<impl fmt::Display + 'a> {
+        Some(placeholder(*id))
+    }
+}
+
+/// Returns the text that stands for the file name of an excerpt until `with_places` replaces it.
+fn placeholder(excerpt: usize) -> String {
+    format!("\u{1}{excerpt}\u{1}")
+}
+
+/// Replaces the positions in the headers of excerpts by positions in the file: the columns of an excerpt are
+/// not those of the file.
+fn with_places(text: &str, file: &str, excerpts: &[Excerpt<'_>]) -> String {
+    let mut res = String::with_capacity(text.len());
+    let mut rest = text;
+    for (at, Excerpt { place: (line, column), .. }) in excerpts.iter().enumerate() {
+        let mark = placeholder(at);
+        let Some((before, behind)) = rest.split_once(&mark) else { continue };
+        let position = |it: char| it == ':' || it == '?' || it.is_ascii_digit();
+        res.push_str(before);
+        res.push_str(&format!("{file}:{line}:{column}"));
+        rest = behind.trim_start_matches(position);
+    }
+    res.push_str(rest);
+    res
 }
 
 /// Removes the escape sequences of colours.
@@ -148,21 +207,6 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
         }
     }
     plain
-}
-
-/// Returns the part of a span to underline: its first line, truncated so that the label stays visible.
-///
-/// Statements spell tensors in full and can be hundreds of columns wide.
-fn underlined_range(source: &str, span: crate::span::Span) -> Range<usize> {
-    const WIDEST: usize = 60;
-    // The range must begin and end at character boundaries.
-    let whole =
-        |at: u32| (0..=(at as usize).min(source.len())).rfind(|it| source.is_char_boundary(*it)).unwrap_or(0);
-    let (start, end) = (whole(span.start.min(span.end)), whole(span.end));
-    let text = source.get(start..end).unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default().trim_end();
-    let width = line.char_indices().nth(WIDEST).map_or(line.len(), |(at, _)| at);
-    start..start + width
 }
 
 fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {

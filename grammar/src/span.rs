@@ -50,12 +50,16 @@ impl LineIndex {
         self.starts.partition_point(|start| *start <= offset) as u32
     }
 
-    /// Returns the length in bytes of the line that contains a byte offset, including its line end. `len` is
-    /// the length of the text.
-    pub fn line_width(&self, offset: u32, len: usize) -> u32 {
-        let line = self.line(offset) as usize;
-        let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        self.starts.get(line).copied().unwrap_or(len as u32).saturating_sub(start)
+    /// Returns the byte offset at which a line, from 1, begins; for a line that does not exist, that of the
+    /// first line.
+    pub fn start(&self, line: u32) -> usize {
+        self.starts.get((line as usize).saturating_sub(1)).copied().unwrap_or(0) as usize
+    }
+
+    /// Returns the text of a line, from 1, without its line end. `source` is the text of the index.
+    pub fn line_text<'s>(&self, line: u32, source: &'s str) -> &'s str {
+        let end = self.starts.get(line as usize).map_or(source.len(), |it| *it as usize);
+        source.get(self.start(line)..end).unwrap_or("").trim_end_matches(['\n', '\r'])
     }
 
     /// Returns the column of a byte offset in bytes, from 1.

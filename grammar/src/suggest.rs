@@ -1,5 +1,7 @@
 //! Suggests corrections of misspelled words.
 
+use crate::diagnostic::Diagnostic;
+
 /// Number of characters of a word that are compared; limits the cost for long words.
 const MAX_WORD_LENGTH: usize = 40;
 
@@ -7,7 +9,34 @@ const MAX_WORD_LENGTH: usize = 40;
 /// be a plausible correction.
 pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let name: String = name.chars().take(MAX_WORD_LENGTH).collect::<String>().to_ascii_lowercase();
-    let distance = |other: &str| strsim::levenshtein(&name, &other.to_ascii_lowercase());
+    // A swap of two letters is one typing mistake.
+    let distance = |other: &str| strsim::osa_distance(&name, &other.to_ascii_lowercase());
     let (near, distance) = candidates.map(|it| (it, distance(it))).min_by_key(|(_, distance)| *distance)?;
-    (distance <= 1 + near.len() / 4).then_some(near)
+    (distance <= 1 + near.len() / 4 && distance < near.len()).then_some(near)
+}
+
+impl Diagnostic {
+    /// Adds the help "did you mean …?" if a candidate is close to `name`; otherwise returns the diagnostic
+    /// unchanged.
+    pub fn suggest<'c>(self, name: &str, candidates: impl Iterator<Item = &'c str>) -> Self {
+        match nearest(name, candidates) {
+            Some(near) => self.help(format!("did you mean `{near}`?")),
+            None => self,
+        }
+    }
+}
+
+/// Returns a list for messages: `a`, `a and b`, `a, b and c`; of more than `limit` items, the first ones and
+/// the number of the others.
+pub fn list_text<'i>(items: impl ExactSizeIterator<Item = &'i str>, limit: usize, word: &str) -> String {
+    let count = items.len();
+    let mut shown: Vec<String> = items.take(limit).map(str::to_owned).collect();
+    if count > limit {
+        shown.push(format!("{} more", count - limit));
+    }
+    match shown.as_slice() {
+        [] => String::new(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} {word} {last}", first.join(", ")),
+    }
 }

@@ -76,9 +76,11 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
         .ok_or_else(|| unreadable(head, "expected `T<number>_<memory>[_<type>]`"))?;
     let digits = head.slice(1, 1 + number.len());
     let (memory, dtype) = memory_and_type(head.slice(2 + number.len(), 2 + number.len() + name.len()))?;
+    check_axis_brackets(whole, open)?;
     let close =
         matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `]` after the axes"))?;
     let tail = whole.slice(close + 1, text.len());
+    check_mesh_word(tail)?;
     let mesh_at = tail.text.find("(DeviceMesh").unwrap_or(tail.text.len());
     let mesh = tail.slice(mesh_at, tail.text.len()).trimmed();
     let mut commas = Vec::new();
@@ -94,10 +96,86 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
     })
 }
 
+/// Checks the brackets of the axes, which begin at byte `open`.
+fn check_axis_brackets(whole: SpannedText<'_>, open: usize) -> Result<(), Diagnostic> {
+    let mut brace: Option<usize> = None;
+    let mut depth = 0usize;
+    for (at, byte) in whole.text.bytes().enumerate().skip(open + 1) {
+        let place = whole.slice(at, at + 1).span;
+        match (byte, brace) {
+            (b'(', None) => {
+                let message = "the extent of an axis stands in braces";
+                let inner = whole.text.get(at + 1..).and_then(|it| it.split_once(')'));
+                let label = inner
+                    .map_or("expected `{`".to_owned(), |(it, _)| format!("expected `{{{}}}`", shortened(it)));
+                let end = inner.map_or(at + 1, |(it, _)| at + it.len() + 2);
+                return Err(Diagnostic::new(Code::BadTensor, whole.slice(at, end).span, message, label));
+            }
+            (b'}' | b')', None) => {
+                let (closer, opener) = if byte == b'}' { ('}', '{') } else { (')', '(') };
+                let message = format!("this `{closer}` closes no `{opener}`");
+                return Err(Diagnostic::new(
+                    Code::BadTensor,
+                    place,
+                    message,
+                    "expected `]`, or another axis",
+                ));
+            }
+            (b'{', None) => (brace, depth) = (Some(at), 1),
+            (b'{' | b'(' | b'[', Some(_)) => depth += 1,
+            (b']', Some(begun)) if depth == 1 => {
+                let message = "the `{` of the axis is never closed";
+                let end = Span { end: place.start, ..place };
+                return Err(Diagnostic::new(Code::BadTensor, end, message, "expected `}` here")
+                    .label(whole.slice(begun, begun + 1).span, "opened here"));
+            }
+            (b'}' | b')' | b']', Some(_)) => {
+                depth -= 1;
+                brace = brace.filter(|_| depth > 0);
+            }
+            (b']', None) => return Ok(()),
+            _ => (),
+        }
+    }
+    Ok(())
+}
+
+/// Checks the word and the parentheses of the mesh in the text after the axes.
+fn check_mesh_word(tail: SpannedText<'_>) -> Result<(), Diagnostic> {
+    let it = tail.trimmed();
+    let inner = it.text.trim_start_matches('(');
+    let word = inner.split('{').next().unwrap_or("");
+    let is_word = !word.is_empty() && word.bytes().all(|it| it.is_ascii_alphabetic());
+    if !is_word
+        || !word.to_ascii_lowercase().ends_with("mesh")
+        || it.text.starts_with("(DeviceMesh")
+        || !inner.contains('{')
+    {
+        return Ok(());
+    }
+    let list = inner.get(word.len()..).unwrap_or("").trim_end_matches(')');
+    let expected = format!("expected `(DeviceMesh{list})`");
+    let message = match word == "DeviceMesh" {
+        true => "a mesh stands in parentheses".to_owned(),
+        false => format!("`{word}` is not a mesh"),
+    };
+    Err(Diagnostic::new(Code::BadTensor, it.span, message, expected))
+}
+
 /// Parses the text of an axis token that begins at offset `at` of the whole source.
 pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> {
     let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
-    let open = text.find('{').ok_or_else(|| unreadable(whole, "expected `{` and an extent"))?;
+    let open = text.find('{').ok_or_else(|| {
+        let number = text.trim().bytes().all(|it| it.is_ascii_digit());
+        let label = match number {
+            true => format!(
+                "expected the kind, the number and the extent of the axis, such as `iS0{{{}}}`",
+                text.trim()
+            ),
+            false => "expected an axis, such as `iS0{8}`".to_owned(),
+        };
+        Diagnostic::new(Code::BadTensor, whole.span, format!("`{}` is not an axis", shortened(text)), label)
+    })?;
     let close =
         matching_bracket(text, open).ok_or_else(|| unreadable(whole, "expected `}` after the extent"))?;
     let head = whole.slice(0, open);
@@ -106,22 +184,36 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
     let word = head.text.trim_end_matches(|it: char| it.is_ascii_digit());
     let digits = head.slice(word.len(), head.text.len());
     let (kind, rest) = longest_match(AxisKind::LETTERS, word).ok_or_else(|| {
-        unreadable(head, "expected `i`, `r`, `b`, `s`, `n`, `v` or `?` and a parallel type")
+        let message = format!("the axis `{}` has no kind", head.text);
+        let label = "expected `i` (iteration), `r` (reduction), `b` (broadcast) … before the parallel type";
+        Diagnostic::new(Code::BadTensor, head.span, message, label)
     })?;
     let parallel = match longest_match(ParallelType::WORDS, rest) {
         Some((parallel, "")) => parallel,
         Some(_) | None => {
             let place = head.slice(word.len() - rest.len(), word.len());
             let message = format!("`{rest}` is not a parallel type");
-            return Err(Diagnostic::new(
-                Code::BadTensor,
-                place.span,
-                message,
-                "expected `S`, `deviceIdx.x`, `streamIdx` …",
-            ));
+            let label = "expected `S`, `deviceIdx.x`, `streamIdx` …";
+            let words = ParallelType::WORDS.iter().map(|(word, _)| *word).filter(|it| it.len() > 2);
+            return Err(Diagnostic::new(Code::BadTensor, place.span, message, label).suggest(rest, words));
         }
     };
     let inner = whole.slice(open + 1, close);
+    if digits.text.is_empty() {
+        let message = format!("the axis `{}` has no number", head.text);
+        let label = format!("expected a number before `{{`, as in `{}0{{…}}`", head.text);
+        return Err(Diagnostic::new(Code::BadTensor, head.span, message, label));
+    }
+    if inner.text.trim().is_empty() {
+        let place = whole.slice(open, close + 1).span;
+        let message = format!("the axis `{}` has no extent", head.text);
+        return Err(Diagnostic::new(
+            Code::BadTensor,
+            place,
+            message,
+            "expected an extent, such as `{8}` or `{i0}`",
+        ));
+    }
     let inner = if ragged {
         let list = inner.text.trim_start().strip_prefix("extents");
         let list = list.and_then(|it| it.trim_start().strip_prefix('='));
@@ -290,6 +382,16 @@ fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
     })
 }
 
+/// Words for memory spaces, and what a tensor's text has instead.
+const MEMORY_NAMES: [(&str, &str); 6] = [
+    ("global", "g"),
+    ("local", "l"),
+    ("shared", "s"),
+    ("tensor", "t"),
+    ("symmetric", "sym"),
+    ("symm", "sym"),
+];
+
 /// Parses the memory letter and the element type after it.
 fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Diagnostic> {
     const MEMORIES: [Memory; 5] =
@@ -299,16 +401,29 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
         None => (name.text, None),
     };
     let memory = MEMORIES.into_iter().find(|it| it.letter() == letter);
-    let memory = memory.ok_or_else(|| unreadable(name, "expected memory `g`, `l`, `s`, `t` or `sym`"))?;
+    let memory = memory.ok_or_else(|| {
+        let place = name.slice(0, letter.len());
+        let label = "expected `g` (global), `sym` (symmetric), `l`, `s` or `t`";
+        let it =
+            Diagnostic::new(Code::BadTensor, place.span, format!("`{letter}` is not a memory space"), label);
+        match MEMORY_NAMES.iter().find(|(word, _)| letter.eq_ignore_ascii_case(word)) {
+            Some((_, meant)) => it.help(format!("did you mean `{meant}`?")),
+            // `T0_float`: the memory space is missing.
+            None if dtype.is_none() && DType::from_common_name(letter).is_some() => it
+                .help("a tensor is spelled `T0_g_float[…]`: the memory space stands before the element type"),
+            None => it,
+        }
+    })?;
     let dtype = match dtype {
         Some(text) => Some(DType::from_name(text).ok_or_else(|| {
             let place = name.slice(letter.len() + 1, name.text.len());
-            Diagnostic::new(
-                Code::BadTensor,
-                place.span,
-                format!("unknown element type `{text}`"),
-                "expected a type such as `float` or `__bfloat`",
-            )
+            let message = format!("unknown element type `{text}`");
+            let label = "expected a type such as `float`, `__half` or `__bfloat`";
+            let it = Diagnostic::new(Code::BadTensor, place.span, message, label);
+            match DType::from_common_name(text) {
+                Some(meant) => it.help(format!("did you mean `{meant}`?")),
+                None => it.suggest(text, DType::ALL.iter().map(|it| it.name())),
+            }
         })?),
         None => None,
     };
@@ -361,6 +476,19 @@ fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
 fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
     let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
+    if inner.starts_with('{') && matching_bracket(inner, 0).is_none() {
+        let close = piece.span.end - 1;
+        let at = piece.span.start + piece.text.find('{').unwrap_or(0) as u32;
+        let message = "the `{` of the mesh is never closed";
+        let it =
+            Diagnostic::new(Code::BadTensor, Span { start: close, end: close }, message, "expected `}` here");
+        return Err(it.label(Span { start: at, end: at + 1 }, "opened here"));
+    }
+    if let Some(list) = inner.strip_prefix(['[', '(']).and_then(|it| it.strip_suffix([']', ')'])) {
+        let message = "the devices of a mesh stand in braces";
+        let label = format!("expected `(DeviceMesh{{{}}})`", shortened(list.trim()));
+        return Err(Diagnostic::new(Code::BadTensor, piece.span, message, label));
+    }
     let irregular = || unreadable(piece, "expected rows of the same length, in up to three dimensions");
     let mut devices = Vec::new();
     // `open`: the number of members so far of each open brace. `shape`: the number of members of the closed

@@ -56,15 +56,23 @@ pub(crate) fn parse_with(
     for item in split(TextSlice { text, start: 0 })? {
         let (name, options) = item.name_and_options();
         if name.text.is_empty() {
-            let message = "missing pass name";
-            return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, "expected a pass"));
+            let (message, label) = match item.start >= text.trim_end().len() {
+                true => ("the list of passes ends with a comma", "expected a pass, or no comma before this"),
+                false => ("missing pass name", "expected a pass"),
+            };
+            return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, label));
         }
         match (name.text.starts_with('@'), options) {
             (true, None) => {
                 let pipeline = pipelines.iter().find(|it| it.name == name.text);
                 let Some(pipeline) = pipeline else {
                     let known = pipelines.iter().map(|it| it.name);
-                    return Err(unknown_name("pipeline", name, known));
+                    let fault = unknown_name("pipeline", name, known);
+                    let plain = name.text.trim_start_matches('@');
+                    return Err(match passes.iter().find(|it| it.name == plain) {
+                        Some(pass) => fault.help(format!("`{}` is a pass: write it without `@`", pass.name)),
+                        None => fault,
+                    });
                 };
                 let mut inner = parse_with(pipeline.passes, passes, &[])?;
                 inner.iter_mut().for_each(|call| call.span = name.span());
@@ -76,7 +84,7 @@ pub(crate) fn parse_with(
             }
             (false, options) => {
                 let Some(pass) = passes.iter().find(|it| it.name == name.text) else {
-                    return Err(unknown_name("pass", name, passes.iter().map(|it| it.name)));
+                    return Err(unknown_pass(name, passes, pipelines));
                 };
                 let mut arguments = Arguments::defaults(pass);
                 if let Some(options) = options {
@@ -189,6 +197,14 @@ fn read_options(
             continue;
         }
         let Some(spec) = known else {
+            // `count:2`.
+            if let Some((option, value)) = name.text.split_once(':')
+                && pass.options.iter().any(|it| it.name == option.trim())
+            {
+                let message = "an option is given with `=`";
+                let label = format!("expected `{}={}`", option.trim(), value.trim());
+                return Err(Diagnostic::new(Code::BadOption, name.span(), message, label));
+            }
             return Err(unknown_option(pass, name));
         };
         if given.contains(&spec.name) {
@@ -232,6 +248,40 @@ fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
 fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -> Diagnostic {
     let message = format!("`{text}` is not a value of the option `{}` of `{}`", spec.name, pass.name);
     Diagnostic::new(Code::BadOption, value.span(), message, format!("expected {}", spec.kind.describe()))
+}
+
+/// Returns the error for a name that is no pass, with what may be meant.
+fn unknown_pass(name: TextSlice<'_>, passes: &'static [Pass], pipelines: &'static [Pipeline]) -> Diagnostic {
+    let text = name.text;
+    let is_known =
+        |word: &str| passes.iter().any(|it| it.name == word) || pipelines.iter().any(|it| it.name == word);
+    let message = |what: &str| Diagnostic::new(Code::BadPipeline, name.span(), what, "expected a pass");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    if words.len() > 1 && words.iter().all(|it| is_known(it)) {
+        return message("commas separate passes").help(format!("write `{}`", words.join(",")));
+    }
+    if let Some((pass, options)) = text.split_once('(').filter(|(pass, _)| is_known(pass.trim())) {
+        let options = options.trim_end_matches(')');
+        return message("the options of a pass stand in braces")
+            .help(format!("write `{}{{{options}}}`", pass.trim()));
+    }
+    if let Some((pass, option)) = text.split_once(['=', ':']).filter(|(pass, _)| is_known(pass.trim())) {
+        return message("the options of a pass stand in braces").help(format!(
+            "write `{}{{{}}}`",
+            pass.trim(),
+            option.trim()
+        ));
+    }
+    let it = unknown_name("pass", name, passes.iter().map(|it| it.name));
+    if text.starts_with("--") {
+        return it.help(format!("`{text}` looks like a flag of the tool: pass it as an argument of its own"));
+    }
+    let pipeline = pipelines.iter().find(|it| it.name.trim_start_matches('@') == text);
+    match pipeline {
+        Some(pipeline) => it.help(format!("did you mean the pipeline `{}`?", pipeline.name)),
+        None if it.help.is_some() => it,
+        None => suggest(it, text, pipelines.iter().map(|it| it.name)),
+    }
 }
 
 fn unknown_name(what: &str, name: TextSlice<'_>, known: impl Iterator<Item = &'static str>) -> Diagnostic {

@@ -163,7 +163,7 @@ struct Options {
     #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Memory limit for the plans of all ranks, in GiB.
-    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
     memory_limit: u32,
     /// Print only the plan of this rank.
     #[arg(help_heading = "Output", long)]

@@ -61,7 +61,7 @@ struct Options {
     #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
     memory_limit: u32,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]

@@ -14,6 +14,7 @@ use super::{
 use grammar::{
     attr,
     codes::Code,
+    diagnostic::Diagnostic,
     ir::{OpStmt, Stmt, TensorId},
     ops::Op,
     words::{CommunicationType, P2pProtocol},
@@ -124,6 +125,12 @@ impl PlanBuilder<'_> {
         let backend = self.backend(stmt)?;
         let algo = self.algorithm(stmt, backend, kind)?;
         self.check_multicast_protocol(stmt, backend)?;
+        if kind.reads_input(me)
+            && let Some(input) = stmt.get(attr::INPUT).filter(|it| self.binding(*it).is_none())
+            && !self.holds_part(input)
+        {
+            return Err(self.outside_mesh(input));
+        }
         let input = self.send_view(stmt.get(attr::INPUT), kind.reads_input(me))?;
         let gets = !kind.output_pieces(me, team.len()).is_empty();
         let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
@@ -132,6 +139,18 @@ impl PlanBuilder<'_> {
         let it = Collective { communicator, kind, algo, input, output, work };
         self.emit(InstKind::Collective(Box::new(it)));
         Ok(())
+    }
+
+    /// Returns the error for a member of a team that holds no part of the tensor that it sends.
+    fn outside_mesh(&self, tensor: TensorId) -> Box<Diagnostic> {
+        let name = self.program.tensor_name(tensor);
+        let devices: Vec<String> =
+            self.program.tensors[tensor].mesh.devices.iter().map(ToString::to_string).collect();
+        let rank = self.rank();
+        let message = format!("rank {rank} is in the team, and the mesh of `{name}` does not contain it");
+        let label = format!("`{name}` has the mesh {{{}}}", devices.join(" "));
+        let it = self.error(Code::UndefinedTensor, message, label);
+        Box::new(it.help("expected a team of ranks of the mesh, or a mesh that contains the team"))
     }
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -235,7 +254,18 @@ impl PlanBuilder<'_> {
             if peer == self.rank() {
                 let message =
                     format!("P2PCommunication {} shares handles with its own rank", self.number(it));
-                return Err(self.error(Code::BadIndex, message, "expected another rank as peer"));
+                let label = match it.get(attr::PEER) {
+                    Some(peer) => {
+                        format!("its peer `{}` is this rank", grammar::expr_text(self.program, peer))
+                    }
+                    None => "its peer is this rank".to_owned(),
+                };
+                let mut fault = self.error(Code::BadIndex, message, label);
+                // The listed transfer, and not the whole statement.
+                if let Some((span, _)) = fault.labels.first_mut() {
+                    *span = self.program.stmt_span(*id);
+                }
+                return Err(Box::new(fault.help("expected another rank as peer")));
             }
             if !self.comm.shared.insert((self.number(it), peer, view.key())) {
                 continue;

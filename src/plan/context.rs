@@ -337,7 +337,17 @@ impl PlanBuilder<'_> {
                 let name = &self.program.symbols[symbol];
                 let message = format!("{what} needs `{name}`, which has no value here");
                 let it = self.error(Code::UnboundSymbol, message, "needed here");
-                Box::new(it.help(format!("set it with `--set {name}=…`")))
+                let is_index = |stmt: &Stmt| matches!(stmt, Stmt::For(own) if own.index == symbol);
+                let around = self.program.stmts.iter().find(|(_, stmt)| is_index(stmt));
+                Box::new(match around {
+                    Some((id, _)) => it
+                        .label(
+                            self.program.stmt_span(id),
+                            format!("`{name}` has a value only in the body of this loop"),
+                        )
+                        .help("indent the statement as the body of the loop, or move it there"),
+                    None => it.help(format!("set it with `--set {name}=…`")),
+                })
             }
             ScalarError::Arithmetic(message) => {
                 self.error(Code::BadIndex, format!("{what}: {message}"), "needed here")
@@ -362,10 +372,15 @@ impl PlanBuilder<'_> {
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
             let text = grammar::expr_text(self.program, expr);
+            let shown = match text == value.to_string() {
+                true => format!("{what} is {value}"),
+                false => format!("{what} `{text}` is {value}"),
+            };
+            let last = bound as i64 - 1;
             self.error(
                 Code::BadIndex,
-                format!("{what} `{text}` is {value}"),
-                format!("expected 0 to {}", bound as i64 - 1),
+                format!("{shown}, and not in 0 to {last}"),
+                format!("expected 0 to {last}"),
             )
         })
     }

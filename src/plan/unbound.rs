@@ -8,10 +8,11 @@ mod uses;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Program, SymbolId},
+    ir::{Program, Stmt, SymbolId},
+    list_text, nearest,
     span::LineIndex,
 };
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use self::{
     candidates::{Candidates, quoted},
@@ -52,7 +53,9 @@ pub(super) fn unbound_diagnostics(
         return Vec::new();
     }
     let values = values(programs, &missing, plans);
-    let bindable = values.iter().filter(|(name, _)| is_flag_name(name));
+    let is_misnamed =
+        |name: &str| missing.iter().any(|it| it.name == name && misnamed(programs[it.rank].0, it).is_some());
+    let bindable = values.iter().filter(|(name, _)| is_flag_name(name) && !is_misnamed(name));
     let flags: Vec<String> =
         bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
     let mut faults: Vec<(usize, Diagnostic)> = missing
@@ -60,6 +63,9 @@ pub(super) fn unbound_diagnostics(
         .map(|it| {
             let program = programs[it.rank].0;
             let value = values.get(&it.name).map_or("0", String::as_str);
+            if let Some(fault) = misnamed(program, it) {
+                return (it.rank, fault);
+            }
             let message = format!("`{}` has no definition: it is {}", it.name, it.uses[0].what);
             let fault = Diagnostic::new(
                 Code::UnboundSymbol,
@@ -74,6 +80,36 @@ pub(super) fn unbound_diagnostics(
         last.remedy = Some(flags.join(" ").into_boxed_str());
     }
     faults
+}
+
+/// Returns the error for a name that is the index of a loop elsewhere, or that is close to a name which has a value.
+fn misnamed(program: &Program, it: &UnboundScalar) -> Option<Diagnostic> {
+    let span = program.symbol_span(it.symbol);
+    let name = &it.name;
+    let loops = || {
+        program.stmts.iter().filter_map(|(id, stmt)| match stmt {
+            Stmt::For(own) => Some((program.stmt_span(id), own.index)),
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => None,
+        })
+    };
+    if let Some((place, _)) = loops().find(|(_, index)| *index == it.symbol) {
+        let message = format!("`{name}` is used outside the loop that defines it");
+        let fault = Diagnostic::new(Code::UnboundSymbol, span, message, format!("it is {}", it.uses[0].what));
+        return Some(fault.label(place, format!("`{name}` has a value only in the body of this loop")));
+    }
+    // nvFuser numbers its scalars, so a name such as `i84` is not a misspelled one, except in a loop with another
+    // numbered index.
+    let is_numbered =
+        |it: &str| it.get(1..).is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()));
+    let indices: Vec<&str> = loops().map(|(_, index)| program.symbols[index].as_str()).collect();
+    let defined = program.definitions.keys().map(|it| program.symbols[*it].as_str());
+    let names: Vec<&str> =
+        indices.iter().copied().chain(["rank", "numberOfStreams"]).chain(defined).collect();
+    let near = nearest(name, names.iter().copied()).filter(|_| !is_numbered(name))?;
+    let message = format!("`{name}` has no definition: it is {}", it.uses[0].what);
+    let known: IndexSet<&str> = names.iter().copied().collect();
+    let label = format!("the names with a value are {}", list_text(known.iter().copied(), 8, "and"));
+    Some(Diagnostic::new(Code::UnboundSymbol, span, message, label).help(format!("did you mean `{near}`?")))
 }
 
 /// Returns a help text on how to bind the scalar, in terms of its use.

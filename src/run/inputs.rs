@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use grammar::dtype::DType;
+use indexmap::IndexSet;
 
 use super::RunError;
 use crate::{
@@ -146,13 +147,14 @@ impl InputSpec {
         let names: Vec<&str> =
             plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
         if let Some(stray) = self.flags.iter().find(|it| !names.contains(&it.name.as_str())) {
-            let mut names = names;
-            names.dedup();
-            names.truncate(12);
+            // Each rank has the inputs of its own.
+            let names: IndexSet<&str> = names.into_iter().collect();
+            let near = grammar::nearest(&stray.name, names.iter().copied());
+            let near = near.map(|it| format!("; did you mean `{it}`?")).unwrap_or_default();
             return Err(RunError::Tensor(format!(
-                "`--input {}`: the program has no such input; it has {}",
+                "`--input {}`: the program has no such input; it has {}{near}",
                 stray.name,
-                names.join(", ")
+                grammar::list_text(names.iter().copied(), 12, "and")
             )));
         }
         let twice = |at: &usize| self.flags[..*at].iter().any(|it| it.name == self.flags[*at].name);

@@ -20,10 +20,13 @@ use std::{
     sync::OnceLock,
 };
 
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use grammar::{
     diagnostic::Diagnostic,
-    render::{Format, render},
+    render::{Format, Style, render},
 };
 use passes::PassCall;
 
@@ -46,7 +49,7 @@ pub enum Color {
 pub struct Reporter {
     tool: &'static str,
     format: Format,
-    color: bool,
+    style: Style,
     quiet: bool,
 }
 
@@ -64,7 +67,7 @@ impl Reporter {
         if format == Format::Sarif {
             sarif_log::open();
         }
-        Self { tool, format, color, quiet: false }
+        Self { tool, format, style: Style { color, width: columns() }, quiet: false }
     }
 
     /// Returns the name of the tool.
@@ -86,7 +89,7 @@ impl Reporter {
             return sarif_log::add(source, diagnostics);
         }
         let mut text = Vec::new();
-        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.color, &mut text);
+        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
         // If standard error is closed, diagnostics cannot be delivered.
         let _ = drawn.and_then(|()| io::stderr().write_all(&text));
     }
@@ -195,6 +198,17 @@ fn record_stdout_error(written: Result<(), &io::Error>) {
     }
 }
 
+/// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.
+fn columns() -> usize {
+    let default = Style::default().width;
+    if !io::stderr().is_terminal() {
+        return default;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
+    let stated = || std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
+}
+
 /// Parses the value of `--ranks`.
 ///
 /// # Errors
@@ -202,6 +216,15 @@ fn record_stdout_error(written: Result<(), &io::Error>) {
 pub fn parse_ranks(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
     number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
+}
+
+/// Parses the value of `--memory-limit`.
+///
+/// # Errors
+/// Rejects values that are not a whole number of GiB.
+pub fn parse_memory_limit(text: &str) -> Result<u32, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
 }
 
 /// Reports a result of clap: prints help in full, and an error in the command line as one line.
@@ -219,11 +242,91 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     Exit::Usage
 }
 
+/// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
+/// part of a pipeline that a blank separates from it, or a flag of another tool.
+fn meant_by(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    let word = argument.trim_start_matches('-');
+    let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
+    let is_flag = argument.starts_with('-');
+    let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
+    let passes = || passes::PASSES.iter().map(|it| it.name);
+    let known = passes::PIPELINES.iter().map(|it| it.name).chain(passes()).find(name);
+    // The error names only the beginning of `-passes=…`.
+    let single = std::env::args().find(|it| {
+        let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");
+        argument.len() == 2 && flag.len() > 2 && !flag.starts_with('-') && argument.get(1..) == flag.get(..1)
+    });
+    if let Some(single) = single {
+        return Some(format!("unexpected argument '{single}' found; did you mean `-{single}`?"));
+    }
+    let meant = match known {
+        Some(pass) if is_flag => format!("did you mean `--passes {pass}`?"),
+        Some(pass) => {
+            format!(
+                "`{pass}` is a pass: write the passes without blanks between them, as in `--passes a,b{{x=1}}`"
+            )
+        }
+        None if argument.starts_with('{') => {
+            "write the options of a pass without a blank before them, and in quotes: `--passes 'a{x=1}'`"
+                .to_owned()
+        }
+        None => {
+            let flags = OTHER_FLAGS.iter().find(|(_, flags)| flags.contains(&word));
+            format!("`--{word}` is a flag of {}", flags?.0)
+        }
+    };
+    Some(format!("unexpected argument '{argument}' found; {meant}"))
+}
+
+/// Flags that only one of the tools has.
+const OTHER_FLAGS: [(&str, &[&str]); 2] = [
+    (
+        "hir-opt",
+        &[
+            "print-plan",
+            "print-hb",
+            "list-passes",
+            "list-ops",
+            "explain",
+            "fix",
+            "bisect",
+            "witness",
+            "print-dialect",
+        ],
+    ),
+    (
+        "hir-run",
+        &[
+            "schedule",
+            "input",
+            "expect",
+            "reference",
+            "device",
+            "batch",
+            "memory",
+            "stress",
+            "profile-host",
+            "seed",
+            "rtol",
+            "atol",
+        ],
+    ),
+];
+
 /// Returns the error in a command line as one line.
 pub fn usage_error_text(error: &clap::Error) -> String {
+    if let Some(text) = meant_by(error) {
+        return text;
+    }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    // That a value may look like a flag helps only where the tool takes such values.
+    let told = told.filter(|line| !line.starts_with("tip: to pass '-"));
     let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
     told.join("; ").replace(":; ", ": ")
 }

@@ -11,7 +11,7 @@ use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::{Expr, Program, Stmt, StmtId, SymbolId},
     ops::OpClass,
-    render::{Format, render},
+    render::{Format, Style, render},
     span::LineIndex,
 };
 use hir::{
@@ -37,7 +37,8 @@ const LOWERED_INSTRUCTIONS: usize = 600;
 pub fn read(text: &str) -> Result<(), String> {
     let (programs, diagnostics) = grammar::read(text);
     check_arena_sizes(&programs, text)?;
-    render(&diagnostics, "text", text, Format::Human, false, &mut io::sink()).map_err(|it| it.to_string())?;
+    render(&diagnostics, "text", text, Format::Human, Style::default(), &mut io::sink())
+        .map_err(|it| it.to_string())?;
     if has_errors(&diagnostics) {
         return Ok(());
     }

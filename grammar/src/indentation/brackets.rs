@@ -131,9 +131,8 @@ impl TokenStreamBuilder<'_, '_> {
         let (opener, closer) = bracket_chars(open.kind);
         let message = format!("`{opener}` is never closed");
         let diagnostic = Diagnostic::new(Code::Syntax, open.span, message, "opened here");
-        self.diagnostics.push(
-            diagnostic.label(Span { start: place, end: place }, format!("expected `{closer}` before here")),
-        );
+        self.diagnostics
+            .push(diagnostic.label(Span { start: place, end: place }, format!("expected `{closer}` here")));
         self.insert_closer(place);
     }
 

@@ -26,6 +26,8 @@ impl TokenStreamBuilder<'_, '_> {
             (TokenKind::BraceOpen, TokenKind::Colon) if outer == CommaStyle::OptionalBetweenLines => {
                 CommaStyle::OptionalBetweenLines
             }
+            // A team or a mesh in braces has another kind, which the resolver reports.
+            (TokenKind::BraceOpen, TokenKind::Assign) if before == "team" => CommaStyle::OptionalBetweenLines,
             (TokenKind::ParenOpen, TokenKind::Word) => match self.text(*last) {
                 "LaunchKernel" => CommaStyle::TrailingAllowed,
                 GROUPED_REDUCTION => CommaStyle::OptionalBetweenLines,

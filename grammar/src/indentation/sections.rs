@@ -11,6 +11,7 @@ use crate::{
 
 impl TokenStreamBuilder<'_, '_> {
     pub(super) fn container(&mut self) {
+        self.correct_keywords();
         while matches!(self.kind(0), Some(TokenKind::OptionsStart | TokenKind::DeclarationStart)) {
             self.options();
         }
@@ -63,7 +64,7 @@ impl TokenStreamBuilder<'_, '_> {
             let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
             self.diagnostics.push(
                 Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
-                    .label(Span { start: place, end: place }, "the text ends here, without `}`"),
+                    .label(Span { start: place, end: place }, "expected `}` here"),
             );
         }
         self.output.push(Lexeme::virtual_at(TokenKind::BraceClose, place));
@@ -118,6 +119,18 @@ impl TokenStreamBuilder<'_, '_> {
         }
         let place = self.output.last().map_or(self.source.base, |it| it.end);
         self.close_missing(place);
+        let next = self.peek().filter(|it| it.first && !it.kind.is_closer());
+        if next.is_some() && self.output.last().is_some_and(|it| it.kind == TokenKind::ParenClose) {
+            let span = Span { start: place, end: place };
+            let it = Diagnostic::new(
+                Code::Syntax,
+                span,
+                "the header has no `:` after its outputs",
+                "expected `:`",
+            );
+            self.diagnostics.push(it.fix(span, " :"));
+            self.output.push(Lexeme::virtual_at(TokenKind::Colon, place));
+        }
         self.finish_statement();
     }
 
@@ -179,7 +192,24 @@ impl TokenStreamBuilder<'_, '_> {
             self.skip_until(|_, _| false);
             self.report_dropped(heading, "dropped from here on");
         }
-        self.position += usize::from(self.kind(0) == Some(TokenKind::BraceClose));
+        let closer = self.peek().filter(|it| it.kind == TokenKind::BraceClose);
+        let behind = closer
+            .map_or("", |it| self.source.text.get((it.end - self.source.base) as usize..).unwrap_or(""));
+        // The comment shows that the brace closes the container.
+        if let Some(opener) = opener.filter(|_| behind.trim_start().starts_with("// %HostIrContainer"))
+            && self.input.len() == self.position + 1
+        {
+            let place = self.output.last().map_or(opener.end, |it| it.end);
+            let it = Diagnostic::new(
+                Code::Syntax,
+                opener.span(),
+                "the `{` of `%kernel` is never closed",
+                "opened here",
+            );
+            self.diagnostics.push(it.label(Span { start: place, end: place }, "expected `}` after this"));
+            return;
+        }
+        self.position += usize::from(closer.is_some());
     }
 
     /// Returns whether a transform such as `Resize: iS1{i0}rf by 0 and 2 -> …` is next; nvFuser prints these

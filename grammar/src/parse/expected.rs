@@ -35,6 +35,11 @@ pub(super) fn diagnose(fault: GrammarError<'_>) -> Option<Diagnostic> {
 
 fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
     let message = match token.kind {
+        TokenKind::Else => {
+            let message = "`ELSE` does not follow an `IF`";
+            let label = "expected the body of an `IF` before it, and the column of that `IF`";
+            return Diagnostic::new(Code::Syntax, span, message, label);
+        }
         TokenKind::End => "the statement ends too early".to_string(),
         TokenKind::Open => "a body begins too early".to_string(),
         TokenKind::Close => "a body ends too early".to_string(),

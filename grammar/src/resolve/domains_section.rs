@@ -10,8 +10,20 @@ use crate::{
     diagnostic::Diagnostic,
     domains::{self, AmbiguousTensor},
     ir::{AxisId, Domains, Program, TensorId, Transform},
+    span::Span,
+    suggest::list_text,
     text::axis_text,
 };
+
+/// The forms of the clauses.
+const CLAUSES: [&str; 6] = [
+    "logical(axes)",
+    "split(axis, factor) -> (outer, inner)",
+    "outer_split(axis, factor) -> (outer, inner)",
+    "merge(outer, inner) -> (axis)",
+    "swizzle1d(axis) -> (axis)",
+    "allocation(axes)",
+];
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_domains(&mut self, lines: &[ast::Domain<'s>]) {
@@ -45,8 +57,13 @@ impl<'s> Resolver<'s, '_> {
         let found = (all.next(), all.next());
         drop(all);
         let (Some(only), None) = found else {
-            let message = format!("`{}` does not name exactly one tensor of the container", name.text);
-            self.error(Code::BadDomain, name.span, message, "expected a name such as `T3`");
+            let known: Vec<String> = self.tensor_names();
+            let message = match found.0 {
+                Some(_) => format!("`{}` is the number of several tensors of the container", name.text),
+                None => format!("the container has no tensor `{}`", name.text),
+            };
+            let label = format!("expected {}", list_text(known.iter().map(String::as_str), 8, "or"));
+            self.error(Code::BadDomain, name.span, message, label);
             return None;
         };
         Some(only)
@@ -87,13 +104,7 @@ impl<'s> Resolver<'s, '_> {
                     .transforms
                     .push(Transform::Swizzle1D { input: self.axis(&input.value)?, output: *output }),
                 _ => {
-                    self.error(
-                        Code::BadDomain,
-                        clause.span,
-                        format!("`{}` is not a valid clause of `Domains:`", name.text),
-                        "expected `logical(axes)`, `split(axis, factor) -> (outer, inner)`, `outer_split(…) -> (…)`, \
-                         `merge(outer, inner) -> (axis)`, `swizzle1d(axis) -> (axis)` or `allocation(axes)`",
-                    );
+                    self.bad_clause(name, clause.span);
                     return None;
                 }
             }
@@ -106,6 +117,40 @@ impl<'s> Resolver<'s, '_> {
         args.iter().map(|arg| self.axis(&arg.value)).collect()
     }
 
+    /// Reports a clause that does not exist, or that has another form.
+    fn bad_clause(&mut self, name: &ast::Name<'s>, span: Span) {
+        let form = CLAUSES.iter().find(|it| it.split('(').next() == Some(name.text));
+        let it = match form {
+            Some(form) => {
+                let message = format!("`{}` has other operands or results", name.text);
+                Diagnostic::new(Code::BadDomain, span, message, format!("expected `{form}`"))
+            }
+            None => {
+                let words = || CLAUSES.iter().filter_map(|it| it.split('(').next());
+                let message = format!("`{}` is not a clause of `Domains:`", name.text);
+                let words: Vec<&str> = words().collect();
+                let label = format!("expected {}", list_text(words.iter().copied(), 8, "or"));
+                Diagnostic::new(Code::BadDomain, name.span, message, label)
+                    .suggest(name.text, words.into_iter())
+            }
+        };
+        self.diagnostics.push(it);
+    }
+
+    /// Reports a transform of an axis that does not exist at its place.
+    fn unknown_input(&mut self, clause: &ast::Expr<'s>, input: AxisId, axes: &[AxisId]) {
+        let text = axis_text(&self.program, input);
+        let known: Vec<String> = axes.iter().map(|it| axis_text(&self.program, *it)).collect();
+        let message = format!("no clause before this gives `{text}`");
+        let label = format!("the axes here are {}", list_text(known.iter().map(|it| it.as_str()), 8, "and"));
+        let args: &[ast::Arg<'s>] = match &clause.kind {
+            ast::ExprKind::Call { args, .. } => args,
+            _ => &[],
+        };
+        let place = args.iter().map(|it| it.value.span).find(|it| it.text(self.source) == text);
+        self.error(Code::BadDomain, place.unwrap_or(clause.span), message, label);
+    }
+
     /// Replays the transforms and checks that they lead from the logical axes to exactly the loop axes.
     fn check_transforms(
         &mut self,
@@ -114,45 +159,85 @@ impl<'s> Resolver<'s, '_> {
         line: &ast::Domain<'s>,
     ) -> Option<()> {
         let mut axes = domains.logical.clone();
-        let mut known = true;
         let made: Vec<AxisId> = domains.transforms.iter().flat_map(transform_results).collect();
         // A tensor may print one axis twice, `[iS0{4}, iS0{4}]`; the results of a transform must be new axes.
         let new: HashSet<AxisId> = made.iter().copied().collect();
         let fresh = new.len() == made.len() && !axes.iter().any(|it| new.contains(it));
-        let mut take = |axes: &mut Vec<AxisId>, axis: AxisId| match axes.iter().position(|it| *it == axis) {
-            Some(at) => {
-                axes.remove(at);
+        let clauses: Vec<&ast::Expr<'s>> = line
+            .clauses
+            .iter()
+            .filter(|(_, results)| !results.is_empty())
+            .map(|(clause, _)| clause)
+            .collect();
+        for (at, transform) in domains.transforms.iter().enumerate() {
+            let (inputs, results) = match transform {
+                Transform::Split { input, outer, inner, .. } => (vec![*input], vec![*outer, *inner]),
+                Transform::Merge { outer, inner, output } => (vec![*outer, *inner], vec![*output]),
+                Transform::Swizzle1D { input, output } => (vec![*input], vec![*output]),
+            };
+            for input in inputs {
+                match axes.iter().position(|it| *it == input) {
+                    Some(found) => {
+                        axes.remove(found);
+                    }
+                    None => {
+                        if let Some(clause) = clauses.get(at) {
+                            self.unknown_input(clause, input, &axes);
+                        }
+                        return None;
+                    }
+                }
             }
-            None => known = false,
-        };
-        for transform in &domains.transforms {
-            match transform {
-                Transform::Split { input, outer, inner, .. } => {
-                    take(&mut axes, *input);
-                    axes.extend([*outer, *inner]);
-                }
-                Transform::Merge { outer, inner, output } => {
-                    take(&mut axes, *outer);
-                    take(&mut axes, *inner);
-                    axes.push(*output);
-                }
-                Transform::Swizzle1D { input, output } => {
-                    take(&mut axes, *input);
-                    axes.push(*output);
-                }
-            }
+            axes.extend(results);
         }
         let mut loops = self.program.tensors[tensor].loop_domain.clone();
         axes.sort();
         loops.sort();
-        if !known || !fresh || axes != loops {
+        if !fresh || axes != loops {
             let name = self.program.tensor_name(tensor);
-            self.error(
-                Code::BadDomain,
-                line.tensor.span,
-                format!("the transforms of `{name}` do not lead from its logical to its loop domain"),
-                "expected every loop axis exactly once",
-            );
+            let text = |list: &[AxisId]| {
+                let texts: Vec<String> = list.iter().map(|it| axis_text(&self.program, *it)).collect();
+                list_text(texts.iter().map(String::as_str), 8, "and")
+            };
+            let extra: Vec<AxisId> = axes.iter().copied().filter(|it| !loops.contains(it)).collect();
+            let missing: Vec<AxisId> = loops.iter().copied().filter(|it| !axes.contains(it)).collect();
+            let message =
+                format!("the transforms of `{name}` do not lead from its logical to its loop domain");
+            let (given, wanted) = (text(&extra), text(&missing));
+            let label = match (extra.is_empty(), missing.is_empty()) {
+                (false, false) => format!("this line gives {given} instead of {wanted}"),
+                (false, true) => format!("this line gives {given}, which `{name}` does not have"),
+                (true, false) => format!("no clause gives {wanted}"),
+                (true, true) => "expected every loop axis exactly once".to_owned(),
+            };
+            // The axis in the line that the tensor does not have.
+            let own = line.clauses.iter().flat_map(|(clause, results)| {
+                let args: &[ast::Arg<'s>] = match &clause.kind {
+                    ast::ExprKind::Call { args, .. } => args,
+                    _ => &[],
+                };
+                args.iter().map(|it| it.value.span).chain(results.iter().map(|it| it.span))
+            });
+            let wrong = extra.first().map(|it| axis_text(&self.program, *it));
+            let mut own = own.filter(|it| wrong.as_deref() == Some(it.text(self.source)));
+            let place = own.next_back().unwrap_or(line.tensor.span);
+            let it = Diagnostic::new(Code::BadDomain, place, message, label)
+                .label(self.program.tensor_span(tensor), "the loop domain: the axes of this text");
+            self.diagnostics.push(it);
+            return None;
+        }
+        // Storage consists of axes that the line mentions.
+        let known: HashSet<AxisId> = domains.logical.iter().copied().chain(made).chain(loops).collect();
+        let unknown = domains.allocation.iter().flatten().find(|it| !known.contains(it)).copied();
+        if let Some(axis) = unknown {
+            let text = axis_text(&self.program, axis);
+            let message = format!("the allocation domain has the axis `{text}`, which no clause gives");
+            let clause =
+                line.clauses.iter().map(|(clause, _)| clause).find(
+                    |it| matches!(&it.kind, ast::ExprKind::Call { name, .. } if name.text == "allocation"),
+                );
+            let place = clause.map_or(line.tensor.span, |it| it.span);
+            self.error(Code::BadDomain, place, message, "expected axes of the logical or of the loop domain");
             return None;
         }
         Some(())

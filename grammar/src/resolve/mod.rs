@@ -20,7 +20,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     arena::Id,
     ast, attr,
-    codes::Code,
+    codes::{Code, Severity},
     diagnostic::{Diagnostic, Fix},
     indentation::TokenStream,
     ir::{
@@ -28,9 +28,8 @@ use crate::{
         StreamId, SymbolId, TensorId, UnitId,
     },
     ops::{AsmFormat, OPS, Op},
-    parse::{ParseEvents, parse_container},
+    parse::{FaultyLines, ParseEvents, parse_container},
     span::Span,
-    suggest::nearest,
     text::expr_text,
     words::{CommunicationType, P2pProtocol, RedOp},
 };
@@ -47,10 +46,14 @@ pub fn resolve<'s>(
     resolver.end_offset = token_stream.end_offset();
     resolver.detect_version(&token_stream);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
+    let text = token_stream.source();
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
+    let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish();
     let needs_canonical_fix = resolver.needs_canonical_fix;
     let program = resolver.program;
+    // What follows from a syntax error on the same line is not reported.
+    faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
     if needs_canonical_fix && complete {
         let own: Vec<&mut Diagnostic> =
@@ -82,6 +85,8 @@ struct Resolver<'s, 'd> {
     current_unit: Option<UnitId>,
     /// Tensors by namespace and printed text.
     tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
+    /// Texts of tensors that cannot be read and are already reported.
+    unreadable_texts: FxHashSet<(Option<UnitId>, &'s str)>,
     /// Tensors by namespace and number; several if the text uses a number twice.
     tensors_by_number: IdsByNumber<TensorId>,
     /// Iteration domains by namespace and number; several if the text uses a number twice.
@@ -111,6 +116,8 @@ struct Resolver<'s, 'd> {
     next_number: u32,
     /// Whether some statement waits for a communication.
     has_waits: bool,
+    /// Where scalars are defined.
+    definition_spans: FxHashMap<SymbolId, Span>,
     /// The number of the next group of reductions.
     next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
@@ -205,6 +212,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             program,
             current_unit: None,
             tensors_by_text: FxHashMap::default(),
+            unreadable_texts: FxHashSet::default(),
             tensors_by_number: IdsByNumber::default(),
             axes_by_number: IdsByNumber::default(),
             meshes: Vec::new(),
@@ -220,6 +228,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             unnumbered_coalescing: None,
             next_number: 0,
             has_waits: false,
+            definition_spans: FxHashMap::default(),
             next_group: 0,
             diagnostics,
         }
@@ -306,6 +315,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
                 let symbol = self.program.intern_symbol(self.current_unit, name, index.span);
                 let (axis, start, stop) = match range {
+                    ast::Range::Axis(axis) if !matches!(axis.kind, ast::ExprKind::Axis(_)) => {
+                        self.bad_loop_axis(index.text, axis);
+                        return None;
+                    }
                     ast::Range::Axis(axis) => {
                         let axis = self.axis(axis)?;
                         let start = self.program.axes[axis].start;
@@ -361,6 +374,26 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let id = self.program.add_stmt(resolved, stmt.span);
         self.resolve_work(id);
         Some(id)
+    }
+
+    /// Reports a loop `in` something that is not an axis.
+    fn bad_loop_axis(&mut self, index: &str, value: &ast::Expr<'s>) {
+        let text = value.span.text(self.source);
+        let message = format!("`{text}` is not an iteration domain");
+        let it =
+            Diagnostic::new(Code::Syntax, value.span, message, "expected an axis such as `istreamIdx0{4}`");
+        let count = match &value.kind {
+            ast::ExprKind::Call { name, args, .. } if name.text == "range" => match &args[..] {
+                [count] => Some(count.value.span.text(self.source)),
+                _ => None,
+            },
+            ast::ExprKind::Int(_) | ast::ExprKind::Word(_) => Some(text),
+            _ => None,
+        };
+        self.diagnostics.push(match count {
+            Some(count) => it.help(format!("for {count} iterations, write `FOR {index} from 0 to {count}:`")),
+            None => it,
+        });
     }
 
     fn resolve_assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
@@ -446,11 +479,10 @@ impl<'s, 'd> Resolver<'s, 'd> {
             return Some(Op::Cast);
         }
         let candidates = Op::lookup(name);
-        candidates
-            .iter()
-            .copied()
-            .find(|op| params::do_keys_match(op.def(), args))
-            .or(candidates.first().copied())
+        let exact = candidates.iter().copied().find(|op| params::do_keys_match(op.def(), args));
+        // With an error in the arguments: the one that knows most of the keys.
+        let likely = || candidates.iter().rev().copied().max_by_key(|op| params::known_keys(op.def(), args));
+        exact.or_else(likely)
     }
 
     /// Adds the reduction operator if a reducing collective has none: nvFuser lowers these collectives with a
@@ -475,17 +507,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
             );
         }
         let names = OPS.iter().map(|row| row.mnemonic).filter(|it| it.len() > 2);
-        let near = nearest(name.text, names);
-        let mut it = Diagnostic::new(
+        let it = Diagnostic::new(
             Code::UnknownOp,
             name.span,
             format!("unknown operator `{}`", name.text),
-            "expected an operator of `hir-opt --list-ops`",
+            "`hir-opt --list-ops` lists the operators",
         );
-        if let Some(near) = near {
-            it = it.help(format!("did you mean `{near}`?"));
-        }
-        self.diagnostics.push(it);
+        self.diagnostics.push(it.suggest(name.text, names));
     }
 
     fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {
@@ -510,7 +538,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 self.error(
                     Code::Syntax,
                     stmt.span,
-                    "not a scalar definition",
+                    "this is not the definition of a scalar",
                     "expected `name = expression;`",
                 );
                 continue;
@@ -518,6 +546,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             if let Some(value) = self.scalar(value) {
                 let symbol = self.program.intern_symbol(self.current_unit, name, span);
                 self.program.definitions.insert(symbol, value);
+                self.definition_spans.insert(symbol, span);
             }
         }
     }
@@ -543,7 +572,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     Some(true) => continue,
                     Some(false) => {
                         let name = self.program.symbols[symbol].clone();
-                        let span = self.program.symbol_span(symbol);
+                        let own = self.definition_spans.get(&symbol).copied();
+                        let span = own.unwrap_or_else(|| self.program.symbol_span(symbol));
                         self.error(
                             Code::CircularDefinition,
                             span,

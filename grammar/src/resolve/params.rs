@@ -8,9 +8,9 @@ use crate::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
-    ops::{Arity, Op, OpDef, OperandDef},
+    ops::{Arity, AsmFormat, Op, OpDef, OperandDef},
     span::Span,
-    suggest::nearest,
+    suggest::{list_text, nearest},
 };
 
 /// Returns whether `name` is a conversion, such as `__bfloat2float(x)` or `__to_index(x)`: nvFuser names a
@@ -31,12 +31,35 @@ pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
         && row.attrs.iter().all(|attr| attr.arity != Arity::One || given(attr))
 }
 
+/// Returns how many keys of a call the definition has, less the attributes that it requires and lacks.
+pub(super) fn known_keys(row: &OpDef, args: &[ast::Arg<'_>]) -> isize {
+    let given = |attr: &&OperandDef| {
+        args.iter().any(|arg| arg.key.is_some_and(|key| is_same_key(attr.name, key.text)))
+    };
+    let known = row.attrs.iter().filter(given).count();
+    let missing = row.attrs.iter().filter(|it| it.arity == Arity::One && !given(it)).count();
+    known as isize - missing as isize
+}
+
 /// Sorts the attributes into the order of the definition.
 pub(super) fn order_attrs(stmt: &mut OpStmt) {
     let row = stmt.op.def();
     let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
+
+/// Words of other libraries, and the words of attributes that mean the same.
+const SYNONYMS: [(&str, &str); 9] = [
+    ("receive", "recv"),
+    ("sum", "add"),
+    ("add", "SUM"),
+    ("prod", "PRODUCT"),
+    ("mul", "PRODUCT"),
+    ("product", "mul"),
+    ("mean", "AVG"),
+    ("average", "AVG"),
+    ("bcast", "Broadcast"),
+];
 
 /// Keys that nvFuser renamed: the current name and the old name.
 const RENAMED_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
@@ -78,11 +101,14 @@ impl<'s> Resolver<'s, '_> {
                 match positional.next() {
                     Some(arg) => self.bind_positional(&mut stmt, param, &arg.value),
                     None if param.arity == Arity::One => {
+                        // The last byte of a call is its closing parenthesis.
+                        let end = Span { start: span.end.saturating_sub(1).max(span.start), end: span.end };
+                        let place = if end.text(self.source) == ")" { end } else { span };
                         self.error(
                             Code::BadOperands,
-                            span,
+                            place,
                             format!("`{}` lacks its operand `{}`", row.mnemonic, param.name),
-                            format!("expected {}", expected_kind_text(param.kind)),
+                            format!("expected {} before this", expected_kind_text(param.kind)),
                         );
                     }
                     None => (),
@@ -93,31 +119,24 @@ impl<'s> Resolver<'s, '_> {
             }
         }
         if let Some(extra) = positional.next() {
-            let count = row.args.len();
-            self.error(
-                Code::BadOperands,
-                extra.value.span,
-                format!("`{}` takes {count} operand{}", row.mnemonic, if count == 1 { "" } else { "s" }),
-                "one too many",
-            );
+            self.extra_operand(row, &extra.value);
         }
         for arg in args {
             let Some(key) = arg.key else { continue };
             match row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) {
                 Some(param) => {
-                    if let Some(attr) = self.attr(param, &arg.value) {
+                    let is_key =
+                        |it: &ast::Arg<'_>| it.key.is_some_and(|it| is_same_key(param.name, it.text));
+                    let first = args.iter().filter(|it| is_key(it)).find_map(|it| it.key);
+                    if let Some(first) = first.filter(|it| it.span != key.span) {
+                        let message = format!("`{}=` is given twice", key.text);
+                        let it = Diagnostic::new(Code::BadAttribute, key.span, message, "given again here");
+                        self.diagnostics.push(it.label(first.span, "first given here"));
+                    } else if let Some(attr) = self.attr(param, &arg.value) {
                         stmt.attrs.push((param.key(), attr));
                     }
                 }
-                None => {
-                    let names: Vec<_> = row.attrs.iter().map(|attr| format!("`{}`", attr.name)).collect();
-                    let label = match names.is_empty() {
-                        true => "it has no attributes".to_owned(),
-                        false => format!("expected one of {}", names.join(", ")),
-                    };
-                    let message = format!("`{}` has no attribute `{}`", row.mnemonic, key.text);
-                    self.error(Code::BadAttribute, key.span, message, label);
-                }
+                None => self.unknown_attr(row, args, key),
             }
         }
         self.report_missing_attrs(&stmt, span);
@@ -127,10 +146,7 @@ impl<'s> Resolver<'s, '_> {
             all => outs.len() == all.len(),
         };
         if !outs_fit {
-            let count = row.outs.len();
-            let plural = if count == 1 { "" } else { "s" };
-            let message = format!("`{}` has {count} result{plural}, not {}", row.mnemonic, outs.len());
-            self.error(Code::BadOperands, span, message, "left of `=`");
+            self.wrong_results(row, outs.len(), span);
         }
         order_attrs(&mut stmt);
         (self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
@@ -158,6 +174,101 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
+    /// Reports a key that the operator does not have.
+    fn unknown_attr(&mut self, row: &OpDef, args: &[ast::Arg<'s>], key: ast::Name<'s>) {
+        let given = |name: &str| args.iter().any(|it| it.key.is_some_and(|it| is_same_key(name, it.text)));
+        // A key that the statement already has is not what was meant.
+        let free: Vec<&str> = row.attrs.iter().map(|it| it.name).filter(|it| !given(it)).collect();
+        let label = match free.as_slice() {
+            [] if row.attrs.is_empty() => "it has no attributes".to_owned(),
+            [] => "all its attributes are given already".to_owned(),
+            free => {
+                let names: Vec<_> = free.iter().map(|it| format!("`{it}`")).collect();
+                format!("expected {}", list_text(names.iter().map(String::as_str), 9, "or"))
+            }
+        };
+        let message = format!("`{}` has no attribute `{}`", row.mnemonic, key.text);
+        let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
+        let mut missing = row.attrs.iter().filter(|it| it.arity == Arity::One && !given(it.name));
+        let it = match (nearest(key.text, free.iter().copied()), missing.next(), missing.next()) {
+            (Some(near), ..) => it.help(format!("did you mean `{near}`?")),
+            (None, Some(only), None) => {
+                it.help(format!("the attribute `{}` is missing: did you mean it?", only.name))
+            }
+            _ => it,
+        };
+        self.diagnostics.push(it);
+    }
+
+    /// Reports an operand that the operator does not have.
+    fn extra_operand(&mut self, row: &OpDef, value: &ast::Expr<'s>) {
+        let count = row.args.len();
+        let takes = match count {
+            0 => "takes no operands without a key".to_owned(),
+            1 => "takes 1 operand".to_owned(),
+            _ => format!("takes {count} operands"),
+        };
+        let mut it = Diagnostic::new(
+            Code::BadOperands,
+            value.span,
+            format!("`{}` {takes}", row.mnemonic),
+            "this one is too many",
+        );
+        let numbered = row.format == AsmFormat::Numbered;
+        match &value.kind {
+            // `type==Allgather`.
+            ast::ExprKind::Infix("==", lhs, rhs) => {
+                if let ast::ExprKind::Word(key) = lhs.kind {
+                    let rhs = rhs.span.text(self.source);
+                    it = Diagnostic::new(
+                        Code::BadOperands,
+                        value.span,
+                        "an attribute is given with `=`, and `==` compares",
+                        format!("expected `{key}={rhs}`"),
+                    );
+                }
+            }
+            ast::ExprKind::Int(number) if numbered => {
+                it = it.help(format!(
+                    "the number stands before the parenthesis: `{} {number} (…)`",
+                    row.mnemonic
+                ));
+            }
+            _ => (),
+        }
+        self.diagnostics.push(it);
+    }
+
+    /// Reports a wrong number of results.
+    fn wrong_results(&mut self, row: &OpDef, given: usize, span: Span) {
+        let count = row.outs.len();
+        let results = match count {
+            0 => "no result".to_owned(),
+            1 => "1 result".to_owned(),
+            _ => format!("{count} results"),
+        };
+        let message = match given {
+            0 => format!("`{}` has {results}, and the statement names none", row.mnemonic),
+            _ => format!("`{}` has {results}, and the statement names {given}", row.mnemonic),
+        };
+        let text = span.text(self.source);
+        let (place, label) = match (given, text.find('=')) {
+            (0, _) => {
+                let names: Vec<String> = (1..=count).map(|at| format!("T{at}_…")).collect();
+                (span, format!("expected `{} = {}(…)`", names.join(", "), row.mnemonic))
+            }
+            (_, Some(at)) => {
+                let left = text.get(..at).unwrap_or("").trim_end().len();
+                (
+                    Span { start: span.start, end: span.start + left as u32 },
+                    format!("expected {results} left of `=`"),
+                )
+            }
+            (_, None) => (span, format!("expected {results} left of `=`")),
+        };
+        self.error(Code::BadOperands, place, message, label);
+    }
+
     fn bind_positional(&mut self, stmt: &mut OpStmt, param: &OperandDef, value: &ast::Expr<'s>) {
         if !param.kind.is_operand() {
             if let Some(attr) = self.attr(param, value) {
@@ -174,25 +285,63 @@ impl<'s> Resolver<'s, '_> {
             };
             match fits {
                 true => stmt.args.push(operand),
-                false => self.report_wrong_kind(param, value.span),
+                false => self.report_wrong_kind(param, value),
             }
         }
     }
 
-    fn report_wrong_kind(&mut self, param: &OperandDef, span: Span) {
+    fn report_wrong_kind(&mut self, param: &OperandDef, value: &ast::Expr<'s>) {
         let message = format!("`{}` must be {}", param.name, expected_kind_text(param.kind));
-        self.error(Code::BadOperands, span, message, "this value has another kind");
+        let it =
+            Diagnostic::new(Code::BadOperands, value.span, message, format!("this is {}", found_text(value)));
+        let text = value.span.text(self.source);
+        let help = match (param.kind, &value.kind) {
+            (OperandKind::Team, ast::ExprKind::Braces(_)) => {
+                let ranks: Vec<&str> =
+                    text.split(|it: char| !it.is_ascii_digit()).filter(|it| !it.is_empty()).collect();
+                Some(format!("write `({})`", ranks.join(" ")))
+            }
+            (
+                OperandKind::Stream,
+                ast::ExprKind::Int(_) | ast::ExprKind::Word(_) | ast::ExprKind::Paren(_),
+            ) => Some(format!("write `Stream {text}`")),
+            (OperandKind::Bool, ast::ExprKind::Word(word)) => {
+                nearest(word, ["true", "false"].into_iter()).map(|it| format!("write `{it}`"))
+            }
+            (OperandKind::Bool, ast::ExprKind::Int(number @ 0..=1)) => {
+                Some(format!("write `{}`", *number == 1))
+            }
+            (OperandKind::Work, ast::ExprKind::Int(number)) => {
+                Some(format!("write `Communication {number}`"))
+            }
+            (OperandKind::Ranges, ast::ExprKind::Braces(parts)) if parts.len() == 2 => {
+                Some(format!("write `{{{}, 1}}`: a range has a step", text.trim_matches(['{', '}', ' '])))
+            }
+            (OperandKind::Tensor | OperandKind::Value, ast::ExprKind::Word(word)) => {
+                let number = word
+                    .strip_prefix('t')
+                    .filter(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()));
+                number.map(|number| format!("did you mean `T{number}`?"))
+            }
+            _ => None,
+        };
+        self.diagnostics.push(match help {
+            Some(help) => it.help(help),
+            None => it,
+        });
     }
 
     /// Reports that a word is not one of the valid values of an attribute or option.
     pub(super) fn report_unknown_word(&mut self, name: &str, text: &str, span: Span, words: &[&'static str]) {
         let message = format!("`{text}` is not a value of `{name}`");
-        let label = format!("expected one of {}", words.join(", "));
-        let mut it = Diagnostic::new(Code::BadAttribute, span, message, label);
-        if let Some(near) = nearest(text, words.iter().copied()) {
-            it = it.help(format!("did you mean `{near}`?"));
-        }
-        self.diagnostics.push(it);
+        let label = format!("expected {}", list_text(words.iter().copied(), 12, "or"));
+        let it = Diagnostic::new(Code::BadAttribute, span, message, label);
+        // Other libraries' words.
+        let meant = SYNONYMS.iter().find(|(from, to)| from.eq_ignore_ascii_case(text) && words.contains(to));
+        self.diagnostics.push(match meant {
+            Some((_, to)) => it.help(format!("did you mean `{to}`?")),
+            None => it.suggest(text, words.iter().copied()),
+        });
     }
 
     /// Resolves `value` as the attribute `param`.
@@ -244,11 +393,11 @@ impl<'s> Resolver<'s, '_> {
                 let mut ranges = Vec::with_capacity(items.len());
                 for item in items {
                     let ast::ExprKind::Braces(parts) = &item.kind else {
-                        self.report_wrong_kind(param, item.span);
+                        self.report_wrong_kind(param, item);
                         return None;
                     };
                     let Ok(range) = <[ExprId; 3]>::try_from(self.scalars(parts)?) else {
-                        self.report_wrong_kind(param, item.span);
+                        self.report_wrong_kind(param, item);
                         return None;
                     };
                     ranges.push(range);
@@ -261,13 +410,7 @@ impl<'s> Resolver<'s, '_> {
                     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok());
                 let unit = number.and_then(|number| self.units_by_number.get(&number).copied());
                 if unit.is_none() {
-                    let message = format!("no section defines `{name}`");
-                    self.error(
-                        Code::UnknownUnit,
-                        value.span,
-                        message,
-                        "expected a HostUnit of this container",
-                    );
+                    self.unknown_unit(name, value.span);
                     return None;
                 }
                 unit.map(Attr::Unit)
@@ -295,9 +438,22 @@ impl<'s> Resolver<'s, '_> {
             ) => None,
         };
         if attr.is_none() {
-            self.report_wrong_kind(param, value.span);
+            self.report_wrong_kind(param, value);
         }
         attr
+    }
+
+    /// Reports the name of a HostUnit that no section defines.
+    fn unknown_unit(&mut self, name: &str, span: Span) {
+        let mut numbers: Vec<u32> = self.units_by_number.keys().copied().collect();
+        numbers.sort_unstable();
+        let names: Vec<String> = numbers.iter().map(|it| format!("HostUnit{it}")).collect();
+        let label = match names.len() {
+            0 => format!("expected a section `{name}: Inputs={{…}} -> Outputs={{…}}` behind the body"),
+            _ => format!("expected {}", list_text(names.iter().map(String::as_str), 6, "or")),
+        };
+        let it = Diagnostic::new(Code::UnknownUnit, span, format!("no section defines `{name}`"), label);
+        self.diagnostics.push(it.suggest(name, names.iter().map(String::as_str)));
     }
 
     fn scalars(&mut self, items: &[ast::Expr<'s>]) -> Option<Vec<ExprId>> {
@@ -322,6 +478,23 @@ fn hyphenated_word(value: &ast::Expr<'_>) -> Option<String> {
 
 fn is_error(diagnostic: &Diagnostic) -> bool {
     diagnostic.severity() == crate::codes::Severity::Error
+}
+
+/// Returns the description of a value for messages.
+pub(super) fn found_text(value: &ast::Expr<'_>) -> &'static str {
+    match &value.kind {
+        ast::ExprKind::Int(_) => "an integer",
+        ast::ExprKind::Float(_) => "a floating-point number",
+        ast::ExprKind::Tensor(_) => "a tensor",
+        ast::ExprKind::Axis(_) => "an iteration domain",
+        ast::ExprKind::Stream(_) => "a stream",
+        ast::ExprKind::Word(_) => "a name",
+        ast::ExprKind::Team(_) => "a list of numbers in parentheses",
+        ast::ExprKind::Braces(_) => "a list of values separated by commas",
+        ast::ExprKind::Paren(_) | ast::ExprKind::Prefix(..) | ast::ExprKind::Infix(..) => "an expression",
+        ast::ExprKind::Call { number: Some(_), .. } => "a numbered name",
+        ast::ExprKind::Call { .. } => "a call",
+    }
 }
 
 /// Returns the description of an operand kind for messages.

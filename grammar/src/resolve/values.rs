@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Resolver;
+use super::{Resolver, params::found_text};
 use crate::{
     ast,
     codes::Code,
@@ -10,6 +10,7 @@ use crate::{
     dtype::DType,
     ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, Stream, StreamId, Tensor, TensorId},
     span::Span,
+    suggest::list_text,
     tensor::{parse_axis_text, parse_tensor_text},
 };
 
@@ -26,6 +27,12 @@ fn short_tensor_number(text: &str) -> Option<Option<u32>> {
     Some(digits.parse().ok())
 }
 
+/// Returns whether a word is the beginning of a tensor's text, `T0_g_float`.
+fn is_tensor_name(text: &str) -> bool {
+    let number = text.strip_prefix('T').and_then(|it| it.split_once('_')).map_or("", |(number, _)| number);
+    !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())
+}
+
 impl<'s> Resolver<'s, '_> {
     pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
         items.iter().filter_map(|item| self.value(item)).collect()
@@ -33,6 +40,16 @@ impl<'s> Resolver<'s, '_> {
 
     pub(super) fn value(&mut self, value: &ast::Expr<'s>) -> Option<Operand> {
         match &value.kind {
+            // `T0_g_float(iS0{4})`.
+            ast::ExprKind::Call { name, number: None, .. } if is_tensor_name(name.text) => {
+                if self.unreadable_texts.insert((self.current_unit, name.text)) {
+                    let place = Span { start: name.span.end, end: name.span.end + 1 };
+                    let message = "the axes of a tensor stand in brackets";
+                    let label = format!("expected `{}[…]`", name.text);
+                    self.error(Code::BadTensor, place, message, label);
+                }
+                None
+            }
             ast::ExprKind::Tensor(text) => self.tensor(text, value.span).map(Operand::Tensor),
             ast::ExprKind::Stream(name) => self.stream(name).map(Operand::Stream),
             ast::ExprKind::Int(_)
@@ -52,13 +69,23 @@ impl<'s> Resolver<'s, '_> {
         if let Some(id) = self.tensors_by_text.get(&(self.current_unit, text)) {
             return Some(*id);
         }
+        // A text that cannot be read, or a name without a declaration, is reported once.
+        if self.unreadable_texts.contains(&(self.current_unit, text)) {
+            return None;
+        }
         if let Some(number) = short_tensor_number(text) {
             return self.declared_tensor(number, text, span);
         }
         let parsed = match parse_tensor_text(text, span.start) {
             Ok(parsed) => parsed,
             Err(diagnostic) => {
-                self.diagnostics.push(diagnostic);
+                // Comma errors have an edit at each occurrence.
+                if diagnostic.fixes.is_empty() {
+                    self.unreadable_texts.insert((self.current_unit, text));
+                }
+                if !self.is_repeated(&diagnostic) {
+                    self.diagnostics.push(diagnostic);
+                }
                 return None;
             }
         };
@@ -66,7 +93,11 @@ impl<'s> Resolver<'s, '_> {
         self.diagnostics.extend(parsed.comma_errors);
         let mut loops = Vec::with_capacity(parsed.axes.len());
         for axis in &parsed.axes {
-            loops.push(self.axis_text(axis.text, axis.span.start)?);
+            let Some(axis) = self.axis_text(axis.text, axis.span.start) else {
+                self.unreadable_texts.insert((self.current_unit, text));
+                return None;
+            };
+            loops.push(axis);
         }
         let tensor = Tensor {
             number: parsed.number,
@@ -97,7 +128,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Returns the tensor that a short name refers to: the only one of the current namespace with this number.
-    fn declared_tensor(&mut self, number: Option<u32>, text: &str, span: Span) -> Option<TensorId> {
+    fn declared_tensor(&mut self, number: Option<u32>, text: &'s str, span: Span) -> Option<TensorId> {
         let all: Vec<TensorId> = number
             .into_iter()
             .flat_map(|number| self.tensors_by_number.all(self.current_unit, number))
@@ -106,17 +137,24 @@ impl<'s> Resolver<'s, '_> {
         match all[..] {
             [only] => return Some(only),
             [] => {
-                let message = format!("`{text}` is not declared here");
-                let help = format!(
+                self.unreadable_texts.insert((self.current_unit, text));
+                // A statement with an error may spell it; that error is the only one to report.
+                if number.is_some_and(|it| self.spelled_tensor(it, span.start).is_some()) {
+                    return None;
+                }
+                let known = self.tensor_names();
+                let names = || known.iter().map(String::as_str);
+                let message = format!("`{text}` is not declared");
+                let label = match known.is_empty() {
+                    true => "no tensor before this is declared".to_owned(),
+                    false => {
+                        format!("the tensors that are declared before this: {}", list_text(names(), 8, "and"))
+                    }
+                };
+                let it = Diagnostic::new(Code::UnknownTensor, span, message, label).help(format!(
                     "declare it before the container, as in `%tensor {text}_g_float[iS0{{i0}}]`, or write it in full at its first use"
-                );
-                let it = Diagnostic::new(
-                    Code::UnknownTensor,
-                    span,
-                    message,
-                    "no tensor before this has the number",
-                );
-                self.diagnostics.push(it.help(help));
+                ));
+                self.diagnostics.push(it);
             }
             [last, first, ..] => {
                 let message = format!("`{text}` is ambiguous: several tensors have this number");
@@ -129,9 +167,40 @@ impl<'s> Resolver<'s, '_> {
         None
     }
 
+    /// Returns whether the last diagnostics report the same of the same word, as for a misspelled element type of
+    /// several tensors.
+    fn is_repeated(&self, diagnostic: &Diagnostic) -> bool {
+        let word = |it: &Diagnostic| it.span().text(self.source);
+        let same = |it: &Diagnostic| {
+            it.code == diagnostic.code && it.message == diagnostic.message && word(it) == word(diagnostic)
+        };
+        word(diagnostic).len() > 1 && self.diagnostics.iter().rev().take(16).any(same)
+    }
+
+    /// Returns where a tensor with this number is first spelled in full, if that is before offset `end`.
+    fn spelled_tensor(&self, number: u32, end: u32) -> Option<Span> {
+        let text = self.source.get(..end as usize)?.get(self.program.spans.header.start as usize..)?;
+        let name = format!("T{number}_");
+        let is_start = |at: usize| {
+            let before = text.get(..at).and_then(|it| it.chars().next_back());
+            before.is_none_or(|it| !it.is_ascii_alphanumeric() && it != '_')
+        };
+        let at = text.match_indices(&name).map(|(at, _)| at).find(|at| is_start(*at))?;
+        let start = self.program.spans.header.start as usize + at;
+        Some(Span::new(start, start + name.len()))
+    }
+
+    /// Returns the names of the tensors of the current namespace, by number.
+    pub(super) fn tensor_names(&self) -> Vec<String> {
+        let own = self.program.tensors.iter().filter(|(_, it)| it.unit == self.current_unit);
+        let numbers: std::collections::BTreeSet<u32> = own.map(|(_, it)| it.number).collect();
+        numbers.into_iter().map(|it| format!("T{it}")).collect()
+    }
+
     pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
         let ast::ExprKind::Axis(text) = &value.kind else {
-            self.error(Code::Syntax, value.span, "not an iteration domain", "expected one such as `iS0{i0}`");
+            let message = format!("`{}` is not an iteration domain", value.span.text(self.source));
+            self.error(Code::Syntax, value.span, message, "expected one such as `iS0{i0}`");
             return None;
         };
         self.axis_text(text, value.span.start)
@@ -233,7 +302,8 @@ impl<'s> Resolver<'s, '_> {
             | ast::ExprKind::Axis(_)
             | ast::ExprKind::Stream(_)
             | ast::ExprKind::Team(_) => {
-                self.error(Code::BadOperands, value.span, "not a scalar", "expected a scalar expression");
+                let label = format!("this is {}", found_text(value));
+                self.error(Code::BadOperands, value.span, "expected a scalar expression", label);
                 return None;
             }
         };
@@ -241,6 +311,13 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
+        // Spellings that are already reported.
+        let sign = match sign {
+            "=" => "==",
+            "and" => "&&",
+            "or" => "||",
+            _ => sign,
+        };
         let known = SIGNS.iter().copied().find(|it| *it == sign);
         if known.is_none() {
             self.error(

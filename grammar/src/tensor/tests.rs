@@ -108,6 +108,6 @@ fn faults_point_into_the_source() {
     let place = |text| parse_axis_text(text, 100).err().map(|it| it.span());
     assert_eq!(place("ifoo7{4}"), Some(Span { start: 101, end: 104 }));
     assert_eq!(place("iS7{4 +}").map(|it| it.start >= 104), Some(true));
-    assert_eq!(place("iS7{}"), Some(Span { start: 104, end: 104 }));
+    assert_eq!(place("iS7{}"), Some(Span { start: 103, end: 105 }));
     assert!(place("iS99999999999{4}").is_some());
 }

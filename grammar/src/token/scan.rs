@@ -1,6 +1,7 @@
 //! Scans a text into tokens, and finds the ends of tokens that contain brackets.
 
 use logos::{Lexer, Logos};
+use rustc_hash::FxHashSet;
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
 use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
@@ -14,6 +15,7 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
     let headless = source.text.trim_start().starts_with("HOST");
     let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
     let mut bad_until = None;
+    let mut unclosed = FxHashSet::default();
     while let Some(item) = lexer.next() {
         let range = lexer.span();
         let span = Span { start: source.base + range.start as u32, end: source.base + range.end as u32 };
@@ -21,14 +23,22 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
             Ok(kind) => kind,
             Err(ScanError::Unknown) => {
                 // A run of invalid characters is reported once.
-                if bad_until != Some(range.start) {
-                    diagnostics.push(unknown_token(lexer.slice(), span));
+                let quoted = quoted_word(source.text, range.start);
+                if bad_until.is_none_or(|end| end < range.start) {
+                    diagnostics.push(match quoted {
+                        Some(word) => quoted_token(word, span),
+                        None => unknown_token(lexer.slice(), span),
+                    });
                 }
-                bad_until = Some(range.end);
+                // The closing quote belongs to the opening one.
+                bad_until = Some(range.end + quoted.map_or(0, |word| word.len() + 1)).max(bad_until);
                 continue;
             }
             Err(ScanError::Unclosed(fault)) => {
-                diagnostics.push(unclosed_token(fault, lexer.slice(), span));
+                // Texts repeat their tensors; each is reported once.
+                if unclosed.insert(lexer.slice()) || fault.at_end {
+                    diagnostics.push(unclosed_token(fault, lexer.slice(), span));
+                }
                 fault.kind
             }
         };
@@ -37,9 +47,14 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
         let first = newline.is_some() || res.is_empty();
         let blanks = newline.map_or(gap, |at| gap.get(at + 1..).unwrap_or(""));
         let column = if first { blanks_width(blanks) } else { 0 };
+        let begins_line = first && blanks.is_empty();
         if until == ScanLimit::ContainerEnd {
             match kind {
                 TokenKind::ContainerStart if opened => return (res, range.start),
+                // The sections follow the closing brace; here it is missing.
+                TokenKind::Word if opened && begins_line && is_section(source.text.get(range.start..)) => {
+                    return (res, range.start);
+                }
                 TokenKind::BraceOpen => (depth, opened) = (depth + 1, true),
                 TokenKind::PostInputsPhrase | TokenKind::PostPhrase if !lexer.slice().starts_with('}') => {
                     depth += 1
@@ -70,6 +85,11 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
     (res, source.text.len())
 }
 
+/// Returns whether a section after the container begins here.
+fn is_section(text: Option<&str>) -> bool {
+    text.is_some_and(|it| it.starts_with("Index definitions:") || it.starts_with("Domains:"))
+}
+
 fn blanks_width(blanks: &str) -> u16 {
     let columns =
         blanks.bytes().fold(0usize, |at, byte| if byte == b'\t' { (at / 8 + 1) * 8 } else { at + 1 });
@@ -86,6 +106,21 @@ fn check_number(text: &str, negative: bool, span: Span, diagnostics: &mut Vec<Di
             "expected a value below 2^63",
         ));
     }
+}
+
+/// Returns the word in quotes that begins at byte `at`.
+fn quoted_word(text: &str, at: usize) -> Option<&str> {
+    let rest = text.get(at..)?;
+    let quote = rest.chars().next().filter(|it| matches!(it, '"' | '\''))?;
+    let inner = rest.get(1..)?;
+    let word = inner.get(..inner.find(quote)?)?;
+    word.chars().all(|it| it.is_alphanumeric() || it == '_').then_some(word)
+}
+
+fn quoted_token(word: &str, span: Span) -> Diagnostic {
+    let whole = Span { start: span.start, end: span.end + word.len() as u32 + 1 };
+    let label = format!("expected `{word}`");
+    Diagnostic::new(Code::BadToken, whole, "a word is written without quotes", label).fix(whole, word)
 }
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
@@ -116,6 +151,13 @@ fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
 pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {
     let rest = lexer.remainder().as_bytes();
     let (taken, closed) = balanced_length(rest, b'[');
+    // With an error inside the brackets the token is still the whole tensor; `parse_tensor_text` reports the error.
+    let (taken, closed) = match closed {
+        // `T0_g_float[iS0{4}}`.
+        false if rest.get(..taken + 1).is_some_and(|it| it.ends_with(b"}}")) => (taken + 1, true),
+        false => axes_end(rest).map_or((taken, false), |end| (end, true)),
+        true => (taken, true),
+    };
     if !closed {
         lexer.bump(next_char_boundary(lexer.remainder(), taken));
         return Err(ScanError::Unclosed(UnclosedToken {
@@ -127,9 +169,43 @@ pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> 
     while let Some(next) = group_end(rest, end, POSITION_HEADS) {
         end = next;
     }
-    let end = group_end(rest, end, &["(DeviceMesh"]).unwrap_or(end);
+    let end =
+        group_end(rest, end, &["(DeviceMesh"]).or_else(|| misspelled_mesh_end(rest, end)).unwrap_or(end);
     lexer.bump(next_char_boundary(lexer.remainder(), end));
     Ok(())
+}
+
+/// Returns the end of the axes of a tensor in which a bracket is not closed or is of the wrong kind: the first `]`
+/// on the same line, if it ends an axis.
+fn axes_end(rest: &[u8]) -> Option<usize> {
+    let line = rest.iter().position(|it| *it == b'\n').unwrap_or(rest.len());
+    let close = rest.get(..line)?.iter().position(|it| matches!(it, b']' | b'[' | b'=' | b';'))?;
+    let ends_axis = close > 0 && matches!(rest[close - 1], b'}' | b')' | b'0'..=b'9');
+    (rest[close] == b']' && ends_axis).then_some(close + 1)
+}
+
+/// Returns the end of a mesh after `from` that is misspelled: `(Devicemesh{0 1})`, `DeviceMesh{0 1}`.
+fn misspelled_mesh_end(rest: &[u8], from: usize) -> Option<usize> {
+    let blanks = rest.get(from..)?.iter().take_while(|it| matches!(it, b' ' | b'\t')).count();
+    let tail = rest.get(from + blanks..)?;
+    let open = usize::from(tail.first() == Some(&b'('));
+    let word = tail.get(open..)?.iter().take_while(|it| it.is_ascii_alphabetic()).count();
+    let name = tail.get(open..open + word)?;
+    let brace = open + word;
+    let is_mesh = name.to_ascii_lowercase().ends_with(b"mesh") && tail.get(brace) == Some(&b'{');
+    if !is_mesh {
+        return None;
+    }
+    let list = tail.get(brace + 1..)?;
+    let (inner, closed) = balanced_length(list, b'{');
+    // `(DeviceMesh{0 1)`.
+    let numbers = list.get(..inner)?.iter().all(|it| it.is_ascii_digit() || matches!(it, b' ' | b','));
+    if !closed && open == 1 && numbers && list.get(inner) == Some(&b')') {
+        return Some(from + blanks + brace + 1 + inner + 1);
+    }
+    let end = brace + 1 + inner;
+    let behind = end + usize::from(open == 1 && tail.get(end) == Some(&b')'));
+    closed.then_some(from + blanks + behind)
 }
 
 /// Skips a comment. It ends with its line, or, in a dump folded into one line, after the name that follows a

@@ -15,10 +15,12 @@
 //!
 //! Guarantee: a program without errors can be planned without checking for any of the errors above again.
 
+mod places;
 mod types;
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
+use self::places::Occurrence;
 use crate::{
     attr,
     codes::Code,
@@ -29,6 +31,7 @@ use crate::{
     },
     ops::{AccessMode, Op, OpClass},
     span::Span,
+    suggest::list_text,
     tensor_uses::{for_each_tensor_use, tensors_in_text_order},
     text::{axis_text, expr_text, tensor_text},
     words::CommunicationType,
@@ -36,11 +39,24 @@ use crate::{
 
 /// Returns all errors and warnings of a program, in the order of its text.
 pub fn verify(program: &Program) -> Vec<Diagnostic> {
+    verify_text(program, None)
+}
+
+/// As `verify`, for a program that was read from `source`: the diagnostics refer to operands, attributes and
+/// axes, and not only to statements.
+pub fn verify_source(program: &Program, source: &str) -> Vec<Diagnostic> {
+    verify_text(program, Some(source))
+}
+
+fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
+        source,
+        faulty: HashSet::default(),
         defined: Program::tensors_of(&program.inputs).collect(),
-        deallocated: HashSet::default(),
+        deallocated: HashMap::default(),
         captured: HashSet::default(),
+        captured_names: Vec::new(),
         posted: HashSet::default(),
         open_coalescing: None,
         defined_elsewhere: HashSet::default(),
@@ -62,9 +78,16 @@ pub fn verify(program: &Program) -> Vec<Diagnostic> {
 
 struct Verifier<'p> {
     program: &'p Program,
+    /// The text of the program, if it is known.
+    source: Option<&'p str>,
+    /// Tensors whose text has an error. What follows from it in statements is not reported.
+    faulty: HashSet<TensorId>,
     defined: HashSet<TensorId>,
-    deallocated: HashSet<TensorId>,
+    /// The statements that released names.
+    deallocated: HashMap<TensorId, Span>,
     captured: HashSet<u32>,
+    /// The names of the captured streams in the text.
+    captured_names: Vec<String>,
     posted: HashSet<u32>,
     /// The StartCoalescing without its EndCoalescing so far.
     open_coalescing: Option<StmtId>,
@@ -164,7 +187,7 @@ impl Verifier<'_> {
             for tensor in Program::tensors_of(&stmt.args) {
                 self.check_read(tensor, span);
                 self.defined.remove(&tensor);
-                self.deallocated.insert(tensor);
+                self.deallocated.insert(tensor, span);
             }
         }
         for tensor in written {
@@ -174,8 +197,7 @@ impl Verifier<'_> {
         if let (OpClass::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
             && !self.posted.contains(&number)
         {
-            let message = format!("no communication above has the number {number}");
-            self.error(Code::UnknownWork, span, message, "expected the number of a communication above");
+            self.unknown_work(number, span);
         }
         if effect == OpClass::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);
@@ -184,7 +206,37 @@ impl Verifier<'_> {
             self.check_shared_transfers(listed);
         }
         self.check_team(stmt, span);
-        types::check(self.program, stmt, span, &mut self.diagnostics);
+        let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
+        if !tensors.any(|it| self.faulty.contains(&it)) {
+            types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
+        }
+    }
+
+    /// Reports a Wait for a communication that is not posted before it.
+    fn unknown_work(&mut self, number: u32, span: Span) {
+        let place = places::part_place(self.source, &number.to_string(), span);
+        let message = format!("no communication with the number {number} is posted before this Wait");
+        let mut posted: Vec<u32> = self.posted.iter().copied().collect();
+        posted.sort_unstable();
+        let names: Vec<String> = posted.iter().map(ToString::to_string).collect();
+        let label = match names.len() {
+            0 => "nothing is posted before it".to_owned(),
+            _ => format!("posted before it: {}", list_text(names.iter().map(String::as_str), 8, "and")),
+        };
+        let mut it = Diagnostic::new(Code::UnknownWork, place, message, label);
+        let posts = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => {
+                it.number == Some(number)
+                    && (it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing)
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| posts(it)) {
+            it = it.label(self.program.stmt_span(later), "it is posted here, after the Wait");
+        }
+        self.diagnostics.push(it);
+        // Each number is reported once.
+        self.posted.insert(number);
     }
 
     /// Returns the tensors that are inputs of communications but defined nowhere in the program.
@@ -234,12 +286,19 @@ impl Verifier<'_> {
         if self.defined.contains(&tensor) {
             return;
         }
+        if self.faulty.contains(&tensor) {
+            return;
+        }
         let name = self.program.tensor_name(tensor);
-        let (code, message) = match self.deallocated.contains(&tensor) {
-            true => (Code::UseAfterDeallocate, format!("`{name}` is used after it was deallocated")),
-            false => (Code::UndefinedTensor, format!("`{name}` has neither storage nor a value here")),
+        let place = places::tensor_place(self.program, self.source, tensor, span, Occurrence::Last);
+        let mut fault = match self.deallocated.get(&tensor) {
+            Some(freed) => {
+                let message = format!("`{name}` is used after it was deallocated");
+                Diagnostic::new(Code::UseAfterDeallocate, place, message, "used here")
+                    .label(*freed, "deallocated here")
+            }
+            None => self.undefined_tensor(tensor, place),
         };
-        let mut fault = Diagnostic::new(code, span, message, "used here");
         let number = |it: TensorId| (self.program.tensors[it].number, self.program.tensors[it].unit);
         if let Some(other) = self.defined.iter().find(|it| number(**it) == number(tensor)) {
             fault = fault.help(format!(
@@ -251,6 +310,44 @@ impl Verifier<'_> {
         self.diagnostics.push(fault);
         // Report each tensor only once.
         self.defined.insert(tensor);
+    }
+
+    /// Reports a tensor that is read before anything allocates or defines it.
+    fn undefined_tensor(&self, tensor: TensorId, place: Span) -> Diagnostic {
+        let name = self.program.tensor_name(tensor);
+        let writes = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => {
+                let mut found = false;
+                for_each_tensor_use(self.program, it, &mut |other, mode| {
+                    found |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
+                });
+                found
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| writes(it)) {
+            let message = format!("`{name}` is used before it is allocated or written");
+            let later = self.program.stmt_span(later);
+            return Diagnostic::new(Code::UndefinedTensor, place, message, "used here")
+                .label(later, "defined only here");
+        }
+        let message = format!("nothing allocates or defines `{name}`");
+        let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");
+        // A tensor that differs in its number only.
+        let own = &self.program.tensors[tensor];
+        let is_alike = |other: &&TensorId| {
+            let other = &self.program.tensors[**other];
+            (other.unit, other.dtype, &other.loop_domain, &other.mesh)
+                == (own.unit, own.dtype, &own.loop_domain, &own.mesh)
+        };
+        let mut alike = self.defined.iter().filter(is_alike);
+        if let (Some(only), None) = (alike.next(), alike.next()) {
+            return it.help(format!("did you mean `{}`?", self.program.tensor_name(*only)));
+        }
+        it.help(match own.unit {
+            None => format!("allocate it before this, as in `{name}_… = ALLOCATE(mem_type=global, zero_init=false)`, or make it an input"),
+            Some(_) => "define it before this, or make it an input of the HostUnit".to_owned(),
+        })
     }
 
     fn check_redundant_allocate(&mut self, tensors: &[TensorId], span: Span) {
@@ -277,14 +374,43 @@ impl Verifier<'_> {
             Operand::Tensor(_) | Operand::Scalar(_) => None,
         };
         if let Some(number) = stmt.args.iter().filter_map(number).find(|it| !self.captured.contains(it)) {
-            self.error(
-                Code::UndefinedStream,
-                span,
-                format!("stream `s{number}` is used before GetCurrentStream captures it"),
-                "expected `Stream s = GetCurrentStream()` above",
-            );
+            let (name, place) = self.stream_name(number, span);
+            let message = format!("stream `{name}` is used before GetCurrentStream captures it");
+            let label = match self.captured_names.as_slice() {
+                [] => format!("expected `Stream {name} = GetCurrentStream()` before this"),
+                all => format!(
+                    "the streams captured before this: {}",
+                    list_text(all.iter().map(String::as_str), 6, "and")
+                ),
+            };
+            let it = Diagnostic::new(Code::UndefinedStream, place, message, label);
+            self.diagnostics.push(it.suggest(&name, self.captured_names.iter().map(String::as_str)));
+            // Each stream is reported once.
+            self.captured.insert(number);
+        }
+        if let Some(number) = stmt.outs.iter().find_map(number) {
+            let (name, _) = self.stream_name(number, span);
+            self.captured_names.push(name);
         }
         self.captured.extend(stmt.outs.iter().filter_map(number));
+    }
+
+    /// Returns the name of the stream object in a statement and its position. Without the source text, these are
+    /// the canonical name and the statement.
+    fn stream_name(&self, number: u32, span: Span) -> (String, Span) {
+        let canonical = || (format!("s{number}"), span);
+        let Some(text) = self.source.map(|it| span.text(it)) else { return canonical() };
+        let Some(at) = text.find("Stream ").map(|it| it + "Stream ".len()) else { return canonical() };
+        // `SetCurrentStream to Stream s0`, `Synchronize Stream 0x2a`.
+        let at = text.get(at..).and_then(|it| it.find("Stream ")).map_or(at, |it| at + it + "Stream ".len());
+        let rest = text.get(at..).unwrap_or("");
+        let name: String = rest.chars().take_while(|it| it.is_ascii_alphanumeric() || *it == '_').collect();
+        if name.is_empty() {
+            return canonical();
+        }
+        let start = span.start + at as u32;
+        let place = Span { start, end: start + name.len() as u32 };
+        (name, place)
     }
 
     fn check_predicate(&mut self, cond: ExprId, span: Span) {
@@ -307,35 +433,48 @@ impl Verifier<'_> {
         let Some(team) = stmt.get(attr::TEAM) else { return };
         let distinct: HashSet<usize> = team.iter().copied().collect();
         if team.is_empty() || distinct.len() != team.len() {
-            self.error(
-                Code::BadTeam,
-                span,
-                "a team must be a non-empty set of ranks",
-                "expected each rank once",
-            );
+            let mut seen = HashSet::default();
+            let message = match team.iter().find(|it| !seen.insert(**it)) {
+                Some(twice) => format!("the team contains rank {twice} twice"),
+                None => "the team is empty".to_owned(),
+            };
+            let place = places::attr_place(self.source, "team", span);
+            self.error(Code::BadTeam, place, message, "expected each rank once");
         }
         let Some(kind) = stmt.get(attr::TYPE) else { return };
         match (kind.is_rooted(), stmt.get(attr::ROOT)) {
             (true, None) => {
-                self.error(Code::BadRoot, span, format!("{kind} needs a root"), "expected `root=`")
+                let place = places::attr_place(self.source, "type", span);
+                let it = Diagnostic::new(
+                    Code::BadRoot,
+                    place,
+                    format!("{kind} needs a root"),
+                    "this type has a root",
+                );
+                self.diagnostics.push(it.help("add `root=0`: an index into the team, from 0"));
             }
             (false, Some(_)) => {
-                self.error(Code::BadRoot, span, format!("{kind} has no root"), "remove `root=`")
+                let place = places::attr_place(self.source, "root", span);
+                self.error(Code::BadRoot, place, format!("{kind} has no root"), "remove this")
             }
             (true, Some(root)) => {
                 let outside =
                     self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
                 if let Some(root) = outside {
                     let message = format!("root {root} is not an index into a team of {}", team.len());
-                    self.error(Code::BadRoot, span, message, "a root is an index into the team, from 0");
+                    let place = places::attr_place(self.source, "root", span);
+                    let label =
+                        format!("expected an index into the team, 0 to {}", team.len().saturating_sub(1));
+                    self.error(Code::BadRoot, place, message, label);
                 }
             }
             (false, None) => (),
         }
         if kind == CommunicationType::SendRecv && team.len() > 2 {
+            let place = places::attr_place(self.source, "team", span);
             self.error(
                 Code::BadTeam,
-                span,
+                place,
                 "SendRecv requires a team of two",
                 "expected the sender and the receiver",
             );
@@ -349,7 +488,10 @@ impl Verifier<'_> {
         let devices: HashSet<usize> = it.mesh.devices.iter().copied().collect();
         if devices.len() != it.mesh.devices.len() {
             let message = format!("the mesh of `{name}` contains a device twice");
-            self.error(Code::BadSharding, span, message, "expected each device once");
+            let place = places::part_place(self.source, "DeviceMesh", span);
+            let place = if place == span { span } else { Span { end: span.end, ..place } };
+            self.error(Code::BadSharding, place, message, "expected each device once");
+            self.faulty.insert(tensor);
         }
         let mut seen = HashSet::default();
         for id in &it.loop_domain {
@@ -358,14 +500,20 @@ impl Verifier<'_> {
                 continue;
             }
             if !seen.insert(axis.parallel) {
-                let message = format!(
-                    "`{name}` has two axes with the parallel type of `{}`",
-                    axis_text(self.program, *id)
+                let text = axis_text(self.program, *id);
+                let message = format!("`{name}` has two axes with the parallel type of `{text}`");
+                let place = places::part_place(self.source, &text, span);
+                self.error(
+                    Code::BadSharding,
+                    place,
+                    message,
+                    "expected another parallel type: each one can occur once",
                 );
-                self.error(Code::BadSharding, span, message, "expected at most one");
+                self.faulty.insert(tensor);
             }
             if let ParallelType::Device(dim) = axis.parallel {
-                self.check_device_axis(&name, tensor, axis.extent, dim, span);
+                let place = places::part_place(self.source, &axis_text(self.program, *id), span);
+                self.check_device_axis(&name, tensor, axis.extent, dim, place);
             }
         }
     }
@@ -384,16 +532,30 @@ impl Verifier<'_> {
             if first == second || it.unit.is_some() || is_untyped {
                 continue;
             }
-            let message = format!(
-                "two tensors have the name `{}`: `{}` and `{}`",
-                self.program.tensor_name(second),
-                tensor_text(self.program, first),
-                tensor_text(self.program, second),
-            );
+            let name = self.program.tensor_name(second);
+            let (a, b) = (&self.program.tensors[first], &self.program.tensors[second]);
+            let differences: Vec<&str> = [
+                (a.memory != b.memory, "memory space"),
+                (a.dtype != b.dtype, "element type"),
+                (a.loop_domain != b.loop_domain, "axes"),
+                (a.mesh != b.mesh, "mesh"),
+            ]
+            .into_iter()
+            .filter_map(|(differs, what)| differs.then_some(what))
+            .collect();
+            let what = match differences.as_slice() {
+                [] => "text".to_owned(),
+                all => list_text(all.iter().copied(), 4, "and"),
+            };
+            let message = format!("`{name}` is spelled in two ways, which differ in their {what}");
+            let (one, two) = (tensor_text(self.program, first), tensor_text(self.program, second));
             let span = self.program.tensor_span(second);
-            let it =
-                Diagnostic::new(Code::BadDomain, span, message, "expected the same text, or another number");
-            self.diagnostics.push(it.label(self.program.tensor_span(first), "first tensor with this number"));
+            let it = Diagnostic::new(Code::BadDomain, span, message, format!("here it is `{two}`"));
+            let it = it.label(self.program.tensor_span(first), format!("here it is `{one}`"));
+            self.diagnostics.push(
+                it.help("spell a tensor in the same way at each use, or give one of the two another number"),
+            );
+            self.faulty.insert(second);
         }
     }
 
@@ -406,8 +568,10 @@ impl Verifier<'_> {
                 let name = self.program.tensor_name(tensor);
                 let axis = axis_text(self.program, axis);
                 let message = format!("the extent of `{axis}` of `{name}` does not match its transform");
-                let span = self.program.tensor_span(tensor);
+                let place = places::domain_place(self.program, self.source, tensor, &axis);
+                let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
                 self.error(Code::BadDomain, span, message, wanted);
+                self.faulty.insert(tensor);
             }
         }
     }
@@ -448,14 +612,26 @@ impl Verifier<'_> {
         if mesh.is_empty() {
             if self.program.tensors[tensor].unit.is_none() {
                 let message = format!("`{name}` is sharded over devices but has no DeviceMesh");
-                self.error(Code::BadSharding, span, message, "expected ` (DeviceMesh{…})`");
+                let label = "this axis is distributed over the devices of a mesh";
+                let it = Diagnostic::new(Code::BadSharding, span, message, label);
+                self.diagnostics
+                    .push(it.help("write the mesh after the axes, as in `[…] (DeviceMesh{0 1})`"));
+                self.faulty.insert(tensor);
             }
             return;
         }
         let wanted = mesh.extent(dim) as i64;
         if let Some(extent) = self.program.constant(extent).filter(|extent| *extent != wanted) {
             let message = format!("`{name}` has a device axis of extent {extent} on a mesh of {wanted}");
-            self.error(Code::BadSharding, span, message, format!("expected extent {wanted}"));
+            let it = Diagnostic::new(Code::BadSharding, span, message, format!("expected extent {wanted}"));
+            let all = mesh.devices.len();
+            self.diagnostics.push(match wanted {
+                1 if all > 1 => it.help(format!(
+                    "the {all} devices of the mesh are along another dimension: the innermost braces of a mesh are x, the next ones y"
+                )),
+                _ => it,
+            });
+            self.faulty.insert(tensor);
         }
     }
 

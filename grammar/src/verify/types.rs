@@ -2,6 +2,7 @@
 //!
 //! Extents are compared if both are constants; symbolic extents are compared when the planner evaluates them.
 
+use super::places::{Occurrence, attr_place, tensor_place};
 use crate::{
     attr,
     codes::Code,
@@ -11,12 +12,20 @@ use crate::{
     ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::{Op, TypeRule},
     span::Span,
+    suggest::list_text,
     text::axis_text,
 };
 
 /// Checks one statement against its operator's rule.
-pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<Diagnostic>) {
-    let mut ctx = Ctx { program, stmt, span, acc };
+pub(super) fn check(
+    program: &Program,
+    source: Option<&str>,
+    stmt: &OpStmt,
+    span: Span,
+    acc: &mut Vec<Diagnostic>,
+) {
+    let first = acc.len();
+    let mut ctx = Ctx { program, source, stmt, span, acc };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
@@ -39,6 +48,8 @@ pub(super) fn check(program: &Program, stmt: &OpStmt, span: Span, acc: &mut Vec<
         TypeRule::Communicate => ctx.communicate(),
         TypeRule::Generate => ctx.generate(),
     }
+    // The first error often implies the others.
+    acc.truncate(first + 1);
 }
 
 fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
@@ -49,6 +60,7 @@ fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
 
 struct Ctx<'p, 'd> {
     program: &'p Program,
+    source: Option<&'p str>,
     stmt: &'p OpStmt,
     span: Span,
     acc: &'d mut Vec<Diagnostic>,
@@ -82,18 +94,44 @@ impl Ctx<'_, '_> {
                 axis_text(p, b_axis),
                 p.tensor_name(b)
             );
-            self.error(Code::ShapeMismatch, message, "expected equal extents");
+            // The operand differs, and not the result, if one of the two is the result.
+            let (other, axis, b, b_axis) =
+                if self.is_out(b) { (b, b_axis, a, a_axis) } else { (a, a_axis, b, b_axis) };
+            let label = |axis: AxisId| {
+                format!("`{}` has extent {}", axis_text(p, axis), self.constant(axis).unwrap_or_default())
+            };
+            let it = Diagnostic::new(Code::ShapeMismatch, self.place(b), message, label(b_axis));
+            let it = if other == b { it } else { it.label(self.place(other), label(axis)) };
+            self.acc.push(it.help("the two extents have to be equal"));
         }
+    }
+
+    fn is_out(&self, tensor: TensorId) -> bool {
+        self.stmt.out_tensor() == Some(tensor)
+    }
+
+    /// Returns the position of a tensor in the statement.
+    fn place(&self, tensor: TensorId) -> Span {
+        let which = if self.is_out(tensor) { Occurrence::First } else { Occurrence::Last };
+        tensor_place(self.program, self.source, tensor, self.span, which)
     }
 
     fn equal_types(&mut self, tensors: &[TensorId]) {
         let typed = |id: &TensorId| self.program.tensors[*id].dtype.map(|dtype| (*id, dtype));
         let typed: Vec<(TensorId, DType)> = tensors.iter().filter_map(typed).collect();
-        let Some((first, dtype)) = typed.first().copied() else { return };
-        if let Some((other, wrong)) = typed.iter().copied().find(|(_, it)| *it != dtype) {
+        // The type that most of the tensors have; of several, the first one.
+        let count = |dtype: DType| typed.iter().filter(|(_, it)| *it == dtype).count();
+        let Some((first, dtype)) = typed.iter().rev().copied().max_by_key(|(_, it)| count(*it)) else {
+            return;
+        };
+        if let Some((other, wrong)) = typed.iter().rev().copied().find(|(_, it)| *it != dtype) {
             let (a, b) = (self.program.tensor_name(first), self.program.tensor_name(other));
-            let message = format!("`{}`: `{a}` is {dtype} and `{b}` is {wrong}", self.stmt.op.name());
-            self.error(Code::TypeMismatch, message, "expected equal element types");
+            let message = format!("`{}`: `{b}` is {wrong}, and `{a}` is {dtype}", self.stmt.op.name());
+            let it =
+                Diagnostic::new(Code::TypeMismatch, self.place(other), message, format!("`{b}` is {wrong}"))
+                    .label(self.place(first), format!("`{a}` is {dtype}"));
+            let name = self.stmt.op.name();
+            self.acc.push(it.help(format!("`{name}` does not convert: the element types have to be equal")));
         }
     }
 
@@ -110,7 +148,9 @@ impl Ctx<'_, '_> {
         let name = self.program.tensor_name(tensor);
         let message =
             format!("`{}`: `{name}` has {have} dimensions where {want} are expected", self.stmt.op.name());
-        self.error(Code::ShapeMismatch, message, "wrong number of logical axes");
+        let s = if want == 1 { "" } else { "s" };
+        let label = format!("expected {want} logical dimension{s}, without reduction axes");
+        self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(tensor), message, label));
     }
 
     /// Returns the pairs of corresponding dimensions of an operand and the result.
@@ -178,6 +218,13 @@ impl Ctx<'_, '_> {
             return self.rank_error(out, out_dims.len(), x_dims.len());
         }
         let last = x_dims.len() - 1;
+        if self.unequal(x_dims[last], w_dims[1]) && !self.unequal(x_dims[last], w_dims[0]) {
+            return self.transposed_weight(
+                weight,
+                &w_dims,
+                "`linear` multiplies by the transposed weight, so the weight is `[n, k]`",
+            );
+        }
         self.equal_axes(x, x_dims[last], weight, w_dims[1]);
         for (position, arg) in [(1, weight), (0, x)] {
             for (a, b) in self.mapped(position) {
@@ -195,11 +242,28 @@ impl Ctx<'_, '_> {
         self.equal_types(&all);
     }
 
+    /// Reports a right operand whose two axes fit in the other order.
+    fn transposed_weight(&mut self, weight: TensorId, dims: &[AxisId], rule: &str) {
+        let (op, name) = (self.stmt.op.name(), self.program.tensor_name(weight));
+        let message = format!("`{op}`: the axes of `{name}` are in the wrong order");
+        let texts: Vec<String> = dims.iter().rev().map(|it| axis_text(self.program, *it)).collect();
+        let label = format!("expected `[{}]`", texts.join(", "));
+        let it = Diagnostic::new(Code::ShapeMismatch, self.place(weight), message, label);
+        self.acc.push(it.help(rule));
+    }
+
     fn matmul(&mut self, args: &[TensorId]) {
         let (&[a, b], Some(out)) = (args, self.stmt.out_tensor()) else { return };
         let (a_dims, b_dims, mut out_dims) = (self.dims(a), self.dims(b), self.dims(out));
         out_dims.retain(|axis| !self.program.is_partial(out, *axis));
         if let (&[.., _, k], &[.., k2, _]) = (&a_dims[..], &b_dims[..]) {
+            if let (true, [n, last]) = (self.unequal(k, k2), &b_dims[..])
+                && !self.unequal(k, *last)
+                && out_dims.last().is_some_and(|it| !self.unequal(*it, *n))
+            {
+                let rule = "`matmul` takes `[k, n]`; `linear` takes `[n, k]`: did you mean `linear`?";
+                return self.transposed_weight(b, &b_dims, rule);
+            }
             self.equal_axes(a, k, b, k2);
             if out_dims.len() == a_dims.len().max(b_dims.len()) {
                 // Rows and columns only; the planner compares batch dimensions when their extents are known.
@@ -216,7 +280,13 @@ impl Ctx<'_, '_> {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let (have, want) = (self.dims(first).len(), self.program.tensors[out].domains.logical.len());
         if have != want {
-            self.rank_error(first, have, want);
+            let name = self.program.tensor_name(out);
+            let message = format!(
+                "`reduction`: `{name}` has {want} {} where {have} are expected",
+                if want == 1 { "axis" } else { "axes" }
+            );
+            let label = format!("expected {have} axes, the reduced ones as `r`: `rS3{{8}}`");
+            self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(out), message, label));
         }
         if have == want {
             // Includes reduction axes, which are not dimensions.
@@ -256,7 +326,14 @@ impl Ctx<'_, '_> {
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
-            self.rank_error(wide, have, flags);
+            let (op, name) = (self.stmt.op.name(), self.program.tensor_name(wide));
+            let message = format!(
+                "`{op}`: {flags} flag{} for the {have} dimensions of `{name}`",
+                if flags == 1 { "" } else { "s" }
+            );
+            let label = format!("expected {have} flags, one for each dimension of `{name}`");
+            let place = attr_place(self.source, "flags", self.span);
+            self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
         } else if rest != kept {
             self.rank_error(narrow, rest, kept);
         } else {
@@ -289,7 +366,11 @@ impl Ctx<'_, '_> {
                 axis_text(self.program, axis),
                 self.program.tensor_name(first)
             );
-            return self.error(Code::ShapeMismatch, message, "expected a logical axis of the operand");
+            let axes: Vec<String> = it.logical.iter().map(|it| axis_text(self.program, *it)).collect();
+            let label = format!("expected {}", list_text(axes.iter().map(String::as_str), 6, "or"));
+            let place = attr_place(self.source, "axis", self.span);
+            self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
+            return;
         }
         if self.dims(first).contains(&axis) {
             self.ranks(args, 1);
@@ -300,7 +381,16 @@ impl Ctx<'_, '_> {
         if let (Some(first), Some(ranges)) = (args.first(), self.stmt.get(attr::RANGES)) {
             let have = self.dims(*first).len();
             if have != ranges.len() {
-                return self.rank_error(*first, have, ranges.len());
+                let name = self.program.tensor_name(*first);
+                let message = format!(
+                    "`slice`: {} range{} for the {have} dimensions of `{name}`",
+                    ranges.len(),
+                    if ranges.len() == 1 { "" } else { "s" }
+                );
+                let place = self.place(*first);
+                let label = format!("expected {have} ranges: one `{{start, stop, step}}` for each dimension");
+                self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
+                return;
             }
         }
         self.ranks(args, 0);
@@ -316,7 +406,8 @@ impl Ctx<'_, '_> {
         if let Some(lacking) = [first, out].into_iter().find(|tensor| !stream(*tensor)) {
             let message =
                 format!("`ShardByStream`: `{}` has no stream axis", self.program.tensor_name(lacking));
-            self.error(Code::BadSharding, message, "expected an axis such as `istreamIdx0{4}`");
+            let label = "expected an axis such as `istreamIdx0{4}`";
+            self.acc.push(Diagnostic::new(Code::BadSharding, self.place(lacking), message, label));
         }
         self.equal_types(&[first, out]);
     }

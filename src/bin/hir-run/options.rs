@@ -119,7 +119,7 @@ pub struct Options {
     #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
     pub max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16)]
+    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
     pub memory_limit: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long)]
