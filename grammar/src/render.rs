@@ -119,16 +119,25 @@ fn render_human(
         Severity::Remark => (ReportKind::Custom("Remark", Color::Cyan), Color::Cyan),
     };
     let excerpts = excerpts(&it.labels, source, lines, style.width);
-    let main = excerpts.iter().flat_map(|it| &it.labels).find(|it| it.is_main);
-    let config = Config::default().with_color(style.color).with_index_type(IndexType::Byte);
-    let mut report = Report::build(kind, (0, main.map_or(0..0, |it| it.range.clone())))
+    // With byte indices, ariadne 0.6 takes the position of a second excerpt, which it has in characters, for
+    // one in bytes, and slices inside of a character.
+    let chars = |text: &str, range: &Range<usize>| {
+        let count = |end: usize| text.get(..end).unwrap_or(text).chars().count();
+        count(range.start)..count(range.end)
+    };
+    let main = excerpts.iter().find_map(|excerpt| {
+        let label = excerpt.labels.iter().find(|it| it.is_main)?;
+        Some(chars(&excerpt.text, &label.range))
+    });
+    let config = Config::default().with_color(style.color).with_index_type(IndexType::Char);
+    let mut report = Report::build(kind, (0, main.unwrap_or(0..0)))
         .with_config(config)
         .with_code(it.code.text())
         .with_message(&it.message);
     for (at, excerpt) in excerpts.iter().enumerate() {
         for label in &excerpt.labels {
             let paint = if label.is_main { paint } else { Color::Blue };
-            let place: (usize, Range<usize>) = (at, label.range.clone());
+            let place: (usize, Range<usize>) = (at, chars(&excerpt.text, &label.range));
             report = report.with_label(Label::new(place).with_message(label.message).with_color(paint));
         }
     }

@@ -37,9 +37,10 @@ const LAYERS: &[(&str, &[Layer])] = &[
 ];
 
 const GRAMMAR: &[Layer] = &[
-    ("arena arithmetic codes dtype numbering span suggest words", &[]),
+    ("arena arithmetic codes dtype numbering span words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("allreduce_table diagnostic ids", BEFORE),
+    ("suggest", &["diagnostic"]),
     ("sarif", &["codes", "diagnostic", "span"]),
     ("attr", BEFORE),
     ("ops", BEFORE),
@@ -111,7 +112,7 @@ const HIR: &[Layer] = &[
     ("atomic_file", &["out_of_memory"]),
     ("input_file", &["out_of_memory", "threads", "tool_name"]),
     ("interrupt", &["atomic_file", "exit"]),
-    ("source", &["input_file"]),
+    ("source", &["input_file", "tool_name"]),
     ("elementwise", &[]),
     ("plan", &[]),
     ("tool", &["atomic_file", "exit", "input_file", "plan", "source", "tool_name"]),

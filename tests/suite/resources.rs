@@ -182,7 +182,7 @@ fn a_small_stack_is_enough() -> Result<(), Failed> {
     };
     let chain: String = (1..20_000).map(|at| format!("  i{at} = i{} + 1;\n", at - 1)).collect();
     let chain = stream("i19999", &format!("  i0 = rank;\n{chain}"));
-    let (blocks_message, brackets) = ("more than 200 nested loops", "more than 200 brackets");
+    let (blocks_message, brackets) = ("more than 200 nested loops", "more than 200 nested brackets");
     for (name, text, message) in [
         ("for", blocks("FOR i1 from 0 to 1:", 10_000), blocks_message),
         ("if", blocks("IF Manual ( ( rank < 5 ) ):", 10_000), blocks_message),
@@ -281,7 +281,7 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
     expect_exit(&format!("ulimit -n 6; {}", line("true")), 6, "cannot run `true`: Too many open files")?;
     // The folder of the candidates disappears after some tests.
     let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
-    expect_exit(&line(after_some), 6, "cannot run ` file or directory")?;
+    expect_exit(&line(after_some), 6, "No such file or directory")?;
     let left = names(&temporary)?;
     match left == ["count"] && fs::read_to_string(&output)?.starts_with("%HostIrContainer") {
         true => Ok(()),

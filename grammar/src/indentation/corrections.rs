@@ -127,7 +127,9 @@ impl TokenStreamBuilder<'_, '_> {
     /// Skips a brace around the body of a loop or branch; reports the opening one. Returns whether it did.
     pub(super) fn skip_stray_brace(&mut self) -> bool {
         let Some(next) = self.peek() else { return false };
-        let follows_header = self.output.last().is_some_and(|it| it.kind == TokenKind::Colon);
+        // Only the brace directly behind the colon: a text of braces would be reported brace by brace.
+        let previous = self.position.checked_sub(1).and_then(|at| self.input.get(at));
+        let follows_header = previous.is_some_and(|it| it.kind == TokenKind::Colon);
         match next.kind {
             TokenKind::BraceOpen if follows_header => {
                 let message = "the body of a loop or branch has no braces";

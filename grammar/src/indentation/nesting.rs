@@ -33,8 +33,7 @@ fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]
     let mut headers: Vec<u16> = Vec::new();
     let (mut pending, mut column, mut reported) = (None, 0, false);
     // The columns and the indices of the loops around a line.
-    let mut open_loops: Vec<(u16, &str)> = Vec::new();
-    for (number, line) in lines.iter().enumerate() {
+    for line in lines {
         let joined = line.column.is_none();
         match (pending.take(), line.column) {
             (Some(header), None) => column = header + 1,
@@ -66,61 +65,9 @@ fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]
         headers.push(column);
         builder.blocks.push((line.end, TokenKind::Open));
         pending = Some(column);
-        if line.kind == TokenKind::For {
-            let outer = open_loops.iter().filter(|(at, _)| *at < column);
-            let is_rebound = outer.clone().any(|(_, index)| Some(*index) == loop_index(builder, line));
-            open_loops = outer.copied().collect();
-            open_loops.extend(loop_index(builder, line).map(|index| (column, index)));
-            if !is_rebound {
-                check_unindented_body(builder, line, lines.get(number + 1..).unwrap_or(&[]), column);
-            }
-        }
     }
     let end = lines.last().map_or(0, |it| it.end);
     builder.blocks.extend(headers.iter().map(|_| (end, TokenKind::Close)));
-}
-
-/// The number of lines after a loop that are searched for uses of its index.
-const SEARCHED_LINES: usize = 16;
-
-/// Returns the index of a loop.
-fn loop_index<'s>(builder: &TokenStreamBuilder<'s, '_>, header: &StmtTokens) -> Option<&'s str> {
-    tokens(builder, header).get(1).map(|it| builder.text(*it))
-}
-
-/// Reports a loop without a body if the statements after it, in its column, use its index.
-fn check_unindented_body(
-    builder: &mut TokenStreamBuilder<'_, '_>,
-    header: &StmtTokens,
-    rest: &[StmtTokens],
-    column: u16,
-) {
-    let Some(index) = loop_index(builder, header) else { return };
-    if rest.first().and_then(|it| it.column) != Some(column) {
-        return;
-    }
-    let behind = rest
-        .iter()
-        .take(SEARCHED_LINES)
-        .take_while(|it| it.column == Some(column) && it.kind == TokenKind::End);
-    let uses = |line: &StmtTokens| {
-        let own = tokens(builder, line);
-        let is_index = |it: &&Lexeme| it.kind == TokenKind::Word && builder.text(**it) == index;
-        // A scalar of that name, which the text defines itself, is no index.
-        let defines = own.first().is_some_and(|it| is_index(&it))
-            && own.get(1).is_some_and(|it| it.kind == TokenKind::Assign);
-        (!defines).then(|| own.iter().find(is_index).map(|it| it.span()))
-    };
-    let found: Vec<Option<Option<Span>>> = behind.map(uses).collect();
-    if found.iter().any(Option::is_none) {
-        return;
-    }
-    let Some(used) = found.into_iter().flatten().flatten().next() else { return };
-    let message = "the body of this loop is not indented";
-    let it = Diagnostic::new(Code::LostIndentation, span(builder, header), message, "this loop has no body")
-        .label(used, format!("`{index}` is used here, behind the loop"))
-        .help("indent each statement of the body by two blanks more than `FOR`");
-    builder.diagnostics.push(it);
 }
 
 /// Assigns to each loop of a flat text the statements that certainly belong to it, and reports the headers
