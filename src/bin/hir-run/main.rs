@@ -173,7 +173,7 @@ fn run(
     };
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
-        if !quiet && !(options.quiet && line.starts_with('#')) {
+        if !(quiet || options.quiet && line.starts_with('#')) {
             print_line(&line);
         }
     };
