@@ -78,7 +78,7 @@ fn faults_point_into_the_text() {
             "unknown pass `zzzzzzzz`: `zzzzzzzz`@6 expected a pass that `hir-opt --list-passes` lists",
         ),
         ("fuse,,tile", "missing pass name: `,`@5 expected a pass"),
-        ("fuse,", "missing pass name: ``@5 expected a pass"),
+        ("fuse,", "the list of passes ends with a comma: ``@5 expected a pass, or no comma before this"),
         (
             "tile{sizes=4}",
             "the pass `tile` has no option `sizes`: `sizes`@5 expected one of size, exact, by, names; did you mean `size`?",
