@@ -3,7 +3,7 @@
 use crate::{
     attr::{self, AttrName, AttrValue, Key},
     ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
-    ops::Op,
+    ops::{Op, OpClass},
 };
 
 impl OpStmt {
@@ -11,6 +11,23 @@ impl OpStmt {
     pub fn tensor_operands(&self) -> Vec<TensorId> {
         let keyed = self.attrs.iter().filter_map(|(_, attr)| attr.tensor());
         Program::tensors_of(&self.args).chain(keyed).collect()
+    }
+
+    /// Returns true if the statement computes results from its operands.
+    pub fn computes(&self) -> bool {
+        match self.op.def().class {
+            OpClass::Compute | OpClass::Elementwise => true,
+            OpClass::View
+            | OpClass::Allocate
+            | OpClass::Deallocate
+            | OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => false,
+        }
     }
 
     /// Returns the value of an attribute, or `None` if the statement does not have it.
@@ -55,56 +72,87 @@ impl OpStmt {
     /// Visits the scalar operands and attributes, except stream indices and the statements listed in
     /// ShareMemHandles.
     pub fn scalars(&self, visit: &mut dyn FnMut(ExprId)) {
-        self.outs.iter().chain(&self.args).for_each(|it| it.scalar(visit));
-        self.attrs.iter().for_each(|(_, attr)| attr.scalars(visit));
+        let mut operand = |it: Operand| match it {
+            Operand::Scalar(expr) => visit(expr),
+            Operand::Tensor(_) | Operand::Stream(_) => (),
+        };
+        self.outs.iter().chain(&self.args).copied().for_each(&mut operand);
+        self.attrs.iter().for_each(|(_, attr)| attr.operands(&mut operand));
     }
 
     /// As `scalars`, with mutable access.
     pub fn scalars_mut(&mut self, visit: &mut dyn FnMut(&mut ExprId)) {
-        self.outs.iter_mut().chain(&mut self.args).for_each(|it| it.scalar_mut(visit));
-        self.attrs.iter_mut().for_each(|(_, attr)| attr.scalars_mut(visit));
+        self.operands_mut(&mut |it| match it {
+            OperandMut::Scalar(expr) => visit(expr),
+            OperandMut::Tensor(_) => (),
+        });
     }
 
     /// Visits the tensors of results, operands and attributes with mutable access, except those of the
     /// statements listed in ShareMemHandles.
     pub fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut TensorId)) {
-        self.outs.iter_mut().chain(&mut self.args).for_each(|it| it.tensor_mut(visit));
-        self.attrs.iter_mut().for_each(|(_, attr)| attr.tensors_mut(visit));
+        self.operands_mut(&mut |it| match it {
+            OperandMut::Tensor(tensor) => visit(tensor),
+            OperandMut::Scalar(_) => (),
+        });
+    }
+
+    fn operands_mut(&mut self, visit: &mut dyn FnMut(OperandMut<'_>)) {
+        let operands = self.outs.iter_mut().chain(&mut self.args);
+        operands.filter_map(Operand::as_mut).for_each(&mut *visit);
+        self.attrs.iter_mut().for_each(|(_, attr)| attr.operands_mut(visit));
     }
 }
 
+/// A scalar or tensor of an operand, with mutable access.
+enum OperandMut<'a> {
+    Scalar(&'a mut ExprId),
+    Tensor(&'a mut TensorId),
+}
+
 impl Operand {
-    fn scalar(&self, visit: &mut dyn FnMut(ExprId)) {
+    fn as_mut(&mut self) -> Option<OperandMut<'_>> {
         match self {
-            Self::Scalar(expr) => visit(*expr),
-            Self::Tensor(_) | Self::Stream(_) => (),
-        }
-    }
-
-    fn scalar_mut(&mut self, visit: &mut dyn FnMut(&mut ExprId)) {
-        match self {
-            Self::Scalar(expr) => visit(expr),
-            Self::Tensor(_) | Self::Stream(_) => (),
-        }
-    }
-
-    fn tensor_mut(&mut self, visit: &mut dyn FnMut(&mut TensorId)) {
-        match self {
-            Self::Tensor(tensor) => visit(tensor),
-            Self::Scalar(_) | Self::Stream(_) => (),
+            Self::Scalar(expr) => Some(OperandMut::Scalar(expr)),
+            Self::Tensor(tensor) => Some(OperandMut::Tensor(tensor)),
+            Self::Stream(_) => None,
         }
     }
 }
 
 impl Attr {
-    fn scalars(&self, visit: &mut dyn FnMut(ExprId)) {
+    /// Visits the scalars and tensors of an attribute as operands, except those of listed statements.
+    pub(crate) fn operands(&self, visit: &mut dyn FnMut(Operand)) {
         match self {
-            Self::Scalar(expr) => visit(*expr),
-            Self::Scalars(exprs) => exprs.iter().copied().for_each(visit),
-            Self::Ranges(ranges) => ranges.iter().flatten().copied().for_each(visit),
-            Self::Values(values) => values.iter().for_each(|it| it.scalar(visit)),
-            Self::Tensor(_)
-            | Self::Axis(_)
+            Self::Scalar(expr) => visit(Operand::Scalar(*expr)),
+            Self::Scalars(exprs) => exprs.iter().for_each(|it| visit(Operand::Scalar(*it))),
+            Self::Ranges(ranges) => ranges.iter().flatten().for_each(|it| visit(Operand::Scalar(*it))),
+            Self::Tensor(tensor) => visit(Operand::Tensor(*tensor)),
+            Self::Values(values) => values.iter().copied().for_each(visit),
+            Self::Axis(_)
+            | Self::Word(_)
+            | Self::Name(_)
+            | Self::DType(_)
+            | Self::Bool(_)
+            | Self::Team(_)
+            | Self::Flags(_)
+            | Self::Unit(_)
+            | Self::Work(_)
+            | Self::Stmts(_) => (),
+        }
+    }
+
+    /// As `operands`, with mutable access.
+    fn operands_mut(&mut self, visit: &mut dyn FnMut(OperandMut<'_>)) {
+        match self {
+            Self::Scalar(expr) => visit(OperandMut::Scalar(expr)),
+            Self::Scalars(exprs) => exprs.iter_mut().for_each(|it| visit(OperandMut::Scalar(it))),
+            Self::Ranges(ranges) => {
+                ranges.iter_mut().flatten().for_each(|it| visit(OperandMut::Scalar(it)));
+            }
+            Self::Tensor(tensor) => visit(OperandMut::Tensor(tensor)),
+            Self::Values(values) => values.iter_mut().filter_map(Operand::as_mut).for_each(visit),
+            Self::Axis(_)
             | Self::Word(_)
             | Self::Name(_)
             | Self::DType(_)
@@ -119,43 +167,10 @@ impl Attr {
 
     /// Visits the scalar expressions of an attribute with mutable access.
     pub fn scalars_mut(&mut self, visit: &mut dyn FnMut(&mut ExprId)) {
-        match self {
-            Self::Scalar(expr) => visit(expr),
-            Self::Scalars(exprs) => exprs.iter_mut().for_each(visit),
-            Self::Ranges(ranges) => ranges.iter_mut().flatten().for_each(visit),
-            Self::Values(values) => values.iter_mut().for_each(|it| it.scalar_mut(visit)),
-            Self::Tensor(_)
-            | Self::Axis(_)
-            | Self::Word(_)
-            | Self::Name(_)
-            | Self::DType(_)
-            | Self::Bool(_)
-            | Self::Team(_)
-            | Self::Flags(_)
-            | Self::Unit(_)
-            | Self::Work(_)
-            | Self::Stmts(_) => (),
-        }
-    }
-
-    fn tensors_mut(&mut self, visit: &mut dyn FnMut(&mut TensorId)) {
-        match self {
-            Self::Tensor(tensor) => visit(tensor),
-            Self::Values(values) => values.iter_mut().for_each(|it| it.tensor_mut(visit)),
-            Self::Scalar(_)
-            | Self::Scalars(_)
-            | Self::Ranges(_)
-            | Self::Axis(_)
-            | Self::Word(_)
-            | Self::Name(_)
-            | Self::DType(_)
-            | Self::Bool(_)
-            | Self::Team(_)
-            | Self::Flags(_)
-            | Self::Unit(_)
-            | Self::Work(_)
-            | Self::Stmts(_) => (),
-        }
+        self.operands_mut(&mut |it| match it {
+            OperandMut::Scalar(expr) => visit(expr),
+            OperandMut::Tensor(_) => (),
+        });
     }
 }
 

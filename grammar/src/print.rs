@@ -66,17 +66,8 @@ pub(crate) use short::write_short;
 /// Returns the first error of `out`.
 pub(crate) fn write(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
     let mut printer = Printer::new(program, Dialect::Canonical);
-    let mut result = Ok(());
     printer.options(options.roots_in_team);
-    printer.container(&mut |text| {
-        if result.is_ok() {
-            result = out.write_all(text.as_bytes());
-        }
-    });
-    printer.definitions();
-    printer.domains(options);
-    result?;
-    out.write_all(printer.out.as_bytes())
+    printer.write_container(options, out)
 }
 
 /// Returns the `Domains:` section of a container with the blank line before it, or an empty string if it has
@@ -158,6 +149,20 @@ impl Printer<'_> {
             write_separated(&mut self.out, options.iter());
             self.out.push('\n');
         }
+    }
+
+    /// Writes what is printed so far, the container and its sections to `out`, in pieces.
+    fn write_container(mut self, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
+        let mut result = Ok(());
+        self.container(&mut |text| {
+            if result.is_ok() {
+                result = out.write_all(text.as_bytes());
+            }
+        });
+        self.definitions();
+        self.domains(options);
+        result?;
+        out.write_all(self.out.as_bytes())
     }
 
     /// Passes complete pieces of the text to `piece`; the last piece remains in `out`.

@@ -32,30 +32,12 @@ pub fn for_each_tensor_use(program: &Program, stmt: &OpStmt, visit: &mut dyn FnM
             (AccessMode::Transfer, _) => AccessMode::Read,
             (AccessMode::Read | AccessMode::Write | AccessMode::Bind | AccessMode::NoAccess, _) => mode,
         };
-        match attr {
-            Attr::Tensor(tensor) => visit(*tensor, mode),
-            Attr::Values(values) => Program::tensors_of(values).for_each(|tensor| visit(tensor, mode)),
-            Attr::Stmts(stmts) => {
-                for stmt in stmts {
-                    if let Stmt::Op(it) = &program.stmts[*stmt] {
-                        for_each_tensor_use(program, it, &mut |tensor, _| {
-                            visit(tensor, AccessMode::NoAccess)
-                        });
-                    }
-                }
+        attr.operands(&mut |it| it.tensor().into_iter().for_each(|tensor| visit(tensor, mode)));
+        let Attr::Stmts(listed) = attr else { continue };
+        for stmt in listed {
+            if let Stmt::Op(it) = &program.stmts[*stmt] {
+                for_each_tensor_use(program, it, &mut |tensor, _| visit(tensor, AccessMode::NoAccess));
             }
-            Attr::Scalar(_)
-            | Attr::Axis(_)
-            | Attr::Word(_)
-            | Attr::Name(_)
-            | Attr::DType(_)
-            | Attr::Bool(_)
-            | Attr::Team(_)
-            | Attr::Flags(_)
-            | Attr::Scalars(_)
-            | Attr::Ranges(_)
-            | Attr::Unit(_)
-            | Attr::Work(_) => (),
         }
     }
     for (at, out) in stmt.outs.iter().enumerate() {

@@ -13,6 +13,7 @@ pub(crate) mod loop_carried;
 pub(crate) mod memory_effects;
 pub(crate) mod name_uses;
 pub(crate) mod numbering;
+pub(crate) mod posted_work;
 pub(crate) mod propagation;
 pub(crate) mod reshard;
 pub(crate) mod sharding;

@@ -20,7 +20,7 @@ use grammar::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
-    ops::{Op, OpClass},
+    ops::Op,
     span::{LineIndex, Span},
 };
 
@@ -167,19 +167,8 @@ impl UnshardedPlanner<'_> {
     }
 
     fn operator(&mut self, it: &OpStmt) -> Result<()> {
-        match it.op.def().class {
-            OpClass::Compute | OpClass::Elementwise => (),
-            OpClass::View if it.op == Op::Select => (),
-            OpClass::View
-            | OpClass::Allocate
-            | OpClass::Deallocate
-            | OpClass::Communicate
-            | OpClass::Wait
-            | OpClass::Stream
-            | OpClass::Coalescing
-            | OpClass::ShareHandles
-            | OpClass::HostUnit
-            | OpClass::Opaque => return Err(self.lowered(&format!("`{}`", it.op.name()))),
+        if !it.computes() && it.op != Op::Select {
+            return Err(self.lowered(&format!("`{}`", it.op.name())));
         }
         let mut rank_dependent = false;
         it.scalars(&mut |expr| rank_dependent |= self.scalars.depends_on_rank(expr));

@@ -69,18 +69,13 @@ impl<'a> Machine<'a> {
     /// arrived.
     pub fn actor_of(&self, part: &CommPart) -> Option<usize> {
         let InstRef { rank, inst } = part.inst_ref;
-        match self.effect(rank, inst) {
-            SyncEffect::Post(it) => self.queue_of(rank, it.communicator()).ok(),
-            SyncEffect::Reshard(_) => Some(self.stream_of(rank, self.plans[rank].code[inst].stream)),
-            SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier
-            | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
-            | SyncEffect::ReadOutputs => None,
+        let effect = self.effect(rank, inst);
+        if let SyncEffect::Post(it) = effect {
+            self.queue_of(rank, it.communicator()).ok()
+        } else if let SyncEffect::Reshard(_) = effect {
+            Some(self.stream_of(rank, self.plans[rank].code[inst].stream))
+        } else {
+            None
         }
     }
 

@@ -27,7 +27,6 @@ use crate::{
 /// Returns the first error of `out`.
 pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io::Write) -> io::Result<()> {
     let mut printer = Printer::new(program, Dialect::Short);
-    let mut result = Ok(());
     printer.options(options.roots_in_team);
     let ambiguous = ambiguous_tensors(program);
     for tensor in tensors_in_text_order(program) {
@@ -40,15 +39,7 @@ pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io
     }
     // A tensor without a unique short name is always printed in full.
     printer.tensors.extend(ambiguous.into_iter().map(|it| (it, tensor_text(program, it))));
-    printer.container(&mut |text| {
-        if result.is_ok() {
-            result = out.write_all(text.as_bytes());
-        }
-    });
-    printer.definitions();
-    printer.domains(options);
-    result?;
-    out.write_all(printer.out.as_bytes())
+    printer.write_container(options, out)
 }
 
 /// Returns the tensors whose number another tensor of the same namespace has, too.

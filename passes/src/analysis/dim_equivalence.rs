@@ -2,8 +2,7 @@
 
 use grammar::{
     DimMap, for_each_tensor_use,
-    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
+    ir::{Program, Stmt, StmtId, TensorId},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -109,7 +108,7 @@ fn edges(program: &Program) -> Vec<Edge> {
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
         let ([Some(out)], true) =
-            (&it.outs.iter().map(|it| it.tensor()).collect::<Vec<_>>()[..], computes(it))
+            (&it.outs.iter().map(|it| it.tensor()).collect::<Vec<_>>()[..], it.computes())
         else {
             continue;
         };
@@ -132,21 +131,4 @@ fn edges(program: &Program) -> Vec<Edge> {
         }
     }
     edges
-}
-
-/// Returns true if a statement computes a result from operands.
-pub(crate) fn computes(it: &OpStmt) -> bool {
-    match it.op.def().class {
-        OpClass::Compute | OpClass::Elementwise => true,
-        OpClass::View
-        | OpClass::Allocate
-        | OpClass::Deallocate
-        | OpClass::Communicate
-        | OpClass::Wait
-        | OpClass::Stream
-        | OpClass::Coalescing
-        | OpClass::ShareHandles
-        | OpClass::HostUnit
-        | OpClass::Opaque => false,
-    }
 }

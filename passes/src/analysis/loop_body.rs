@@ -1,8 +1,8 @@
 //! Computes what one iteration of a loop does to names and to posted communications.
 
 use grammar::{
-    for_each_tensor_use,
-    ir::{Attr, BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
+    attr, for_each_tensor_use,
+    ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
 use rustc_hash::FxHashSet;
@@ -148,29 +148,10 @@ impl WorkPaths<'_> {
 /// for the communication.
 pub(crate) fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
     let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
-    for (_, attr) in &it.attrs {
-        match attr {
-            Attr::Work(number) => found.push((*number, true)),
-            Attr::Stmts(stmts) => {
-                for stmt in stmts {
-                    if let Stmt::Op(inner) = &program.stmts[*stmt] {
-                        found.extend(work_numbers(program, inner));
-                    }
-                }
-            }
-            Attr::Tensor(_)
-            | Attr::Scalar(_)
-            | Attr::Axis(_)
-            | Attr::Word(_)
-            | Attr::Name(_)
-            | Attr::DType(_)
-            | Attr::Bool(_)
-            | Attr::Team(_)
-            | Attr::Flags(_)
-            | Attr::Scalars(_)
-            | Attr::Ranges(_)
-            | Attr::Values(_)
-            | Attr::Unit(_) => (),
+    found.extend(it.get(attr::WORK).map(|number| (number, true)));
+    for stmt in it.get(attr::TRANSFERS).into_iter().flatten() {
+        if let Stmt::Op(inner) = &program.stmts[*stmt] {
+            found.extend(work_numbers(program, inner));
         }
     }
     found

@@ -15,6 +15,7 @@ use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel},
     bindings::symbols_through,
     blocks::any_stmt,
+    posted_work::for_each_posted_communication,
 };
 
 /// Alias classes of names, and the storage that posted communications use.
@@ -81,7 +82,12 @@ impl MemoryEffects {
             sharing: AliasClasses::of(program, body, OpaqueCallModel::WriteOutputs),
             ..Self::default()
         };
-        storage.collect_works(program, body, &mut None);
+        let mut works: FxHashMap<u32, ReadWriteSet> = FxHashMap::default();
+        for_each_posted_communication(program, &mut |number, it| {
+            let used = works.entry(number).or_default();
+            for_each_tensor_use(program, it, &mut |tensor, mode| storage.access(tensor, mode, used));
+        });
+        storage.works = works;
         storage
     }
 
@@ -93,54 +99,6 @@ impl MemoryEffects {
     /// Returns the storage that communications with this number use between the post and the wait.
     pub(crate) fn work_accesses(&self, number: u32) -> ReadWriteSet {
         self.works.get(&number).cloned().unwrap_or_default()
-    }
-
-    fn collect_works(&mut self, program: &Program, block: BlockId, bracket: &mut Option<ReadWriteSet>) {
-        for stmt in program.block(block) {
-            match &program.stmts[*stmt] {
-                Stmt::Op(it) => {
-                    let mut posted = None;
-                    match (it.op.def().class, it.op) {
-                        (OpClass::Communicate, _) => {
-                            let mut used = ReadWriteSet::default();
-                            for_each_tensor_use(program, it, &mut |tensor, mode| {
-                                self.access(tensor, mode, &mut used)
-                            });
-                            if let Some(open) = bracket {
-                                open.add(&used);
-                            }
-                            posted = Some(used);
-                        }
-                        (OpClass::Coalescing, Op::StartCoalescing) => {
-                            *bracket = Some(ReadWriteSet::default())
-                        }
-                        (OpClass::Coalescing, _) => posted = bracket.take(),
-                        (
-                            OpClass::Compute
-                            | OpClass::Elementwise
-                            | OpClass::View
-                            | OpClass::Allocate
-                            | OpClass::Deallocate
-                            | OpClass::Wait
-                            | OpClass::Stream
-                            | OpClass::ShareHandles
-                            | OpClass::HostUnit
-                            | OpClass::Opaque,
-                            _,
-                        ) => (),
-                    }
-                    if let Some((number, used)) = it.number.zip(posted) {
-                        self.works.entry(number).or_default().add(&used);
-                    }
-                }
-                Stmt::Let(..) => (),
-                Stmt::For(it) => self.collect_works(program, it.body, bracket),
-                Stmt::If(it) => {
-                    self.collect_works(program, it.then_block, bracket);
-                    it.else_block.iter().for_each(|other| self.collect_works(program, *other, bracket));
-                }
-            }
-        }
     }
 
     fn access(&self, tensor: TensorId, mode: AccessMode, accesses: &mut ReadWriteSet) {

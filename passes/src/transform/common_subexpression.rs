@@ -51,7 +51,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{alias_analysis::can_forward_operand, bindings::symbols_through, dim_equivalence::computes},
+    analysis::{alias_analysis::can_forward_operand, bindings::symbols_through},
     pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
 use apply::apply;
@@ -277,5 +277,5 @@ fn is_view(it: &OpStmt) -> bool {
 fn is_computation(it: &OpStmt) -> bool {
     let row = it.op.def();
     let copies = row.class == OpClass::Compute && can_forward_operand(row.type_rule);
-    computes(it) && !copies && it.outs.len() == 1 && it.number.is_none()
+    it.computes() && !copies && it.outs.len() == 1 && it.number.is_none()
 }

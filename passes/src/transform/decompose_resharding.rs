@@ -39,7 +39,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        dim_equivalence::computes,
         dim_map,
         name_uses::write_counts,
         propagation,
@@ -116,7 +115,7 @@ impl Decomposer<'_> {
     fn decompose(&mut self, stmt: StmtId) -> Result<bool, Diagnostic> {
         let Stmt::Op(it) = self.program.stmts[stmt].clone() else { return Ok(false) };
         // A select is a view if its operand has the sharding that it needs.
-        let (true, Some(out)) = (computes(&it) || it.op == Op::Select, it.out_tensor()) else {
+        let (true, Some(out)) = (it.computes() || it.op == Op::Select, it.out_tensor()) else {
             return Ok(false);
         };
         let args = it.tensor_operands();

@@ -48,7 +48,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        dim_equivalence::computes,
         dim_map,
         name_uses::write_counts,
         propagation,
@@ -136,7 +135,7 @@ impl TensorUses {
 
 /// Returns whether the pass propagates shardings through a statement.
 fn propagates(it: &OpStmt) -> bool {
-    computes(it) || it.op == Op::Select
+    it.computes() || it.op == Op::Select
 }
 
 /// Returns whether a scalar of the statement differs between ranks, or may.
@@ -207,7 +206,7 @@ impl Propagation<'_> {
     /// mesh.
     fn backward(&mut self, stmt: StmtId) {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return };
-        let ([Operand::Tensor(out)], true) = (&it.outs[..], computes(it)) else { return };
+        let ([Operand::Tensor(out)], true) = (&it.outs[..], it.computes()) else { return };
         let out = *out;
         let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
         let is_open = self.uses.candidates.contains(&out) && !has_mesh(&out);

@@ -39,7 +39,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings, dim_equivalence::computes, name_uses::write_counts, sharding::same_extent},
+    analysis::{bindings, name_uses::write_counts, sharding::same_extent},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
@@ -194,7 +194,7 @@ pub(crate) fn make_loops(
 ) -> Vec<NewLoop> {
     let Some(block) = program.body else { return Vec::new() };
     let bound = bindings::analyze_bindings(program).already_bound;
-    let mut writes = write_counts(program, &computes);
+    let mut writes = write_counts(program, &OpStmt::computes);
     let mut parts = part_views(program, &bound);
     // A statement that makes a view of a part writes no elements. If no other statement writes the part, it
     // is not a result of a loop.
@@ -343,7 +343,7 @@ impl StreamParallel<'_> {
             members.clone().any(|it| is(it.out))
                 || it.out_tensor().is_some_and(is) && members.clone().any(reads)
         };
-        let mut free = computes(it) && !self.bound.contains(&stmt);
+        let mut free = it.computes() && !self.bound.contains(&stmt);
         grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
             free &= self.is_written_once(tensor) && !touched(tensor)
         });

@@ -26,7 +26,7 @@ use grammar::{
 use crate::{
     analysis::{
         blocks::nested_blocks,
-        dim_equivalence::{DimEquivalence, EquivalentDims, computes},
+        dim_equivalence::{DimEquivalence, EquivalentDims},
         reshard::{self, ReshardStep},
         sharding::{Sharding, same_extent},
     },
@@ -116,7 +116,7 @@ fn can_rotate(program: &Program, component: &EquivalentDims, gathered: TensorId)
     });
     let local = program.body().iter().all(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return true };
-        let Some(out) = it.out_tensor().filter(|_| computes(it)) else { return true };
+        let Some(out) = it.out_tensor().filter(|_| it.computes()) else { return true };
         let args = it.tensor_operands();
         if out == gathered || !args.iter().any(|arg| component.dim(*arg).is_some()) {
             return true;

@@ -94,22 +94,13 @@ pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandid
 
 /// Returns true if any collective of the plan runs over peer memory.
 fn uses_peer_collectives(plan: &Plan) -> bool {
-    let is_of_team = |kind: &InstKind| match kind.effect() {
-        SyncEffect::Signal(signal) | SyncEffect::WaitSignal(signal) => match signal.kind {
+    plan.code.iter().any(|it| {
+        let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = it.kind else { return false };
+        match signal.kind {
             SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => true,
             SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => false,
-        },
-        SyncEffect::ShareMemHandles(_)
-        | SyncEffect::Barrier
-        | SyncEffect::Compute
-        | SyncEffect::RecordEvent(_)
-        | SyncEffect::WaitEvent(_)
-        | SyncEffect::Wait(_)
-        | SyncEffect::Post(_)
-        | SyncEffect::Reshard(_)
-        | SyncEffect::ReadOutputs => false,
-    };
-    plan.code.iter().any(|it| is_of_team(&it.kind))
+        }
+    })
 }
 
 /// Returns true if an operand of the communication posted at `posted` is freed before the program ends.

@@ -19,7 +19,7 @@ use crate::{
         overlap::{Footprint, Overlap, covers, overlap},
     },
     plan::{
-        BufferNo, Communication, Direction, InstKind, Plan, SyncEffect, View,
+        BufferNo, Direction, InstKind, Plan, View,
         sync::{CommMatching, happens_before::Occurrence},
     },
 };
@@ -82,26 +82,15 @@ impl<'p> UnreadWrites<'p> {
         // The operations of a transfer have their own statements. All other accesses belong to the statement
         // of the instruction.
         let mut accesses: Vec<(u32, usize, &View, bool)> = Vec::new();
-        match inst.kind.effect() {
-            SyncEffect::Post(Communication::Transfer(transfer)) => {
-                let sides = transfer.ops.iter();
-                accesses.extend(
-                    sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)),
-                );
-            }
-            SyncEffect::Post(Communication::Collective(_))
-            | SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier
-            | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
-            | SyncEffect::Reshard(_)
-            | SyncEffect::ReadOutputs => inst.kind.visit_accesses(it.rank, &mut |access| {
+        // Each operation of a transfer is a statement of its own.
+        if let InstKind::Transfer(transfer) = &inst.kind {
+            let sides = transfer.ops.iter();
+            accesses
+                .extend(sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)));
+        } else {
+            inst.kind.visit_accesses(it.rank, &mut |access| {
                 accesses.push((inst.origin, access.rank, access.view, access.is_write));
-            }),
+            });
         }
         for (origin, rank, view, _) in accesses.iter().filter(|it| !it.3) {
             let reader = plan.origins[*origin as usize].stmt.map(|it| (plan.program_id, it));

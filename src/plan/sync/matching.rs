@@ -160,18 +160,13 @@ impl CommMatching {
 
     /// Returns the group of a collective, transfer or resharding operator.
     pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
-        match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
-            SyncEffect::Post(it) => self.group_of(at.rank, it.communicator()),
-            SyncEffect::Reshard(it) => self.numbers.get(&(None, Arc::clone(&it.team))).copied(),
-            SyncEffect::ShareMemHandles(_)
-            | SyncEffect::Barrier
-            | SyncEffect::Compute
-            | SyncEffect::RecordEvent(_)
-            | SyncEffect::WaitEvent(_)
-            | SyncEffect::Wait(_)
-            | SyncEffect::Signal(_)
-            | SyncEffect::WaitSignal(_)
-            | SyncEffect::ReadOutputs => None,
+        let effect = plans.get(at.rank)?.code.get(at.inst)?.kind.effect();
+        if let SyncEffect::Post(it) = effect {
+            self.group_of(at.rank, it.communicator())
+        } else if let SyncEffect::Reshard(it) = effect {
+            self.numbers.get(&(None, Arc::clone(&it.team))).copied()
+        } else {
+            None
         }
     }
 

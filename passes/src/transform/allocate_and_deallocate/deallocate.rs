@@ -11,7 +11,10 @@ use super::{
     CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
 };
 use crate::{
-    analysis::{bindings, memory_effects::fully_written_tensors, stmt_path::StmtPaths},
+    analysis::{
+        bindings, memory_effects::fully_written_tensors, posted_work::for_each_posted_communication,
+        stmt_path::StmtPaths,
+    },
     rewrite::builder,
 };
 
@@ -99,51 +102,26 @@ struct StorageUsers {
 impl StorageUsers {
     fn of(program: &Program, places: &StmtPaths, uses: &TensorUses) -> Self {
         let mut views: FxHashMap<TensorId, Vec<TensorId>> = FxHashMap::default();
-        let mut posted: FxHashMap<u32, Vec<TensorId>> = FxHashMap::default();
-        let mut bracket: Vec<TensorId> = Vec::new();
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-            let mut used = Vec::new();
-            for_each_tensor_use(program, it, &mut |tensor, _| used.push(tensor));
             let effect = it.op.def().class;
             let unbound = |out: TensorId| {
                 effect == OpClass::Compute && !uses.bound.contains(&out) && may_become_view(it)
             };
-            match (effect, it.out_tensor()) {
-                (OpClass::View | OpClass::Allocate | OpClass::Compute, Some(out))
-                    if effect != OpClass::Compute || unbound(out) =>
-                {
-                    for base in used.iter().filter(|base| **base != out) {
-                        views.entry(*base).or_default().push(out);
+            let is_view = matches!(effect, OpClass::View | OpClass::Allocate);
+            if let Some(out) = it.out_tensor().filter(|out| is_view || unbound(*out)) {
+                for_each_tensor_use(program, it, &mut |base, _| {
+                    if base != out {
+                        views.entry(base).or_default().push(out);
                     }
-                }
-                (OpClass::Communicate, _) => {
-                    bracket.extend(&used);
-                    if let Some(number) = it.number {
-                        posted.entry(number).or_default().extend(used);
-                    }
-                }
-                (OpClass::Coalescing, _) => {
-                    let sides = std::mem::take(&mut bracket);
-                    if let Some(number) = it.number {
-                        posted.entry(number).or_default().extend(sides);
-                    }
-                }
-                (
-                    OpClass::View
-                    | OpClass::Allocate
-                    | OpClass::Compute
-                    | OpClass::Elementwise
-                    | OpClass::Deallocate
-                    | OpClass::Wait
-                    | OpClass::Stream
-                    | OpClass::ShareHandles
-                    | OpClass::HostUnit
-                    | OpClass::Opaque,
-                    _,
-                ) => (),
+                });
             }
         }
+        let mut posted: FxHashMap<u32, Vec<TensorId>> = FxHashMap::default();
+        for_each_posted_communication(program, &mut |number, it| {
+            let used = posted.entry(number).or_default();
+            for_each_tensor_use(program, it, &mut |tensor, _| used.push(tensor));
+        });
         let mut waits: FxHashMap<TensorId, Vec<StmtId>> = FxHashMap::default();
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };

@@ -10,7 +10,7 @@ use grammar::{
 use super::{obstacle_to_count, obstacle_to_counts};
 use crate::{
     analysis::{
-        dim_equivalence::{DimEquivalence, EquivalentDims, computes},
+        dim_equivalence::{DimEquivalence, EquivalentDims},
         dim_map,
         reshard::{self, ReshardStep},
         sharding::Sharding,
@@ -89,7 +89,7 @@ const MAX_COUNT: i64 = 1024;
 /// Returns the communication of a statement; `None` if the statement does not communicate.
 pub(crate) fn comm_candidate(program: &Program, stmt: StmtId) -> Option<CommCandidate> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
-    let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), computes(it)) else {
+    let ([arg], Some(out), true) = (&it.tensor_operands()[..], it.out_tensor(), it.computes()) else {
         return None;
     };
     let (from, to) = (Sharding::of(program, *arg)?, Sharding::of(program, out)?);

@@ -15,7 +15,6 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    dim_equivalence::computes,
     dim_map,
     sharding::{Sharding, same_extent},
 };
@@ -157,7 +156,7 @@ impl ChunkedStmt {
         let [Operand::Tensor(out)] = it.outs[..] else {
             return refused(format!("`{name}` has several results"));
         };
-        if !computes(it) {
+        if !it.computes() {
             return refused(format!("`{name}` works on all of `{}`", tensor_name(out)));
         }
         let args = it.tensor_operands();

@@ -21,9 +21,7 @@ use super::{
 use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
-        bindings,
-        dim_equivalence::computes,
-        dim_map,
+        bindings, dim_map,
         sharding::DimPiece,
     },
     rewrite::builder::{self, IrBuilder},
@@ -108,7 +106,7 @@ impl<'p> GroupWriter<'p> {
     fn access(&self, stmt: StmtId) -> Option<StmtOperands> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return None };
         let [Operand::Tensor(out)] = it.outs[..] else { return None };
-        if !computes(it) {
+        if !it.computes() {
             return None;
         }
         let in_place = self.bound.contains(&stmt);

@@ -10,7 +10,6 @@ use grammar::{
 use super::{Allgather, LoopOptions, ReduceScatter, Style};
 use crate::{
     analysis::{
-        dim_equivalence::computes,
         dim_map, propagation,
         reshard::{self, ReshardStep},
         sharding::{Dim, Sharding, same_extent},
@@ -70,7 +69,7 @@ pub(super) struct OperandSlice {
 
 /// Returns how a statement can be sliced; `None` if it cannot, or has no stream axis.
 pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> Option<Slicing> {
-    if !computes(it) {
+    if !it.computes() {
         return None;
     }
     let [out] = it.outs[..] else { return None };
