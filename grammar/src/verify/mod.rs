@@ -26,7 +26,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{
-        Attr, AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId,
+        AxisId, BlockId, DeviceDim, Expr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId,
         Stream, TensorId, Transform, UnitId,
     },
     ops::{AccessMode, Op, OpClass},
@@ -645,15 +645,5 @@ impl Verifier<'_> {
 
     fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.diagnostics.push(Diagnostic::new(code, span, message, label));
-    }
-}
-
-impl Attr {
-    /// Returns the tensor, or `None` for other attributes.
-    pub fn tensor(&self) -> Option<TensorId> {
-        match self {
-            Self::Tensor(id) => Some(*id),
-            _ => None,
-        }
     }
 }
