@@ -25,6 +25,23 @@ pub struct Axis {
     pub suffix: &'static str,
 }
 
+impl Axis {
+    /// Creates an axis whose indices begin at 0, which is neither expanded nor ragged and has no suffix.
+    pub const fn new(kind: AxisKind, parallel: ParallelType, number: u32, extent: ExprId) -> Self {
+        Self {
+            kind,
+            parallel,
+            number,
+            start: None,
+            stop: None,
+            extent,
+            expanded: None,
+            is_ragged: false,
+            suffix: "",
+        }
+    }
+}
+
 /// The kind of an iteration domain, printed as its first letter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AxisKind {
