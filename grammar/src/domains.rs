@@ -465,17 +465,7 @@ fn build_domains(
         let fresh = |program: &mut Program, next: &mut u32, like: AxisId, parallel, extent| {
             let kind = program.axes[like].kind;
             *next += 1;
-            program.axes.push(Axis {
-                kind,
-                parallel,
-                number: *next - 1,
-                start: None,
-                stop: None,
-                extent,
-                expanded: None,
-                is_ragged: false,
-                suffix: "",
-            })
+            program.axes.push(Axis::new(kind, parallel, *next - 1, extent))
         };
         let input = known.unwrap_or_else(|| fresh(program, next, inner, ParallelType::Serial, extent));
         let split_outer = match swizzled {

@@ -63,6 +63,14 @@ pub enum Attr {
 }
 
 impl Attr {
+    /// Returns the tensor, or `None` for other attributes.
+    pub fn tensor(&self) -> Option<TensorId> {
+        match self {
+            Self::Tensor(id) => Some(*id),
+            _ => None,
+        }
+    }
+
     /// Returns whether the attribute is a valid value for an operand or attribute of this kind.
     pub(crate) fn is_valid_for(&self, kind: OperandKind) -> bool {
         match self {

@@ -61,17 +61,7 @@ impl IrBuilder {
         extent: ExprId,
     ) -> AxisId {
         let number = next(&mut self.axis);
-        program.axes.push(Axis {
-            kind,
-            parallel,
-            number,
-            start: None,
-            stop: None,
-            extent,
-            expanded: None,
-            is_ragged: false,
-            suffix: "",
-        })
+        program.axes.push(Axis::new(kind, parallel, number, extent))
     }
 
     /// Copies an axis under a new number.

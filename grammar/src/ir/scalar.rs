@@ -1,0 +1,112 @@
+//! Scalar expressions and named scalars. Equal expressions have one id; a name has one id in each namespace.
+
+use std::collections::HashMap;
+
+use rustc_hash::FxHashMap;
+
+use super::{ExprId, Program, SymbolId, UnitId};
+use crate::{dtype::DType, span::Span};
+
+/// A scalar expression.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Expr {
+    /// An integer, a boolean or an index.
+    Int(i64),
+    /// `true` or `false`.
+    Bool(bool),
+    /// `float(0)`: the type and the literal as it is written.
+    Float(DType, String),
+    /// A named scalar.
+    Symbol(SymbolId),
+    /// Prefix operator.
+    Prefix(&'static str, ExprId),
+    /// Infix operator.
+    Infix(&'static str, ExprId, ExprId),
+    /// `ceilDiv(a, b)`, `where(a, b, c)`, …
+    Call(String, Vec<ExprId>),
+}
+
+impl Program {
+    /// Returns the id of an expression; equal expressions have the same id.
+    pub fn intern_expr(&mut self, expr: Expr) -> ExprId {
+        if let Some(id) = self.expr_ids.get(&expr) {
+            return *id;
+        }
+        let id = self.exprs.push(expr.clone());
+        self.expr_ids.insert(expr, id);
+        id
+    }
+
+    /// Returns the id of an integer constant.
+    pub fn intern_int(&mut self, value: i64) -> ExprId {
+        self.intern_expr(Expr::Int(value))
+    }
+
+    /// Returns the value of an integer literal, or `None` for any other expression.
+    pub fn constant(&self, expr: ExprId) -> Option<i64> {
+        match &self.exprs[expr] {
+            Expr::Int(value) => Some(*value),
+            Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Symbol(_)
+            | Expr::Prefix(..)
+            | Expr::Infix(..)
+            | Expr::Call(..) => None,
+        }
+    }
+
+    /// Appends the symbols in an expression, in order of appearance.
+    pub fn collect_symbols(&self, expr: ExprId, acc: &mut Vec<SymbolId>) {
+        match &self.exprs[expr] {
+            Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) => (),
+            Expr::Symbol(symbol) => acc.push(*symbol),
+            Expr::Prefix(_, operand) => self.collect_symbols(*operand, acc),
+            Expr::Infix(_, lhs, rhs) => {
+                self.collect_symbols(*lhs, acc);
+                self.collect_symbols(*rhs, acc);
+            }
+            Expr::Call(_, args) => args.iter().for_each(|arg| self.collect_symbols(*arg, acc)),
+        }
+    }
+
+    /// Returns the id of the named scalar `name` in the namespace of `unit` (`None`: the container). A new
+    /// scalar is recorded as first mentioned at `span`.
+    pub fn intern_symbol(&mut self, unit: Option<UnitId>, name: &str, span: Span) -> SymbolId {
+        let key = (unit, name.to_owned());
+        if let Some(id) = self.symbol_ids.get(&key) {
+            return *id;
+        }
+        self.spans.symbols.push(span);
+        let id = self.symbols.push(name.to_owned());
+        self.symbol_ids.insert(key, id);
+        id
+    }
+
+    /// Renames named scalars. No two scalars of a namespace that the program mentions may have the same name
+    /// afterwards.
+    pub fn rename_symbols(&mut self, names: &FxHashMap<SymbolId, String>) {
+        let (mut renamed, mut named) = (Vec::new(), HashMap::new());
+        for ((unit, name), id) in std::mem::take(&mut self.symbol_ids) {
+            match names.get(&id) {
+                Some(new) => renamed.push(((unit, new.clone()), id)),
+                None => _ = named.insert((unit, name), id),
+            }
+        }
+        // A renamed scalar replaces an unmentioned scalar of the same name.
+        named.extend(renamed);
+        self.symbol_ids = named;
+        for (id, name) in names {
+            name.clone_into(&mut self.symbols[*id]);
+        }
+    }
+
+    /// Returns the container's scalar with this name, if the program mentions it.
+    pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
+        self.symbol_ids.get(&(None, name.to_owned())).copied()
+    }
+
+    /// Returns whether the scalar belongs to the container rather than to a HostUnit.
+    pub fn is_container_symbol(&self, symbol: SymbolId) -> bool {
+        self.find_symbol(&self.symbols[symbol]) == Some(symbol)
+    }
+}

@@ -1,0 +1,98 @@
+//! Statements: operators, scalar definitions, loops and branches, and the walk over the statements of a
+//! block.
+
+use super::{Attr, AxisId, BlockId, ExprId, Operand, Program, StmtId, SymbolId, TensorId};
+use crate::{
+    attr::AttrName,
+    ops::{Op, OpClass},
+};
+
+/// One statement.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stmt {
+    /// An operator of the table.
+    Op(OpStmt),
+    /// A scalar definition such as `i84 = i82 % 8`, executed in program order.
+    Let(SymbolId, ExprId),
+    /// A loop.
+    For(For),
+    /// A branch.
+    If(If),
+}
+
+/// An operator with its operands and attributes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpStmt {
+    /// The operator.
+    pub op: Op,
+    /// The expression number (`Communication 35`).
+    pub number: Option<u32>,
+    /// Results, left of `=`.
+    pub outs: Vec<Operand>,
+    /// Positional operands.
+    pub args: Vec<Operand>,
+    /// Keyed operands and attributes, in the order of the operator's definition.
+    pub attrs: Vec<(AttrName, Attr)>,
+}
+
+impl OpStmt {
+    /// Returns the first tensor among the results.
+    pub fn out_tensor(&self) -> Option<TensorId> {
+        self.outs.iter().find_map(|out| out.tensor())
+    }
+}
+
+/// A loop; `index` runs from `start` up to, but not including, `stop`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct For {
+    /// The loop index.
+    pub index: SymbolId,
+    /// The axis of the `in` form, which determines the extent.
+    pub axis: Option<AxisId>,
+    /// First index, inclusive.
+    pub start: ExprId,
+    /// Last index, exclusive.
+    pub stop: ExprId,
+    /// The body.
+    pub body: BlockId,
+}
+
+/// A branch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct If {
+    /// The kind of predicate; `Manual` in host programs.
+    pub kind: String,
+    /// The predicate.
+    pub cond: ExprId,
+    /// Statements executed if the predicate is true; may be empty.
+    pub then_block: BlockId,
+    /// Statements executed if the predicate is false; `None` without `ELSE:`.
+    pub else_block: Option<BlockId>,
+}
+
+impl Program {
+    /// Returns the number of the work that a statement posts, by which a Wait can refer to it.
+    pub fn posted_work(&self, stmt: StmtId) -> Option<u32> {
+        match &self.stmts[stmt] {
+            Stmt::Op(it) if it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing => {
+                it.number
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        }
+    }
+
+    /// Visits the statements of a block and of its nested blocks, in program order.
+    pub fn walk(&self, block: BlockId, visit: &mut dyn FnMut(StmtId)) {
+        for stmt in self.block(block) {
+            visit(*stmt);
+            match &self.stmts[*stmt] {
+                Stmt::Op(_) | Stmt::Let(..) => (),
+                Stmt::For(it) => self.walk(it.body, visit),
+                Stmt::If(it) => {
+                    self.walk(it.then_block, visit);
+                    it.else_block.iter().for_each(|other| self.walk(*other, visit));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The types that describe an operator of the op table, its operands and its attributes.
+
+use super::Op;
+use crate::attr::{AttrName, Key, OperandKind};
+
+/// The definition of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct OpDef {
+    /// The operator.
+    pub op: Op,
+    /// Its name in the text.
+    pub mnemonic: &'static str,
+    /// Names in other versions of nvFuser with the same meaning.
+    pub aliases: &'static [&'static str],
+    /// The textual format of the statement.
+    pub format: AsmFormat,
+    /// Results, left of `=`.
+    pub outs: &'static [OperandDef],
+    /// Positional operands.
+    pub args: &'static [OperandDef],
+    /// Keyed operands and attributes.
+    pub attrs: &'static [OperandDef],
+    /// The type rule that the verifier applies.
+    pub type_rule: TypeRule,
+    /// The class, which determines the behaviour at run time.
+    pub class: OpClass,
+    /// One line of documentation, printed by `--list-ops`.
+    pub doc: &'static str,
+}
+
+/// The definition of an operand or attribute.
+#[derive(Clone, Copy, Debug)]
+pub struct OperandDef {
+    /// Its key in the text; for a positional operand, a name that diagnostics use.
+    pub name: &'static str,
+    /// The kind of value.
+    pub kind: OperandKind,
+    /// How the operator accesses it.
+    pub access: AccessMode,
+    /// How many times it occurs.
+    pub arity: Arity,
+}
+
+/// How an operator accesses the elements of an operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessMode {
+    /// Reads its elements.
+    Read,
+    /// Writes its elements.
+    Write,
+    /// Reads or writes, depending on `type=` of the same statement (send reads, recv writes).
+    Transfer,
+    /// Binds the name to storage or to a view; accesses no elements.
+    Bind,
+    /// Accesses no elements: only the name, the shape or the scalar value is used.
+    NoAccess,
+}
+
+/// How many times an operand or attribute occurs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arity {
+    /// Exactly once.
+    One,
+    /// At most once.
+    Optional,
+    /// Any number of times; for the last operand only.
+    Many,
+}
+
+/// The format of a statement in canonical text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AsmFormat {
+    /// `out = name(a, key=value)`, one line.
+    Call,
+    /// `out⏎   = name( a, key = value )`.
+    Padded,
+    /// `out⏎   = name(a,⏎            b)`.
+    Wrapped,
+    /// `out⏎   = name(a, b);`.
+    Function,
+    /// `out⏎   = a⏎   + b;`.
+    Infix,
+    /// `out⏎   = -a;`.
+    Prefix,
+    /// `name # (key=value)`.
+    Numbered,
+    /// `name(a)`, without a result.
+    Statement,
+    /// `name` or `name #`.
+    Bare,
+    /// `name {⏎  a⏎}`.
+    Block,
+    /// `PostOnStream (HostUnit5, Inputs:{a}, Outputs:{b})`.
+    Post,
+    /// `LaunchKernel(⏎  Group ID: 0,⏎  Inputs: {a},⏎  Outputs: {b},⏎)`.
+    Launch,
+}
+
+/// Type rules, which operators share. `verify::types` implements each rule in one function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TypeRule {
+    /// No check.
+    Unchecked,
+    /// Same shape and element type.
+    Same,
+    /// Same shape; element types may differ.
+    Cast,
+    /// Operands broadcast to the shape of the result; all have one element type, except conditions and
+    /// comparisons.
+    Pointwise,
+    /// `x[…, k] · w[n, k]ᵀ + b[n]`.
+    Linear,
+    /// `a[…, m, k] · b[…, k, n]`.
+    Matmul,
+    /// The result has the axes of the operand, some of them as reduction axes.
+    Reduce,
+    /// The result has one axis for each flag; flagged axes are new.
+    Broadcast,
+    /// The operand has one axis for each flag; flagged axes have extent 1 and are removed.
+    Squeeze,
+    /// The same axes in another order.
+    Permute,
+    /// The same number of elements.
+    Reshape,
+    /// The result has one axis less than the operand.
+    Select,
+    /// The same number of axes; no extent exceeds that of the operand.
+    Slice,
+    /// A chunk of the operand along its stream axis.
+    Shard,
+    /// The sizes and element types that the type of communication requires.
+    Communicate,
+    /// No tensor operands; each element depends only on its index in the whole tensor.
+    Generate,
+}
+
+/// The class of an operator: what it does at run time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpClass {
+    /// Computes its results from its operands, on the current stream.
+    Compute,
+    /// As `Compute`, element by element; the operator determines the function.
+    Elementwise,
+    /// Binds its result to a view of its operand.
+    View,
+    /// Binds its result to storage.
+    Allocate,
+    /// Releases a name.
+    Deallocate,
+    /// Posts a transfer between ranks; the statement's number identifies the work.
+    Communicate,
+    /// Makes the current stream wait for posted work.
+    Wait,
+    /// Sets, captures or synchronises streams.
+    Stream,
+    /// Begins or ends a group of communications that are posted together.
+    Coalescing,
+    /// Shares memory handles of buffers with peers; blocks the host.
+    ShareHandles,
+    /// Runs a HostUnit on the current stream.
+    HostUnit,
+    /// Runs a kernel whose code is not in the text.
+    Opaque,
+}
+
+impl OperandDef {
+    /// Returns the key of an attribute.
+    pub(crate) const fn key(&self) -> AttrName {
+        AttrName(self.name)
+    }
+}
+
+impl OpDef {
+    /// Returns the definition of an attribute.
+    pub(crate) fn attr_def<T>(&self, key: Key<T>) -> Option<&'static OperandDef> {
+        self.attrs.iter().find(|it| it.key() == key)
+    }
+}

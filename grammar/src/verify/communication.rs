@@ -1,0 +1,137 @@
+//! Checks communications: teams and roots, coalescing groups, shared transfers, and the work that a Wait
+//! names.
+
+use rustc_hash::FxHashSet as HashSet;
+
+use super::{Verifier, places};
+use crate::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{OpStmt, Stmt, StmtId},
+    ops::{Op, OpClass},
+    span::Span,
+    suggest::list_text,
+    words::CommunicationType,
+};
+
+impl Verifier<'_> {
+    pub(super) fn check_team(&mut self, stmt: &OpStmt, span: Span) {
+        let Some(team) = stmt.get(attr::TEAM) else { return };
+        let distinct: HashSet<usize> = team.iter().copied().collect();
+        if team.is_empty() || distinct.len() != team.len() {
+            let mut seen = HashSet::default();
+            let message = match team.iter().find(|it| !seen.insert(**it)) {
+                Some(twice) => format!("the team contains rank {twice} twice"),
+                None => "the team is empty".to_owned(),
+            };
+            let place = places::attr_place(self.source, "team", span);
+            self.error(Code::BadTeam, place, message, "expected each rank once");
+        }
+        let Some(kind) = stmt.get(attr::TYPE) else { return };
+        match (kind.is_rooted(), stmt.get(attr::ROOT)) {
+            (true, None) => {
+                let place = places::attr_place(self.source, "type", span);
+                let it = Diagnostic::new(
+                    Code::BadRoot,
+                    place,
+                    format!("{kind} needs a root"),
+                    "this type has a root",
+                );
+                self.diagnostics.push(it.help("add `root=0`: an index into the team, from 0"));
+            }
+            (false, Some(_)) => {
+                let place = places::attr_place(self.source, "root", span);
+                self.error(Code::BadRoot, place, format!("{kind} has no root"), "remove this")
+            }
+            (true, Some(root)) => {
+                let outside =
+                    self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
+                if let Some(root) = outside {
+                    let message = format!("root {root} is not an index into a team of {}", team.len());
+                    let place = places::attr_place(self.source, "root", span);
+                    let label =
+                        format!("expected an index into the team, 0 to {}", team.len().saturating_sub(1));
+                    self.error(Code::BadRoot, place, message, label);
+                }
+            }
+            (false, None) => (),
+        }
+        if kind == CommunicationType::SendRecv && team.len() > 2 {
+            let place = places::attr_place(self.source, "team", span);
+            self.error(
+                Code::BadTeam,
+                place,
+                "SendRecv requires a team of two",
+                "expected the sender and the receiver",
+            );
+        }
+    }
+
+    pub(super) fn check_coalescing(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
+        match (stmt.op, self.open_coalescing) {
+            (Op::StartCoalescing, None) => self.open_coalescing = Some(id),
+            (Op::StartCoalescing, Some(_)) => {
+                self.error(
+                    Code::BadCoalescing,
+                    span,
+                    "StartCoalescing inside another",
+                    "expected EndCoalescing first",
+                );
+            }
+            (Op::EndCoalescing, Some(_)) => self.open_coalescing = None,
+            (Op::EndCoalescing, None) => {
+                self.error(
+                    Code::BadCoalescing,
+                    span,
+                    "EndCoalescing without StartCoalescing",
+                    "nothing to close",
+                );
+            }
+            (Op::P2PCommunication, _) | (_, None) => (),
+            (_, Some(_)) => {
+                let message = format!("`{}` between StartCoalescing and EndCoalescing", stmt.op.name());
+                self.error(Code::BadCoalescing, span, message, "expected P2PCommunication");
+            }
+        }
+    }
+
+    /// Checks that the transfers listed in ShareMemHandles have numbers, by which transfers refer to their
+    /// handles.
+    pub(super) fn check_shared_transfers(&mut self, transfers: &[StmtId]) {
+        for id in transfers {
+            if matches!(&self.program.stmts[*id], Stmt::Op(it) if it.number.is_none()) {
+                let span = self.program.stmt_span(*id);
+                let message = "a P2PCommunication of ShareMemHandles has no number";
+                self.error(Code::BadAttribute, span, message, "expected `P2PCommunication 37 (…)`");
+            }
+        }
+    }
+
+    /// Reports a Wait for a communication that is not posted before it.
+    pub(super) fn unknown_work(&mut self, number: u32, span: Span) {
+        let place = places::part_place(self.source, &number.to_string(), span);
+        let message = format!("no communication with the number {number} is posted before this Wait");
+        let mut posted: Vec<u32> = self.posted.iter().copied().collect();
+        posted.sort_unstable();
+        let names: Vec<String> = posted.iter().map(ToString::to_string).collect();
+        let label = match names.len() {
+            0 => "nothing is posted before it".to_owned(),
+            _ => format!("posted before it: {}", list_text(names.iter().map(String::as_str), 8, "and")),
+        };
+        let mut it = Diagnostic::new(Code::UnknownWork, place, message, label);
+        let posts = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => {
+                it.number == Some(number)
+                    && (it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing)
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| posts(it)) {
+            it = it.label(self.program.stmt_span(later), "it is posted here, after the Wait");
+        }
+        self.diagnostics.push(it);
+        // Each number is reported once.
+        self.posted.insert(number);
+    }
+}

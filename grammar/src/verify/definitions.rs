@@ -1,0 +1,133 @@
+//! Checks that tensors are defined before they are read, and that none is read after Deallocate.
+
+use rustc_hash::FxHashSet as HashSet;
+
+use super::{
+    Verifier,
+    places::{self, Occurrence},
+};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Stmt, TensorId},
+    ops::{AccessMode, OpClass},
+    span::Span,
+    tensor_uses::for_each_tensor_use,
+    text::tensor_text,
+};
+
+impl Verifier<'_> {
+    /// Returns the tensors that are inputs of communications but defined nowhere in the program.
+    ///
+    /// Some dumps contain only the statements of one rank (format survey, trap 17), so the input of another
+    /// rank is not defined. The planner checks whether this rank has to provide it.
+    pub(super) fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
+        let mut given = HashSet::default();
+        let mut defined = self.defined.clone();
+        let units = self.program.units.iter().filter_map(|(_, unit)| unit.body);
+        let mut stmts = Vec::new();
+        self.program
+            .body
+            .into_iter()
+            .chain(units)
+            .for_each(|it| self.program.walk(it, &mut |id| stmts.push(id)));
+        for stmt in stmts {
+            let Stmt::Op(it) = &self.program.stmts[stmt] else { continue };
+            let communicates = it.op.def().class == OpClass::Communicate;
+            for_each_tensor_use(self.program, it, &mut |tensor, mode| match mode {
+                AccessMode::Write | AccessMode::Bind => {
+                    defined.insert(tensor);
+                }
+                AccessMode::Read if communicates && !self.program.tensors[tensor].mesh.is_empty() => {
+                    given.insert(tensor);
+                }
+                AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
+            });
+        }
+        given.retain(|tensor| !defined.contains(tensor));
+        given
+    }
+
+    pub(super) fn check_read(&mut self, tensor: TensorId, span: Span) {
+        if self.defined.contains(&tensor) {
+            return;
+        }
+        if self.faulty.contains(&tensor) {
+            return;
+        }
+        let name = self.program.tensor_name(tensor);
+        let place = places::tensor_place(self.program, self.source, tensor, span, Occurrence::Last);
+        let mut fault = match self.deallocated.get(&tensor) {
+            Some(freed) => {
+                let message = format!("`{name}` is used after it was deallocated");
+                Diagnostic::new(Code::UseAfterDeallocate, place, message, "used here")
+                    .label(*freed, "deallocated here")
+            }
+            None => self.undefined_tensor(tensor, place),
+        };
+        let number = |it: TensorId| (self.program.tensors[it].number, self.program.tensors[it].unit);
+        if let Some(other) = self.defined.iter().find(|it| number(**it) == number(tensor)) {
+            fault = fault.help(format!(
+                "`{}` and `{}` are different tensors: spell a tensor identically at each use",
+                tensor_text(self.program, tensor),
+                tensor_text(self.program, *other)
+            ));
+        }
+        self.diagnostics.push(fault);
+        // Report each tensor only once.
+        self.defined.insert(tensor);
+    }
+
+    /// Reports a tensor that is read before anything allocates or defines it.
+    fn undefined_tensor(&self, tensor: TensorId, place: Span) -> Diagnostic {
+        let name = self.program.tensor_name(tensor);
+        let writes = |stmt: &Stmt| match stmt {
+            Stmt::Op(it) => {
+                let mut found = false;
+                for_each_tensor_use(self.program, it, &mut |other, mode| {
+                    found |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
+                });
+                found
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        };
+        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| writes(it)) {
+            let message = format!("`{name}` is used before it is allocated or written");
+            let later = self.program.stmt_span(later);
+            return Diagnostic::new(Code::UndefinedTensor, place, message, "used here")
+                .label(later, "defined only here");
+        }
+        let message = format!("nothing allocates or defines `{name}`");
+        let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");
+        // A tensor that differs in its number only.
+        let own = &self.program.tensors[tensor];
+        let is_alike = |other: &&TensorId| {
+            let other = &self.program.tensors[**other];
+            (other.unit, other.dtype, &other.loop_domain, &other.mesh)
+                == (own.unit, own.dtype, &own.loop_domain, &own.mesh)
+        };
+        let mut alike = self.defined.iter().filter(is_alike);
+        if let (Some(only), None) = (alike.next(), alike.next()) {
+            return it.help(format!("did you mean `{}`?", self.program.tensor_name(*only)));
+        }
+        it.help(match own.unit {
+            None => format!("allocate it before this, as in `{name}_… = ALLOCATE(mem_type=global, zero_init=false)`, or make it an input"),
+            Some(_) => "define it before this, or make it an input of the HostUnit".to_owned(),
+        })
+    }
+
+    pub(super) fn check_redundant_allocate(&mut self, tensors: &[TensorId], span: Span) {
+        for tensor in tensors.iter().filter(|tensor| self.defined.contains(tensor)) {
+            let name = self.program.tensor_name(*tensor);
+            let it = Diagnostic::new(
+                Code::RedundantAllocate,
+                span,
+                format!("`{name}` is bound already: this ALLOCATE does nothing"),
+                "the long form skips bound names",
+            );
+            self.diagnostics.push(
+                it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` to allocate new storage"),
+            );
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Checks each tensor by itself, apart from the statements: its sharding, its spelling and its transforms.
+
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+
+use super::{Verifier, places};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{AxisId, DeviceDim, ExprId, ParallelType, TensorId, Transform},
+    span::Span,
+    suggest::list_text,
+    tensor_uses::tensors_in_text_order,
+    text::{axis_text, tensor_text},
+};
+
+impl Verifier<'_> {
+    pub(super) fn check_sharding(&mut self, tensor: TensorId) {
+        let it = &self.program.tensors[tensor];
+        let span = self.program.tensor_span(tensor);
+        let name = self.program.tensor_name(tensor);
+        let devices: HashSet<usize> = it.mesh.devices.iter().copied().collect();
+        if devices.len() != it.mesh.devices.len() {
+            let message = format!("the mesh of `{name}` contains a device twice");
+            let place = places::part_place(self.source, "DeviceMesh", span);
+            let place = if place == span { span } else { Span { end: span.end, ..place } };
+            self.error(Code::BadSharding, place, message, "expected each device once");
+            self.faulty.insert(tensor);
+        }
+        let mut seen = HashSet::default();
+        for id in &it.loop_domain {
+            let axis = &self.program.axes[*id];
+            if !matches!(axis.parallel, ParallelType::Device(_) | ParallelType::Stream) {
+                continue;
+            }
+            if !seen.insert(axis.parallel) {
+                let text = axis_text(self.program, *id);
+                let message = format!("`{name}` has two axes with the parallel type of `{text}`");
+                let place = places::part_place(self.source, &text, span);
+                self.error(
+                    Code::BadSharding,
+                    place,
+                    message,
+                    "expected another parallel type: each one can occur once",
+                );
+                self.faulty.insert(tensor);
+            }
+            if let ParallelType::Device(dim) = axis.parallel {
+                let place = places::part_place(self.source, &axis_text(self.program, *id), span);
+                self.check_device_axis(&name, tensor, axis.extent, dim, place);
+            }
+        }
+    }
+
+    fn check_device_axis(
+        &mut self,
+        name: &str,
+        tensor: TensorId,
+        extent: ExprId,
+        dim: DeviceDim,
+        span: Span,
+    ) {
+        let mesh = &self.program.tensors[tensor].mesh;
+        if mesh.is_empty() {
+            if self.program.tensors[tensor].unit.is_none() {
+                let message = format!("`{name}` is sharded over devices but has no DeviceMesh");
+                let label = "this axis is distributed over the devices of a mesh";
+                let it = Diagnostic::new(Code::BadSharding, span, message, label);
+                self.diagnostics
+                    .push(it.help("write the mesh after the axes, as in `[…] (DeviceMesh{0 1})`"));
+                self.faulty.insert(tensor);
+            }
+            return;
+        }
+        let wanted = mesh.extent(dim) as i64;
+        if let Some(extent) = self.program.constant(extent).filter(|extent| *extent != wanted) {
+            let message = format!("`{name}` has a device axis of extent {extent} on a mesh of {wanted}");
+            let it = Diagnostic::new(Code::BadSharding, span, message, format!("expected extent {wanted}"));
+            let all = mesh.devices.len();
+            self.diagnostics.push(match wanted {
+                1 if all > 1 => it.help(format!(
+                    "the {all} devices of the mesh are along another dimension: the innermost braces of a mesh are x, the next ones y"
+                )),
+                _ => it,
+            });
+            self.faulty.insert(tensor);
+        }
+    }
+
+    /// Checks that each number belongs to one tensor.
+    ///
+    /// Two spellings of a number are two tensors, one of which then lacks its value or its readers. Dumps
+    /// without element types number the tensors of each fusion separately.
+    pub(super) fn check_unique_names(&mut self) {
+        let mut named: HashMap<u32, TensorId> = HashMap::default();
+        for second in tensors_in_text_order(self.program) {
+            let it = &self.program.tensors[second];
+            let first = *named.entry(it.number).or_insert(second);
+            let is_plain = |tensor: TensorId| self.program.has_plain_domains(tensor);
+            let is_untyped = it.dtype.is_none() && is_plain(first) && is_plain(second);
+            if first == second || it.unit.is_some() || is_untyped {
+                continue;
+            }
+            let name = self.program.tensor_name(second);
+            let (a, b) = (&self.program.tensors[first], &self.program.tensors[second]);
+            let differences: Vec<&str> = [
+                (a.memory != b.memory, "memory space"),
+                (a.dtype != b.dtype, "element type"),
+                (a.loop_domain != b.loop_domain, "axes"),
+                (a.mesh != b.mesh, "mesh"),
+            ]
+            .into_iter()
+            .filter_map(|(differs, what)| differs.then_some(what))
+            .collect();
+            let what = match differences.as_slice() {
+                [] => "text".to_owned(),
+                all => list_text(all.iter().copied(), 4, "and"),
+            };
+            let message = format!("`{name}` is spelled in two ways, which differ in their {what}");
+            let (one, two) = (tensor_text(self.program, first), tensor_text(self.program, second));
+            let span = self.program.tensor_span(second);
+            let it = Diagnostic::new(Code::BadDomain, span, message, format!("here it is `{two}`"));
+            let it = it.label(self.program.tensor_span(first), format!("here it is `{one}`"));
+            self.diagnostics.push(
+                it.help("spell a tensor in the same way at each use, or give one of the two another number"),
+            );
+            self.faulty.insert(second);
+        }
+    }
+
+    /// Checks that the results of splits and merges have the extents that their operands determine, if all
+    /// are constants.
+    pub(super) fn check_transforms(&mut self) {
+        for tensor in tensors_in_text_order(self.program) {
+            for transform in &self.program.tensors[tensor].domains.transforms {
+                let Some((axis, wanted)) = self.mismatched_extent(transform) else { continue };
+                let name = self.program.tensor_name(tensor);
+                let axis = axis_text(self.program, axis);
+                let message = format!("the extent of `{axis}` of `{name}` does not match its transform");
+                let place = places::domain_place(self.program, self.source, tensor, &axis);
+                let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
+                self.error(Code::BadDomain, span, message, wanted);
+                self.faulty.insert(tensor);
+            }
+        }
+    }
+
+    /// Returns the axis of a transform whose extent is wrong, and the expected extent.
+    fn mismatched_extent(&self, transform: &Transform) -> Option<(AxisId, String)> {
+        let extent = |axis: AxisId| self.program.constant(self.program.axes[axis].extent);
+        let differs = |axis: AxisId, wanted: i64| {
+            let found = extent(axis).filter(|found| *found != wanted);
+            found.map(|_| (axis, format!("expected extent {wanted}")))
+        };
+        match *transform {
+            Transform::Split { input, factor, outer_split, outer, inner } => {
+                let factor = self.program.constant(factor)?;
+                if factor <= 0 {
+                    return Some((input, "expected a positive factor".to_owned()));
+                }
+                let (given, rest) = if outer_split { (outer, inner) } else { (inner, outer) };
+                let parts = |whole: i64| whole / factor + i64::from(whole % factor > 0);
+                differs(given, factor).or_else(|| differs(rest, parts(extent(input)?)))
+            }
+            Transform::Merge { outer, inner, output } => {
+                differs(output, extent(outer)?.checked_mul(extent(inner)?)?)
+            }
+            Transform::Swizzle1D { input, output } => differs(output, extent(input)?),
+        }
+    }
+}
