@@ -316,14 +316,14 @@ impl ExecutableBuilder<'_> {
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
         let most = match kernel {
             // Eight blocks of 256 threads fill a multiprocessor; a grid-stride loop does the rest.
-            Kernel::Elementwise { .. } | Kernel::Matmul { .. } => u64::from(self.device.multiprocessors) * 8,
+            Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
-            Kernel::Reduce { .. } => i32::MAX as u64,
+            Kernel::Reduce(_) => i32::MAX as u64,
             // Half as many blocks as multiprocessors saturate the links. All-reduces on different streams
             // must be resident together, because a block waits for block 0 of every member
             // (`kernels::all_reduce`).
-            Kernel::AllReduce { .. } => {
+            Kernel::AllReduce(_) => {
                 u64::from(self.device.multiprocessors) / (2 * self.all_reduce_streams.max(1))
             }
         };

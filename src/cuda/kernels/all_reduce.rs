@@ -8,8 +8,8 @@
 use std::fmt::Write;
 
 use super::{
-    BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, check_dtypes,
-    expression, float_compute_type, integer_compute_type, type_name,
+    AllReduceKernel, BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS,
+    check_dtypes, expression, float_compute_type, integer_compute_type, type_name,
 };
 use crate::plan::ReduceOp;
 
@@ -78,8 +78,12 @@ pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Re
     if words.len() > MAX_PARAM_WORDS {
         return Ok(None);
     }
-    let kernel = Kernel::AllReduce { op: it.op, dtype, computed, members, outputs: it.outputs.len(), width };
-    Ok(Some(Launch { kernel, params: words, blocks: groups.div_ceil(u64::from(BLOCK)) }))
+    let kernel = AllReduceKernel { op: it.op, dtype, computed, members, outputs: it.outputs.len(), width };
+    Ok(Some(Launch {
+        kernel: Kernel::AllReduce(kernel),
+        params: words,
+        blocks: groups.div_ceil(u64::from(BLOCK)),
+    }))
 }
 
 /// Returns the type of an instance's parameters.
@@ -88,10 +92,8 @@ pub(super) fn parameters(members: usize, outputs: usize) -> String {
 }
 
 /// Returns the body of an instance.
-pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::AllReduce { op, dtype, computed, members, outputs, width } = kernel else {
-        return String::new();
-    };
+pub(super) fn body(kernel: &AllReduceKernel) -> String {
+    let AllReduceKernel { op, dtype, computed, members, outputs, width } = kernel;
     let (element, computed) = (type_name(*dtype), *computed);
     let bytes = width * dtype.size();
     let mut work = String::new();

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 
 use super::{
-    BLOCK, ComputeType, DeviceView, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES, MAX_PARAM_WORDS,
-    Operand, ScalarFunction, check_dtypes, expression, float_compute_type, integer_compute_type,
-    shape::merge_dims, type_name,
+    BLOCK, ComputeType, DeviceView, ElementwiseKernel, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES,
+    MAX_PARAM_WORDS, Operand, ScalarFunction, check_dtypes, expression, float_compute_type,
+    integer_compute_type, shape::merge_dims, type_name,
 };
 use crate::plan::{Number, ReduceOp};
 
@@ -125,14 +125,18 @@ pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Optio
     if words.len() > MAX_PARAM_WORDS {
         return Err(format!("{} operands, more than a kernel takes", sizes.len()));
     }
-    let kernel = Kernel::Elementwise {
+    let kernel = ElementwiseKernel {
         reads,
         ops: fused,
         constants: constants.len(),
         width,
         uses_32_bit_index: count < 1 << 31,
     };
-    Ok(Some(Launch { kernel, params: words, blocks: count.div_ceil(u64::from(BLOCK)) }))
+    Ok(Some(Launch {
+        kernel: Kernel::Elementwise(kernel),
+        params: words,
+        blocks: count.div_ceil(u64::from(BLOCK)),
+    }))
 }
 
 /// Translates an operation; `earlier` are the operations before it.
@@ -245,10 +249,8 @@ fn choose_compute_type(
 
 /// Returns the body of an instance: all loads of a group, then the operations for each element, then all
 /// stores.
-pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::Elementwise { reads, ops, constants, width, uses_32_bit_index } = kernel else {
-        return String::new();
-    };
+pub(super) fn body(kernel: &ElementwiseKernel) -> String {
+    let ElementwiseKernel { reads, ops, constants, width, uses_32_bit_index } = kernel;
     let stored: Vec<usize> = (0..ops.len()).filter(|it| ops[*it].is_stored).collect();
     let (index, view_count) = (if *uses_32_bit_index { "u32" } else { "u64" }, reads.len() + stored.len());
     let mut text = format!(

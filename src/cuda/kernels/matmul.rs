@@ -4,7 +4,7 @@
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, DeviceView, Kernel, Launch, check_dtypes, float_compute_type, integer_compute_type,
+    BLOCK, DeviceView, Kernel, Launch, MatmulKernel, check_dtypes, float_compute_type, integer_compute_type,
     shape::merge_dims, type_name,
 };
 use crate::plan::View;
@@ -51,13 +51,17 @@ pub(in crate::cuda) fn matmul_launch(
     words
         .extend([a.view.strides[dims - 1] * size(a), b.view.strides[dims - 2] * size(b)].map(|it| it as u64));
     let kernel =
-        Kernel::Matmul { a: a.dtype, b: b.dtype, bias: bias.map(|it| it.dtype), out: out.dtype, computed };
-    Ok(Some(Launch { kernel, params: words, blocks: count.div_ceil(u64::from(BLOCK)) }))
+        MatmulKernel { a: a.dtype, b: b.dtype, bias: bias.map(|it| it.dtype), out: out.dtype, computed };
+    Ok(Some(Launch {
+        kernel: Kernel::Matmul(kernel),
+        params: words,
+        blocks: count.div_ceil(u64::from(BLOCK)),
+    }))
 }
 
 /// Returns the body of an instance.
-pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::Matmul { a, b, bias, out, computed } = kernel else { return String::new() };
+pub(super) fn body(kernel: &MatmulKernel) -> String {
+    let MatmulKernel { a, b, bias, out, computed } = kernel;
     let (a, b, out) = (type_name(*a), type_name(*b), type_name(*out));
     let add = bias.map_or(String::new(), |it| {
         let it = type_name(it);

@@ -114,42 +114,64 @@ pub(super) struct FusedOp {
     pub is_stored: bool,
 }
 
+/// Fused elementwise operations; see `elementwise`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ElementwiseKernel {
+    reads: Vec<Load>,
+    pub ops: Vec<FusedOp>,
+    constants: usize,
+    pub width: usize,
+    uses_32_bit_index: bool,
+}
+
+/// A pass of a reduction along axes; see `reduce`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct ReduceKernel {
+    op: ReduceOp,
+    input: DType,
+    out: DType,
+    computed: ComputeType,
+    width: usize,
+    along_rows: bool,
+    lanes: usize,
+    /// Whether all terms have a single stride.
+    has_single_stride: bool,
+    /// Whether the pass applies the initial value and the division of an average.
+    is_last_pass: bool,
+}
+
+/// An all-reduce over peer memory, including its signals; see `all_reduce`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct AllReduceKernel {
+    op: ReduceOp,
+    dtype: DType,
+    computed: ComputeType,
+    members: usize,
+    outputs: usize,
+    width: usize,
+}
+
+/// A generic matrix product; see `matmul`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct MatmulKernel {
+    a: DType,
+    b: DType,
+    bias: Option<DType>,
+    out: DType,
+    computed: ComputeType,
+}
+
 /// An instance of a template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kernel {
     /// Fused elementwise operations.
-    Elementwise {
-        reads: Vec<Load>,
-        ops: Vec<FusedOp>,
-        constants: usize,
-        width: usize,
-        uses_32_bit_index: bool,
-    },
+    Elementwise(ElementwiseKernel),
     /// A reduction along axes; see `reduce`.
-    Reduce {
-        op: ReduceOp,
-        input: DType,
-        out: DType,
-        computed: ComputeType,
-        width: usize,
-        along_rows: bool,
-        lanes: usize,
-        /// Whether all terms have a single stride.
-        has_single_stride: bool,
-        /// Whether the pass applies the initial value and the division of an average.
-        is_last_pass: bool,
-    },
+    Reduce(ReduceKernel),
     /// An all-reduce over peer memory, including its signals.
-    AllReduce {
-        op: ReduceOp,
-        dtype: DType,
-        computed: ComputeType,
-        members: usize,
-        outputs: usize,
-        width: usize,
-    },
+    AllReduce(AllReduceKernel),
     /// A generic matrix product; each thread computes one element at a time.
-    Matmul { a: DType, b: DType, bias: Option<DType>, out: DType, computed: ComputeType },
+    Matmul(MatmulKernel),
 }
 
 /// An instance with its parameters.
@@ -209,19 +231,19 @@ impl Kernels {
         let mut text = PRELUDE.to_owned();
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
-                Kernel::Elementwise { reads, ops, constants, .. } => {
-                    let view_count = reads.len() + ops.iter().filter(|it| it.is_stored).count();
-                    format!("Elementwise<{view_count}, {constants}>")
+                Kernel::Elementwise(it) => {
+                    let view_count = it.reads.len() + it.ops.iter().filter(|op| op.is_stored).count();
+                    format!("Elementwise<{view_count}, {}>", it.constants)
                 }
-                Kernel::Reduce { .. } => "Reduce".to_owned(),
-                Kernel::AllReduce { members, outputs, .. } => all_reduce::parameters(*members, *outputs),
-                Kernel::Matmul { .. } => "Matmul".to_owned(),
+                Kernel::Reduce(_) => "Reduce".to_owned(),
+                Kernel::AllReduce(it) => all_reduce::parameters(it.members, it.outputs),
+                Kernel::Matmul(_) => "Matmul".to_owned(),
             };
             let body = match kernel {
-                Kernel::Elementwise { .. } => elementwise::body(kernel),
-                Kernel::Reduce { .. } => reduce::body(kernel),
-                Kernel::AllReduce { .. } => all_reduce::body(kernel),
-                Kernel::Matmul { .. } => matmul::body(kernel),
+                Kernel::Elementwise(it) => elementwise::body(it),
+                Kernel::Reduce(it) => reduce::body(it),
+                Kernel::AllReduce(it) => all_reduce::body(it),
+                Kernel::Matmul(it) => matmul::body(it),
             };
             // Writing to a string does not fail.
             let _ = write!(

@@ -6,8 +6,8 @@
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, check_dtypes, expression,
-    float_compute_type, integer_compute_type,
+    BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, ReduceKernel, check_dtypes,
+    expression, float_compute_type, integer_compute_type,
     shape::{MergedDims, merge_dims},
     type_name,
 };
@@ -212,7 +212,7 @@ impl Pass {
         debug_assert_eq!(words.len(), 2 + 5 * DIMS + 10);
         let blocks = (self.tiles() * parts) as u64;
         let flat = self.reduced.extents.len() == 1;
-        let kernel = Kernel::Reduce {
+        let kernel = ReduceKernel {
             op,
             input,
             out,
@@ -223,7 +223,7 @@ impl Pass {
             has_single_stride: flat,
             is_last_pass: ends,
         };
-        Launch { kernel, params: words, blocks }
+        Launch { kernel: Kernel::Reduce(kernel), params: words, blocks }
     }
 }
 
@@ -252,8 +252,8 @@ fn initial_value(init: Number, out: DType, computed: ComputeType) -> Result<(f64
 }
 
 /// Returns the body of an instance.
-pub(super) fn body(kernel: &Kernel) -> String {
-    let Kernel::Reduce {
+pub(super) fn body(kernel: &ReduceKernel) -> String {
+    let ReduceKernel {
         op,
         input,
         out,
@@ -263,10 +263,7 @@ pub(super) fn body(kernel: &Kernel) -> String {
         lanes,
         has_single_stride: flat,
         is_last_pass: ends,
-    } = kernel
-    else {
-        return String::new();
-    };
+    } = kernel;
     let step = expression::reduction_expression(*op, *computed).unwrap_or_default();
     let neutral = expression::identity_expression(*op, *computed);
     let start = if computed.is_float() { "(C)p.start_real" } else { "(C)p.start_whole" };

@@ -19,7 +19,7 @@ fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
         match single_op_launch(ScalarFunction::Op(Op::Neg), &[from], &aligned_view(dtype, out))
             .map(|it| it.map(|it| it.kernel))
         {
-            Ok(Some(super::Kernel::Elementwise { width, .. })) => Ok(width),
+            Ok(Some(super::Kernel::Elementwise(it))) => Ok(it.width),
             other => Err(format!("{other:?}")),
         }
     };
@@ -68,12 +68,11 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
     };
     // A view that is used twice is loaded once; only views in memory limit the width.
     for (stored, places, elements) in [(true, 3, 2), (false, 2, 8)] {
-        let Some(Launch { kernel: super::Kernel::Elementwise { reads, width, .. }, params: words, .. }) =
-            launch(stored)?
+        let Some(Launch { kernel: super::Kernel::Elementwise(kernel), params: words, .. }) = launch(stored)?
         else {
             return Err("not a fused elementwise kernel".to_owned());
         };
-        assert_eq!((reads.len(), width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
+        assert_eq!((kernel.reads.len(), kernel.width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
     }
     // A kernel rejects more operands than its parameters hold.
     let parts = |count| {
@@ -101,9 +100,7 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
         let launches = reduce_launches(&it, &input, &out, 1 << 20)?;
         assert_eq!(launches.len() > 1, reduce_scratch_bytes(&it, &input, &out)? > 0);
         let form = |it: Launch| match it.kernel {
-            super::Kernel::Reduce { width, along_rows: rows, lanes, .. } => {
-                Ok((width, rows, lanes, it.blocks))
-            }
+            super::Kernel::Reduce(kernel) => Ok((kernel.width, kernel.along_rows, kernel.lanes, it.blocks)),
             other => Err(format!("{other:?}")),
         };
         launches.into_iter().map(form).collect::<Result<Vec<_>, _>>()

@@ -65,13 +65,14 @@ fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
     let mut all = Vec::new();
     for (at, role) in roles.iter().enumerate() {
         let FusionRole::Leader(launch) = role else { continue };
-        let Kernel::Elementwise { ops: steps, width, .. } = &launch.kernel else {
+        let Kernel::Elementwise(kernel) = &launch.kernel else {
             return Err("not a fused elementwise kernel".to_owned());
         };
         let later = (at + 1..roles.len()).filter(|it| roles[*it] == FusionRole::FusedInto(at as u32));
         let names = std::iter::once(at).chain(later).map(|it| result(&plan.code[it]));
-        let shown = names.zip(steps).map(|(it, step)| if step.is_stored { it } else { format!("({it})") });
-        all.push(format!("{} by {width}", shown.collect::<Vec<_>>().join(" ")));
+        let shown =
+            names.zip(&kernel.ops).map(|(it, step)| if step.is_stored { it } else { format!("({it})") });
+        all.push(format!("{} by {}", shown.collect::<Vec<_>>().join(" "), kernel.width));
     }
     Ok(all)
 }
