@@ -45,6 +45,7 @@ pub mod sync;
 mod teams;
 #[cfg(test)]
 pub(crate) mod tests;
+mod traffic;
 mod transport;
 mod unbound;
 mod view;
@@ -63,6 +64,7 @@ pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
 pub(crate) use shape::leaf_axes;
 pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
+pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
 pub use world::{build, build_per_rank, build_with_limits, smallest_world};
 

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use super::{Engine, IssueMode};
 use crate::{
     cuda::{CudaError, ProcessGroup, device::Event},
-    plan::{CollectiveKind, Communication, Inst, InstClass, InstKind, Plan, View},
+    plan::{Inst, InstKind, Plan, Traffic},
 };
 
 /// The cost of one kind of work of a source line.
@@ -129,10 +129,12 @@ impl Table {
     fn of(plan: &Plan) -> Self {
         let mut table = Self { lines: Vec::new(), known: FxHashMap::default(), rows: Vec::new() };
         for inst in &plan.code {
-            let row = work_of(plan, inst).map(|(what, bytes, bus)| {
+            let row = work_of(plan, inst).map(|(what, traffic)| {
                 let at = table.row(source_line(plan, inst), what);
                 let line = &mut table.lines[at];
-                (line.count, line.bytes, line.bus_factor) = (line.count + 1, line.bytes + bytes, bus);
+                line.count += 1;
+                line.bytes += traffic.bytes;
+                line.bus_factor = traffic.bus_factor;
                 at
             });
             table.rows.push(row);
@@ -161,54 +163,8 @@ impl Table {
     }
 }
 
-/// Returns the kind of an instruction's work, the number of bytes that it moves, and its bus factor; `None`
-/// if it only orders other instructions.
-fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, usize, f64)> {
-    let size = |view: &View| view.len() * plan.buffers[view.buffer as usize].dtype.size();
-    let work = inst.kind.work_info();
-    let (bytes, bus) = match (inst.kind.communication(), work.kind) {
-        (Some(Communication::Collective(it)), _) => {
-            let members = plan.communicators[it.communicator as usize].team.len();
-            (it.input.iter().chain(&it.output).map(size).max().unwrap_or(0), bus_factor(it.kind, members))
-        }
-        (Some(Communication::Transfer(it)), _) => {
-            (it.ops.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
-        }
-        // Use the views on this rank: buffer numbers of a peer refer to its own buffers.
-        (None, InstClass::DataMovement) => (copied_bytes(&inst.kind, plan.rank, size), 1.0),
-        (None, InstClass::Communication) => {
-            let accesses = inst.kind.accesses(plan.rank);
-            let remote = accesses.iter().filter(|it| !it.is_write && it.rank != plan.rank).count();
-            let written = accesses.iter().filter(|it| it.is_write && it.rank == plan.rank);
-            (remote * written.map(|it| size(it.view)).sum::<usize>(), 1.0)
-        }
-        (None, InstClass::Ordering | InstClass::Compute) => (0, 1.0),
-    };
-    work.label.map(|word| (word, bytes, bus))
-}
-
-/// Returns the number of bytes that a copy moves, from its view on this rank.
-fn copied_bytes(kind: &InstKind, rank: usize, size: impl Fn(&View) -> usize) -> usize {
-    let InstKind::Copy { from, to } = kind else { return 0 };
-    size(if to.rank == rank { &to.view } else { &from.view })
-}
-
-fn share(members: usize) -> f64 {
-    (members.max(1) - 1) as f64 / members.max(1) as f64
-}
-
-/// Returns the ratio of bus bandwidth to algorithm bandwidth, as in nccl-tests.
-fn bus_factor(kind: CollectiveKind, members: usize) -> f64 {
-    match kind {
-        CollectiveKind::Allreduce { .. } => 2.0 * share(members),
-        CollectiveKind::Gather { .. }
-        | CollectiveKind::Allgather
-        | CollectiveKind::Scatter { .. }
-        | CollectiveKind::ReduceScatter { .. }
-        | CollectiveKind::AllToAll => share(members),
-        CollectiveKind::Broadcast { .. }
-        | CollectiveKind::Reduce { .. }
-        | CollectiveKind::SendRecv { .. }
-        | CollectiveKind::Permute { .. } => 1.0,
-    }
+/// Returns the kind of an instruction's work and the traffic that it causes; `None` if it only orders other
+/// instructions.
+fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, Traffic)> {
+    inst.kind.work_info().label.map(|word| (word, plan.traffic(inst)))
 }
