@@ -5,6 +5,7 @@
 
 pub mod dump;
 pub mod expect;
+pub mod flags;
 pub mod help;
 pub mod listing;
 pub mod progress;
@@ -30,7 +31,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, plan::limits::MAX_RANKS, source::Source, tool_name::set_tool_name};
+use crate::{atomic_file, exit::Exit, source::Source, tool_name::set_tool_name};
 
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -207,24 +208,6 @@ fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
     let stated = || std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
     Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
-}
-
-/// Parses the value of `--ranks`.
-///
-/// # Errors
-/// Rejects values that are not a valid number of ranks.
-pub fn parse_ranks(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
-    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
-}
-
-/// Parses the value of `--memory-limit`.
-///
-/// # Errors
-/// Rejects values that are not a whole number of GiB.
-pub fn parse_memory_limit(text: &str) -> Result<u32, String> {
-    let parsed = text.parse();
-    parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
 }
 
 /// Reports a result of clap: prints help in full, and an error in the command line as one line.

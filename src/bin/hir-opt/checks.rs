@@ -22,8 +22,8 @@ impl Processor<'_> {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
             apply_bindings(program, &self.options.set).ok()?;
-            let ranks = self.options.ranks.unwrap_or(0).max(plan::smallest_world(program));
-            plan::build_with_limits(program, lines, ranks, &self.options.limits()).ok()
+            let ranks = self.options.world.ranks.unwrap_or(0).max(plan::smallest_world(program));
+            plan::build_with_limits(program, lines, ranks, &self.options.world.limits()).ok()
         };
         for number in 0..grammar::read(&text).0.len() {
             let fixed = check::fix(&text, number, self.options.checks(), &plan);

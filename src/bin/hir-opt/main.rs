@@ -16,7 +16,7 @@ use hir::{
     out_of_memory::Allocator,
     source::Source,
     tool::{
-        self, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, stack::with_large_stack,
+        self, dump::Dumper, listing, reproducer::crash_reproducer, stack::with_large_stack,
         statistics::Statistics,
     },
 };
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     interrupt::handle_sigxfsz();
     with_large_stack(|| {
         let guarded = |options: Options| {
-            let screen = Reporter::new("hir-opt", options.error_format, options.color);
+            let screen = options.diagnostics.reporter("hir-opt");
             let path = options.crash_reproducer.as_deref();
             crash_reproducer::run_guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
         };
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Exit, Exit> {
-    let screen = Reporter::new("hir-opt", options.error_format, options.color);
+    let screen = options.diagnostics.reporter("hir-opt");
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }

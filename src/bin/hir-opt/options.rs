@@ -6,9 +6,12 @@ use clap::{Parser, ValueEnum};
 use grammar::{Dialect, render::Format};
 use hir::{
     check::{Checks, OrderingModel},
-    plan::limits::{self, Limits},
     source::Binding,
-    tool::{self, Color, dump::DumpFlags, remarks::RemarkFlags},
+    tool::{
+        dump::DumpFlags,
+        flags::{DiagnosticFlags, WorldFlags, with_help},
+        remarks::RemarkFlags,
+    },
 };
 
 /// The examples of `--help`.
@@ -25,7 +28,12 @@ pub const EXAMPLES: &str =
 ///
 /// The result goes to standard output, everything else to standard error.
 #[derive(Parser)]
-#[command(name = "hir-opt", version)]
+#[command(
+    name = "hir-opt",
+    version,
+    mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks, in GiB")),
+    mut_args(with_help("quiet", "Show no progress"))
+)]
 pub struct Options {
     /// The program file; `-` for standard input.
     #[arg(default_value = "-")]
@@ -120,36 +128,16 @@ pub struct Options {
     /// `--verify-each=check`.
     #[arg(help_heading = "Checks", long, value_enum)]
     pub check_model: Option<OrderingModel>,
-    /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(help_heading = "World", long, value_parser = tool::parse_ranks)]
-    pub ranks: Option<usize>,
-    /// The maximum number of ranks.
-    #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
-    pub max_ranks: usize,
-    /// Memory limit for the plans of all ranks, in GiB.
-    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
-    pub memory_limit: u32,
+    #[command(flatten)]
+    pub world: WorldFlags,
     /// Print only the plan of this rank.
     #[arg(help_heading = "Output", long)]
     pub rank: Option<usize>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
     pub set: Vec<Binding>,
-    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
-    /// reported.
-    #[arg(
-        help_heading = "Diagnostics",
-        long,
-        default_value = "human",
-        value_name = "human|short|json|sarif"
-    )]
-    pub error_format: Format,
-    /// Show no progress.
-    #[arg(help_heading = "Diagnostics", short, long)]
-    pub quiet: bool,
-    /// When to color diagnostics.
-    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
-    pub color: Color,
+    #[command(flatten)]
+    pub diagnostics: DiagnosticFlags,
 }
 
 /// The edits that `--fix` makes.
@@ -193,7 +181,9 @@ impl Options {
             (self.bisect, "--bisect"),
             (self.dumps.prints(), "--print-ir-…"),
         ];
-        if let (Format::Sarif, Some((_, flag))) = (self.error_format, prints.iter().find(|it| it.0)) {
+        if let (Format::Sarif, Some((_, flag))) =
+            (self.diagnostics.error_format, prints.iter().find(|it| it.0))
+        {
             return Err(format!(
                 "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of \
                  the two options"
@@ -226,12 +216,6 @@ impl Options {
     /// Returns the requested checks with the ordering model.
     pub fn checks(&self) -> Checks {
         Checks { model: self.model(), ..self.check.unwrap_or(Checks::ALL) }
-    }
-
-    /// Returns the limits on the plans of all ranks.
-    pub fn limits(&self) -> Limits {
-        let memory = (self.memory_limit as usize) << 30;
-        Limits { ranks: self.max_ranks, memory, ..Limits::default() }
     }
 }
 

@@ -21,7 +21,7 @@ pub fn pipeline_text(calls: &[PassCall]) -> String {
 impl Processor<'_> {
     /// Runs the passes. If one fails, writes the program before it as a reproducer.
     pub fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
-        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
+        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.world.ranks };
         let checked = CheckerOracle { planner: oracle, model: self.options.model() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
@@ -32,7 +32,7 @@ impl Processor<'_> {
         let settings = Settings { verify, roundtrip: self.options.verify_roundtrip };
         let mut before = None;
         let (mut begun, all) = (0, self.calls.len());
-        let progress = Progress::new(Some(all), "passes verified", self.options.quiet);
+        let progress = Progress::new(Some(all), "passes verified", self.options.diagnostics.quiet);
         if matches!(verify, Verify::Semantic(_)) {
             self.activity.set("while running the program before the passes");
         }
@@ -60,7 +60,7 @@ impl Processor<'_> {
 
     /// Finds the first failing pass and returns its failure. If none fails, runs all passes.
     pub fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
-        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
+        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.world.ranks };
         let count = self.calls.len();
         self.activity.set(format!("while looking for the first of {count} passes that goes wrong"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {

@@ -25,7 +25,7 @@ impl Processor<'_> {
         outcome: &mut PartOutcome,
     ) -> Option<Vec<Plan>> {
         let smallest = plan::smallest_world(program);
-        let ranks = self.options.ranks.unwrap_or(smallest);
+        let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
             let last = smallest - 1;
             let message =
@@ -38,7 +38,7 @@ impl Processor<'_> {
             return None;
         }
         self.activity.set("while planning");
-        match plan::build_with_limits(program, &part.lines, ranks, &self.options.limits()) {
+        match plan::build_with_limits(program, &part.lines, ranks, &self.options.world.limits()) {
             Ok(plans) => Some(plans),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);

@@ -196,7 +196,7 @@ impl Processor<'_> {
         }
         // The planner and the checker report these as errors.
         if !self.options.print_plan && !self.options.print_hb && self.options.check.is_none() {
-            outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.ranks));
+            outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
         }
         let result = match self.options.bisect {
             true => self.bisect(program, part),

@@ -4,7 +4,7 @@ use clap::{CommandFactory, FromArgMatches};
 use hir::{
     exit::Exit,
     tool::{
-        self, Reporter,
+        self,
         reproducer::{self, crash_reproducer},
     },
 };
@@ -22,7 +22,7 @@ pub fn parse_options() -> Result<Options, Exit> {
     let usage = |error| tool::report_usage_error("hir-opt", &error);
     let given: Options = tool::help::parse_arguments(EXAMPLES).map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
-    let screen = Reporter::new("hir-opt", given.error_format, given.color);
+    let screen = given.diagnostics.reporter("hir-opt");
     let flags = reproducer::flags(&path)
         .map_err(|fault| {
             screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", path.display()))
@@ -55,10 +55,10 @@ impl Processor<'_> {
         flags.extend(options.check.map(|it| format!("--check={it}")));
         let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
         flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
-        flags.extend(options.ranks.map(|it| format!("--ranks={it}")));
+        flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
-        flags.push(format!("--max-ranks={}", options.max_ranks));
-        flags.push(format!("--memory-limit={}", options.memory_limit));
+        flags.push(format!("--max-ranks={}", options.world.max_ranks));
+        flags.push(format!("--memory-limit={}", options.world.memory_limit));
         flags.extend(options.set.iter().map(|it| format!("--set={}={}", it.name, it.value)));
         flags
     }
@@ -71,7 +71,7 @@ impl Processor<'_> {
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
         flags.extend(model.map(|it| format!("--check-model={it}")));
-        flags.extend(self.options.ranks.map(|ranks| format!("--ranks={ranks}")));
+        flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
         if self
             .screen
             .write_result(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))

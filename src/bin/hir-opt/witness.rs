@@ -52,7 +52,7 @@ impl Processor<'_> {
         let flags = [
             self.container.map(|it| format!(" --container={it}")),
             (!self.calls.is_empty()).then(|| format!(" --passes='{}'", pipeline_text(&self.calls))),
-            self.options.ranks.map(|it| format!(" --ranks={it}")),
+            self.options.world.ranks.map(|it| format!(" --ranks={it}")),
         ];
         let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, it.value));
         let flags: String = flags.into_iter().flatten().chain(set).collect();

@@ -53,7 +53,7 @@ fn run_tool() -> ExitCode {
         Ok(options) => options,
         Err(error) => return report_usage_error("hir-run", &error).into(),
     };
-    let screen = Reporter::new("hir-run", options.error_format, options.color);
+    let screen = options.diagnostics.reporter("hir-run");
     let programs = match batch::read_programs(&options, std::env::args_os().skip(1).collect()) {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
@@ -173,7 +173,7 @@ fn run(
     };
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
-        if !(quiet || options.quiet && line.starts_with('#')) {
+        if !(quiet || options.diagnostics.quiet && line.starts_with('#')) {
             print_line(&line);
         }
     };

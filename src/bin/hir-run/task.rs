@@ -169,7 +169,7 @@ impl Task<'_> {
         let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
-        let is_silent = options.quiet || self.owner.is_some_and(|it| it > 0);
+        let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
         let progress = Progress::new(runs.remaining(), "schedules", is_silent);
         let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
