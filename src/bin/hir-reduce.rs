@@ -20,15 +20,14 @@ use hir::{
     },
     run::oracle,
     sim::ScheduleSet,
-    source::{Binding, Source, apply_bindings},
+    source::{Binding, apply_bindings},
     tool::{
         self, Reporter,
         flags::{DiagnosticFlags, WorldFlags, with_help},
-        install_panic_hook,
         progress::Progress,
         report_usage_error,
         reproducer::crash_reproducer,
-        stack::with_large_stack,
+        startup::start_tool,
     },
 };
 
@@ -90,9 +89,7 @@ struct Options {
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    install_panic_hook("hir-reduce");
-    interrupt::handle_sigxfsz();
-    with_large_stack(|| match tool::help::parse_arguments::<Options>(EXAMPLES) {
+    start_tool("hir-reduce", || match tool::help::parse_arguments::<Options>(EXAMPLES) {
         Ok(options) => {
             let screen = options.diagnostics.reporter("hir-reduce");
             let exit = crash_reproducer::run_guarded(screen, None, || {
@@ -143,7 +140,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(CommandRunner::default()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
     let (asked, output) = (Arc::clone(&best), options.output.clone());
-    interrupt::watch(
+    screen.watch_signals(
         move || lock(&asked).report(screen, "so far"),
         move |signal| {
             let best = lock(&shared);
@@ -160,8 +157,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             std::mem::forget(best);
             true
         },
-    )
-    .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
+    )?;
     let examiner = FailureTest {
         oracle: &options.oracle,
         calls: &calls,
@@ -183,9 +179,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
 
 /// Reads the program, applies `--set`, and returns it as canonical text.
 fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
-    let source = Source::open(&options.file).map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
-    })?;
+    let source = screen.open_source(&options.file)?;
     crash_reproducer::record_command(tool::arguments());
     crash_reproducer::record_program(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);

@@ -14,9 +14,8 @@ use hir::{
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::Allocator,
-    source::Source,
     tool::{
-        self, dump::Dumper, listing, reproducer::crash_reproducer, stack::with_large_stack,
+        self, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
         statistics::Statistics,
     },
 };
@@ -29,13 +28,11 @@ use processor::Processor;
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    tool::install_panic_hook("hir-opt");
-    interrupt::handle_sigxfsz();
-    with_large_stack(|| {
+    start_tool("hir-opt", || {
         let guarded = |options: Options| {
             let screen = options.diagnostics.reporter("hir-opt");
             let path = options.crash_reproducer.as_deref();
-            crash_reproducer::run_guarded(screen, path, || run(&options).unwrap_or_else(|exit| exit))
+            crash_reproducer::run_guarded(screen, path, || run(&options, screen).unwrap_or_else(|exit| exit))
         };
         let exit = reproducer::parse_options().map_or_else(|exit| exit, guarded);
         tool::sarif_log::close(exit, true);
@@ -43,8 +40,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn run(options: &Options) -> Result<Exit, Exit> {
-    let screen = options.diagnostics.reporter("hir-opt");
+fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
@@ -57,7 +53,7 @@ fn run(options: &Options) -> Result<Exit, Exit> {
     activity.set(format!("while reading `{}`", options.file));
     let stopped = activity.clone();
     let asked = activity.clone();
-    interrupt::watch(
+    screen.watch_signals(
         move || screen.message(&asked.description()),
         move |signal| {
             stopped.stop(|what| {
@@ -66,11 +62,8 @@ fn run(options: &Options) -> Result<Exit, Exit> {
                 tool::sarif_log::close(Exit::from_signal(signal), true);
             })
         },
-    )
-    .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
-    let source = Source::open(&options.file).map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
-    })?;
+    )?;
+    let source = screen.open_source(&options.file)?;
     let mut processor = Processor {
         activity,
         options,

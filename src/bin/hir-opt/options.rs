@@ -218,8 +218,3 @@ impl Options {
         Checks { model: self.model(), ..self.check.unwrap_or(Checks::ALL) }
     }
 }
-
-/// Returns the name of a `--verify-each` value.
-pub fn verify_each_name(verify: VerifyEach) -> String {
-    verify.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
-}

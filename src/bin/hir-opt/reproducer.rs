@@ -11,7 +11,7 @@ use hir::{
 use passes::PipelineError;
 
 use crate::{
-    options::{EXAMPLES, Options, VerifyEach, verify_each_name},
+    options::{EXAMPLES, Options, VerifyEach},
     pass_pipeline::pipeline_text,
     processor::Processor,
 };
@@ -24,9 +24,7 @@ pub fn parse_options() -> Result<Options, Exit> {
     let Some(path) = given.run_reproducer else { return Ok(given) };
     let screen = given.diagnostics.reporter("hir-opt");
     let flags = reproducer::flags(&path)
-        .map_err(|fault| {
-            screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", path.display()))
-        })?
+        .map_err(|fault| screen.fail_to_read(path.display(), &fault))?
         .map_err(|message| screen.fail(Exit::Usage, &message))?;
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
@@ -42,7 +40,7 @@ impl Processor<'_> {
     /// Returns the flags that reproduce an internal error from the same text.
     pub fn reproducer_flags(&self) -> Vec<String> {
         let options = self.options;
-        let mut flags = vec![format!("--verify-each={}", verify_each_name(options.verify_each))];
+        let mut flags = vec![format!("--verify-each={}", tool::value_name(options.verify_each))];
         let calls = &self.calls;
         flags.extend((!calls.is_empty()).then(|| format!("--passes={}", pipeline_text(calls))));
         let switches = [
@@ -59,7 +57,7 @@ impl Processor<'_> {
         flags.extend(options.rank.map(|it| format!("--rank={it}")));
         flags.push(format!("--max-ranks={}", options.world.max_ranks));
         flags.push(format!("--memory-limit={}", options.world.memory_limit));
-        flags.extend(options.set.iter().map(|it| format!("--set={}={}", it.name, it.value)));
+        flags.extend(options.set.iter().map(|it| format!("--set={it}")));
         flags
     }
 
@@ -67,7 +65,7 @@ impl Processor<'_> {
     pub fn write_reproducer(&self, call: &str, failure: &PipelineError, verify: VerifyEach, before: &str) {
         let Some(path) = &self.options.crash_reproducer else { return };
         let mut flags =
-            vec![format!("--passes={call}"), format!("--verify-each={}", verify_each_name(verify))];
+            vec![format!("--passes={call}"), format!("--verify-each={}", tool::value_name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
         let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
         flags.extend(model.map(|it| format!("--check-model={it}")));

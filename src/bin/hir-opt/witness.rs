@@ -54,7 +54,7 @@ impl Processor<'_> {
             (!self.calls.is_empty()).then(|| format!(" --passes='{}'", pipeline_text(&self.calls))),
             self.options.world.ranks.map(|it| format!(" --ranks={it}")),
         ];
-        let set = self.options.set.iter().map(|it| format!(" --set={}={}", it.name, it.value));
+        let set = self.options.set.iter().map(|it| format!(" --set={it}"));
         let flags: String = flags.into_iter().flatten().chain(set).collect();
         let title = format!(
             "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \

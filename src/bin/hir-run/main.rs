@@ -15,7 +15,7 @@ use grammar::{
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
-    input_file, interrupt,
+    input_file,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
     out_of_memory::Allocator,
     run::{
@@ -27,8 +27,7 @@ use hir::{
     },
     source::Source,
     tool::{
-        self, Reporter, install_panic_hook, print_line, report_usage_error, reproducer::crash_reproducer,
-        stack::with_large_stack,
+        self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
     },
 };
 use passes::{PassCall, PassEvent, Settings, Verify};
@@ -43,9 +42,7 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     // Must precede the creation of threads.
     cuda::set_environment();
-    install_panic_hook("hir-run");
-    interrupt::handle_sigxfsz();
-    with_large_stack(run_tool)
+    start_tool("hir-run", run_tool)
 }
 
 fn run_tool() -> ExitCode {
@@ -82,8 +79,8 @@ fn run_tool() -> ExitCode {
 fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
-    if let Err(fault) = watched.watch(count.exit_reporter()) {
-        return screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}"));
+    if let Err(exit) = watched.watch(screen, count.exit_reporter()) {
+        return exit;
     }
     let ended = batch::run_each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");

@@ -261,14 +261,12 @@ impl Options {
 
     /// Returns the options that must be equal on all ranks of a job, one per line.
     pub fn canonical_options(&self) -> String {
-        let device = self.device().to_possible_value();
-        let device = device.map_or(String::new(), |it| it.get_name().to_owned());
+        let device = tool::value_name(self.device());
         let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
         let mut add = |name: &str, value: Option<String>| {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
         };
-        let check = self.check.to_possible_value();
-        add("check", check.map(|it| it.get_name().to_owned()));
+        add("check", Some(tool::value_name(self.check)));
         let model = Some(self.check_model).filter(|it| *it != OrderingModel::default());
         add("check-model", model.map(|it| it.to_string()));
         add("passes", self.passes());
@@ -278,7 +276,7 @@ impl Options {
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
-        self.set.iter().for_each(|it| add("set", Some(format!("{}={}", it.name, it.value))));
+        self.set.iter().for_each(|it| add("set", Some(it.to_string())));
         let local = |is: bool| if is { "@local" } else { "" };
         let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.input.iter().for_each(|it| add("input", tensor(it)));

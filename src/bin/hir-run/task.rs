@@ -70,8 +70,8 @@ impl RunMonitor {
     /// `last`. SIGUSR1 prints the progress of every simulated rank.
     ///
     /// # Errors
-    /// The operating system rejects the handlers.
-    pub fn watch(&self, last: impl Fn(Exit) + Send + 'static) -> io::Result<()> {
+    /// Returns the exit code if the operating system rejects the handlers; `screen` reports the error.
+    pub fn watch(&self, screen: Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
         let (asked, stopped) = (self.clone(), self.activity.clone());
         let report = move || {
             let mut text = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
@@ -91,7 +91,7 @@ impl RunMonitor {
                 sarif_log::close(exit, true);
             })
         };
-        interrupt::watch(report, end)
+        screen.watch_signals(report, end)
     }
 }
 
