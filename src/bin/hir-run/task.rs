@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -239,9 +240,7 @@ impl Task<'_> {
         let title =
             format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
         let text = schedules::format_steps(self.plans, steps, &title);
-        atomic_file::write(path, text.as_bytes()).map_err(|fault| {
-            JobFailure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
-        })?;
+        write_file(path, &text)?;
         say(format!("# `--schedule=@{}` runs this order again", path.display()));
         Ok(())
     }
@@ -320,6 +319,16 @@ impl Task<'_> {
         }
         Ok(found)
     }
+}
+
+/// Writes a file as a whole.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
+    atomic_file::write(path, text.as_bytes()).map_err(|fault| {
+        JobFailure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
+    })
 }
 
 /// Prints the table of outputs and returns the verdict of the run.
