@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     io::{self, IsTerminal, Write},
     path::Path,
 };
@@ -100,6 +101,12 @@ pub struct Binding {
     pub value: String,
 }
 
+impl fmt::Display for Binding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
 impl std::str::FromStr for Binding {
     type Err = String;
 
@@ -167,7 +174,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         }
     }
     let Some(symbol) = cyclic_symbol(program) else { return Ok(()) };
-    let all: Vec<String> = bindings.iter().map(|it| format!("{}={}", it.name, it.value)).collect();
+    let all: Vec<String> = bindings.iter().map(ToString::to_string).collect();
     let stated = Source::new("--set".to_owned(), all.join(" "));
     let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
     let span = Span::new(0, stated.text.len());

@@ -13,7 +13,6 @@ use hir::{
     exit::Exit,
     interrupt,
     out_of_memory::{self, Allocator},
-    plan::limits::{self, Limits},
     reduce::{
         Candidate, CommandRunner, InterestingnessTest,
         failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
@@ -21,10 +20,14 @@ use hir::{
     },
     run::oracle,
     sim::ScheduleSet,
-    source::{Binding, Source, apply_bindings},
+    source::{Binding, apply_bindings},
     tool::{
-        self, Color, Reporter, install_panic_hook, progress::Progress, report_usage_error,
-        reproducer::crash_reproducer, stack::with_large_stack,
+        self, Reporter,
+        flags::{DiagnosticFlags, WorldFlags, with_help},
+        progress::Progress,
+        report_usage_error,
+        reproducer::crash_reproducer,
+        startup::start_tool,
     },
 };
 
@@ -38,7 +41,11 @@ const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the 
 ///
 /// Exits with 1 if the program does not fail in this way.
 #[derive(Parser)]
-#[command(name = "hir-reduce", version)]
+#[command(
+    name = "hir-reduce",
+    version,
+    mut_args(with_help("quiet", "Print only the result and diagnostics: no notes and no progress"))
+)]
 struct Options {
     /// The program file; `-` for standard input.
     file: String,
@@ -54,15 +61,8 @@ struct Options {
     /// `--passes`.
     #[arg(help_heading = "Reduction", long, value_name = "SPEC.hir")]
     reference: Option<String>,
-    /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(help_heading = "World", long, value_parser = tool::parse_ranks)]
-    ranks: Option<usize>,
-    /// The maximum number of ranks.
-    #[arg(help_heading = "World", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
-    max_ranks: usize,
-    /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "World", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
-    memory_limit: u32,
+    #[command(flatten)]
+    world: WorldFlags,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
@@ -81,32 +81,17 @@ struct Options {
     /// Write the result to FILE.
     #[arg(help_heading = "Output", short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
-    /// reported.
-    #[arg(
-        help_heading = "Diagnostics",
-        long,
-        default_value = "human",
-        value_name = "human|short|json|sarif"
-    )]
-    error_format: Format,
-    /// Print only the result and diagnostics: no notes and no progress.
-    #[arg(help_heading = "Diagnostics", short, long)]
-    quiet: bool,
-    /// When to color diagnostics.
-    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
-    color: Color,
+    #[command(flatten)]
+    diagnostics: DiagnosticFlags,
 }
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
-    install_panic_hook("hir-reduce");
-    interrupt::handle_sigxfsz();
-    with_large_stack(|| match tool::help::parse_arguments::<Options>(EXAMPLES) {
+    start_tool("hir-reduce", || match tool::help::parse_arguments::<Options>(EXAMPLES) {
         Ok(options) => {
-            let screen = Reporter::new("hir-reduce", options.error_format, options.color);
+            let screen = options.diagnostics.reporter("hir-reduce");
             let exit = crash_reproducer::run_guarded(screen, None, || {
                 run(&options, screen).unwrap_or_else(|exit| exit)
             });
@@ -155,7 +140,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(CommandRunner::default()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
     let (asked, output) = (Arc::clone(&best), options.output.clone());
-    interrupt::watch(
+    screen.watch_signals(
         move || lock(&asked).report(screen, "so far"),
         move |signal| {
             let best = lock(&shared);
@@ -172,19 +157,14 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             std::mem::forget(best);
             true
         },
-    )
-    .map_err(|fault| screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))?;
+    )?;
     let examiner = FailureTest {
         oracle: &options.oracle,
         calls: &calls,
         reference: options.reference.as_deref(),
         bindings: &options.set,
-        ranks: options.ranks,
-        limits: Limits {
-            ranks: options.max_ranks,
-            memory: (options.memory_limit as usize) << 30,
-            ..Limits::default()
-        },
+        ranks: options.world.ranks,
+        limits: options.world.limits(),
         schedules: &schedules,
         checks_races: options.schedule.is_none(),
         file: &file,
@@ -199,9 +179,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
 
 /// Reads the program, applies `--set`, and returns it as canonical text.
 fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
-    let source = Source::open(&options.file).map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot read `{}`: {fault}", options.file))
-    })?;
+    let source = screen.open_source(&options.file)?;
     crash_reproducer::record_command(tool::arguments());
     crash_reproducer::record_program(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);
@@ -254,9 +232,9 @@ fn shrink(
             return screen.fail(exit, &format!("`{}`: {instead}", options.file));
         }
     };
-    let progress = Progress::new(Some(options.max_tests), "tests at most", options.quiet);
-    let say = |line: String| match options.error_format {
-        _ if options.quiet => (),
+    let progress = Progress::new(Some(options.max_tests), "tests at most", options.diagnostics.quiet);
+    let say = |line: String| match options.diagnostics.error_format {
+        _ if options.diagnostics.quiet => (),
         // Standard error is one SARIF log.
         Format::Sarif => screen.message(&line),
         Format::Human | Format::Short | Format::Json => {

@@ -5,16 +5,18 @@
 
 pub mod dump;
 pub mod expect;
+pub mod flags;
 pub mod help;
 pub mod listing;
 pub mod progress;
 pub mod remarks;
 pub mod reproducer;
 pub mod sarif_log;
-pub mod stack;
+pub mod startup;
 pub mod statistics;
 
 use std::{
+    fmt::Display,
     io::{self, IsTerminal, Write},
     path::Path,
     sync::OnceLock,
@@ -30,7 +32,7 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, plan::limits::MAX_RANKS, source::Source, tool_name::set_tool_name};
+use crate::{atomic_file, exit::Exit, interrupt, source::Source};
 
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -138,6 +140,32 @@ impl Reporter {
         }
     }
 
+    /// Reads a program file, or standard input for `-`; a failure is reported.
+    ///
+    /// # Errors
+    /// Returns the exit code for a file that cannot be read.
+    pub fn open_source(&self, path: &str) -> Result<Source, Exit> {
+        Source::open(path).map_err(|fault| self.fail_to_read(path, &fault))
+    }
+
+    /// Reports that a file cannot be read, and returns the exit code.
+    pub fn fail_to_read(&self, path: impl Display, fault: &io::Error) -> Exit {
+        self.fail(Exit::Environment, &format!("cannot read `{path}`: {fault}"))
+    }
+
+    /// Handles signals as `interrupt::watch` does; a failure is reported.
+    ///
+    /// # Errors
+    /// Returns the exit code if the operating system rejects the handlers.
+    pub fn watch_signals(
+        &self,
+        report: impl Fn() + Send + 'static,
+        end: impl FnMut(i32) -> bool + Send + 'static,
+    ) -> Result<(), Exit> {
+        interrupt::watch(report, end)
+            .map_err(|fault| self.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))
+    }
+
     /// Writes a result to a file, or to standard output if no file is given.
     pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
         let (result, name) = match file.filter(|it| *it != Path::new("-")) {
@@ -207,24 +235,6 @@ fn columns() -> usize {
     let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
     let stated = || std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
     Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
-}
-
-/// Parses the value of `--ranks`.
-///
-/// # Errors
-/// Rejects values that are not a valid number of ranks.
-pub fn parse_ranks(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
-    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
-}
-
-/// Parses the value of `--memory-limit`.
-///
-/// # Errors
-/// Rejects values that are not a whole number of GiB.
-pub fn parse_memory_limit(text: &str) -> Result<u32, String> {
-    let parsed = text.parse();
-    parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
 }
 
 /// Reports a result of clap: prints help in full, and an error in the command line as one line.
@@ -331,22 +341,12 @@ pub fn usage_error_text(error: &clap::Error) -> String {
     told.join("; ").replace(":; ", ": ")
 }
 
+/// Returns the name of an option's value.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
+}
+
 /// Returns the command-line arguments for printing; parts that are not UTF-8 are replaced.
 pub fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
-}
-
-/// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
-/// 101. Must be called first in `main`.
-pub fn install_panic_hook(tool: &'static str) {
-    set_tool_name(tool);
-    std::panic::set_hook(Box::new(move |panic| {
-        let _ = writeln!(
-            io::stderr(),
-            "{tool}: internal error, a bug in {tool} {version} and not in your program: {panic}\n\
-             {tool}: please report it with the program and this command line: {tool} {line}",
-            version = env!("CARGO_PKG_VERSION"),
-            line = arguments().join(" "),
-        );
-    }));
 }

@@ -4,6 +4,8 @@
 use clap::ValueEnum;
 use grammar::{codes::Code, diagnostic::Diagnostic};
 
+use crate::tool;
+
 /// The value of `--remarks`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RemarkLevel {
@@ -43,6 +45,6 @@ impl RemarkFlags {
 
     /// Returns the value of the flag, if it is given.
     pub fn level_name(self) -> Option<String> {
-        Some(self.remarks?.to_possible_value()?.get_name().to_owned())
+        self.remarks.map(tool::value_name)
     }
 }

@@ -115,7 +115,7 @@ const HIR: &[Layer] = &[
     ("source", &["input_file", "tool_name"]),
     ("elementwise", &[]),
     ("plan", &[]),
-    ("tool", &["atomic_file", "exit", "input_file", "plan", "source", "tool_name"]),
+    ("tool", &["atomic_file", "exit", "input_file", "interrupt", "plan", "source", "tool_name"]),
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
     ("sim", &["elementwise", "io", "plan", "threads"]),
     ("cuda", &["elementwise", "io", "plan"]),

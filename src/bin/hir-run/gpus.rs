@@ -1,7 +1,6 @@
 //! Runs one rank's part of a job on GPUs.
 
 use hir::{
-    atomic_file,
     cuda::{self, CudaError, Engine, Gpu},
     exit::Exit,
     io::data::Data,
@@ -22,7 +21,7 @@ use hir::{
 
 use crate::{
     options::{Device, Expect, Options},
-    task::{Task, print_outputs},
+    task::{Task, print_outputs, write_file},
 };
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
@@ -215,9 +214,7 @@ fn run_on_engine(
     }
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
         let text = format!("{:#}\n", timing_report::json(&ran, plans, names));
-        let message = |fault: std::io::Error| format!("cannot write {}: {fault}", path.display());
-        atomic_file::write(path, text.as_bytes())
-            .map_err(|it| JobFailure::Other(Exit::Environment, message(it)))?;
+        write_file(path, &text)?;
     }
     Ok(print_outputs(ran.verdict, say))
 }

@@ -15,7 +15,7 @@ use grammar::{
 use hir::{
     cuda::{self, Gpu},
     exit::Exit,
-    input_file, interrupt,
+    input_file,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
     out_of_memory::Allocator,
     run::{
@@ -27,8 +27,7 @@ use hir::{
     },
     source::Source,
     tool::{
-        self, Reporter, install_panic_hook, print_line, report_usage_error, reproducer::crash_reproducer,
-        stack::with_large_stack,
+        self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
     },
 };
 use passes::{PassCall, PassEvent, Settings, Verify};
@@ -43,9 +42,7 @@ static ALLOCATOR: Allocator = Allocator;
 fn main() -> ExitCode {
     // Must precede the creation of threads.
     cuda::set_environment();
-    install_panic_hook("hir-run");
-    interrupt::handle_sigxfsz();
-    with_large_stack(run_tool)
+    start_tool("hir-run", run_tool)
 }
 
 fn run_tool() -> ExitCode {
@@ -53,7 +50,7 @@ fn run_tool() -> ExitCode {
         Ok(options) => options,
         Err(error) => return report_usage_error("hir-run", &error).into(),
     };
-    let screen = Reporter::new("hir-run", options.error_format, options.color);
+    let screen = options.diagnostics.reporter("hir-run");
     let programs = match batch::read_programs(&options, std::env::args_os().skip(1).collect()) {
         Ok(programs) => programs,
         Err((exit, message)) => return screen.fail(exit, &message).into(),
@@ -82,8 +79,8 @@ fn run_tool() -> ExitCode {
 fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
-    if let Err(fault) = watched.watch(count.exit_reporter()) {
-        return screen.fail(Exit::Environment, &format!("cannot handle signals: {fault}"));
+    if let Err(exit) = watched.watch(screen, count.exit_reporter()) {
+        return exit;
     }
     let ended = batch::run_each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");
@@ -173,7 +170,7 @@ fn run(
     };
     let quiet = owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
-        if !(quiet || options.quiet && line.starts_with('#')) {
+        if !(quiet || options.diagnostics.quiet && line.starts_with('#')) {
             print_line(&line);
         }
     };

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use grammar::render::Format;
 use hir::{
     check::OrderingModel,
     exit::Exit,
@@ -19,7 +18,11 @@ use hir::{
     },
     sim::ScheduleSet,
     source::Binding,
-    tool::{self, Color, remarks::RemarkFlags},
+    tool::{
+        self,
+        flags::{DiagnosticFlags, parse_memory_limit, parse_ranks, with_help},
+        remarks::RemarkFlags,
+    },
 };
 
 /// The examples of `--help`.
@@ -35,7 +38,14 @@ pub const EXAMPLES: &str =
 ///
 /// Lines that begin with `#` are notes. The last line is the verdict: `[SUCCESS]`, `[FAILED]` or `[STOPPED]`.
 #[derive(Clone, Parser)]
-#[command(name = "hir-run", version)]
+#[command(
+    name = "hir-run",
+    version,
+    mut_args(with_help(
+        "quiet",
+        "Print only outputs, diagnostics and the verdict: no notes and no progress"
+    ))
+)]
 pub struct Options {
     /// The program file; `-`, the default, for standard input.
     pub file: Option<String>,
@@ -59,7 +69,7 @@ pub struct Options {
     #[arg(help_heading = "Execution", long, value_enum)]
     pub device: Option<Device>,
     /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(help_heading = "Execution", long, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "Execution", long, value_parser = parse_ranks)]
     pub ranks: Option<usize>,
     /// Check before the run that the program has no race and that every output is written.
     #[arg(help_heading = "Checks", long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
@@ -116,10 +126,10 @@ pub struct Options {
     #[arg(help_heading = "Inputs and results", long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
     /// The maximum number of ranks.
-    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = tool::parse_ranks)]
+    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = parse_ranks)]
     pub max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16, value_parser = tool::parse_memory_limit)]
+    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long)]
@@ -146,21 +156,8 @@ pub struct Options {
     /// Seconds that ranks wait for each other and for a run on GPUs before they abort the job.
     #[arg(help_heading = "Execution", short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
-    /// The format of diagnostics. With `sarif`, standard error is one SARIF log of everything that is
-    /// reported.
-    #[arg(
-        help_heading = "Diagnostics",
-        long,
-        default_value = "human",
-        value_name = "human|short|json|sarif"
-    )]
-    pub error_format: Format,
-    /// Print only outputs, diagnostics and the verdict: no notes and no progress.
-    #[arg(help_heading = "Diagnostics", short, long)]
-    pub quiet: bool,
-    /// When to color diagnostics.
-    #[arg(help_heading = "Diagnostics", long, value_enum, default_value = "auto")]
-    pub color: Color,
+    #[command(flatten)]
+    pub diagnostics: DiagnosticFlags,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -264,14 +261,12 @@ impl Options {
 
     /// Returns the options that must be equal on all ranks of a job, one per line.
     pub fn canonical_options(&self) -> String {
-        let device = self.device().to_possible_value();
-        let device = device.map_or(String::new(), |it| it.get_name().to_owned());
+        let device = tool::value_name(self.device());
         let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
         let mut add = |name: &str, value: Option<String>| {
             text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
         };
-        let check = self.check.to_possible_value();
-        add("check", check.map(|it| it.get_name().to_owned()));
+        add("check", Some(tool::value_name(self.check)));
         let model = Some(self.check_model).filter(|it| *it != OrderingModel::default());
         add("check-model", model.map(|it| it.to_string()));
         add("passes", self.passes());
@@ -281,7 +276,7 @@ impl Options {
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
-        self.set.iter().for_each(|it| add("set", Some(format!("{}={}", it.name, it.value))));
+        self.set.iter().for_each(|it| add("set", Some(it.to_string())));
         let local = |is: bool| if is { "@local" } else { "" };
         let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.input.iter().for_each(|it| add("input", tensor(it)));

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    path::Path,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -70,8 +71,8 @@ impl RunMonitor {
     /// `last`. SIGUSR1 prints the progress of every simulated rank.
     ///
     /// # Errors
-    /// The operating system rejects the handlers.
-    pub fn watch(&self, last: impl Fn(Exit) + Send + 'static) -> io::Result<()> {
+    /// Returns the exit code if the operating system rejects the handlers; `screen` reports the error.
+    pub fn watch(&self, screen: Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
         let (asked, stopped) = (self.clone(), self.activity.clone());
         let report = move || {
             let mut text = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
@@ -91,7 +92,7 @@ impl RunMonitor {
                 sarif_log::close(exit, true);
             })
         };
-        interrupt::watch(report, end)
+        screen.watch_signals(report, end)
     }
 }
 
@@ -169,7 +170,7 @@ impl Task<'_> {
         let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
-        let is_silent = options.quiet || self.owner.is_some_and(|it| it > 0);
+        let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
         let progress = Progress::new(runs.remaining(), "schedules", is_silent);
         let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
@@ -239,9 +240,7 @@ impl Task<'_> {
         let title =
             format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
         let text = schedules::format_steps(self.plans, steps, &title);
-        atomic_file::write(path, text.as_bytes()).map_err(|fault| {
-            JobFailure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
-        })?;
+        write_file(path, &text)?;
         say(format!("# `--schedule=@{}` runs this order again", path.display()));
         Ok(())
     }
@@ -320,6 +319,16 @@ impl Task<'_> {
         }
         Ok(found)
     }
+}
+
+/// Writes a file as a whole.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
+    atomic_file::write(path, text.as_bytes()).map_err(|fault| {
+        JobFailure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
+    })
 }
 
 /// Prints the table of outputs and returns the verdict of the run.

@@ -1,0 +1,145 @@
+//! Runs the checks of `--check` and makes the edits of `--fix=check`.
+
+use std::time::Instant;
+
+use grammar::{codes::Severity, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use hir::{
+    check::{self, Checks, ExcessNotSearched, Finding},
+    exit::Exit,
+    plan,
+    source::{Source, apply_bindings},
+};
+
+use crate::processor::{PartOutcome, Processor};
+
+/// The maximum number of remarks of `--check` that are printed. Each shows source lines.
+const MAX_REMARKS: usize = 256;
+
+impl Processor<'_> {
+    /// Applies the edits that fix races in all programs of a text, and prints each edit. `name` is the name
+    /// of the edited text in messages.
+    pub fn fix_findings(&self, mut text: String, name: &str) -> String {
+        self.activity.set("while fixing what the check finds");
+        let plan = |program: &mut Program, lines: &LineIndex| {
+            apply_bindings(program, &self.options.set).ok()?;
+            let ranks = self.options.world.ranks.unwrap_or(0).max(plan::smallest_world(program));
+            plan::build_with_limits(program, lines, ranks, &self.options.world.limits()).ok()
+        };
+        for number in 0..grammar::read(&text).0.len() {
+            let fixed = check::fix(&text, number, self.options.checks(), &plan);
+            for edit in &fixed.edits {
+                self.screen.message(&format!("{name}, line {}: {}", edit.line, edit.description));
+            }
+            text = fixed.text;
+        }
+        text
+    }
+
+    /// Checks all programs of a text. Returns false, with the reasons in `outcome`, if any has a fault.
+    pub fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut PartOutcome) -> bool {
+        programs.iter_mut().all(|program| match apply_bindings(program, &self.options.set) {
+            Ok(()) => self.check(program, part, self.options.checks(), outcome).is_some(),
+            Err(fault) => {
+                outcome.other_source_diagnostic = Some(fault);
+                false
+            }
+        })
+    }
+
+    /// Checks the program after the passes. Returns `None` if it has a fault, with the reason in `outcome`.
+    pub fn check(
+        &self,
+        program: &Program,
+        part: &Source,
+        checks: Checks,
+        outcome: &mut PartOutcome,
+    ) -> Option<()> {
+        let start = Instant::now();
+        self.activity.set("while checking");
+        // Findings refer to lines of the checked program, so it is printed and parsed again after passes.
+        let printed;
+        let (source, program) = if self.calls.is_empty() {
+            (part, program)
+        } else {
+            let text = grammar::print(program);
+            let source = Source::new(format!("{} (after the passes)", part.name), text);
+            let program = source.programs().0.pop()?;
+            printed = (source, program);
+            (&printed.0, &printed.1)
+        };
+        let plans = self.plan_all_ranks(program, source, outcome)?;
+        let report = check::check(&plans, checks);
+        for reason in &report.not_checked {
+            self.screen.message(&format!("not checked: {reason}"));
+        }
+        for reason in &report.not_searched {
+            self.screen.message(&format!("not searched for excess: {reason}"));
+        }
+        let sources = std::slice::from_ref(source);
+        if let Some(path) = &self.options.witness {
+            self.write_witness(path, &plans, &report, sources);
+        }
+        let remarks = report.findings.iter().filter(|it| matches!(it, Finding::Excess(_))).count();
+        if let Some(left) = remarks.checked_sub(MAX_REMARKS).filter(|it| *it > 0) {
+            self.screen.message(&format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
+        }
+        let mut printed_remarks = 0;
+        let is_printed = |it: &&Finding| {
+            printed_remarks += usize::from(matches!(it, Finding::Excess(_)));
+            !matches!(it, Finding::Excess(_)) || printed_remarks <= MAX_REMARKS
+        };
+        let shown = report.findings.iter().filter(is_printed);
+        let found: Vec<Diagnostic> = shown.map(|it| it.diagnostic(&plans, sources).1).collect();
+        let errors = format_count(&found, Severity::Error, "fault");
+        let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
+        let others: Vec<String> =
+            others.into_iter().filter_map(|(severity, word)| format_count(&found, severity, word)).collect();
+        let more: String = others.iter().map(|it| format!(", {it}")).collect();
+        if source.name == part.name {
+            outcome.diagnostics.extend(found);
+        } else {
+            self.screen.report_diagnostics(source, &found);
+        }
+        let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+        let s = |count: usize| if count == 1 { "" } else { "s" };
+        let world = format!(
+            "{} rank{}, {instructions} instruction{}, {:.3} s",
+            plans.len(),
+            s(plans.len()),
+            s(instructions),
+            start.elapsed().as_secs_f64()
+        );
+        let unsearched = report.not_searched.iter().find_map(|it| match it {
+            ExcessNotSearched::Races => Some("the program has races"),
+            ExcessNotSearched::Views => {
+                Some("some views have too many pieces to compare, so races are unknown")
+            }
+            ExcessNotSearched::Waits { .. } | ExcessNotSearched::Writes => None,
+        });
+        let failure = if let Some(errors) = errors {
+            format!("the check found {errors}{more} ({world})")
+        } else if !report.not_checked.is_empty() {
+            format!("the check found no fault in what it could check{more} ({world})")
+        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_only()) {
+            match others.is_empty() {
+                true => format!("no remark: {reason}; run `--check=race`"),
+                false => {
+                    let found = others.join(", ");
+                    format!("{found}; waits and writes were not searched: {reason}; run `--check=race`")
+                }
+            }
+        } else {
+            outcome.summaries.push(format!("the check found no fault{more} ({world})"));
+            return Some(());
+        };
+        outcome.failure = Some((Exit::Check, failure));
+        None
+    }
+}
+
+/// Formats the number of diagnostics of a severity, or returns `None` if there are none.
+fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
+    let count = found.iter().filter(|it| it.severity() == severity).count();
+    let s = if count == 1 { "" } else { "s" };
+    (count > 0).then(|| format!("{count} {word}{s}"))
+}

@@ -1,0 +1,103 @@
+//! Reads Host IR, runs passes on it and prints canonical text.
+
+mod checks;
+mod options;
+mod pass_pipeline;
+mod plans;
+mod processor;
+mod reproducer;
+mod witness;
+
+use std::{io::Write, process::ExitCode, time::Duration};
+
+use hir::{
+    exit::Exit,
+    interrupt::{self, Activity},
+    out_of_memory::Allocator,
+    tool::{
+        self, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
+        statistics::Statistics,
+    },
+};
+
+use options::Options;
+use pass_pipeline::pipeline_text;
+use processor::Processor;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+fn main() -> ExitCode {
+    start_tool("hir-opt", || {
+        let guarded = |options: Options| {
+            let screen = options.diagnostics.reporter("hir-opt");
+            let path = options.crash_reproducer.as_deref();
+            crash_reproducer::run_guarded(screen, path, || run(&options, screen).unwrap_or_else(|exit| exit))
+        };
+        let exit = reproducer::parse_options().map_or_else(|exit| exit, guarded);
+        tool::sarif_log::close(exit, true);
+        exit.into()
+    })
+}
+
+fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
+    if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
+        return Ok(screen.write_result(&text, options.output.as_deref()));
+    }
+    let calls = screen.parse_pipeline(&options.passes.join(","))?;
+    options.validate().map_err(|message| screen.fail(Exit::Usage, &message))?;
+    if options.dump_pass_pipeline {
+        let _ = writeln!(std::io::stderr(), "{}", pipeline_text(&calls));
+    }
+    let activity = Activity::default();
+    activity.set(format!("while reading `{}`", options.file));
+    let stopped = activity.clone();
+    let asked = activity.clone();
+    screen.watch_signals(
+        move || screen.message(&asked.description()),
+        move |signal| {
+            stopped.stop(|what| {
+                let name = interrupt::signal_name(signal);
+                screen.message(&format!("stopped by {name} {what}: no result is written"));
+                tool::sarif_log::close(Exit::from_signal(signal), true);
+            })
+        },
+    )?;
+    let source = screen.open_source(&options.file)?;
+    let mut processor = Processor {
+        activity,
+        options,
+        screen,
+        calls,
+        dumper: Dumper::new(&options.dumps, options.print),
+        remarks: Vec::new(),
+        statistics: Statistics::default(),
+        reading: Duration::ZERO,
+        container: None,
+    };
+    let exit = processor.process_file(source);
+    if options.run_reproducer.is_some() && exit == Exit::Success {
+        screen.message("the reproducer no longer fails");
+    }
+    if options.statistics {
+        let _ = write!(std::io::stderr(), "{}", processor.statistics.table());
+    }
+    if options.timing {
+        let _ = write!(std::io::stderr(), "{}", processor.dumper.timing(processor.reading));
+    }
+    match processor.dumper.file_error() {
+        Some(fault) => Err(screen.fail(Exit::Environment, fault)),
+        None => Ok(exit),
+    }
+}
+
+/// Returns the text of `--explain`, `--list-passes` or `--list-ops`, if one of them is set.
+fn listing(options: &Options) -> Result<Option<String>, String> {
+    Ok(match (&options.explain, &options.list_passes) {
+        (Some(Some(code)), _) => Some(listing::explanation(code)?),
+        (Some(None), _) => Some(listing::codes()),
+        (None, Some(Some(name))) => Some(listing::pass(name)?),
+        (None, Some(None)) => Some(listing::passes()),
+        (None, None) => options.list_ops.then(listing::operators),
+    })
+}

@@ -1,0 +1,220 @@
+//! The command line of hir-opt.
+
+use std::{fs, path::PathBuf};
+
+use clap::{Parser, ValueEnum};
+use grammar::{Dialect, render::Format};
+use hir::{
+    check::{Checks, OrderingModel},
+    source::Binding,
+    tool::{
+        dump::DumpFlags,
+        flags::{DiagnosticFlags, WorldFlags, with_help},
+        remarks::RemarkFlags,
+    },
+};
+
+/// The examples of `--help`.
+pub const EXAMPLES: &str =
+    "  hir-opt dump.hir                                  print the canonical text of a dump
+  hir-opt dump.hir --print=short                    the same with short tensor names
+  hir-opt dump.hir --check                          prove that it has no race and no deadlock
+  hir-opt program.hir --passes @overlap             lower it and overlap its communications
+  hir-opt program.hir --passes @overlap --print-changed=diff
+  hir-opt --list-passes chunk                       describe a pass
+  hir-opt --explain E0701                           explain a diagnostic";
+
+/// Reads Host IR, checks it, runs passes on it and prints canonical text.
+///
+/// The result goes to standard output, everything else to standard error.
+#[derive(Parser)]
+#[command(
+    name = "hir-opt",
+    version,
+    mut_args(with_help("memory_limit", "Memory limit for the plans of all ranks, in GiB")),
+    mut_args(with_help("quiet", "Show no progress"))
+)]
+pub struct Options {
+    /// The program file; `-` for standard input.
+    #[arg(default_value = "-")]
+    pub file: String,
+    /// Write the result to FILE.
+    #[arg(help_heading = "Output", short, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Passes to run: `a,b{opt=val,opt2=val},@pipeline`.
+    /// A repeated option appends.
+    #[arg(help_heading = "Passes", long, visible_alias = "pass-pipeline", value_name = "PIPELINE")]
+    pub passes: Vec<String>,
+    /// List all passes and pipelines, or describe NAME with its options, an example and its pipelines.
+    #[arg(help_heading = "Passes", long, value_name = "NAME", num_args = 0..=1)]
+    pub list_passes: Option<Option<String>>,
+    /// List all operators.
+    #[arg(help_heading = "Output", long)]
+    pub list_ops: bool,
+    /// Explain a diagnostic code, or list all codes.
+    #[arg(help_heading = "Output", long, value_name = "CODE", num_args = 0..=1)]
+    pub explain: Option<Option<String>>,
+    /// Print the passes that will run, with pipelines expanded.
+    #[arg(help_heading = "Passes", long)]
+    pub dump_pass_pipeline: bool,
+    /// The check that runs after every pass.
+    #[arg(help_heading = "Passes", long, value_enum, default_value = "structural", num_args = 0..=1, require_equals = true,
+        default_missing_value = "structural")]
+    pub verify_each: VerifyEach,
+    /// Find the first pass that fails or changes the outputs of the program, and show its changes.
+    #[arg(help_heading = "Passes", long)]
+    pub bisect: bool,
+    /// If a pass fails, write the program before that pass to FILE, with the command line that reproduces the
+    /// failure.
+    #[arg(help_heading = "Passes", long, value_name = "FILE")]
+    pub crash_reproducer: Option<PathBuf>,
+    /// Run a reproducer written by `--crash-reproducer`.
+    #[arg(help_heading = "Passes", long, value_name = "FILE", conflicts_with = "file")]
+    pub run_reproducer: Option<PathBuf>,
+    /// Check that the printed program parses to the same program, before and after every pass.
+    #[arg(help_heading = "Passes", long)]
+    pub verify_roundtrip: bool,
+    /// Treat the parts of the file between `// -----` lines as separate files.
+    #[arg(help_heading = "Input", long)]
+    pub split_input_file: bool,
+    /// Print the source text with all inferred information made explicit, instead of the canonical text.
+    /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
+    /// result.
+    #[arg(help_heading = "Output", long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
+        conflicts_with_all = ["passes", "print_plan", "print_hb", "print", "split_input_file"])]
+    pub fix: Option<FixMode>,
+    /// Compare diagnostics with `// expected-error@+1 {{text}}` comments instead of printing them.
+    #[arg(help_heading = "Input", long)]
+    pub verify_diagnostics: bool,
+    /// Print the time of parsing and of every pass.
+    #[arg(help_heading = "Passes", long)]
+    pub timing: bool,
+    /// Print the statistics of every pass.
+    #[arg(help_heading = "Passes", long)]
+    pub statistics: bool,
+    #[command(flatten)]
+    pub remarks: RemarkFlags,
+    #[command(flatten)]
+    pub dumps: DumpFlags,
+    /// The form in which programs are printed: `short` declares each tensor on a `%tensor` line and uses
+    /// short names after it; `2025` is an older dialect, and a warning reports what it cannot express.
+    #[arg(
+        help_heading = "Output",
+        long,
+        alias = "print-dialect",
+        value_name = "canonical|short|2025",
+        default_value = "canonical"
+    )]
+    pub print: Dialect,
+    /// Print the plan of every rank instead of the program.
+    #[arg(help_heading = "Output", long)]
+    pub print_plan: bool,
+    /// Prove that the result is free of races, deadlocks and reads of unwritten memory, or report where it is
+    /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
+    /// reports statements that the program does not need, as remarks that do not change the exit code
+    /// (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
+    /// consecutive runs. Default: all but `repeat`.
+    #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub check: Option<Checks>,
+    /// Write to FILE an order of steps that exhibits the first race found by `--check`.
+    /// `hir-run --check=warn --schedule=@FILE` runs it.
+    #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "check")]
+    pub witness: Option<PathBuf>,
+    /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
+    #[arg(help_heading = "Output", long, conflicts_with = "print_plan")]
+    pub print_hb: bool,
+    /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
+    /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
+    /// `--verify-each=check`.
+    #[arg(help_heading = "Checks", long, value_enum)]
+    pub check_model: Option<OrderingModel>,
+    #[command(flatten)]
+    pub world: WorldFlags,
+    /// Print only the plan of this rank.
+    #[arg(help_heading = "Output", long)]
+    pub rank: Option<usize>,
+    /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
+    #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
+    pub set: Vec<Binding>,
+    #[command(flatten)]
+    pub diagnostics: DiagnosticFlags,
+}
+
+/// The edits that `--fix` makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum FixMode {
+    /// The fixes of parser diagnostics.
+    Reading,
+    /// Also the fixes of the checker's findings.
+    Check,
+}
+
+/// The check that runs after every pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum VerifyEach {
+    /// No check.
+    Off,
+    /// The verifier accepts the program.
+    Structural,
+    /// Also, on simulated ranks and under several schedules, the outputs are those of the program before the
+    /// first pass.
+    Semantic,
+    /// The verifier accepts the program, and `--check` finds no race, no deadlock and no unwritten output on
+    /// any rank.
+    Check,
+}
+
+impl Options {
+    /// Checks that the options are compatible.
+    ///
+    /// # Errors
+    /// A message that says what to change.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.check_model.is_some() && !self.uses_ordering_model() {
+            return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".to_owned());
+        }
+        self.dumps.check()?;
+        let prints = [
+            (self.timing, "--timing"),
+            (self.statistics, "--statistics"),
+            (self.dump_pass_pipeline, "--dump-pass-pipeline"),
+            (self.bisect, "--bisect"),
+            (self.dumps.prints(), "--print-ir-…"),
+        ];
+        if let (Format::Sarif, Some((_, flag))) =
+            (self.diagnostics.error_format, prints.iter().find(|it| it.0))
+        {
+            return Err(format!(
+                "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of \
+                 the two options"
+            ));
+        }
+        if let Some(path) = &self.witness
+            && fs::canonicalize(path)
+                .is_ok_and(|it| fs::canonicalize(&self.file).is_ok_and(|file| it == file))
+        {
+            return Err("`--witness` would overwrite the program".to_owned());
+        }
+        if self.check.is_some_and(|it| it.repeat) && self.check_model == Some(OrderingModel::Hir) {
+            return Err(
+                "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier".to_owned()
+            );
+        }
+        Ok(())
+    }
+
+    /// Returns true if an option is set to which `--check-model` applies.
+    fn uses_ordering_model(&self) -> bool {
+        self.check.is_some() || self.fix == Some(FixMode::Check) || self.verify_each == VerifyEach::Check
+    }
+
+    /// Returns the ordering model of all checks.
+    pub fn model(&self) -> OrderingModel {
+        self.check_model.unwrap_or_default()
+    }
+
+    /// Returns the requested checks with the ordering model.
+    pub fn checks(&self) -> Checks {
+        Checks { model: self.model(), ..self.check.unwrap_or(Checks::ALL) }
+    }
+}

@@ -1,0 +1,85 @@
+//! Plans all ranks, and prints their plans and their happens-before graph.
+
+use grammar::ir::Program;
+use hir::{
+    check::Finding,
+    exit::Exit,
+    plan::{
+        self, Plan,
+        sync::{
+            self, CommMatching,
+            happens_before::{HappensBeforeGraph, OrderError},
+        },
+    },
+    source::Source,
+};
+
+use crate::processor::{PartOutcome, Processor};
+
+impl Processor<'_> {
+    /// Plans all ranks. Returns `None` on failure, with the reason in `outcome`.
+    pub fn plan_all_ranks(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<Vec<Plan>> {
+        let smallest = plan::smallest_world(program);
+        let ranks = self.options.world.ranks.unwrap_or(smallest);
+        if ranks < smallest {
+            let last = smallest - 1;
+            let message =
+                format!("the program needs {smallest} ranks: its meshes name rank {last}; there are {ranks}");
+            outcome.failure = Some((Exit::Environment, message));
+            return None;
+        }
+        if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
+            outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
+            return None;
+        }
+        self.activity.set("while planning");
+        match plan::build_with_limits(program, &part.lines, ranks, &self.options.world.limits()) {
+            Ok(plans) => Some(plans),
+            Err(faults) => {
+                outcome.diagnostics.extend(faults);
+                None
+            }
+        }
+    }
+
+    /// Returns the plans as text. Returns `None` on failure, with the reason in `outcome`.
+    pub fn format_plans(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        let plans = self.plan_all_ranks(program, part, outcome)?;
+        let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
+        Some(shown.map(plan::plan_text).collect())
+    }
+
+    /// Returns the happens-before graph. Returns `None` on failure, with the reason in `outcome`.
+    pub fn format_order_graph(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        let plans = self.plan_all_ranks(program, part, outcome)?;
+        if let Some(deadlock) = sync::deadlock(&plans) {
+            let found = Finding::Deadlock(Box::new(deadlock));
+            outcome.diagnostics.push(found.diagnostic(&plans, std::slice::from_ref(part)).1);
+            outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
+            return None;
+        }
+        match HappensBeforeGraph::from_plans(&plans, &CommMatching::from_plans(&plans)) {
+            Ok(graph) => Some(graph.dot(&plans)),
+            Err(OrderError::TooLarge | OrderError::Deadlock) => {
+                let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
+                outcome.failure = Some((Exit::Usage, message));
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Processes the parts of a file, and the programs of each part.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+};
+use hir::{
+    exit::Exit,
+    interrupt::Activity,
+    plan::sync,
+    source::{Source, apply_bindings},
+    tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
+};
+use passes::PassCall;
+
+use crate::options::{FixMode, Options};
+
+/// The result of processing one part of the input.
+#[derive(Default)]
+pub struct PartOutcome {
+    /// The text for standard output.
+    pub text: String,
+    /// Diagnostics about the part.
+    pub diagnostics: Vec<Diagnostic>,
+    /// A diagnostic about a text on the command line, such as a `--set` value.
+    pub other_source_diagnostic: Option<Box<(Source, Diagnostic)>>,
+    /// A summary for each program without faults. Printed after the diagnostics.
+    pub summaries: Vec<String>,
+    /// The exit code and message of a failure, in addition to the diagnostics.
+    pub failure: Option<(Exit, String)>,
+}
+
+/// The state of hir-opt while it processes a file.
+pub struct Processor<'o> {
+    /// What the tool does, for signal handlers.
+    pub activity: Activity,
+    /// The command line.
+    pub options: &'o Options,
+    /// Standard error.
+    pub screen: Reporter,
+    /// The passes to run.
+    pub calls: Vec<PassCall>,
+    /// Prints programs between passes.
+    pub dumper: Dumper<'o>,
+    /// Remarks of the passes about the current program.
+    pub remarks: Vec<Diagnostic>,
+    /// The statistics of `--statistics`.
+    pub statistics: Statistics,
+    /// The time of parsing, for `--timing`.
+    pub reading: Duration,
+    /// Index of the current container, in a text with several.
+    pub container: Option<usize>,
+}
+
+impl Processor<'_> {
+    /// Processes all parts of a file and writes the result.
+    pub fn process_file(&mut self, source: Source) -> Exit {
+        let parts = match self.options.split_input_file {
+            true => match expect::split_input(&source) {
+                Ok(parts) => parts,
+                Err(fault) => {
+                    self.screen.report_diagnostics(&source, &[fault]);
+                    return Exit::Rejected;
+                }
+            },
+            false => vec![&source.text[..]],
+        };
+        let mut texts = Vec::with_capacity(parts.len());
+        let mut worst = Exit::Success;
+        // Every part keeps its line numbers: it is preceded by as many empty lines.
+        let mut lines_before = 0;
+        for text in parts {
+            let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
+            let mut is_edited = false;
+            lines_before += text.lines().count() + 1;
+            if let Some(fixes) = self.options.fix
+                && grammar::is_fixable(&part.programs().1)
+            {
+                let text = grammar::fix(&part.text).into_owned();
+                // Remaining diagnostics refer to the edited text, which the user has not seen or which goes
+                // to a file.
+                let mut name = format!("{} (fixed)", part.name);
+                let text = match fixes {
+                    FixMode::Reading => text,
+                    FixMode::Check => {
+                        let file = self.options.output.as_deref().filter(|it| *it != Path::new("-"));
+                        name = file.map_or(name, |it| it.display().to_string());
+                        self.fix_findings(text, &name)
+                    }
+                };
+                is_edited = text != part.text;
+                part = if is_edited { Source::new(name, text) } else { part };
+            }
+            let outcome = self.process_part(&part, is_edited);
+            let exit = self.report(&part, &outcome);
+            worst = if worst == Exit::Success { exit } else { worst };
+            texts.push(outcome.text);
+        }
+        let text = texts.join(&format!("{}\n", expect::SEPARATOR));
+        if text.is_empty() && worst != Exit::Success {
+            return worst;
+        }
+        self.activity.print_result(true, || ());
+        match self.screen.write_result(&text, self.options.output.as_deref()) {
+            Exit::Success => worst,
+            exit => exit,
+        }
+    }
+
+    /// Prints the results of a part, or compares them with the expected diagnostics.
+    fn report(&self, part: &Source, outcome: &PartOutcome) -> Exit {
+        if self.options.verify_diagnostics {
+            let mut faults = expect::mismatches(part, &outcome.diagnostics);
+            faults.extend(
+                outcome.failure.iter().filter(|it| it.0 == Exit::InternalError).map(|it| it.1.clone()),
+            );
+            faults.iter().chain(&outcome.summaries).for_each(|it| self.screen.message(it));
+            return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
+        }
+        self.screen.report_diagnostics(part, &outcome.diagnostics);
+        if let Some((source, fault)) = outcome.other_source_diagnostic.as_deref() {
+            self.screen.report_diagnostics(source, std::slice::from_ref(fault));
+        }
+        outcome.summaries.iter().for_each(|it| self.screen.message(it));
+        match &outcome.failure {
+            Some((exit, message)) => self.screen.fail(*exit, message),
+            None if has_errors(&outcome.diagnostics) || outcome.other_source_diagnostic.is_some() => {
+                Exit::Rejected
+            }
+            None => Exit::Success,
+        }
+    }
+
+    /// Processes a part. `is_edited` is set if `--fix` has changed its text.
+    fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
+        crash_reproducer::record_command(self.reproducer_flags());
+        crash_reproducer::record_program(&part.text);
+        let start = Instant::now();
+        let (mut programs, diagnostics) = part.programs();
+        self.reading += start.elapsed();
+        let mut outcome = PartOutcome { diagnostics, ..PartOutcome::default() };
+        if has_errors(&outcome.diagnostics) {
+            return outcome;
+        }
+        if let Some(fixes) = self.options.fix {
+            if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
+                // Edits that were made are kept even if other faults remain.
+                if let Some((Exit::Check, message)) = &mut outcome.failure {
+                    *message += match is_edited {
+                        true => "; the text is written with the edits made so far",
+                        false => "; no edit was made, and no text is written",
+                    };
+                    outcome.text = if is_edited { part.text.clone() } else { String::new() };
+                }
+                return outcome;
+            }
+            return PartOutcome { text: part.text.clone(), ..outcome };
+        }
+        let mut text = String::new();
+        let count = programs.len();
+        for (number, program) in programs.iter_mut().enumerate() {
+            self.container = (count > 1).then_some(number);
+            match self.process_program(program, part, &mut outcome) {
+                Some(it) => text += &it,
+                None => {
+                    let left = count - 1 - number;
+                    if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
+                        let are = if left == 1 { "is" } else { "are" };
+                        *message += &format!("; {left} of {count} containers {are} not checked");
+                    }
+                    return outcome;
+                }
+            }
+        }
+        // The process ends soon, and dropping a large program takes long.
+        std::mem::forget(programs);
+        PartOutcome { text, ..outcome }
+    }
+
+    /// Processes one program and returns its output text. Returns `None` on failure, with the reason in
+    /// `outcome`.
+    fn process_program(
+        &mut self,
+        program: &mut Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        if let Err(fault) = apply_bindings(program, &self.options.set) {
+            outcome.other_source_diagnostic = Some(fault);
+            return None;
+        }
+        // The planner and the checker report these as errors.
+        if !self.options.print_plan && !self.options.print_hb && self.options.check.is_none() {
+            outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
+        }
+        let result = match self.options.bisect {
+            true => self.bisect(program, part),
+            false => self.run_passes(program, part),
+        };
+        let remarks = std::mem::take(&mut self.remarks);
+        outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
+        if let Err(failure) = result {
+            outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
+            let exit = if failure.error.is_bug() { Exit::InternalError } else { Exit::Rejected };
+            outcome.failure = Some((exit, failure.to_string()));
+            return None;
+        }
+        if let Some(message) = self.options.remarks.failure_message(&remarks) {
+            outcome.failure = Some((Exit::Rejected, message));
+            return None;
+        }
+        if self.options.check.is_some() {
+            let checks = self.options.checks();
+            self.check(program, part, checks, outcome)?;
+        }
+        match (self.options.print_plan, self.options.print_hb) {
+            (true, _) => self.format_plans(program, part, outcome),
+            (false, true) => self.format_order_graph(program, part, outcome),
+            (false, false) => {
+                let (text, losses) = grammar::print_as(program, self.options.print);
+                outcome.diagnostics.extend(losses);
+                Some(text)
+            }
+        }
+    }
+}

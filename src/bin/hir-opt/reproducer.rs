@@ -1,0 +1,83 @@
+//! Reads and writes reproducers of failures.
+
+use clap::{CommandFactory, FromArgMatches};
+use hir::{
+    exit::Exit,
+    tool::{
+        self,
+        reproducer::{self, crash_reproducer},
+    },
+};
+use passes::PipelineError;
+
+use crate::{
+    options::{EXAMPLES, Options, VerifyEach},
+    pass_pipeline::pipeline_text,
+    processor::Processor,
+};
+
+/// Parses the command line. With `--run-reproducer`, the flags of the reproducer come first, so that explicit
+/// flags override them.
+pub fn parse_options() -> Result<Options, Exit> {
+    let usage = |error| tool::report_usage_error("hir-opt", &error);
+    let given: Options = tool::help::parse_arguments(EXAMPLES).map_err(usage)?;
+    let Some(path) = given.run_reproducer else { return Ok(given) };
+    let screen = given.diagnostics.reporter("hir-opt");
+    let flags = reproducer::flags(&path)
+        .map_err(|fault| screen.fail_to_read(path.display(), &fault))?
+        .map_err(|message| screen.fail(Exit::Usage, &message))?;
+    // Passes of the command line replace those of the reproducer; other options do so by themselves.
+    let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
+    let mut words = std::env::args_os();
+    let line: Vec<_> = words.by_ref().take(1).chain(flags.map(Into::into)).collect();
+    let matches =
+        Options::command().args_override_self(true).try_get_matches_from(line.into_iter().chain(words));
+    let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
+    Ok(Options { file: path.display().to_string(), ..options })
+}
+
+impl Processor<'_> {
+    /// Returns the flags that reproduce an internal error from the same text.
+    pub fn reproducer_flags(&self) -> Vec<String> {
+        let options = self.options;
+        let mut flags = vec![format!("--verify-each={}", tool::value_name(options.verify_each))];
+        let calls = &self.calls;
+        flags.extend((!calls.is_empty()).then(|| format!("--passes={}", pipeline_text(calls))));
+        let switches = [
+            (options.verify_roundtrip, "--verify-roundtrip"),
+            (options.print_plan, "--print-plan"),
+            (options.print_hb, "--print-hb"),
+            (options.bisect, "--bisect"),
+        ];
+        flags.extend(switches.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()));
+        flags.extend(options.check.map(|it| format!("--check={it}")));
+        let needs_model = options.check.is_some() || options.verify_each == VerifyEach::Check;
+        flags.extend(options.check_model.filter(|_| needs_model).map(|it| format!("--check-model={it}")));
+        flags.extend(options.world.ranks.map(|it| format!("--ranks={it}")));
+        flags.extend(options.rank.map(|it| format!("--rank={it}")));
+        flags.push(format!("--max-ranks={}", options.world.max_ranks));
+        flags.push(format!("--memory-limit={}", options.world.memory_limit));
+        flags.extend(options.set.iter().map(|it| format!("--set={it}")));
+        flags
+    }
+
+    /// Writes the file of `--crash-reproducer`.
+    pub fn write_reproducer(&self, call: &str, failure: &PipelineError, verify: VerifyEach, before: &str) {
+        let Some(path) = &self.options.crash_reproducer else { return };
+        let mut flags =
+            vec![format!("--passes={call}"), format!("--verify-each={}", tool::value_name(verify))];
+        flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
+        let model = self.options.check_model.filter(|_| verify == VerifyEach::Check);
+        flags.extend(model.map(|it| format!("--check-model={it}")));
+        flags.extend(self.options.world.ranks.map(|ranks| format!("--ranks={ranks}")));
+        if self
+            .screen
+            .write_result(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
+            == Exit::Success
+        {
+            crash_reproducer::disable();
+            let path = path.display();
+            self.screen.message(&format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
+        }
+    }
+}

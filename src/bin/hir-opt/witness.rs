@@ -1,0 +1,72 @@
+//! Writes the file of `--witness`.
+
+use std::path::Path;
+
+use grammar::codes::Code;
+use hir::{
+    check::{Finding, Report, StepOrder},
+    exit::Exit,
+    plan::{Plan, sync::CommMatching},
+    run::schedules,
+    source::Source,
+};
+
+use crate::{pass_pipeline::pipeline_text, processor::Processor};
+
+impl Processor<'_> {
+    /// Writes the steps that exhibit the first race for which such steps exist.
+    pub fn write_witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+        if report.has_deadlock() {
+            return self.screen.message("no witness: the program deadlocks");
+        }
+        let steps = match StepOrder::of(plans, &CommMatching::from_plans(plans)) {
+            Ok(steps) => steps,
+            Err(fault) => return self.screen.message(&format!("no witness: {fault}")),
+        };
+        // In the simulator each buffer has its own memory, so storage races do not show.
+        let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
+        let shown = report.findings.iter().find_map(|it| match it {
+            Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
+            Finding::Race { .. }
+            | Finding::Unwritten { .. }
+            | Finding::Deadlock(_)
+            | Finding::CommunicatorOrder(_)
+            | Finding::Excess(_) => None,
+        });
+        let Some((finding, steps)) = shown else {
+            let mut races = report.findings.iter().filter_map(|it| match it {
+                Finding::Race { race, .. } => Some(race),
+                Finding::Unwritten { .. }
+                | Finding::Deadlock(_)
+                | Finding::CommunicatorOrder(_)
+                | Finding::Excess(_) => None,
+            });
+            return self.screen.message(match races.next() {
+                Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, but hir-run executes only one",
+                Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
+                None => "no witness: the check found no race",
+            });
+        };
+        let found = finding.diagnostic(plans, sources).1;
+        let path_text = path.display();
+        let flags = [
+            self.container.map(|it| format!(" --container={it}")),
+            (!self.calls.is_empty()).then(|| format!(" --passes='{}'", pipeline_text(&self.calls))),
+            self.options.world.ranks.map(|it| format!(" --ranks={it}")),
+        ];
+        let set = self.options.set.iter().map(|it| format!(" --set={it}"));
+        let flags: String = flags.into_iter().flatten().chain(set).collect();
+        let title = format!(
+            "[{}] {}\nhir-run {}{flags} --check=warn --schedule=@{path_text} runs these steps in this order, then all \
+             others.\nrank, instruction, step of the instruction",
+            found.code.text(),
+            found.message,
+            self.options.file
+        );
+        if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
+            == Exit::Success
+        {
+            self.screen.message(&format!("wrote an order that exhibits: {}", found.message));
+        }
+    }
+}
