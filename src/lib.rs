@@ -13,6 +13,7 @@ pub mod source;
 
 pub mod elementwise;
 pub mod plan;
+pub mod timeline;
 
 pub mod io;
 pub mod sim;

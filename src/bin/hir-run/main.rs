@@ -5,6 +5,7 @@ mod command_lines;
 mod gpus;
 mod options;
 mod task;
+mod timelines;
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
 
@@ -208,7 +209,11 @@ fn run(
         say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
     }
     let check = (options.check, options.check_model);
+    let is_timeline_due = timelines::are_requested(options) && !quiet;
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
+        if is_timeline_due {
+            timelines::write_estimated(options, plans, &names, &mut say)?;
+        }
         return Ok(verdict);
     }
     if let Some(note) = prepared.unused_ranks(member.map(|it| it.channel.world)) {
@@ -255,6 +260,9 @@ fn run(
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
         say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
+    }
+    if is_timeline_due {
+        timelines::write_estimated(options, plans, &names, &mut say)?;
     }
     task.simulate(input_spec, &mut say)
 }

@@ -25,6 +25,8 @@ use hir::{
     },
 };
 
+use crate::timelines::TimelineFile;
+
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
     "  hir-run program.hir                               run on simulated ranks, checked before
@@ -87,6 +89,14 @@ pub struct Options {
     /// runs it again.
     #[arg(help_heading = "Execution", long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
+    /// Write to FILE when every rank, stream and communicator works and what it waits for: a picture (`.svg`),
+    /// a page (`.html`) or a Chrome trace for Perfetto (`.json`). On the simulator, times are estimated. A
+    /// repeated option writes several files.
+    #[arg(help_heading = "Timeline", long, alias = "trace", value_name = "FILE")]
+    pub timeline: Vec<TimelineFile>,
+    /// Print how much communication is hidden behind computation, and which lines wait for what.
+    #[arg(help_heading = "Timeline", long)]
+    pub overlap: bool,
     /// Values of inputs that `--input` does not provide.
     #[arg(
         help_heading = "Inputs and results",
@@ -274,6 +284,8 @@ impl Options {
         add("container", self.container.map(|it| it.to_string()));
         add("schedule", Some(self.schedule.to_string()));
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
+        add("timeline", (!self.timeline.is_empty()).then(|| "yes".to_owned()));
+        add("overlap", self.overlap.then(|| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
         self.set.iter().for_each(|it| add("set", Some(it.to_string())));

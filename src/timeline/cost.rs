@@ -1,0 +1,76 @@
+//! The cost model of estimated timelines: the time that an instruction takes on a nominal GPU.
+//!
+//! The rates are about what one H200 in a host of eight reaches with cuBLASLt and NCCL on large operands
+//! (data sheet: 989 TFLOP/s for bfloat16, 4.8 TB/s, NVLink 450 GB/s in each direction). Small operands cost
+//! the time of a launch. The model serves to compare schedules of one program, not to predict times.
+
+use grammar::dtype::DType;
+
+use crate::plan::{Communication, Inst, InstKind, Plan, View};
+
+/// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
+const HALF_FLOPS: f64 = 690e6;
+/// As `HALF_FLOPS`, for binary32 and binary64 operands, which do not use TF32.
+const FULL_FLOPS: f64 = 50e6;
+/// Bytes that a kernel reads and writes in a microsecond.
+const MEMORY_BYTES: f64 = 4e6;
+/// Bytes that leave a GPU over NVLink in a microsecond.
+const LINK_BYTES: f64 = 350e3;
+/// Microseconds of the smallest kernel or copy.
+const KERNEL: f64 = 3.0;
+/// Microseconds of the smallest communication.
+const COMMUNICATION: f64 = 10.0;
+
+/// The assumptions, in a sentence.
+pub const ASSUMPTIONS: &str = "estimated for a nominal GPU (690 TFLOP/s in 16-bit matrix products, 4 TB/s memory, 350 GB/s \
+     NVLink, at least 3 µs a kernel and 10 µs a communication), not measured";
+
+/// Returns the microseconds that an instruction takes once nothing holds it up.
+pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
+    let bytes = |view: &View| (view.len() * dtype(plan, view).size()) as f64;
+    let traffic = plan.traffic(inst);
+    let over_link = traffic.bytes as f64 * traffic.bus_factor / LINK_BYTES;
+    match &inst.kind {
+        InstKind::Gemm(it) => {
+            let depth = it.a.shape.last().copied().unwrap_or(1);
+            let flops = 2.0 * it.out.len() as f64 * depth as f64;
+            let rate = if dtype(plan, &it.a).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
+            let memory = [&it.a, &it.b, &it.out].into_iter().map(bytes).sum::<f64>() / MEMORY_BYTES;
+            KERNEL.max(flops / rate).max(memory)
+        }
+        InstKind::Map { .. }
+        | InstKind::Reduce(_)
+        | InstKind::Fill { .. }
+        | InstKind::Iota { .. }
+        | InstKind::Copy { .. } => {
+            let accesses = inst.kind.accesses(plan.rank);
+            if accesses.iter().any(|it| it.rank != plan.rank) {
+                return KERNEL.max(over_link);
+            }
+            KERNEL.max(accesses.iter().map(|it| bytes(it.view)).sum::<f64>() / MEMORY_BYTES)
+        }
+        InstKind::PeerReduce { .. } => KERNEL.max(over_link),
+        InstKind::Collective(_) | InstKind::Transfer(_) => {
+            let to_itself = match inst.kind.communication() {
+                Some(Communication::Transfer(it)) => it.ops.iter().all(|it| it.peer == plan.rank),
+                Some(Communication::Collective(_)) | None => false,
+            };
+            if to_itself { KERNEL } else { COMMUNICATION.max(over_link) }
+        }
+        InstKind::Reshard(_) => COMMUNICATION,
+        InstKind::Alloc { zero: true, .. } => KERNEL,
+        InstKind::Alloc { zero: false, .. }
+        | InstKind::Wait { .. }
+        | InstKind::Signal { .. }
+        | InstKind::WaitSignal { .. }
+        | InstKind::RecordEvent { .. }
+        | InstKind::WaitEvent { .. }
+        | InstKind::ShareMemHandles { .. }
+        | InstKind::Barrier
+        | InstKind::ReadOutputs => 0.0,
+    }
+}
+
+fn dtype(plan: &Plan, view: &View) -> DType {
+    plan.buffers[view.buffer as usize].dtype
+}

@@ -1,0 +1,94 @@
+//! The instructions of all ranks on their streams and queues.
+
+use rustc_hash::FxHashMap;
+
+use super::{SliceKind, cost::microseconds, estimate::MeasuredTime, work_of};
+use crate::plan::{
+    Plan,
+    sync::{
+        InstRef, WorldState,
+        happens_before::{HappensBeforeGraph, first_actors},
+    },
+};
+
+/// An instruction on its stream or queue: nodes `first` to `last` of the graph.
+pub(super) struct Item {
+    pub inst_ref: InstRef,
+    /// The actor, numbered as in `happens_before`.
+    pub actor: u32,
+    pub first: u32,
+    pub last: u32,
+    pub kind: SliceKind,
+    /// Whether it takes time.
+    pub is_work: bool,
+    pub duration: Duration,
+    /// Whether the item begins, and whether it ends. False only in programs that deadlock.
+    pub begins: bool,
+    pub ends: bool,
+}
+
+/// How long an item takes, in microseconds.
+#[derive(Clone, Copy)]
+pub(super) enum Duration {
+    /// This long, once nothing holds it up.
+    Estimated(f64),
+    /// From the first time to the second.
+    Measured(f64, f64),
+}
+
+/// Returns the items of a graph, in the order of its nodes. `measured` are the times by rank, if they are known.
+pub(super) fn items_of(
+    plans: &[Plan],
+    graph: &HappensBeforeGraph,
+    state: Option<&WorldState>,
+    measured: Option<&[Vec<MeasuredTime>]>,
+) -> Vec<Item> {
+    let times: Option<Vec<FxHashMap<u32, MeasuredTime>>> =
+        measured.map(|all| all.iter().map(|it| it.iter().map(|it| (it.inst, *it)).collect()).collect());
+    let first = first_actors(plans);
+    let mut items: Vec<Item> = Vec::new();
+    for (number, node) in graph.nodes.iter().enumerate() {
+        let number = number as u32;
+        if let Some(last) =
+            items.last_mut().filter(|it| it.inst_ref == node.inst_ref && it.actor == node.actor)
+        {
+            last.last = number;
+            continue;
+        }
+        let InstRef { rank, inst } = node.inst_ref;
+        let plan = &plans[rank];
+        let instruction = &plan.code[inst];
+        let (kind, duration) = match (node.is_post, &times) {
+            (true, _) => (SliceKind::Wait, Duration::Estimated(0.0)),
+            (false, None) => {
+                (work_of(plan, instruction).0, Duration::Estimated(microseconds(plan, instruction)))
+            }
+            (false, Some(times)) => {
+                let time = times.get(rank).and_then(|it| it.get(&(inst as u32)));
+                let duration =
+                    time.map_or(Duration::Estimated(0.0), |it| Duration::Measured(it.begin, it.end));
+                (work_of(plan, instruction).0, duration)
+            }
+        };
+        let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;
+        let (mut begins, mut ends) = (true, true);
+        if let Some(Some(position)) = state.map(|it| &it[rank]) {
+            let at = (node.actor - first[rank]) as usize;
+            let done = position.streams.iter().chain(&position.queues).nth(at).copied().unwrap_or(0);
+            (begins, ends) = (inst < position.issued, inst < done);
+        }
+        let (first, last) = (number, number);
+        items.push(Item {
+            inst_ref: node.inst_ref,
+            actor: node.actor,
+            first,
+            last,
+            kind,
+            is_work,
+            duration,
+            begins,
+            ends,
+        });
+    }
+    items
+}

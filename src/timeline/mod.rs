@@ -1,0 +1,192 @@
+//! When each rank, stream and communicator works, and what it waits for.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `estimate` | a timeline from the plans, with estimated or measured times |
+//! | `cost` | the cost model of estimates |
+//! | `items`, `times`, `slices` | the instructions on their rows, their times, and the slices made of both |
+//! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
+//! | `chrome` | the Chrome trace format, which Perfetto reads |
+//! | `svg`, `html` | pictures |
+
+pub mod chrome;
+pub mod cost;
+pub mod estimate;
+pub mod html;
+mod items;
+pub mod overlap;
+mod slices;
+pub mod svg;
+mod times;
+
+use crate::plan::{ExecutionSite, Inst, InstClass, InstKind, Plan, sync::InstRef};
+
+/// What ran where and when. Times are in microseconds from the beginning of the run.
+#[derive(Clone, Debug, Default)]
+pub struct Timeline {
+    /// The rows, by rank.
+    pub rows: Vec<Row>,
+    /// The slices, by the time at which they begin.
+    pub slices: Vec<Slice>,
+    /// Where the times come from, in a sentence.
+    pub source: String,
+}
+
+/// A place where work executes, one piece after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The rank.
+    pub rank: usize,
+    /// The kind of row.
+    pub kind: RowKind,
+    /// The name, unique among the rows of the rank.
+    pub name: String,
+}
+
+/// A kind of row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowKind {
+    /// The host, which issues instructions.
+    Host,
+    /// A stream.
+    Stream,
+    /// The queue of a communicator.
+    Queue,
+}
+
+/// A piece of work, or a wait for one.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// The row, an index into `Timeline::rows`.
+    pub row: usize,
+    /// The kind of work.
+    pub kind: SliceKind,
+    /// The instruction.
+    pub inst_ref: InstRef,
+    /// The line of its statement; 0 for the end of the program.
+    pub line: u32,
+    /// The iteration of its loops: `i=0 j=3`; empty outside loops.
+    pub iteration: String,
+    /// What it does: `gemm`, `Allgather`, `wait`.
+    pub label: String,
+    /// When it begins.
+    pub begin: f64,
+    /// When it ends; `None` if it never ends.
+    pub end: Option<f64>,
+    /// The slice that this one had to wait for before it could begin or, for a wait and a communication,
+    /// before it could end.
+    pub cause: Option<usize>,
+}
+
+/// A kind of slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceKind {
+    /// Arithmetic.
+    Compute,
+    /// Moves data within a rank's memory.
+    DataMovement,
+    /// Moves data between ranks.
+    Communication,
+    /// Waits.
+    Wait,
+}
+
+impl Timeline {
+    /// Returns the time at which the last slice begins or ends.
+    pub fn end(&self) -> f64 {
+        self.slices.iter().map(|it| it.end.unwrap_or(it.begin)).fold(0.0, f64::max)
+    }
+}
+
+/// An arrow from work to the slice that waited for it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrow {
+    /// The slice that was waited for.
+    pub from: usize,
+    /// Where it leaves that slice: at its end, or at its beginning if that is what was waited for.
+    pub from_time: f64,
+    /// The slice that waited.
+    pub to: usize,
+    /// When the wait was over.
+    pub to_time: f64,
+}
+
+impl Timeline {
+    /// Returns the arrow that leads to a slice, if it waited for another one.
+    pub fn arrow_to(&self, slice: usize) -> Option<Arrow> {
+        let it = &self.slices[slice];
+        let from = it.cause?;
+        let cause = &self.slices[from];
+        // Work that follows other work, or computes after another kernel of its rank, does not wait for it.
+        let is_sequence = it.row == cause.row || it.kind == SliceKind::Compute;
+        if it.kind != SliceKind::Wait && is_sequence && self.rows[it.row].rank == self.rows[cause.row].rank {
+            return None;
+        }
+        let reached = if it.kind == SliceKind::Wait { it.end? } else { it.begin };
+        let (from_time, to_time) = match cause.end {
+            Some(end) if end <= reached => (end, reached),
+            // A communication waits for a peer to begin, which may be after its own beginning.
+            _ => (cause.begin, reached.max(cause.begin)),
+        };
+        Some(Arrow { from, from_time, to: slice, to_time })
+    }
+}
+
+impl SliceKind {
+    /// Returns the kind in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::DataMovement => "memory",
+            Self::Communication => "communication",
+            Self::Wait => "wait",
+        }
+    }
+}
+
+impl Slice {
+    /// Returns the line and the iteration: `line 14, i=3`.
+    pub fn location(&self) -> String {
+        match (self.line, self.iteration.is_empty()) {
+            (0, _) => "end of program".to_owned(),
+            (line, true) => format!("line {line}"),
+            (line, false) => format!("line {line}, {}", self.iteration),
+        }
+    }
+}
+
+/// Returns the kind and the label of an instruction's work.
+fn work_of(plan: &Plan, inst: &Inst) -> (SliceKind, &'static str) {
+    if let InstKind::Reshard(_) = inst.kind {
+        return (SliceKind::Communication, "reshard");
+    }
+    let info = inst.kind.work_info();
+    let label = info.label.unwrap_or("wait");
+    let touches_peer = || inst.kind.accesses(plan.rank).iter().any(|it| it.rank != plan.rank);
+    let kind = match (inst.kind.effect().execution_site(), info.kind) {
+        (ExecutionSite::Queue(_), _) => SliceKind::Communication,
+        (ExecutionSite::Host, _) => SliceKind::Wait,
+        (ExecutionSite::Stream, InstClass::Compute) => SliceKind::Compute,
+        (ExecutionSite::Stream, InstClass::DataMovement) if touches_peer() => SliceKind::Communication,
+        (ExecutionSite::Stream, InstClass::DataMovement) => SliceKind::DataMovement,
+        (ExecutionSite::Stream, InstClass::Communication) if touches_peer() => SliceKind::Communication,
+        (ExecutionSite::Stream, InstClass::Communication | InstClass::Ordering) => SliceKind::Wait,
+    };
+    (kind, label)
+}
+
+/// Returns the rows of a rank: its host, its streams, and the queues of its communicators.
+fn rows_of(plan: &Plan) -> Vec<Row> {
+    let row = |kind, name| Row { rank: plan.rank, kind, name };
+    let mut rows = vec![row(RowKind::Host, "host".to_owned())];
+    rows.extend(plan.streams.iter().map(|name| row(RowKind::Stream, name.clone())));
+    for (number, it) in plan.communicators.iter().enumerate() {
+        let team: Vec<String> = it.team.iter().map(ToString::to_string).collect();
+        let mut name = format!("{} ({})", it.backend.name(), team.join(" "));
+        if rows.iter().any(|it| it.name == name) {
+            name += &format!(" #{number}");
+        }
+        rows.push(row(RowKind::Queue, name));
+    }
+    rows
+}

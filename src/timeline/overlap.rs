@@ -1,0 +1,214 @@
+//! How much communication is hidden behind computation, and what the rest waits for.
+//!
+//! Communication is *hidden* while a kernel of the same rank computes, and *exposed* otherwise. Each wait for
+//! communication or for another rank names the work that it waited for, and what held up that work.
+
+use std::fmt::Write as _;
+
+use super::{RowKind, Slice, SliceKind, Timeline};
+
+/// The overlap of all ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Overlap {
+    /// By rank.
+    pub ranks: Vec<RankOverlap>,
+    /// The waits of the rank with the most exposed communication, the longest first.
+    pub waits: Vec<WaitSummary>,
+}
+
+/// The overlap of a rank, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RankOverlap {
+    /// The rank.
+    pub rank: usize,
+    /// How long at least one communication is in progress.
+    pub communication: f64,
+    /// How long a kernel computes meanwhile.
+    pub hidden: f64,
+}
+
+/// The waits of a line for the work of another line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WaitSummary {
+    /// The line that waits.
+    pub line: u32,
+    /// How often it waits.
+    pub count: usize,
+    /// How long it waits in total, in microseconds.
+    pub microseconds: f64,
+    /// What it waits for and why that is late, in words.
+    pub reason: String,
+}
+
+/// The number of waits that are printed.
+const PRINTED_WAITS: usize = 10;
+
+impl RankOverlap {
+    /// Returns how long communication is in progress while no kernel computes.
+    pub fn exposed(&self) -> f64 {
+        (self.communication - self.hidden).max(0.0)
+    }
+}
+
+impl Overlap {
+    /// Computes the overlap of each rank of a timeline.
+    pub fn of(timeline: &Timeline) -> Self {
+        let count = timeline.rows.iter().map(|it| it.rank + 1).max().unwrap_or(0);
+        let ranks: Vec<RankOverlap> = (0..count).map(|rank| rank_overlap(timeline, rank)).collect();
+        // Of equal ranks, the first.
+        let worst = ranks.iter().rev().max_by(|a, b| a.exposed().total_cmp(&b.exposed())).map(|it| it.rank);
+        Self { waits: worst.map_or_else(Vec::new, |rank| waits_of(timeline, rank)), ranks }
+    }
+
+    /// Returns the report, one line a string.
+    pub fn report(&self, timeline: &Timeline) -> Vec<String> {
+        let mut lines = vec![format!("overlap; times are {}:", timeline.source)];
+        let mut groups: Vec<(RankOverlap, Vec<usize>)> = Vec::new();
+        for it in &self.ranks {
+            let same =
+                |other: &RankOverlap| (other.communication, other.hidden) == (it.communication, it.hidden);
+            match groups.iter_mut().find(|(other, _)| same(other)) {
+                Some((_, ranks)) => ranks.push(it.rank),
+                None => groups.push((*it, vec![it.rank])),
+            }
+        }
+        for (it, ranks) in &groups {
+            let who = crate::plan::sync::ranks_text(ranks);
+            lines.push(match it.communication > 0.0 {
+                false => format!("  {who}: no communication"),
+                true => format!(
+                    "  {who}: communication {:.1} µs, of which {:.1} µs ({:.0}%) hidden behind computation and {:.1} µs exposed",
+                    it.communication,
+                    it.hidden,
+                    100.0 * it.hidden / it.communication,
+                    it.exposed()
+                ),
+            });
+        }
+        for it in self.waits.iter().take(PRINTED_WAITS) {
+            let times = if it.count > 1 { format!(" ({} times)", it.count) } else { String::new() };
+            let who =
+                if it.line == 0 { "the end of the program".to_owned() } else { format!("line {}", it.line) };
+            lines.push(format!("  {who} waits {:.1} µs{times} {}", it.microseconds, it.reason));
+        }
+        if let Some(more) = self.waits.len().checked_sub(PRINTED_WAITS).filter(|it| *it > 0) {
+            lines.push(format!("  {more} shorter waits are not listed"));
+        }
+        lines
+    }
+}
+
+fn rank_overlap(timeline: &Timeline, rank: usize) -> RankOverlap {
+    let intervals = |kind: SliceKind| {
+        let own = timeline.slices.iter().filter(|it| it.kind == kind && timeline.rows[it.row].rank == rank);
+        union(own.filter_map(|it| Some((it.begin, it.end?))).collect())
+    };
+    let (communication, compute) = (intervals(SliceKind::Communication), intervals(SliceKind::Compute));
+    // An empty sum of floats is -0.0.
+    let length = |all: &[(f64, f64)]| all.iter().map(|it| it.1 - it.0).sum::<f64>() + 0.0;
+    RankOverlap {
+        rank,
+        communication: length(&communication),
+        hidden: length(&intersection(&communication, &compute)),
+    }
+}
+
+/// Returns disjoint intervals in ascending order that cover the same times.
+fn union(mut intervals: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
+    intervals.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut all: Vec<(f64, f64)> = Vec::new();
+    for (begin, end) in intervals {
+        match all.last_mut().filter(|it| it.1 >= begin) {
+            Some(last) => last.1 = last.1.max(end),
+            None => all.push((begin, end)),
+        }
+    }
+    all
+}
+
+/// Returns the times that are in both lists of disjoint ascending intervals.
+fn intersection(a: &[(f64, f64)], b: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let (mut i, mut j, mut both) = (0, 0, Vec::new());
+    while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
+        let (begin, end) = (x.0.max(y.0), x.1.min(y.1));
+        if begin < end {
+            both.push((begin, end));
+        }
+        if x.1 < y.1 { i += 1 } else { j += 1 }
+    }
+    both
+}
+
+/// Returns the waits of a rank for communication and for other ranks, by line and reason.
+fn waits_of(timeline: &Timeline, rank: usize) -> Vec<WaitSummary> {
+    let rank_of = |it: &Slice| timeline.rows[it.row].rank;
+    let mut all: Vec<WaitSummary> = Vec::new();
+    for it in timeline.slices.iter().filter(|it| rank_of(it) == rank) {
+        let Some(cause) = it.cause.map(|cause| &timeline.slices[cause]) else { continue };
+        let is_remote = rank_of(cause) != rank;
+        let microseconds = match (it.kind, it.end) {
+            (SliceKind::Wait, Some(end)) if is_remote || cause.kind == SliceKind::Communication => {
+                end - it.begin
+            }
+            // A communication has begun and waits for the other rank to begin.
+            (SliceKind::Communication, Some(_)) if is_remote => cause.begin - it.begin,
+            _ => continue,
+        };
+        if microseconds <= 0.0 {
+            continue;
+        }
+        let reason = reason(timeline, it, cause);
+        match all.iter_mut().find(|other| (other.line, &other.reason) == (it.line, &reason)) {
+            Some(other) => {
+                other.count += 1;
+                other.microseconds += microseconds;
+            }
+            None => all.push(WaitSummary { line: it.line, count: 1, microseconds, reason }),
+        }
+    }
+    all.sort_by(|a, b| b.microseconds.total_cmp(&a.microseconds));
+    all
+}
+
+/// Says what a slice waits for, and what held that up. Iterations are not named, so that the waits of a loop
+/// are counted together.
+fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
+    let place = |it: &Slice| {
+        let row = &timeline.rows[it.row];
+        let rank = if row.rank == timeline.rows[wait.row].rank {
+            String::new()
+        } else {
+            format!(" on rank {}", row.rank)
+        };
+        let line = if it.line == 0 { String::new() } else { format!(" (line {})", it.line) };
+        format!("{}{line}{rank}", it.label)
+    };
+    let mut text = format!("for {}", place(cause));
+    let Some(earlier) = cause.cause.map(|it| &timeline.slices[it]) else { return text };
+    let (row, of) = (&timeline.rows[cause.row], &timeline.rows[earlier.row]);
+    let is_queue = row.kind == RowKind::Queue;
+    // Writing to a string does not fail.
+    let _ = match (is_queue, row.rank == of.rank, cause.row == earlier.row) {
+        (true, false, _) => {
+            write!(text, ", which waits for rank {}: {} is late there", of.rank, place(earlier))
+        }
+        (true, true, true) => write!(text, ", which is queued behind {}", place(earlier)),
+        (true, true, false) => write!(text, ", which is posted after {} on {}", place(earlier), of.name),
+        (false, _, true) => write!(text, ", which runs after {} on {}", place(earlier), of.name),
+        (false, ..) => write!(text, ", which begins after {}", place(earlier)),
+    };
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_merged_and_intersected() {
+        let merged = union(vec![(4.0, 5.0), (0.0, 2.0), (1.0, 3.0)]);
+        assert_eq!(merged, [(0.0, 3.0), (4.0, 5.0)]);
+        assert_eq!(intersection(&merged, &[(2.0, 4.5), (4.75, 9.0)]), [(2.0, 3.0), (4.0, 4.5), (4.75, 5.0)]);
+        assert_eq!(intersection(&merged, &[]), []);
+    }
+}

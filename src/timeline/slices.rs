@@ -1,0 +1,125 @@
+//! Turns the times of the happens-before graph into slices.
+
+use super::{Row, RowKind, Slice, SliceKind, Timeline, rows_of, times::Times, work_of};
+use crate::plan::{
+    Plan,
+    sync::{InstRef, WorldState, happens_before::first_actors},
+};
+
+/// Waits that are shorter are not shown, in microseconds.
+const SHORTEST_WAIT: f64 = 1e-6;
+
+impl Times<'_> {
+    /// Returns the slices of work that takes time, of waits, and of what never ends.
+    pub(super) fn timeline(&self, plans: &[Plan], state: Option<&WorldState>, source: String) -> Timeline {
+        let first_actor = first_actors(plans);
+        let mut first_row = Vec::new();
+        let mut rows: Vec<Row> = Vec::new();
+        for plan in plans {
+            first_row.push(rows.len());
+            rows.extend(rows_of(plan));
+        }
+        let mut slices: Vec<Slice> = Vec::new();
+        // By item: its slice.
+        let mut slice_of: Vec<Option<usize>> = vec![None; self.items.len()];
+        let mut previous_end: Vec<(u32, f64)> = Vec::new();
+        for (number, item) in self.items.iter().enumerate() {
+            let before = previous_end.last().filter(|it| it.0 == item.actor).map_or(0.0, |it| it.1);
+            let (begin, end) = (self.times[item.first as usize], self.times[item.last as usize]);
+            if let Some(end) = end {
+                previous_end.push((item.actor, end));
+            }
+            let InstRef { rank, inst } = item.inst_ref;
+            let row = first_row[rank] + 1 + (item.actor - first_actor[rank]) as usize;
+            let is_queue = rows[row].kind == RowKind::Queue;
+            // Work runs from its beginning. A synchronisation lasts from the end of what precedes it.
+            let (begin, end) = match (begin, end) {
+                (Some(begin), Some(end)) if item.is_work => (begin, Some(end)),
+                (Some(begin), None) if item.is_work => (begin, None),
+                (Some(_), Some(end)) if end > before + SHORTEST_WAIT && !is_queue => (before, Some(end)),
+                (_, None) if item.begins && !is_queue && self.is_next(number) => (before, None),
+                _ => continue,
+            };
+            let plan = &plans[rank];
+            let instruction = &plan.code[inst];
+            slice_of[number] = Some(slices.len());
+            slices.push(Slice {
+                row,
+                kind: if item.is_work { item.kind } else { SliceKind::Wait },
+                inst_ref: item.inst_ref,
+                line: plan.origins[instruction.origin as usize].line,
+                iteration: plan.iteration(instruction),
+                label: work_of(plan, instruction).1.to_owned(),
+                begin,
+                end,
+                cause: None,
+            });
+        }
+        for (number, slice) in slice_of.iter().enumerate() {
+            if let Some(slice) = slice {
+                slices[*slice].cause = self.cause(number, &slice_of).filter(|it| it != slice);
+            }
+        }
+        for (rank, position) in state.into_iter().flatten().enumerate() {
+            let plan = &plans[rank];
+            if let Some(inst) = position.as_ref().map(|it| it.issued).filter(|it| *it < plan.code.len()) {
+                slices.push(blocked_host(plan, inst, first_row[rank]));
+            }
+        }
+        sorted(Timeline { rows, slices, source })
+    }
+
+    /// Returns true if the item that precedes this one on its actor has ended.
+    fn is_next(&self, item: usize) -> bool {
+        let before =
+            item.checked_sub(1).map(|it| &self.items[it]).filter(|it| it.actor == self.items[item].actor);
+        before.is_none_or(|it| self.times[it.last as usize].is_some())
+    }
+
+    /// Returns the slice that determined when an item ended or, if nothing but the item itself did, began.
+    fn cause(&self, number: usize, slice_of: &[Option<usize>]) -> Option<usize> {
+        let item = &self.items[number];
+        let outside = |node: u32| !(item.first..=item.last).contains(&node);
+        let mut node = self.causes[item.last as usize].filter(|it| outside(*it));
+        for inner in (item.first..=item.last).rev() {
+            node = node.or(self.causes[inner as usize].filter(|it| outside(*it)));
+        }
+        // Synchronisation takes no time: follow it to the work behind it.
+        while let Some(at) = node {
+            let of = self.item_of[at as usize] as usize;
+            if slice_of[of].is_some() && self.items[of].is_work {
+                return slice_of[of];
+            }
+            node = self.causes[at as usize];
+        }
+        None
+    }
+}
+
+/// Returns the slice of a host that never passes an instruction.
+fn blocked_host(plan: &Plan, inst: usize, row: usize) -> Slice {
+    let instruction = &plan.code[inst];
+    Slice {
+        row,
+        kind: SliceKind::Wait,
+        inst_ref: InstRef { rank: plan.rank, inst },
+        line: plan.origins[instruction.origin as usize].line,
+        iteration: plan.iteration(instruction),
+        label: work_of(plan, instruction).1.to_owned(),
+        begin: 0.0,
+        end: None,
+        cause: None,
+    }
+}
+
+/// Returns the timeline with its slices in the order in which they begin.
+fn sorted(mut timeline: Timeline) -> Timeline {
+    let mut order: Vec<usize> = (0..timeline.slices.len()).collect();
+    order.sort_by(|a, b| timeline.slices[*a].begin.total_cmp(&timeline.slices[*b].begin));
+    let mut place = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(new, old)| place[*old] = new);
+    let mut slices: Vec<Slice> = order.iter().map(|it| timeline.slices[*it].clone()).collect();
+    slices.iter_mut().for_each(|it| it.cause = it.cause.map(|old| place[old]));
+    timeline.slices = slices;
+    timeline
+}

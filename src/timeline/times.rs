@@ -1,0 +1,125 @@
+//! The times of the nodes of the happens-before graph.
+//!
+//! Every instruction begins as soon as what happens before it has ended and takes the time that `cost` gives,
+//! unless its times are measured. Kernels of one rank compute one after another, in the order in which they
+//! become ready, because a large kernel fills the GPU.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::{
+    SliceKind,
+    items::{Duration, Item},
+};
+use crate::plan::sync::happens_before::HappensBeforeGraph;
+
+/// The times of the nodes of a graph.
+pub(super) struct Times<'a> {
+    graph: &'a HappensBeforeGraph,
+    pub items: &'a [Item],
+    /// By node: its item.
+    pub item_of: Vec<u32>,
+    followers: Vec<Vec<u32>>,
+    /// By node: the number of predecessors whose time is not known.
+    missing: Vec<u32>,
+    /// By node: its time, once it is known, and the predecessor that determined it.
+    pub times: Vec<Option<f64>>,
+    pub causes: Vec<Option<u32>>,
+    /// By rank: when the last kernel ends, and its last node.
+    compute_free: Vec<(f64, u32)>,
+    /// The nodes that are ready, by time.
+    ready: BinaryHeap<Reverse<(Instant, u32)>>,
+}
+
+/// A time that can be ordered: microseconds, not NaN.
+#[derive(Clone, Copy, PartialEq)]
+struct Instant(f64);
+
+impl Eq for Instant {}
+
+impl Ord for Instant {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+impl PartialOrd for Instant {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<'a> Times<'a> {
+    /// Computes the times of all nodes of a graph over this many ranks.
+    pub fn of(graph: &'a HappensBeforeGraph, items: &'a [Item], ranks: usize) -> Self {
+        let count = graph.nodes.len();
+        let mut followers = vec![Vec::new(); count];
+        for (node, before) in graph.predecessors.iter().enumerate() {
+            before.iter().for_each(|it| followers[*it as usize].push(node as u32));
+        }
+        let mut item_of = vec![0; count];
+        for (number, it) in items.iter().enumerate() {
+            item_of[it.first as usize..=it.last as usize].fill(number as u32);
+        }
+        let mut it = Self {
+            graph,
+            items,
+            item_of,
+            followers,
+            missing: graph.predecessors.iter().map(|it| it.len() as u32).collect(),
+            times: vec![None; count],
+            causes: vec![None; count],
+            compute_free: vec![(0.0, 0); ranks],
+            ready: BinaryHeap::new(),
+        };
+        it.run();
+        it
+    }
+
+    fn run(&mut self) {
+        let free: Vec<u32> =
+            (0..self.missing.len() as u32).filter(|it| self.missing[*it as usize] == 0).collect();
+        free.into_iter().for_each(|node| self.push(node));
+        while let Some(Reverse((Instant(time), node))) = self.ready.pop() {
+            let item = &self.items[self.item_of[node as usize] as usize];
+            let time = match item.duration {
+                Duration::Measured(begin, _) if node == item.first => begin,
+                Duration::Measured(_, end) if node == item.last => end,
+                Duration::Estimated(microseconds) if node == item.last => time + microseconds,
+                Duration::Estimated(microseconds)
+                    if node == item.first && item.kind == SliceKind::Compute =>
+                {
+                    // Nodes are popped in the order in which they become ready, so kernels queue in that
+                    // order.
+                    let (free, kernel) = &mut self.compute_free[item.inst_ref.rank];
+                    if *free > time {
+                        self.causes[node as usize] = Some(*kernel);
+                    }
+                    let begin = time.max(*free);
+                    (*free, *kernel) = (begin + microseconds, item.last);
+                    begin
+                }
+                Duration::Estimated(_) | Duration::Measured(..) => time,
+            };
+            self.times[node as usize] = Some(time);
+            for next in std::mem::take(&mut self.followers[node as usize]) {
+                self.missing[next as usize] -= 1;
+                if self.missing[next as usize] == 0 {
+                    self.push(next);
+                }
+            }
+        }
+    }
+
+    /// Adds a node whose predecessors all have times.
+    fn push(&mut self, node: u32) {
+        let item = &self.items[self.item_of[node as usize] as usize];
+        if !item.begins || node == item.last && !item.ends {
+            return;
+        }
+        let before = self.graph.predecessors[node as usize].iter();
+        let known = before.map(|it| (self.times[*it as usize].unwrap_or(0.0), *it));
+        let last = known.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        self.causes[node as usize] = last.map(|it| it.1);
+        self.ready.push(Reverse((Instant(last.map_or(0.0, |it| it.0)), node)));
+    }
+}
