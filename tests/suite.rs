@@ -125,6 +125,8 @@ mod signals;
 mod stdout;
 #[path = "suite/stuck.rs"]
 mod stuck;
+#[path = "suite/timeline.rs"]
+mod timeline;
 #[path = "suite/timeout.rs"]
 mod timeout;
 #[path = "suite/transformer.rs"]
@@ -175,6 +177,7 @@ fn main() -> ExitCode {
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());
+    trials.extend(timeline::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));

@@ -34,6 +34,7 @@ mod host_profile;
 mod line_profile;
 mod prepare;
 mod stress;
+mod timestamps;
 mod timing;
 mod warmup;
 
@@ -41,6 +42,7 @@ pub use bytes::{data as data_of, of as bytes_of};
 pub use host_profile::{CallCost, HostProfile};
 pub use line_profile::LineProfile;
 use prepare::Prepared;
+pub use timestamps::{InstTime, RunTimes};
 pub use timing::Timing;
 
 /// An input of this rank.

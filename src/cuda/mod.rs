@@ -38,7 +38,7 @@ mod tests;
 
 pub use device_assignment::assign_device;
 pub use discover::device_names;
-pub use engine::{CallCost, Engine, HostProfile, LineProfile, Timing, bytes_of, data_of};
+pub use engine::{CallCost, Engine, HostProfile, InstTime, LineProfile, RunTimes, Timing, bytes_of, data_of};
 pub use error::CudaError;
 pub use kernels::instances;
 pub use progress::RunProgress;

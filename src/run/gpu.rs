@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     cuda::{
-        self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, Timing,
+        self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, RunTimes, Timing,
         buffer_assignment::BufferAssignment,
     },
     exit::Exit,
@@ -47,6 +47,8 @@ pub struct GpuJob<'a> {
     /// Set to profile the host's cost of issuing the plan; true to profile the launch of a captured graph as
     /// well.
     pub profile_host: Option<bool>,
+    /// True to measure when the commands of a run execute.
+    pub measures_times: bool,
 }
 
 impl GpuJob<'_> {
@@ -88,6 +90,8 @@ pub struct GpuRunResult {
     pub timing: Option<(Timing, Vec<LineProfile>)>,
     /// The cost of issuing the plan on the host, if requested.
     pub host: Option<HostProfile>,
+    /// When the commands of a run executed, if requested.
+    pub times: Option<RunTimes>,
 }
 
 impl ProcessGroup for JobRank {
@@ -240,12 +244,18 @@ pub fn run(
             }
         }
     }
+    let mut run_times = None;
+    if job.measures_times && verdict.exit == Exit::Success {
+        member.set_phase_with_limit("measuring a timeline", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        run_times = Some(engine.measure_times(peers)?);
+    }
     // Profiling leaves undefined outputs behind, so it comes last.
     if let Some(graph) = job.profile_host.filter(|_| verdict.exit == Exit::Success) {
         member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
         host = Some(engine.profile_host(peers, graph)?);
     }
-    Ok(GpuRunResult { verdict, outcome, timing, host })
+    Ok(GpuRunResult { verdict, outcome, timing, host, times: run_times })
 }
 
 /// Gathers the outputs and judges them.

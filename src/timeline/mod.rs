@@ -8,15 +8,17 @@
 //! | `overlap` | how much communication is hidden behind computation, and why the rest is not |
 //! | `chrome` | the Chrome trace format, which Perfetto reads |
 //! | `svg`, `html` | pictures |
+//! | `file` | selects one of these formats by the name of a file |
 
-pub mod chrome;
-pub mod cost;
+mod chrome;
+mod cost;
 pub mod estimate;
-pub mod html;
+pub mod file;
+mod html;
 mod items;
 pub mod overlap;
 mod slices;
-pub mod svg;
+mod svg;
 mod times;
 
 use crate::plan::{ExecutionSite, Inst, InstClass, InstKind, Plan, sync::InstRef};

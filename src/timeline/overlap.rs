@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use super::{RowKind, Slice, SliceKind, Timeline};
+use crate::plan::sync::ranks_text;
 
 /// The overlap of all ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,8 +73,23 @@ impl Overlap {
                 None => groups.push((*it, vec![it.rank])),
             }
         }
+        let mut endless: Vec<(String, Vec<usize>)> = Vec::new();
+        for it in timeline.slices.iter().filter(|it| it.end.is_none() && it.kind == SliceKind::Communication)
+        {
+            let (what, rank) = (format!("{} ({})", it.label, it.location()), timeline.rows[it.row].rank);
+            match endless.iter_mut().find(|(other, _)| *other == what) {
+                Some((_, ranks)) => ranks.push(rank),
+                None => endless.push((what, vec![rank])),
+            }
+        }
+        for (what, ranks) in &endless {
+            lines.push(format!("  {}: {what} never ends", ranks_text(ranks)));
+        }
         for (it, ranks) in &groups {
-            let who = crate::plan::sync::ranks_text(ranks);
+            if !endless.is_empty() && it.communication == 0.0 {
+                continue;
+            }
+            let who = ranks_text(ranks);
             lines.push(match it.communication > 0.0 {
                 false => format!("  {who}: no communication"),
                 true => format!(
@@ -186,15 +202,14 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
     let mut text = format!("for {}", place(cause));
     let Some(earlier) = cause.cause.map(|it| &timeline.slices[it]) else { return text };
     let (row, of) = (&timeline.rows[cause.row], &timeline.rows[earlier.row]);
-    let is_queue = row.kind == RowKind::Queue;
+    let stream =
+        if of.name.starts_with("stream") { of.name.clone() } else { format!("stream `{}`", of.name) };
     // Writing to a string does not fail.
-    let _ = match (is_queue, row.rank == of.rank, cause.row == earlier.row) {
-        (true, false, _) => {
-            write!(text, ", which waits for rank {}: {} is late there", of.rank, place(earlier))
-        }
+    let _ = match (row.kind == RowKind::Queue, row.rank == of.rank, cause.row == earlier.row) {
+        (true, false, _) => write!(text, ", which waits for rank {} to begin it", of.rank),
         (true, true, true) => write!(text, ", which is queued behind {}", place(earlier)),
-        (true, true, false) => write!(text, ", which is posted after {} on {}", place(earlier), of.name),
-        (false, _, true) => write!(text, ", which runs after {} on {}", place(earlier), of.name),
+        (true, true, false) => write!(text, ", which is posted after {} on {stream}", place(earlier)),
+        (false, _, true) => write!(text, ", which runs after {} on {stream}", place(earlier)),
         (false, ..) => write!(text, ", which begins after {}", place(earlier)),
     };
     text

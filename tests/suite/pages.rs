@@ -100,12 +100,30 @@ fn check(it: &ShownCommand) -> Result<(), Failed> {
     }
     let out = Command::new(tool).args(words).current_dir(folder.path()).env("NO_COLOR", "1").output()?;
     let [out, err] = [out.stdout, out.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+    check_pictures(folder.path())?;
     let printed = format!("{err}{out}");
     let mut lines = printed.lines().map(normalized);
     for wanted in it.lines.iter().filter(|it| it.trim() != "…" && !it.trim().is_empty()) {
         let wanted = normalized(wanted);
         if !lines.any(|line| matches_pattern(&wanted, &line)) {
             return Err(format!("`{}` does not print:\n{wanted}\nbut:\n{printed}", it.command).into());
+        }
+    }
+    Ok(())
+}
+
+/// Compares the pictures that a command has written with those of the same name in `docs/images`.
+/// `INSTA_UPDATE=always` replaces the stored ones.
+fn check_pictures(folder: &Path) -> Result<(), Failed> {
+    for file in
+        fs::read_dir(folder)?.flatten().filter(|it| it.path().extension().is_some_and(|it| it == "svg"))
+    {
+        let stored = Path::new(ROOT).join("docs/images").join(file.file_name());
+        let made = fs::read_to_string(file.path())?;
+        if std::env::var("INSTA_UPDATE").as_deref() == Ok("always") {
+            fs::write(&stored, made)?;
+        } else if fs::read_to_string(&stored).ok().as_ref() != Some(&made) {
+            return Err(format!("{} is not what its command writes", shown(&stored)).into());
         }
     }
     Ok(())

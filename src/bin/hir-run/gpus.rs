@@ -22,6 +22,7 @@ use hir::{
 use crate::{
     options::{Device, Expect, Options},
     task::{Task, print_outputs, write_file},
+    timelines,
 };
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
@@ -196,6 +197,7 @@ fn run_on_engine(
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         profile_host: options.profile_host.then_some(graph),
+        measures_times: timelines::are_requested(options),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
         .inspect_err(|failure| abort_job(member, failure))?;
@@ -207,6 +209,9 @@ fn run_on_engine(
     }
     if let Some((timing, lines)) = &ran.timing {
         timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
+    }
+    if let Some(times) = &ran.times {
+        timelines::write_measured(options, plans, names, times, say)?;
     }
     if let Some(host) = &ran.host {
         timing_report::host_table(host, plans.len()).into_iter().for_each(&mut *say);

@@ -18,14 +18,13 @@ use hir::{
     },
     sim::ScheduleSet,
     source::Binding,
+    timeline::file::TimelineFile,
     tool::{
         self,
         flags::{DiagnosticFlags, parse_memory_limit, parse_ranks, with_help},
         remarks::RemarkFlags,
     },
 };
-
-use crate::timelines::TimelineFile;
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =

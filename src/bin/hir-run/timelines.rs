@@ -1,54 +1,21 @@
 //! Writes timelines and prints how communication and computation overlap.
 
-use std::{path::PathBuf, str::FromStr};
-
 use hir::{
+    cuda::{InstTime, RunTimes},
     exit::Exit,
-    plan::Plan,
+    plan::{Plan, sync::happens_before::OrderError},
     run::prepare::JobFailure,
-    timeline::{Timeline, chrome, estimate::estimate, html, overlap::Overlap, svg},
+    timeline::{
+        Timeline,
+        estimate::{MeasuredTime, estimate, measured},
+        overlap::Overlap,
+    },
 };
 
 use crate::{options::Options, task::write_file};
 
 /// The maximum number of instructions of an estimated timeline.
 const MAX_INSTRUCTIONS: usize = 4_000_000;
-
-/// An operand of `--timeline`.
-#[derive(Clone)]
-pub struct TimelineFile {
-    /// The file.
-    pub path: PathBuf,
-    format: TimelineFormat,
-}
-
-#[derive(Clone, Copy)]
-enum TimelineFormat {
-    Chrome,
-    Html,
-    Svg,
-}
-
-impl FromStr for TimelineFile {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let path = PathBuf::from(text);
-        let format = match path.extension().and_then(|it| it.to_str()) {
-            Some("json") => TimelineFormat::Chrome,
-            Some("html") => TimelineFormat::Html,
-            Some("svg") => TimelineFormat::Svg,
-            _ => {
-                return Err(
-                    "the name must end with `.svg` (a picture), `.html` (a page) or `.json` (a trace for \
-                            Perfetto)"
-                        .to_owned(),
-                );
-            }
-        };
-        Ok(Self { path, format })
-    }
-}
 
 /// Returns true if the command line asks for a timeline or a report on overlap.
 pub fn are_requested(options: &Options) -> bool {
@@ -65,17 +32,30 @@ pub fn write_estimated(
     names: &[&str],
     say: &mut dyn FnMut(String),
 ) -> Result<(), JobFailure> {
-    let too_large = |message: String| JobFailure::Other(Exit::Usage, message);
-    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
-    if instructions > MAX_INSTRUCTIONS {
-        let message = format!(
-            "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
-        );
-        return Err(too_large(message));
-    }
-    let timeline =
-        estimate(plans).map_err(|_| too_large("no timeline: the world has too many streams".to_owned()))?;
-    write(options, &timeline, names, say)
+    check_size(plans)?;
+    write(options, &estimate(plans).map_err(too_many_streams)?, names, say)
+}
+
+/// Writes the timeline of a run on GPUs as the command line asks.
+///
+/// # Errors
+/// Those of `write_estimated`.
+pub fn write_measured(
+    options: &Options,
+    plans: &[Plan],
+    names: &[&str],
+    times: &RunTimes,
+    say: &mut dyn FnMut(String),
+) -> Result<(), JobFailure> {
+    check_size(plans)?;
+    let time = |it: &InstTime| MeasuredTime { inst: it.inst, begin: it.begin, end: it.end };
+    let ranks: Vec<Vec<MeasuredTime>> = times.ranks.iter().map(|it| it.iter().map(time).collect()).collect();
+    let clocks = match plans.len() {
+        1 => String::new(),
+        _ => format!("; the clocks of two ranks differ by at most {:.1} µs", times.error),
+    };
+    let source = format!("measured in one run, issued command by command with an event beside each{clocks}");
+    write(options, &measured(plans, &ranks, source).map_err(too_many_streams)?, names, say)
 }
 
 /// Writes a timeline as the command line asks.
@@ -96,19 +76,31 @@ pub fn write(
     let names: Vec<&str> = names.iter().map(|it| it.rsplit('/').next().unwrap_or(it)).collect();
     let title = format!("{}, {ranks} ranks", names.join(" "));
     for file in &options.timeline {
-        let text = match file.format {
-            TimelineFormat::Chrome => chrome::trace(timeline),
-            TimelineFormat::Html => html::page(timeline, &title, &report),
-            TimelineFormat::Svg => svg::picture(timeline, &title).map_err(|fault| {
-                let path = file.path.display();
-                JobFailure::Other(
-                    Exit::Usage,
-                    format!("`{path}`: {fault}; write an `.html` or `.json` file instead"),
-                )
-            })?,
-        };
+        let text = file
+            .text(timeline, &title, &report)
+            .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{}`: {fault}", file.path.display())))?;
         write_file(&file.path, &text)?;
         say(format!("# timeline in `{}`", file.path.display()));
     }
     Ok(())
+}
+
+fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    match instructions > MAX_INSTRUCTIONS {
+        false => Ok(()),
+        true => Err(JobFailure::Other(
+            Exit::Usage,
+            format!(
+                "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
+            ),
+        )),
+    }
+}
+
+fn too_many_streams(_: OrderError) -> JobFailure {
+    JobFailure::Other(
+        Exit::Usage,
+        "no timeline: the ranks have too many streams; reduce `--ranks`".to_owned(),
+    )
 }

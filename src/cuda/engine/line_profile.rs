@@ -42,13 +42,7 @@ impl Engine {
     /// # Errors
     /// A call fails.
     pub fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, CudaError> {
-        let mut marks: Vec<Option<(Event, Event)>> = Vec::with_capacity(self.executable.commands.len());
-        for step in &self.executable.commands {
-            marks.push(match step.command.is_graph_node() {
-                true => Some((self.device.event(true)?, self.device.event(true)?)),
-                false => None,
-            });
-        }
+        let marks = self.marks()?;
         let mut table = Table::of(self.plan());
         // The time of a fused all-reduce kernel belongs to its reduction, not to its first wait.
         let combines =
@@ -96,7 +90,15 @@ impl Engine {
         Ok(lines)
     }
 
-    fn issue_with_events(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
+    /// Returns two events for each command that does work on the device.
+    pub(super) fn marks(&self) -> Result<Vec<Option<(Event, Event)>>, CudaError> {
+        let events = || Ok((self.device.event(true)?, self.device.event(true)?));
+        let commands = self.executable.commands.iter();
+        commands.map(|it| it.command.is_graph_node().then(events).transpose()).collect()
+    }
+
+    /// Issues all commands, each between its events.
+    pub(super) fn issue_with_events(&mut self, marks: &[Option<(Event, Event)>]) -> Result<(), CudaError> {
         self.begin(IssueMode::Plain)?;
         for (step, mark) in self.executable.commands.iter().zip(marks) {
             if let Some((begin, _)) = mark {

@@ -35,7 +35,7 @@ impl Timing {
 }
 
 /// Number of calls that fit into the queue of any stream; a stream holds about a thousand.
-const QUEUED: usize = 256;
+pub(super) const QUEUED: usize = 256;
 
 impl Engine {
     /// Times runs, as a captured graph if `graph` is set, and returns the outputs of the last one. Each run

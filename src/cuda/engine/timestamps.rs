@@ -1,0 +1,164 @@
+//! Measures when every command of one run executes, on a clock that all ranks of a host share.
+//!
+//! Each command is recorded between two events on its stream. The times of events are relative to an event that
+//! is recorded on an idle stream while the host reads its clock before and after: the event happened in
+//! between, which bounds the error. The clock is that of the operating system, which is one for all processes
+//! of a host; on several hosts, the difference of their clocks adds to the error and is not known.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use super::{Engine, timing::QUEUED};
+use crate::cuda::{CudaError, ProcessGroup, device::Event};
+
+/// When an instruction ran, in microseconds since the first one of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InstTime {
+    /// The index of the instruction in `Plan::code`.
+    pub inst: u32,
+    /// When it began.
+    pub begin: f64,
+    /// When it ended.
+    pub end: f64,
+}
+
+/// The times of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunTimes {
+    /// By rank, in issue order.
+    pub ranks: Vec<Vec<InstTime>>,
+    /// The largest possible difference between the clocks of two ranks of one host, in microseconds.
+    pub error: f64,
+}
+
+/// Number of readings of the clock, of which the most precise one is used.
+const READINGS: usize = 20;
+/// Number of runs; the last one is reported.
+const RUNS: u32 = 3;
+
+/// An event, when it happened on the host's clock in microseconds, and the error of that time.
+#[derive(Clone, Copy)]
+struct ClockReading {
+    event: Event,
+    time: f64,
+    error: f64,
+}
+
+impl Engine {
+    /// Measures the times of all ranks' commands. All ranks have to call this.
+    ///
+    /// # Errors
+    /// A call fails.
+    pub fn measure_times(&mut self, peers: &dyn ProcessGroup) -> Result<RunTimes, CudaError> {
+        let marks = self.marks()?;
+        let gate = self.device.pinned_words(1)?;
+        // Two events beside each command. See `Engine::time` for the gate.
+        let calls: usize = self.executable.commands.iter().map(|it| it.command.queued_calls() + 2).sum();
+        let mut reading = self.read_clock()?;
+        for run in 1..=RUNS {
+            peers.barrier()?;
+            if run == RUNS {
+                reading = self.read_clock()?;
+                peers.barrier()?;
+            }
+            let is_gated = run > 1 && calls <= QUEUED;
+            if is_gated {
+                self.device.wait_value(gate.as_ptr() as u64, run, self.main_stream)?;
+            }
+            self.reset_between_runs()?;
+            self.issue_with_events(&marks)?;
+            self.count_run()?;
+            gate[0].store(run, Ordering::Release);
+            self.synchronize()?;
+        }
+        let mut mine = reading.error.to_le_bytes().to_vec();
+        for (step, mark) in self.executable.commands.iter().zip(&marks) {
+            let Some((begin, end)) = mark else { continue };
+            mine.extend(step.inst.to_le_bytes());
+            for event in [begin, end] {
+                let time = reading.time + self.device.elapsed_microseconds(reading.event, *event)?;
+                mine.extend(time.to_le_bytes());
+            }
+        }
+        Ok(RunTimes::of(&peers.all_gather(&mine)?))
+    }
+
+    /// Reads the clock while an event is recorded on the idle main stream.
+    fn read_clock(&self) -> Result<ClockReading, CudaError> {
+        let mut best: Option<ClockReading> = None;
+        for _ in 0..READINGS {
+            let event = self.device.event(true)?;
+            let before = host_microseconds();
+            self.device.record(event, self.main_stream)?;
+            self.device.synchronize(self.main_stream)?;
+            let error = (host_microseconds() - before) / 2.0;
+            if best.is_none_or(|it| error < it.error) {
+                best = Some(ClockReading { event, time: before + error, error });
+            }
+        }
+        best.ok_or_else(|| CudaError::Internal("the clock was not read".to_owned()))
+    }
+}
+
+/// Returns the host's clock in microseconds.
+fn host_microseconds() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_nanos() as f64 / 1e3)
+}
+
+impl RunTimes {
+    /// Reads the messages of all ranks: the error of the clock, and an index and two times for each command.
+    fn of(messages: &[Vec<u8>]) -> Self {
+        let (mut ranks, mut errors) = (Vec::new(), Vec::new());
+        for message in messages {
+            let (head, rest) = message.split_first_chunk::<8>().unwrap_or((&[0; 8], &[]));
+            errors.push(f64::from_le_bytes(*head));
+            let times = rest.as_chunks::<20>().0.iter().map(|it| {
+                let [a, b, c, d, times @ ..] = *it;
+                let [begin, end] = [0, 8].map(|at| {
+                    let mut word = [0; 8];
+                    word.copy_from_slice(&times[at..at + 8]);
+                    f64::from_le_bytes(word)
+                });
+                InstTime { inst: u32::from_le_bytes([a, b, c, d]), begin, end }
+            });
+            ranks.push(times.collect::<Vec<_>>());
+        }
+        let first = ranks.iter().flatten().map(|it| it.begin).fold(f64::INFINITY, f64::min);
+        for it in ranks.iter_mut().flatten() {
+            (it.begin, it.end) = (it.begin - first, it.end - first);
+        }
+        // Two ranks may differ in opposite directions.
+        errors.sort_by(|a, b| b.total_cmp(a));
+        let error = if ranks.len() > 1 { errors.iter().take(2).sum() } else { 0.0 };
+        Self { ranks, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_begin_at_the_first_command_of_all_ranks() {
+        let message = |error: f64, times: &[(u32, f64, f64)]| {
+            let mut bytes = error.to_le_bytes().to_vec();
+            for (inst, begin, end) in times {
+                bytes.extend(inst.to_le_bytes());
+                bytes.extend(begin.to_le_bytes());
+                bytes.extend(end.to_le_bytes());
+            }
+            bytes
+        };
+        let it = RunTimes::of(&[
+            message(1.5, &[(3, 110.0, 112.0), (4, 112.5, 120.0)]),
+            message(2.0, &[(3, 108.0, 111.0)]),
+            message(0.5, &[]),
+        ]);
+        let time = |inst, begin, end| InstTime { inst, begin, end };
+        assert_eq!(it.ranks, [vec![time(3, 2.0, 4.0), time(4, 4.5, 12.0)], vec![time(3, 0.0, 3.0)], vec![]]);
+        assert_eq!(it.error, 3.5);
+        assert_eq!(RunTimes::of(&[message(9.0, &[])]).error, 0.0);
+    }
+}

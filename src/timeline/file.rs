@@ -1,0 +1,56 @@
+//! The files that timelines are written to.
+
+use std::{path::PathBuf, str::FromStr};
+
+use super::{Timeline, chrome, html, svg};
+
+/// An operand of `--timeline`.
+#[derive(Clone, Debug)]
+pub struct TimelineFile {
+    /// The file.
+    pub path: PathBuf,
+    format: TimelineFormat,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum TimelineFormat {
+    Chrome,
+    Html,
+    Svg,
+}
+
+impl FromStr for TimelineFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let path = PathBuf::from(text);
+        let format = match path.extension().and_then(|it| it.to_str()) {
+            Some("json") => TimelineFormat::Chrome,
+            Some("html") => TimelineFormat::Html,
+            Some("svg") => TimelineFormat::Svg,
+            _ => {
+                return Err(
+                    "the name must end with `.svg` (a picture), `.html` (a page) or `.json` (a trace for \
+                            Perfetto)"
+                        .to_owned(),
+                );
+            }
+        };
+        Ok(Self { path, format })
+    }
+}
+
+impl TimelineFile {
+    /// Returns the text of the file. `report` is the report on overlap.
+    ///
+    /// # Errors
+    /// A picture would be too large.
+    pub fn text(&self, timeline: &Timeline, title: &str, report: &[String]) -> Result<String, String> {
+        match self.format {
+            TimelineFormat::Chrome => Ok(chrome::trace(timeline)),
+            TimelineFormat::Html => Ok(html::page(timeline, title, report)),
+            TimelineFormat::Svg => svg::picture(timeline, title)
+                .map_err(|fault| format!("{fault}; write an `.html` or `.json` file instead")),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Checks the files of `hir-run --timeline`: traces, pages and pictures of simulated and emulated runs.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::Value;
+
+use super::{ROOT, emulator};
+use crate::timeout::RunWithTimeout;
+
+/// Returns the trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let measured = Trial::test("timeline::of_emulated_gpus", of_emulated_gpus);
+    vec![
+        Trial::test("timeline::of_a_ring", of_a_ring),
+        Trial::test("timeline::of_a_deadlock", of_a_deadlock),
+        measured.with_ignored_flag(emulator::is_missing()),
+    ]
+}
+
+/// The files of one run.
+struct Files {
+    trace: Value,
+    page: String,
+    picture: String,
+    /// The exit code and standard output.
+    exit: Option<i32>,
+    printed: String,
+}
+
+fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<Files, Failed> {
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.current_dir(ROOT).arg(Path::new(ROOT).join(program)).args(arguments).arg("--overlap");
+    command.envs(environment.iter().cloned());
+    for name in ["t.json", "t.html", "t.svg"] {
+        command.arg("--timeline").arg(file(name));
+    }
+    let out = command.output_with_timeout()?;
+    let text =
+        |name: &str| fs::read_to_string(file(name)).map_err(|fault| format!("{name}: {fault}: {out:?}"));
+    Ok(Files {
+        trace: serde_json::from_str(&text("t.json")?)?,
+        page: text("t.html")?,
+        picture: text("t.svg")?,
+        exit: out.status.code(),
+        printed: String::from_utf8_lossy(&out.stdout).into_owned(),
+    })
+}
+
+/// A slice of a trace.
+struct Slice {
+    name: String,
+    /// The rank and the row.
+    place: (u64, u64),
+    begin: f64,
+    end: Option<f64>,
+}
+
+/// Returns the slices of a trace after checks that hold for every trace: pieces of work on one row do not
+/// overlap, arrows do not lead back in time, and each end of an arrow touches a slice of its row.
+fn slices(files: &Files) -> Result<Vec<Slice>, Failed> {
+    let events = files.trace["traceEvents"].as_array().ok_or("no events")?;
+    let number = |it: &Value, key: &str| it[key].as_f64().ok_or(format!("no `{key}` in {it}"));
+    let place = |it: &Value| (it["pid"].as_u64().unwrap_or(u64::MAX), it["tid"].as_u64().unwrap_or(u64::MAX));
+    let (mut slices, mut arrows) = (Vec::new(), BTreeMap::<u64, [Option<f64>; 2]>::new());
+    for it in events.iter().filter(|it| ["X", "B"].contains(&it["ph"].as_str().unwrap_or_default())) {
+        let begin = number(it, "ts")?;
+        let end = if it["ph"] == "X" { Some(begin + number(it, "dur")?) } else { None };
+        slices.push(Slice {
+            name: it["name"].as_str().unwrap_or_default().to_owned(),
+            place: place(it),
+            begin,
+            end,
+        });
+    }
+    // Times have rounding errors.
+    let near = 1e-6;
+    for it in events.iter().filter(|it| ["s", "f"].contains(&it["ph"].as_str().unwrap_or_default())) {
+        let time = number(it, "ts")?;
+        let touches = |slice: &Slice| {
+            slice.place == place(it)
+                && slice.begin - near <= time
+                && slice.end.is_none_or(|end| time <= end + near)
+        };
+        if !slices.iter().any(touches) {
+            return Err(format!("an arrow ends in the air: {it}").into());
+        }
+        let end = usize::from(it["ph"] == "f");
+        arrows.entry(it["id"].as_u64().ok_or("no id")?).or_default()[end] = Some(time);
+    }
+    for (id, ends) in arrows {
+        let [Some(from), Some(to)] = ends else { return Err(format!("arrow {id} has one end").into()) };
+        if from > to + near {
+            return Err(format!("arrow {id} leads from {from} to {to}").into());
+        }
+    }
+    let mut ends = BTreeMap::<(u64, u64), f64>::new();
+    for it in &slices {
+        let last = ends.entry(it.place).or_insert(0.0);
+        if it.begin < *last - near || it.end.is_some_and(|end| end < it.begin) {
+            return Err(
+                format!("`{}` begins at {} on {:?}, before {last}", it.name, it.begin, it.place).into()
+            );
+        }
+        *last = it.end.unwrap_or(f64::INFINITY);
+    }
+    // All three files show the same slices.
+    let bars = files.picture.matches("rect class=").count() - files.picture.matches("y=\"24\"").count();
+    let data =
+        files.page.split("const data = ").nth(1).and_then(|it| it.split(";\n").next()).unwrap_or_default();
+    let data: Value = serde_json::from_str(data)?;
+    let listed = data["slices"].as_array().map_or(0, Vec::len);
+    if (bars, listed) != (slices.len(), slices.len()) {
+        return Err(format!("{} slices, {bars} bars, {listed} in the page", slices.len()).into());
+    }
+    let without_namespaces = files.page.replace("http://www.w3.org/2000/svg", "");
+    match without_namespaces.contains("http") {
+        true => Err("the page refers to another file".into()),
+        false => Ok(slices),
+    }
+}
+
+fn count(slices: &[Slice], start: &str) -> usize {
+    slices.iter().filter(|it| it.name.starts_with(start)).count()
+}
+
+/// Each rank of the ring computes 8 products, and copies one block within its memory and 7 from its neighbour.
+fn of_a_ring() -> Result<(), Failed> {
+    let files = run("samples/ring.hir", &["--device=sim"], &[])?;
+    let slices = slices(&files)?;
+    let ranks = slices.iter().map(|it| it.place.0).max();
+    let open = slices.iter().filter(|it| it.end.is_none()).count();
+    let found = (files.exit, count(&slices, "gemm (line 36"), count(&slices, "copy"), ranks, open);
+    match found == (Some(0), 64, 64, Some(7), 0) && files.printed.contains("not measured") {
+        true => Ok(()),
+        false => Err(format!("{found:?}\n{}", files.printed).into()),
+    }
+}
+
+/// Rank 3 skips the all-reduce: it never ends on the other ranks.
+fn of_a_deadlock() -> Result<(), Failed> {
+    let files = run("tests/cases/deadlock/one-rank-skips.hir", &["--device=sim"], &[])?;
+    let slices = slices(&files)?;
+    let open: Vec<&Slice> = slices.iter().filter(|it| it.end.is_none()).collect();
+    let mut hung: Vec<u64> =
+        open.iter().filter(|it| it.name.starts_with("Allreduce")).map(|it| it.place.0).collect();
+    hung.sort_unstable();
+    let ended = slices.iter().any(|it| it.name.starts_with("Allreduce") && it.end.is_some());
+    match files.exit == Some(4)
+        && hung == [0, 1, 2]
+        && !ended
+        && files.picture.contains("never ends")
+        && files.printed.contains("ranks 0 1 2: Allreduce (line 7) never ends")
+    {
+        true => Ok(()),
+        false => Err(format!("{:?} {hung:?}\n{}", files.exit, files.printed).into()),
+    }
+}
+
+/// Every command of every rank is measured, and all-reduces overlap in time on all ranks.
+fn of_emulated_gpus() -> Result<(), Failed> {
+    let arguments = ["--ranks", "4", "--device=cuda"];
+    let files = run("tests/cases/launch/loop.hir", &arguments, &emulator::environment()?)?;
+    let slices = slices(&files)?;
+    let found = (files.exit, count(&slices, "Allreduce"), count(&slices, "+ (line 7"));
+    let is_measured =
+        files.printed.contains("measured in one run") && files.printed.contains("clocks of two ranks");
+    match found == (Some(0), 12, 12) && is_measured {
+        true => Ok(()),
+        false => Err(format!("{found:?}\n{}", files.printed).into()),
+    }
+}
