@@ -81,6 +81,8 @@ pub struct Spans {
     pub tensors: Vec<Span>,
     /// First mention of each symbol.
     pub symbols: Vec<Span>,
+    /// Whether the text states no domains, so that those of all tensors are inferred.
+    pub are_domains_inferred: bool,
 }
 
 /// A stream.

@@ -44,6 +44,8 @@ pub struct GpuJob<'a> {
     pub bench: Option<Bench>,
     /// Parameters of runs with random delays, whose outputs are compared with each other.
     pub stress: Option<Stress>,
+    /// Called with the number of runs with random delays that are done.
+    pub on_stress_run: &'a dyn Fn(usize),
     /// Set to profile the host's cost of issuing the plan; true to profile the launch of a captured graph as
     /// well.
     pub profile_host: Option<bool>,
@@ -236,7 +238,7 @@ pub fn run(
         member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
-        match engine.stress(peers, runs, seed, graph)? {
+        match engine.stress(peers, runs, seed, graph, job.on_stress_run)? {
             None => say(format!("{runs} runs with delays: outputs bitwise equal on all ranks")),
             Some(difference) => {
                 let line = format!("[FAILED] {difference}");

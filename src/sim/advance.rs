@@ -21,7 +21,7 @@ impl Machine<'_> {
             self.actors[actor].ready = false;
             self.outcome.steps += 1;
             if let Some(it) = &options.progress_query {
-                it.answer_if_asked(&self);
+                it.update(&self);
             }
             let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
             self.outcome.notes.current = at;
@@ -146,6 +146,7 @@ impl Machine<'_> {
     /// Marks an instruction as complete.
     fn complete(&mut self, rank: usize, inst: usize) {
         self.inst_states[rank][inst] = InstState::Done;
+        self.completed += 1;
         if let Some(trace) = &mut self.outcome.trace {
             trace.push(InstRef { rank, inst });
         }

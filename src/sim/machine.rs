@@ -183,6 +183,8 @@ pub(super) struct Machine<'a> {
     pub memories: Vec<Memory>,
     /// The results so far.
     pub outcome: SimOutcome,
+    /// The number of instructions that are complete.
+    pub completed: usize,
     /// For each rank, the instructions of other ranks that write to its memory.
     pub remote_writes: Vec<Vec<InstRef>>,
     /// The first actor of each rank: its host, followed by its streams.
@@ -226,6 +228,7 @@ impl<'a> Machine<'a> {
             issued: 0,
             memories,
             outcome: SimOutcome::new(plans),
+            completed: 0,
             remote_writes: remote_writes(plans),
             first_actor: Vec::new(),
             queues: Vec::new(),

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Condvar, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -15,6 +15,7 @@ use crate::plan::sync::lines_by_rank;
 #[derive(Debug, Default)]
 pub struct ProgressQuery {
     asked: AtomicBool,
+    done: AtomicUsize,
     answer: Mutex<Option<String>>,
     answered: Condvar,
 }
@@ -30,8 +31,14 @@ impl ProgressQuery {
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 
-    /// Answers a pending query.
-    pub(super) fn answer_if_asked(&self, machine: &Machine<'_>) {
+    /// Returns the number of instructions of all ranks that the current run has completed.
+    pub fn instructions_done(&self) -> usize {
+        self.done.load(Relaxed)
+    }
+
+    /// Publishes the progress, and answers a pending query.
+    pub(super) fn update(&self, machine: &Machine<'_>) {
+        self.done.store(machine.completed, Relaxed);
         if self.asked.load(Relaxed) && self.asked.swap(false, Relaxed) {
             *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress_report(machine));
             self.answered.notify_all();

@@ -39,6 +39,7 @@ impl<'s> Resolver<'s, '_> {
     /// could have other domains; the fix adds the section.
     pub(super) fn infer_domains(&mut self) {
         let ambiguous = domains::infer(&mut self.program);
+        self.program.spans.are_domains_inferred = true;
         if ambiguous.is_empty() {
             return;
         }

@@ -17,6 +17,7 @@
 
 mod communication;
 mod definitions;
+mod inferred_domains;
 mod places;
 mod streams;
 mod tensors;

@@ -2,7 +2,10 @@
 //!
 //! Extents are compared if both are constants; symbolic extents are compared when the planner evaluates them.
 
-use super::places::{Occurrence, attr_place, tensor_place};
+use super::{
+    inferred_domains::inferred_domain_notes,
+    places::{Occurrence, attr_place, tensor_place},
+};
 use crate::{
     attr,
     codes::Code,
@@ -50,6 +53,11 @@ pub(super) fn check(
     }
     // The first error often implies the others.
     acc.truncate(first + 1);
+    if program.spans.are_domains_inferred && source.is_some() {
+        for error in &mut acc[first..] {
+            error.notes.extend(inferred_domain_notes(program, stmt));
+        }
+    }
 }
 
 fn is_scheduled(program: &Program, tensor: TensorId) -> bool {

@@ -17,6 +17,7 @@ use hir::{
         verdict::{self, Expectation},
     },
     sim::Schedule,
+    tool::progress::Progress,
 };
 
 use crate::{
@@ -186,6 +187,10 @@ fn run_on_engine(
     let watch = output::watched_views(plans, &options.output, Some(rank))?;
     let gathered = output::watched_views(plans, &options.output, Some(0))?;
     let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
+    let is_silent = options.diagnostics.quiet || rank > 0;
+    let runs = options.stress.map(|it| it as usize);
+    let progress = runs.map(|it| Progress::new(Some(it), "runs with delays", is_silent));
+    let on_stress_run = |done: usize| progress.iter().for_each(|it| it.set(done));
     let job = gpu::GpuJob {
         plans,
         inputs: &wanted.inputs,
@@ -196,11 +201,13 @@ fn run_on_engine(
         gathered: &gathered,
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
+        on_stress_run: &on_stress_run,
         profile_host: options.profile_host.then_some(graph),
         measures_times: timelines::are_requested(options),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
         .inspect_err(|failure| abort_job(member, failure))?;
+    progress.iter().for_each(Progress::finish);
     // From here on no rank waits for another: a failure determines the exit code of all ranks, and the job
     // continues.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;

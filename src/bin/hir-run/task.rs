@@ -3,7 +3,11 @@
 use std::{
     io::{self, Write},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -56,6 +60,9 @@ pub struct Task<'a> {
 
 /// The time that a run has to answer a progress request. A single instruction may take longer.
 const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The time between two updates of the progress of a simulation.
+const REFRESH: Duration = Duration::from_millis(100);
 
 /// The state that signal handlers report.
 #[derive(Clone, Default)]
@@ -171,7 +178,13 @@ impl Task<'_> {
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
         let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
-        let progress = Progress::new(runs.remaining(), "schedules", is_silent);
+        let progress = match runs.remaining() {
+            Some(1) => {
+                Progress::new(Some(plans.iter().map(|it| it.code.len()).sum()), "instructions", is_silent)
+            }
+            all => Progress::new(all, "schedules", is_silent),
+        };
+        let shows_instructions = runs.remaining() == Some(1);
         let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
             let difference = if done == 0 { "" } else { difference };
@@ -179,7 +192,12 @@ impl Task<'_> {
                 0 => format!("while simulating schedule {schedule}"),
                 _ => format!("after {done} {all}{difference}"),
             });
-            let outcome = match sim::run(plans, &matched, inputs.clone(), &schedule, &sim) {
+            let simulate = || sim::run(plans, &matched, inputs.clone(), &schedule, &sim);
+            let outcome = match shows_instructions {
+                true => self.with_progress(&progress, simulate),
+                false => simulate(),
+            };
+            let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(fault) => {
                     self.print_unwritten_warnings(&reads);
@@ -212,7 +230,9 @@ impl Task<'_> {
             }
             verdict = Some(judged);
             (done, last) = (done + 1, schedule);
-            progress.set(done);
+            if !shows_instructions {
+                progress.set(done);
+            }
         }
         progress.finish();
         self.print_unwritten_warnings(&reads);
@@ -225,6 +245,23 @@ impl Task<'_> {
         let schedules = runs.summary(&last, done);
         say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
         Ok(print_outputs(verdict, say))
+    }
+
+    /// Shows how many instructions are done while `simulate` runs.
+    fn with_progress<R>(&self, progress: &Progress, simulate: impl FnOnce() -> R) -> R {
+        let is_done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let shown = scope.spawn(|| {
+                while !is_done.load(Ordering::Acquire) {
+                    progress.set(self.monitor.inquiry.instructions_done());
+                    thread::park_timeout(REFRESH);
+                }
+            });
+            let result = simulate();
+            is_done.store(true, Ordering::Release);
+            shown.thread().unpark();
+            result
+        })
     }
 
     /// Writes the order under which a run failed to the `--witness` file.

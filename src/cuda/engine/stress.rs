@@ -23,7 +23,8 @@ fn delay_ns(seed: u64, rank: usize, run: usize, stream: usize) -> u64 {
 
 impl Engine {
     /// Runs the plan `runs` times, as a captured graph if `graph` is set, and describes the first difference,
-    /// over all ranks, from the outputs that are on the host now. All ranks have to call this.
+    /// over all ranks, from the outputs that are on the host now. `on_run` is called with the number of runs
+    /// that are done. All ranks have to call this.
     ///
     /// # Errors
     /// A call fails.
@@ -33,6 +34,7 @@ impl Engine {
         runs: usize,
         seed: u64,
         graph: bool,
+        on_run: &dyn Fn(usize),
     ) -> Result<Option<String>, CudaError> {
         let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
@@ -56,6 +58,7 @@ impl Engine {
             if found.is_none() {
                 found = self.difference(&kept)?.map(|it| (run as u64, it));
             }
+            on_run(run);
         }
         self.delays = None;
         let mine = found.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
