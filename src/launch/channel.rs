@@ -68,6 +68,8 @@ pub struct Channel {
     pub world: usize,
     /// Rank of this process among the processes of its host.
     pub local_rank: usize,
+    /// Identifies the job; see `rendezvous::Address`. Empty if the job has one process.
+    pub job: String,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -85,9 +87,8 @@ impl Channel {
     ) -> Result<Self, LaunchError> {
         let connections =
             rendezvous::connect(address, trust, launch.rank, launch.world, timeouts.rendezvous)?;
-        Self::from_connections(launch, connections, timeouts).map_err(|fault| LaunchError::Rendezvous {
-            address: address.to_string(),
-            message: fault.to_string(),
+        Self::from_connections(launch, address.job.clone(), connections, timeouts).map_err(|fault| {
+            LaunchError::Rendezvous { address: address.to_string(), message: fault.to_string() }
         })
     }
 
@@ -96,11 +97,19 @@ impl Channel {
         let launch =
             LaunchInfo { launcher: "none", rank: 0, world: 1, local_rank: 0, local_size: Some(1), job: None };
         let shared = Shared::new(0, Timeouts::default(), Vec::new());
-        Self { rank: launch.rank, world: 1, local_rank: 0, shared: Arc::new(shared), threads: Vec::new() }
+        Self {
+            rank: launch.rank,
+            world: 1,
+            local_rank: 0,
+            job: String::new(),
+            shared: Arc::new(shared),
+            threads: Vec::new(),
+        }
     }
 
     fn from_connections(
         launch: &LaunchInfo,
+        job: String,
         connections: Vec<Connection>,
         timeouts: Timeouts,
     ) -> std::io::Result<Self> {
@@ -129,7 +138,7 @@ impl Channel {
             threads.push(heartbeat.spawn(move || shared.heartbeat_loop())?);
         }
         let LaunchInfo { rank, world, local_rank, .. } = *launch;
-        Ok(Self { rank, world, local_rank, shared, threads })
+        Ok(Self { rank, world, local_rank, job, shared, threads })
     }
 
     /// Returns every rank's bytes, by rank, on every rank. All ranks must call it, in the same order. A

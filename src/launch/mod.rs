@@ -17,6 +17,7 @@ pub mod parent_death;
 pub mod progress;
 pub mod rendezvous;
 pub mod report;
+mod report_claim;
 pub mod secret;
 pub mod session;
 pub mod spawn;

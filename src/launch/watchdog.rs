@@ -3,8 +3,8 @@
 //! A fault of the channel (a rank that is gone, silent, late or has aborted), SIGUSR1, SIGINT, SIGTERM and
 //! SIGHUP end the job. Rank 0 prints one report of the progress of all ranks, sends the exit code to the
 //! others, and ends; they end with the same code. If rank 0 itself is lost, or sends no exit code within
-//! `EXIT_CODE_WAIT`, each of the others prints a report of what it knows and ends with the exit code of the
-//! fault.
+//! `EXIT_CODE_WAIT`, the first of the others on each host prints a report of what it knows (`report_claim`), and
+//! they all end with the exit code of the fault.
 
 use std::{
     sync::{
@@ -21,6 +21,7 @@ use super::{
     LaunchError,
     channel::Channel,
     progress::{PhaseLimit, RankProgress},
+    report_claim,
 };
 use crate::{
     exit::{Exit, FailureExit},
@@ -199,8 +200,9 @@ fn watch(
     } else {
         match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
-            // Rank 0 is lost, so every other rank reports what it knows.
-            None => telling(fault.exit()),
+            // Rank 0 is lost, so another rank reports what it knows.
+            None if report_claim::is_first(&channel.job) => telling(fault.exit()),
+            None => (fault.exit(), None),
         }
     };
     end(exit, report);

@@ -11,6 +11,8 @@ use crate::plan::sync::ranks_text;
 /// The overlap of all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Overlap {
+    /// When the last piece of work of any rank ends, in microseconds.
+    pub total: f64,
     /// By rank.
     pub ranks: Vec<RankOverlap>,
     /// The waits of the rank with the most exposed communication, the longest first.
@@ -58,12 +60,16 @@ impl Overlap {
         let ranks: Vec<RankOverlap> = (0..count).map(|rank| rank_overlap(timeline, rank)).collect();
         // Of equal ranks, the first.
         let worst = ranks.iter().rev().max_by(|a, b| a.exposed().total_cmp(&b.exposed())).map(|it| it.rank);
-        Self { waits: worst.map_or_else(Vec::new, |rank| waits_of(timeline, rank)), ranks }
+        let waits = worst.map_or_else(Vec::new, |rank| waits_of(timeline, rank));
+        Self { total: timeline.end(), ranks, waits }
     }
 
     /// Returns the report, one line a string.
     pub fn report(&self, timeline: &Timeline) -> Vec<String> {
-        let mut lines = vec![format!("overlap; times are {}:", timeline.source)];
+        let mut lines = vec![
+            format!("overlap; times are {}:", timeline.source),
+            format!("  the whole run takes {:.1} µs", self.total),
+        ];
         let mut groups: Vec<(RankOverlap, Vec<usize>)> = Vec::new();
         for it in &self.ranks {
             let same =

@@ -295,7 +295,9 @@ fn loses(
     let killed = usize::from(signal == Some("KILL"));
     expect(codes + killed == ends.len(), &ends)?;
     let cause = format!("{tag} {wanted}");
+    let reports = text.matches(tag).count();
     match signal {
+        Some(_) if reports != 1 => Err(format!("{text}\n{reports} reports").into()),
         Some(_) if !text.contains(&cause) => Err(format!("{text}\nno `{cause}`").into()),
         _ => Ok(()),
     }

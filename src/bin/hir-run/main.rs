@@ -264,6 +264,9 @@ fn run(
     if is_timeline_due {
         timelines::write_estimated(options, plans, &names, &mut say)?;
     }
+    if let Some(member) = member {
+        member.set_phase("simulating all ranks");
+    }
     task.simulate(input_spec, &mut say)
 }
 

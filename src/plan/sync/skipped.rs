@@ -3,8 +3,8 @@
 //! Collectives and messages match by position. If a rank skips one in the third iteration, it is the last one
 //! that has no partner, so the unmatched communication is not the cause. A statement is reported only if the
 //! cause is certain: what the rank posts and what it skips, taken together and in order, must be exactly what
-//! the partner of the waiting rank should post. For messages, the counterpart of a statement is known from
-//! its other messages. If ranks differ in any other way, or run different programs, nothing is reported.
+//! the partner of the waiting rank should post. For messages, the counterpart of a statement is the one that
+//! matches most of its messages. If ranks differ in any other way, or run different programs, nothing is reported.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -34,7 +34,8 @@ pub(super) struct SkippedPost {
 /// The maximum number of iterations that are listed for a branch that is not taken.
 const MAX_ITERATIONS: usize = 8;
 
-/// By statement: the statement that matches all of its messages; `None` if there are several.
+/// By statement: the statement that matches most of its messages; `None` if two match equally many. A rank that
+/// skips a message shifts its later ones, which then match other statements.
 type Counterparts = FxHashMap<StmtId, Option<StmtId>>;
 
 /// A statement instance that a rank posts: the statement and its iteration.
@@ -186,17 +187,15 @@ impl<'a> Alignment<'a> {
         places
     }
 
-    /// Returns, for each statement with messages or signals, the statement of the other side, if it is always
-    /// the same.
+    /// Returns the counterpart of each statement with messages or signals.
     fn all_counterparts(&self) -> Counterparts {
-        let mut found = Counterparts::default();
+        let mut counts: FxHashMap<StmtId, FxHashMap<StmtId, usize>> = FxHashMap::default();
         let mut pair = |comm: CommNo, one: InstRef, two: InstRef| {
             let (Some((stmt, _)), Some((other, _))) = (self.instance(one, comm), self.instance(two, comm))
             else {
                 return;
             };
-            let known = found.entry(stmt).or_insert(Some(other));
-            *known = known.filter(|it| *it == other);
+            *counts.entry(stmt).or_default().entry(other).or_default() += 1;
         };
         for (number, comm) in (0..).zip(&self.matched.comms) {
             let find = |role| comm.parts.iter().find(|it| it.role == role).map(|it| it.inst_ref);
@@ -220,7 +219,12 @@ impl<'a> Alignment<'a> {
                 CommKey::Collective(..) | CommKey::Handle(..) | CommKey::Barrier(_) => (),
             }
         }
-        found
+        let most_frequent = |others: &FxHashMap<StmtId, usize>| {
+            let most = others.values().copied().max()?;
+            let mut all = others.iter().filter(|it| *it.1 == most).map(|it| *it.0);
+            all.next().filter(|_| all.next().is_none())
+        };
+        counts.iter().map(|(stmt, others)| (*stmt, most_frequent(others))).collect()
     }
 
     /// Returns the statement instance of a part of a communication.
