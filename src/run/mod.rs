@@ -17,6 +17,7 @@ pub mod prepare;
 pub mod rank_process;
 pub mod results;
 pub mod schedules;
+pub mod timelines;
 pub mod timing_report;
 pub mod trial;
 pub mod unsharded;

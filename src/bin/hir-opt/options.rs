@@ -6,6 +6,7 @@ use clap::{Parser, ValueEnum};
 use grammar::{Dialect, render::Format};
 use hir::{
     check::{Checks, OrderingModel},
+    run::timelines::TimelineFlags,
     source::Binding,
     tool::{
         dump::DumpFlags,
@@ -123,6 +124,8 @@ pub struct Options {
     /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
     #[arg(help_heading = "Output", long, conflicts_with = "print_plan")]
     pub print_hb: bool,
+    #[command(flatten)]
+    pub timelines: TimelineFlags,
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
     /// `--verify-each=check`.

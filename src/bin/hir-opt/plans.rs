@@ -59,6 +59,24 @@ impl Processor<'_> {
         Some(shown.map(plan::plan_text).collect())
     }
 
+    /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the
+    /// reason in `outcome`.
+    pub fn write_timelines(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<String> {
+        let plans = self.plan_all_ranks(program, part, outcome)?;
+        match self.options.timelines.write_estimated(&plans, &[&part.name]) {
+            Ok(lines) => Some(lines.into_iter().map(|it| it + "\n").collect()),
+            Err(failure) => {
+                outcome.failure = Some(failure.summary());
+                None
+            }
+        }
+    }
+
     /// Returns the happens-before graph. Returns `None` on failure, with the reason in `outcome`.
     pub fn format_order_graph(
         &self,

@@ -195,7 +195,8 @@ impl Processor<'_> {
             return None;
         }
         // The planner and the checker report these as errors.
-        if !self.options.print_plan && !self.options.print_hb && self.options.check.is_none() {
+        let plans = self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
+        if !plans && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
         }
         let result = match self.options.bisect {
@@ -217,6 +218,9 @@ impl Processor<'_> {
         if self.options.check.is_some() {
             let checks = self.options.checks();
             self.check(program, part, checks, outcome)?;
+        }
+        if self.options.timelines.is_requested() {
+            return self.write_timelines(program, part, outcome);
         }
         match (self.options.print_plan, self.options.print_hb) {
             (true, _) => self.format_plans(program, part, outcome),

@@ -23,7 +23,6 @@ use hir::{
 use crate::{
     options::{Device, Expect, Options},
     task::{Task, print_outputs, write_file},
-    timelines,
 };
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
@@ -203,7 +202,7 @@ fn run_on_engine(
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         on_stress_run: &on_stress_run,
         profile_host: options.profile_host.then_some(graph),
-        measures_times: timelines::are_requested(options),
+        measures_times: options.timelines.is_requested(),
     };
     let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
         .inspect_err(|failure| abort_job(member, failure))?;
@@ -218,7 +217,8 @@ fn run_on_engine(
         timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
     }
     if let Some(times) = &ran.times {
-        timelines::write_measured(options, plans, names, times, say)?;
+        let notes = options.timelines.write_measured(plans, names, times)?;
+        notes.into_iter().for_each(|it| say(format!("# {it}")));
     }
     if let Some(host) = &ran.host {
         timing_report::host_table(host, plans.len()).into_iter().for_each(&mut *say);

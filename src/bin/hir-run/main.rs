@@ -5,7 +5,6 @@ mod command_lines;
 mod gpus;
 mod options;
 mod task;
-mod timelines;
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
 
@@ -209,10 +208,10 @@ fn run(
         say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
     }
     let check = (options.check, options.check_model);
-    let is_timeline_due = timelines::are_requested(options) && !quiet;
+    let is_timeline_due = options.timelines.is_requested() && !quiet;
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
         if is_timeline_due {
-            timelines::write_estimated(options, plans, &names, &mut say)?;
+            say_all(options.timelines.write_estimated(plans, &names)?, &mut say);
         }
         return Ok(verdict);
     }
@@ -262,12 +261,17 @@ fn run(
         say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
     }
     if is_timeline_due {
-        timelines::write_estimated(options, plans, &names, &mut say)?;
+        say_all(options.timelines.write_estimated(plans, &names)?, &mut say);
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
     }
     task.simulate(input_spec, &mut say)
+}
+
+/// Prints notes.
+fn say_all(notes: Vec<String>, say: &mut dyn FnMut(String)) {
+    notes.into_iter().for_each(|it| say(format!("# {it}")));
 }
 
 /// Runs passes with verification after each, and returns their remarks.

@@ -14,11 +14,11 @@ use hir::{
         output::OutputFlag,
         precheck::CheckMode,
         prepare::{JobFailure, ProgramFiles},
+        timelines::TimelineFlags,
         verdict::Criteria,
     },
     sim::ScheduleSet,
     source::Binding,
-    timeline::file::TimelineFile,
     tool::{
         self,
         flags::{DiagnosticFlags, parse_memory_limit, parse_ranks, with_help},
@@ -88,14 +88,8 @@ pub struct Options {
     /// runs it again.
     #[arg(help_heading = "Execution", long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
-    /// Write to FILE when every rank, stream and communicator works and what it waits for: a picture (`.svg`),
-    /// a page (`.html`) or a Chrome trace for Perfetto (`.json`). On the simulator, times are estimated. A
-    /// repeated option writes several files.
-    #[arg(help_heading = "Timeline", long, alias = "trace", value_name = "FILE")]
-    pub timeline: Vec<TimelineFile>,
-    /// Print how much communication is hidden behind computation, and which lines wait for what.
-    #[arg(help_heading = "Timeline", long)]
-    pub overlap: bool,
+    #[command(flatten)]
+    pub timelines: TimelineFlags,
     /// Values of inputs that `--input` does not provide.
     #[arg(
         help_heading = "Inputs and results",
@@ -283,8 +277,8 @@ impl Options {
         add("container", self.container.map(|it| it.to_string()));
         add("schedule", Some(self.schedule.to_string()));
         add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
-        add("timeline", (!self.timeline.is_empty()).then(|| "yes".to_owned()));
-        add("overlap", self.overlap.then(|| "yes".to_owned()));
+        add("timeline", (!self.timelines.timeline.is_empty()).then(|| "yes".to_owned()));
+        add("overlap", self.timelines.overlap.then(|| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
         self.set.iter().for_each(|it| add("set", Some(it.to_string())));

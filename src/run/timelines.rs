@@ -1,0 +1,111 @@
+//! Writes timelines and reports how communication and computation overlap.
+
+use super::prepare::JobFailure;
+use crate::{
+    atomic_file,
+    cuda::{InstTime, RunTimes},
+    exit::Exit,
+    plan::{Plan, sync::happens_before::OrderError},
+    timeline::{
+        Timeline,
+        estimate::{MeasuredTime, estimate, measured},
+        file::TimelineFile,
+        overlap::Overlap,
+    },
+};
+
+/// The maximum number of instructions of an estimated timeline.
+const MAX_INSTRUCTIONS: usize = 4_000_000;
+
+/// The options that ask for a timeline.
+#[derive(Clone, Default, clap::Args)]
+#[command(next_help_heading = "Timeline")]
+pub struct TimelineFlags {
+    /// Write to FILE when every rank, stream and communicator works and what it waits for: a picture (`.svg`),
+    /// a page (`.html`) or a Chrome trace for Perfetto (`.json`). Times are measured on GPUs and estimated
+    /// otherwise. A repeated option writes several files.
+    #[arg(long, alias = "trace", value_name = "FILE")]
+    pub timeline: Vec<TimelineFile>,
+    /// Print how much communication is hidden behind computation, and which lines wait for what.
+    #[arg(long)]
+    pub overlap: bool,
+}
+
+impl TimelineFlags {
+    /// Returns true if a timeline or a report is requested.
+    pub fn is_requested(&self) -> bool {
+        self.overlap || !self.timeline.is_empty()
+    }
+
+    /// Estimates a timeline from the plans, writes the files, and returns the lines of the report and of a list
+    /// of the files.
+    ///
+    /// # Errors
+    /// The plans are too large, or a file cannot be written.
+    pub fn write_estimated(&self, plans: &[Plan], names: &[&str]) -> Result<Vec<String>, JobFailure> {
+        check_size(plans)?;
+        self.write(&estimate(plans).map_err(too_many_streams)?, names)
+    }
+
+    /// As `write_estimated`, with the measured times of a run on GPUs.
+    ///
+    /// # Errors
+    /// As for `write_estimated`.
+    pub fn write_measured(
+        &self,
+        plans: &[Plan],
+        names: &[&str],
+        times: &RunTimes,
+    ) -> Result<Vec<String>, JobFailure> {
+        check_size(plans)?;
+        let time = |it: &InstTime| MeasuredTime { inst: it.inst, begin: it.begin, end: it.end };
+        let ranks: Vec<Vec<MeasuredTime>> =
+            times.ranks.iter().map(|it| it.iter().map(time).collect()).collect();
+        let clocks = match plans.len() {
+            1 => String::new(),
+            _ => format!("; the clocks of two ranks differ by at most {:.1} µs", times.error),
+        };
+        let source =
+            format!("measured in one run, issued command by command with an event beside each{clocks}");
+        self.write(&measured(plans, &ranks, source).map_err(too_many_streams)?, names)
+    }
+
+    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<Vec<String>, JobFailure> {
+        let report = Overlap::of(timeline).report(timeline);
+        let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1);
+        let names: Vec<&str> = names.iter().map(|it| it.rsplit('/').next().unwrap_or(it)).collect();
+        let title = format!("{}, {ranks} ranks", names.join(" "));
+        let mut written = Vec::new();
+        for file in &self.timeline {
+            let path = file.path.display();
+            let text = file
+                .text(timeline, &title, &report)
+                .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{path}`: {fault}")))?;
+            atomic_file::write(&file.path, text.as_bytes()).map_err(|fault| {
+                JobFailure::Other(Exit::Environment, format!("cannot write {path}: {fault}"))
+            })?;
+            written.push(format!("timeline in `{path}`"));
+        }
+        Ok(report.into_iter().filter(|_| self.overlap).chain(written).collect())
+    }
+}
+
+fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    match instructions > MAX_INSTRUCTIONS {
+        false => Ok(()),
+        true => Err(JobFailure::Other(
+            Exit::Usage,
+            format!(
+                "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
+            ),
+        )),
+    }
+}
+
+fn too_many_streams(_: OrderError) -> JobFailure {
+    JobFailure::Other(
+        Exit::Usage,
+        "no timeline: the ranks have too many streams; reduce `--ranks`".to_owned(),
+    )
+}
