@@ -10,6 +10,7 @@ use std::{
 };
 
 use grammar::{
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     print, verify,
@@ -137,7 +138,10 @@ fn run_pass(
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();
     let declared =
-        catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(PassError::Rejected)?;
+        catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(|fault| match fault.code {
+            Code::BadOption => PassError::BadOption(fault),
+            _ => PassError::Rejected(fault),
+        })?;
     let time = started.elapsed();
     let mut change = declared;
     // Printing or verifying a broken program may panic.

@@ -471,10 +471,12 @@ impl Tool<'_> {
         outcome.summaries.iter().for_each(|it| self.screen.message(it));
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
-            None if has_errors(&outcome.diagnostics) || outcome.other_source_diagnostic.is_some() => {
-                Exit::Rejected
-            }
-            None => Exit::Success,
+            None => match &outcome.other_source_diagnostic {
+                Some(it) if it.1.code == Code::BadOption => Exit::Usage,
+                Some(_) => Exit::Rejected,
+                None if has_errors(&outcome.diagnostics) => Exit::Rejected,
+                None => Exit::Success,
+            },
         }
     }
 
@@ -582,6 +584,11 @@ impl Tool<'_> {
         let remarks = std::mem::take(&mut self.remarks);
         outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
         if let Err(failure) = result {
+            if let PassError::BadOption(fault) = failure.error {
+                let stated = Source::new("--passes".to_owned(), self.options.passes.join(","));
+                outcome.other_source_diagnostic = Some(Box::new((stated, fault)));
+                return None;
+            }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
             let exit = if failure.error.is_bug() { Exit::InternalError } else { Exit::Rejected };
             outcome.failure = Some((exit, failure.to_string()));
@@ -649,14 +656,14 @@ impl Tool<'_> {
     fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.ranks };
         let count = self.calls.len();
-        self.activity.set(format!("while looking for the first of {count} passes that goes wrong"));
+        self.activity.set(format!("while looking for the first of {count} passes that fails"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
-            self.screen.message(&format!("bisect: none of {count} passes goes wrong"));
+            self.screen.message(&format!("bisect: none of the {count} passes fails"));
             return self.run_passes(program, part);
         };
         let call = self.calls[culprit.position].to_string();
         self.screen.message(&format!(
-            "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
+            "bisect: pass {} of {count}, `{call}`, is the first that fails",
             culprit.position + 1
         ));
         // The program after a panic may be impossible to print.
@@ -738,7 +745,9 @@ impl Tool<'_> {
             self.screen.message(&format!("not checked: {reason}"));
         }
         for reason in &report.not_searched {
-            self.screen.message(&format!("not searched for excess: {reason}"));
+            if !matches!(reason, ExcessNotSearched::Races | ExcessNotSearched::Views) {
+                self.screen.message(&format!("not searched for excess: {reason}"));
+            }
         }
         let sources = std::slice::from_ref(source);
         if let Some(path) = &self.options.witness {
@@ -785,13 +794,12 @@ impl Tool<'_> {
             format!("the check found {errors}{more} ({world})")
         } else if !report.not_checked.is_empty() {
             format!("the check found no fault in what it could check{more} ({world})")
-        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_only()) {
-            match others.is_empty() {
-                true => format!("no remark: {reason}; run `--check=race`"),
-                false => {
-                    let found = others.join(", ");
-                    format!("{found}; waits and writes were not searched: {reason}; run `--check=race`")
-                }
+        } else if let Some(reason) = unsearched {
+            let why = format!("waits and writes were not examined, because {reason}: run `--check=race`");
+            match (checks.is_excess_only(), others.is_empty()) {
+                (true, true) => why,
+                (true, false) => format!("{}; {why}", others.join(", ")),
+                (false, _) => format!("the check found no other fault{more} ({world}); {why}"),
             }
         } else {
             outcome.summaries.push(format!("the check found no fault{more} ({world})"));
@@ -890,7 +898,7 @@ impl Tool<'_> {
         if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
             == Exit::Success
         {
-            self.screen.message(&format!("wrote an order that exhibits: {}", found.message));
+            self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
         }
     }
 
@@ -906,12 +914,15 @@ impl Tool<'_> {
         if ranks < smallest {
             let last = smallest - 1;
             let message =
-                format!("the program needs {smallest} ranks: its meshes name rank {last}; there are {ranks}");
+                format!("the program uses rank {last}, so it needs {smallest} ranks, but `--ranks` is {ranks}");
             outcome.failure = Some((Exit::Environment, message));
             return None;
         }
         if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
-            outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
+            outcome.failure = Some((Exit::Usage, match ranks {
+                1 => format!("`--rank {rank}`: the only rank is 0"),
+                _ => format!("`--rank {rank}`: the ranks are 0 to {}", ranks - 1),
+            }));
             return None;
         }
         self.activity.set("while planning");

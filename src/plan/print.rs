@@ -230,6 +230,22 @@ impl CollectiveKind {
         }
     }
 
+    /// Returns the member that is the root, if the collective has one.
+    pub fn root(self) -> Option<usize> {
+        match self {
+            Self::Broadcast { root }
+            | Self::Scatter { root }
+            | Self::SendRecv { root }
+            | Self::Gather { root }
+            | Self::Reduce { root, .. } => Some(root),
+            Self::Allreduce { .. }
+            | Self::ReduceScatter { .. }
+            | Self::Allgather
+            | Self::AllToAll
+            | Self::Permute { .. } => None,
+        }
+    }
+
     /// Returns a description for messages: `Broadcast from member 1`.
     pub fn describe(self) -> String {
         let word = self.op_name();

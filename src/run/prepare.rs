@@ -100,6 +100,8 @@ impl std::str::FromStr for ProgramFiles {
 pub enum JobFailure {
     /// A source text is rejected.
     Rejected(Source, Vec<Diagnostic>),
+    /// An option of the command line is wrong. The source is the text of the option.
+    BadOption(Source, Box<Diagnostic>),
     /// Any other failure: exit code and message.
     Other(Exit, String),
 }
@@ -113,6 +115,7 @@ impl JobFailure {
                 let message = first.map_or("rejected", |it| it.message.as_str());
                 (Exit::Rejected, format!("{}: {message}", source.name))
             }
+            Self::BadOption(source, fault) => (Exit::Usage, format!("{}: {}", source.name, fault.message)),
             Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
         }
     }

@@ -17,7 +17,7 @@
 
 mod communication;
 mod definitions;
-mod places;
+pub(crate) mod places;
 mod streams;
 mod tensors;
 mod types;
