@@ -100,7 +100,8 @@ pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic
     builder.container();
     while let Some(section) = sections::find_section(source.text, end) {
         if let Some(meant) = section.meant {
-            let heading = Span::new(source.base as usize + section.heading, source.base as usize + section.start);
+            let heading =
+                Span::new(source.base as usize + section.heading, source.base as usize + section.start);
             let found = source.text.get(section.heading..section.start).unwrap_or("");
             let it = Diagnostic::new(
                 Code::Syntax,

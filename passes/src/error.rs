@@ -72,6 +72,9 @@ impl Display for PipelineError {
             (None, _) => f.write_str("the program as read ")?,
         }
         match &self.error {
+            PassError::Rejected(it) if it.code.is_about_program() => {
+                f.write_str("stops: the program is invalid, which its constants show")
+            }
             PassError::Rejected(_) => f.write_str("cannot rewrite this program"),
             PassError::BadOption(it) => write!(f, "has a wrong option: {}", it.message),
             PassError::Panicked(message) => write!(f, "panicked: {message}"),

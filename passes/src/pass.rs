@@ -187,7 +187,12 @@ impl Arguments {
 
     /// Returns an error about the value of an option. Only diagnostics with this code have positions in the text
     /// of the pipeline.
-    pub(crate) fn error(&self, name: &str, message: impl Into<String>, label: impl Into<String>) -> Diagnostic {
+    pub(crate) fn error(
+        &self,
+        name: &str,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Diagnostic {
         Diagnostic::new(Code::BadOption, self.span(name), message, label)
     }
 

@@ -514,8 +514,12 @@ impl Tool<'_> {
                 None => {
                     let left = count - 1 - number;
                     if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
-                        let are = if left == 1 { "is" } else { "are" };
-                        *message += &format!("; {left} of {count} containers {are} not checked");
+                        let rest = match left {
+                            1 => format!("container {} is", count - 1),
+                            _ => format!("containers {} to {} are", number + 1, count - 1),
+                        };
+                        *message +=
+                            &format!("; {rest} not checked, because container {number} stops the check");
                     }
                     return outcome;
                 }
@@ -776,8 +780,9 @@ impl Tool<'_> {
         }
         let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
         let s = |count: usize| if count == 1 { "" } else { "s" };
+        let container = self.container.map_or(String::new(), |it| format!("container {it}, "));
         let world = format!(
-            "{} rank{}, {instructions} instruction{}, {:.3} s",
+            "{container}{} rank{}, {instructions} instruction{}, {:.3} s",
             plans.len(),
             s(plans.len()),
             s(instructions),
@@ -913,16 +918,20 @@ impl Tool<'_> {
         let ranks = self.options.ranks.unwrap_or(smallest);
         if ranks < smallest {
             let last = smallest - 1;
-            let message =
-                format!("the program uses rank {last}, so it needs {smallest} ranks, but `--ranks` is {ranks}");
+            let message = format!(
+                "the program uses rank {last}, so it needs {smallest} ranks, but `--ranks` is {ranks}"
+            );
             outcome.failure = Some((Exit::Environment, message));
             return None;
         }
         if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
-            outcome.failure = Some((Exit::Usage, match ranks {
-                1 => format!("`--rank {rank}`: the only rank is 0"),
-                _ => format!("`--rank {rank}`: the ranks are 0 to {}", ranks - 1),
-            }));
+            outcome.failure = Some((
+                Exit::Usage,
+                match ranks {
+                    1 => format!("`--rank {rank}`: the only rank is 0"),
+                    _ => format!("`--rank {rank}`: the ranks are 0 to {}", ranks - 1),
+                },
+            ));
             return None;
         }
         self.activity.set("while planning");

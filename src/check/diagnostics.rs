@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{codes::Code, diagnostic::{Diagnostic, Part}, span::Span};
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, Part},
+    span::Span,
+};
 
 use super::{
     conflict::{Party, Race, ReusedStorage},
@@ -163,7 +167,9 @@ impl DiagnosticBuilder<'_> {
             (Code::RaceWithCaller, Party::CallerBefore) => {
                 let verb = if second.writes { "write" } else { "read" };
                 let stream = second.stream_name();
-                format!("race with the caller on {on}: {stream} may {verb} it before the caller has written it")
+                format!(
+                    "race with the caller on {on}: {stream} may {verb} it before the caller has written it"
+                )
             }
             (Code::RaceWithCaller, _) => {
                 format!("race with the caller on {on}: the program can return before this access ends")
@@ -277,12 +283,10 @@ impl Occurrences {
     fn note(&self, shown: &[u32]) -> Option<String> {
         let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
         let mut parts = format_occurrences(self.count, &self.ranks);
-        parts.extend(
-            (!others.is_empty()).then(|| match others.as_slice() {
-                    [line] => format!("also at line {line}"),
-                    _ => format!("also at lines {}", format_list(others.iter())),
-                }),
-        );
+        parts.extend((!others.is_empty()).then(|| match others.as_slice() {
+            [line] => format!("also at line {line}"),
+            _ => format!("also at lines {}", format_list(others.iter())),
+        }));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }

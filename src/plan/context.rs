@@ -291,7 +291,8 @@ impl PlanBuilder<'_> {
             (_, None) => None,
         };
         if let Some(odd) = odd {
-            let message = format!("hir cannot run a program with `{}`: {odd}", self.program.tensor_name(tensor));
+            let message =
+                format!("hir cannot run a program with `{}`: {odd}", self.program.tensor_name(tensor));
             let label = "neither the simulator nor the GPU executor runs this";
             return Err(Box::new(Diagnostic::new(Code::Unsupported, self.span, message, label)));
         }

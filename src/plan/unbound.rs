@@ -115,8 +115,7 @@ fn misnamed(program: &Program, it: &UnboundScalar) -> Option<Diagnostic> {
 /// Returns a help text on how to bind the scalar, in terms of its use.
 fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
     if !is_flag_name(&it.name) {
-        return "the extents of a ragged axis are known only at run time, and hir cannot run them"
-            .to_owned();
+        return "the extents of a ragged axis are known only at run time, and hir cannot run them".to_owned();
     }
     let flag = format!("`--set {}={}`", it.name, quoted(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);

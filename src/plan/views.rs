@@ -145,9 +145,10 @@ impl PlanBuilder<'_> {
                 (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
             }
             _ => {
-                return Err(
-                    self.unsupported(stmt.op, "hir does not map the memory of all ranks into one address range")
-                );
+                return Err(self.unsupported(
+                    stmt.op,
+                    "hir does not map the memory of all ranks into one address range",
+                ));
             }
         };
         self.bind(out, view.clone(), stream);

@@ -185,7 +185,9 @@ impl FailureTest<'_> {
             Ok(status) if status.success() => {
                 Ok(FailureSignatures::from(["the command exits with 0".to_owned()]))
             }
-            Ok(status) => Err(format!("the command `{command}` does not exit with 0 for the program: {status}")),
+            Ok(status) => {
+                Err(format!("the command `{command}` does not exit with 0 for the program: {status}"))
+            }
             Err(fault) => {
                 let fault = format!("cannot run `{command}`: {fault}");
                 self.running.record_fault(fault.clone());

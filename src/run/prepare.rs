@@ -201,10 +201,10 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         ProgramFiles::PerRank(paths) => paths.len(),
     };
     if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
+        let last = smallest - 1;
         let message = format!(
-            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}: start {smallest}",
-            sources[0].name,
-            smallest - 1
+            "`{}` uses rank {last}, so it needs {smallest} ranks, but there are {ranks}: start {smallest}",
+            sources[0].name
         );
         return Err(JobFailure::Other(Exit::Environment, message));
     }

@@ -171,7 +171,8 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
                 self.report_unknown_word("roots", span.text(self.source), span, &["team"]);
             } else if let Some(key) = option.key.filter(|it| !OPTION_KEYS.contains(&it.text)) {
                 let message = format!("`%options` has no key `{}`", key.text);
-                let label = format!("expected {}", list_text(OPTION_KEYS.iter().copied(), OPTION_KEYS.len(), "or"));
+                let label =
+                    format!("expected {}", list_text(OPTION_KEYS.iter().copied(), OPTION_KEYS.len(), "or"));
                 let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
                 self.diagnostics.push(it.suggest(key.text, OPTION_KEYS.iter().copied()));
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
@@ -391,7 +392,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
     /// Reports a loop `in` something that is not an axis.
     fn bad_loop_axis(&mut self, index: &str, value: &ast::Expr<'s>) {
         let text = value.span.text(self.source);
-        let message = format!("`{text}` is not an iteration domain");
+        let message = format!("`{text}` is not an axis");
         let it =
             Diagnostic::new(Code::Syntax, value.span, message, "expected an axis such as `istreamIdx0{4}`");
         let count = match &value.kind {

@@ -28,7 +28,12 @@ pub(super) fn tensor_place(
 }
 
 /// Like `tensor_place`, for the tensor with a number.
-pub(crate) fn numbered_tensor_place(source: Option<&str>, number: u32, stmt: Span, which: Occurrence) -> Span {
+pub(crate) fn numbered_tensor_place(
+    source: Option<&str>,
+    number: u32,
+    stmt: Span,
+    which: Occurrence,
+) -> Span {
     let text = source.map_or("", |it| stmt.text(it));
     let name = format!("T{number}");
     let is_name = |at: &usize| {

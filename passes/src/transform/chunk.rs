@@ -105,7 +105,9 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         if count.is_some() {
             let message = "`chunk` accepts `count=…` or `sizes=…`, not both";
             let it = arguments.error("sizes", message, "sizes of the chunks");
-            return Err(it.label(arguments.span("count"), "number of equal chunks").help("remove one of them"));
+            return Err(it
+                .label(arguments.span("count"), "number of equal chunks")
+                .help("remove one of them"));
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
         return sizes::chunk_by_sizes(program, name, &sizes, (tensor, dim));

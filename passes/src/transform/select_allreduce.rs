@@ -57,7 +57,8 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             "expected `team:bytes=algorithm` with one of {}",
             ALGORITHMS.map(Algorithm::text).join(", ")
         );
-        arguments.error("table", message, label)
+        arguments
+            .error("table", message, label)
             .help("write rules such as `2:8M=one-shot;4:512K=one-shot;*=nccl`")
     })?;
     let mut changed = false;

@@ -240,7 +240,11 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         Side::new(plans, it.at, Some("output"), format!("{output} on rank {}", it.at.rank)),
         Side::new(plans, giver.at, Some("input"), from),
     ];
-    Some(Fault { sides, message, help: format!("use an output of {}, or another input", amount_text(delivered)) })
+    Some(Fault {
+        sides,
+        message,
+        help: format!("use an output of {}, or another input", amount_text(delivered)),
+    })
 }
 
 /// Checks that each member of a permutation receives from the member that sends to it. The usual cause of an

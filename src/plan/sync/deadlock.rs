@@ -215,7 +215,9 @@ impl Deadlock {
         }
         let is_here = |it: &&BlockedWait| {
             let plan = &plans[it.inst_ref.rank];
-            plan.code.get(it.inst_ref.inst).is_some_and(|it| plan.origins[it.origin as usize].stmt == Some(stmt))
+            plan.code
+                .get(it.inst_ref.inst)
+                .is_some_and(|it| plan.origins[it.origin as usize].stmt == Some(stmt))
         };
         let ranks: BTreeSet<usize> = self.waits.iter().filter(is_here).map(|it| it.inst_ref.rank).collect();
         let verb = if ranks.len() == 1 { "waits" } else { "wait" };

@@ -252,10 +252,14 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
             let (sends, receives) = (several(sends, "send"), several(receives, "receive"));
             let text = match missing {
                 Direction::Recv => {
-                    format!("rank {me} posts {sends} to rank {rank}, but rank {rank} posts {receives} from rank {me}")
+                    format!(
+                        "rank {me} posts {sends} to rank {rank}, but rank {rank} posts {receives} from rank {me}"
+                    )
                 }
                 Direction::Send => {
-                    format!("rank {me} posts {receives} from rank {rank}, but rank {rank} posts {sends} to rank {me}")
+                    format!(
+                        "rank {me} posts {receives} from rank {rank}, but rank {rank} posts {sends} to rank {me}"
+                    )
                 }
             };
             Some(text + &elsewhere(graph, blocker, missing))
@@ -291,5 +295,7 @@ fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> St
         let origin = graph.matched.origin(graph.plans, own, number);
         Some((graph.plans[blocker.rank].describe_origin(origin), peer))
     });
-    found.map_or(String::new(), |(what, peer)| format!("; {what} of rank {} waits for rank {peer}", blocker.rank))
+    found.map_or(String::new(), |(what, peer)| {
+        format!("; {what} of rank {} waits for rank {peer}", blocker.rank)
+    })
 }

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::{
         plan::{Number, ReduceOp},
-        sim::kernels::{Exactness, peer_reduce, convert, map as apply},
+        sim::kernels::{Exactness, convert, map as apply, peer_reduce},
     };
 
     fn block(values: &[f32]) -> DenseTensor {
