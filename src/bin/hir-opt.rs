@@ -929,7 +929,7 @@ impl Tool<'_> {
                 Exit::Usage,
                 match ranks {
                     1 => format!("`--rank {rank}`: the only rank is 0"),
-                    _ => format!("`--rank {rank}`: the ranks are 0 to {}", ranks - 1),
+                    _ => format!("`--rank {rank}`: the largest rank is {}", ranks - 1),
                 },
             ));
             return None;

@@ -166,7 +166,10 @@ impl DiagnosticBuilder<'_> {
         match (code, first.party) {
             (Code::RaceWithCaller, Party::CallerBefore) => {
                 let verb = if second.writes { "write" } else { "read" };
-                let stream = second.stream_name();
+                let stream = match second.plan.rank == race.rank {
+                    true => second.stream_name().to_owned(),
+                    false => format!("{} of rank {}", second.stream_name(), second.plan.rank),
+                };
                 format!(
                     "race with the caller on {on}: {stream} may {verb} it before the caller has written it"
                 )
