@@ -11,6 +11,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{P2P_PROTOCOL, Program, SymbolId},
+    list_text,
     span::{LineIndex, Span},
 };
 
@@ -147,8 +148,25 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         if known.is_none() && !PROGRAM_OPTIONS.contains(&name.as_str()) {
             let it =
                 reject(of_name, format!("the program has no scalar `{name}`"), "not a scalar of the program");
-            let it = it.help("bind a scalar that its axes, indices or peers use");
+            let mut names: Vec<&str> = program
+                .symbols
+                .ids()
+                .map(|it| program.symbols[it].as_str())
+                .filter(|it| it.len() > 1 && it.bytes().skip(1).all(|it| it.is_ascii_digit()))
+                .collect();
+            names.dedup();
+            let it = it.help(match names.as_slice() {
+                [] => "the program has no scalars to bind".to_owned(),
+                [only] => format!("the only scalar of the program is {only}"),
+                all => format!("the scalars of the program are {}", list_text(all.iter().copied(), 8, "and")),
+            });
             return Err(Box::new((stated, it)));
+        }
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        if digits.bytes().all(|it| it.is_ascii_digit()) && text.parse::<i64>().is_err() {
+            let message = "the number does not fit in 64 bits";
+            let label = format!("expected at most {}", i64::MAX);
+            return Err(Box::new((stated, Diagnostic::new(Code::BadNumber, of_value, message, label))));
         }
         let Some(value) = grammar::read_scalar(program, text) else {
             let it = reject(
@@ -167,6 +185,13 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
                     program.definitions.insert(symbol, value);
                 }
             }
+        }
+        let stated_number =
+            |text: &str| text.trim_matches(['(', ')', ' ']).replace(' ', "").parse::<f64>().ok();
+        if name == "numberOfStreams" && stated_number(text).is_some_and(|it| it < 1.0 || it.fract() != 0.0) {
+            let message = "`numberOfStreams` must be a positive integer";
+            let it = Diagnostic::new(Code::BadIndex, of_value, message, "expected 1, 2, …");
+            return Err(Box::new((stated, it)));
         }
         if name == P2P_PROTOCOL && program.p2p_protocol().is_none() {
             let it = reject(of_value, format!("unknown protocol `{text}`"), "expected `get` or `put`");

@@ -160,7 +160,8 @@ codes! {
     BadPipeline = "E0601", Error;
     /// A pass or pipeline does not exist. `hir-opt --list-passes` prints all passes and pipelines.
     UnknownPass = "E0602", Error;
-    /// A pass does not have this option, the option is given twice, or its value is invalid.
+    /// A pass does not have this option, the option is given twice, or its value is invalid, possibly only for
+    /// this program. The position lies in the text of `--passes`, and the exit code is 2.
     BadOption = "E0603", Error;
     /// A pass changed the meaning of the program. On the same inputs, under the schedule that the note names,
     /// the program gives another result than before the first pass, deadlocks, or fails to run. This is a bug
@@ -288,6 +289,11 @@ codes! {
 }
 
 impl Code {
+    /// Returns whether the verifier or the resolver reports the code: the program is invalid.
+    pub fn is_about_program(self) -> bool {
+        ["E02", "E03"].iter().any(|it| self.text().starts_with(it))
+    }
+
     /// Returns the code that is printed as `text`, or `None` if there is no such code.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.text() == text)

@@ -216,10 +216,10 @@ fn drop_log_lines(lines: &mut Vec<Line<'_>>, dropped: &mut Vec<Span>) {
 fn log_lines_warning(dropped: &[Span]) -> Option<Diagnostic> {
     let first = dropped.iter().min()?;
     let message = match dropped.len() {
-        1 => "a log line is between the statements".to_owned(),
+        1 => "a line of a log is between the statements".to_owned(),
         count => format!("{count} log lines are between the statements"),
     };
-    let it = Diagnostic::new(Code::LossyText, *first, message, "dropped");
+    let it = Diagnostic::new(Code::LossyText, *first, message, "ignored");
     Some(it.help("remove them from the text; they are not part of the program"))
 }
 

@@ -99,6 +99,18 @@ pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic
     let mut builder = TokenStreamBuilder::new(source, raw, diagnostics);
     builder.container();
     while let Some(section) = sections::find_section(source.text, end) {
+        if let Some(meant) = section.meant {
+            let heading =
+                Span::new(source.base as usize + section.heading, source.base as usize + section.start);
+            let found = source.text.get(section.heading..section.start).unwrap_or("");
+            let it = Diagnostic::new(
+                Code::Syntax,
+                heading,
+                format!("`{found}` is not a section"),
+                "expected `Index definitions:` or `Domains:`",
+            );
+            builder.diagnostics.push(it.help(format!("did you mean `{meant}`?")).fix(heading, meant));
+        }
         builder.section(section.kind, section.heading, section.start, section.end);
         end = section.end;
     }

@@ -47,13 +47,13 @@ impl Log {
     /// Adds diagnostics about a text, which was read from `file`.
     pub fn add(&mut self, diagnostics: &[Diagnostic], file: &str, source: &str) {
         let text = Artifact { uri: uri(file), source, lines: LineIndex::new(source) };
-        for it in diagnostics {
+        for it in diagnostics.iter().map(|it| it.located(source)) {
             let known = self.rules.iter().position(|rule| *rule == it.code);
             let rule = known.unwrap_or(self.rules.len());
             if known.is_none() {
                 self.rules.push(it.code);
             }
-            self.results.push(text.result(it, rule));
+            self.results.push(text.result(&it, rule));
         }
     }
 

@@ -104,7 +104,7 @@ fn check_axis_brackets(whole: SpannedText<'_>, open: usize) -> Result<(), Diagno
         let place = whole.slice(at, at + 1).span;
         match (byte, brace) {
             (b'(', None) => {
-                let message = "the extent of an axis stands in braces";
+                let message = "write the extent of an axis in braces";
                 let inner = whole.text.get(at + 1..).and_then(|it| it.split_once(')'));
                 let label = inner
                     .map_or("expected `{`".to_owned(), |(it, _)| format!("expected `{{{}}}`", shortened(it)));
@@ -156,7 +156,7 @@ fn check_mesh_word(tail: SpannedText<'_>) -> Result<(), Diagnostic> {
     let list = inner.get(word.len()..).unwrap_or("").trim_end_matches(')');
     let expected = format!("expected `(DeviceMesh{list})`");
     let message = match word == "DeviceMesh" {
-        true => "a mesh stands in parentheses".to_owned(),
+        true => "write a mesh in parentheses".to_owned(),
         false => format!("`{word}` is not a mesh"),
     };
     Err(Diagnostic::new(Code::BadTensor, it.span, message, expected))
@@ -409,8 +409,9 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
         match MEMORY_NAMES.iter().find(|(word, _)| letter.eq_ignore_ascii_case(word)) {
             Some((_, meant)) => it.help(format!("did you mean `{meant}`?")),
             // `T0_float`: the memory space is missing.
-            None if dtype.is_none() && DType::from_common_name(letter).is_some() => it
-                .help("a tensor is spelled `T0_g_float[…]`: the memory space stands before the element type"),
+            None if dtype.is_none() && DType::from_common_name(letter).is_some() => {
+                it.help("a tensor is spelled `T0_g_float[…]`: with the memory space before the element type")
+            }
             None => it,
         }
     })?;
@@ -485,7 +486,7 @@ fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
         return Err(it.label(Span { start: at, end: at + 1 }, "opened here"));
     }
     if let Some(list) = inner.strip_prefix(['[', '(']).and_then(|it| it.strip_suffix([']', ')'])) {
-        let message = "the devices of a mesh stand in braces";
+        let message = "write the devices of a mesh in braces";
         let label = format!("expected `(DeviceMesh{{{}}})`", shortened(list.trim()));
         return Err(Diagnostic::new(Code::BadTensor, piece.span, message, label));
     }

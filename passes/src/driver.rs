@@ -10,6 +10,7 @@ use std::{
 };
 
 use grammar::{
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     print, verify,
@@ -136,8 +137,12 @@ fn run_pass(
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();
-    let declared =
-        catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(PassError::Rejected)?;
+    let declared = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(|fault| {
+        match fault.code {
+            Code::BadOption => PassError::BadOption(fault),
+            _ => PassError::Rejected(fault),
+        }
+    })?;
     let time = started.elapsed();
     let mut change = declared;
     // Printing or verifying a broken program may panic.

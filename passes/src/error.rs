@@ -18,6 +18,8 @@ pub struct PipelineError {
 pub enum PassError {
     /// The pass cannot rewrite this program.
     Rejected(Diagnostic),
+    /// The value of an option of the pass is wrong. The position lies in the text of the pipeline.
+    BadOption(Diagnostic),
     /// The pass, or a check of its result, panicked with this message.
     Panicked(String),
     /// The verifier rejects the result of the pass.
@@ -37,7 +39,7 @@ impl PassError {
     /// Returns true if the pass or the printer is wrong, and false if the program is.
     pub fn is_bug(&self) -> bool {
         match self {
-            Self::Rejected(_) | Self::InvalidReference(_) => false,
+            Self::Rejected(_) | Self::BadOption(_) | Self::InvalidReference(_) => false,
             Self::Panicked(_)
             | Self::VerificationFailed(_)
             | Self::UnreportedChange
@@ -46,10 +48,11 @@ impl PassError {
         }
     }
 
-    /// Returns what is wrong, with locations in the text that the program was read from.
+    /// Returns what is wrong, with locations in the text that the program was read from; for `BadOption`, in the
+    /// text of the pipeline.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         match self {
-            Self::Rejected(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
+            Self::Rejected(it) | Self::BadOption(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
             Self::VerificationFailed(all) | Self::InvalidReference(all) => all,
             Self::Panicked(_) | Self::UnreportedChange | Self::RoundTripMismatch(..) => &[],
         }
@@ -69,7 +72,11 @@ impl Display for PipelineError {
             (None, _) => f.write_str("the program as read ")?,
         }
         match &self.error {
+            PassError::Rejected(it) if it.code.is_about_program() => {
+                f.write_str("stops: the program is invalid, which its constants show")
+            }
             PassError::Rejected(_) => f.write_str("cannot rewrite this program"),
+            PassError::BadOption(it) => write!(f, "has a wrong option: {}", it.message),
             PassError::Panicked(message) => write!(f, "panicked: {message}"),
             PassError::VerificationFailed(_) => f.write_str("produced a program that the verifier rejects"),
             PassError::UnreportedChange => f.write_str("changed the program but reported no change"),

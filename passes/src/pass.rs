@@ -135,16 +135,29 @@ impl OptionKind {
 }
 
 /// Options of one call of a pass, checked against its `OptionSpec`s and with defaults filled in.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Arguments {
     values: Vec<(&'static str, String)>,
+    /// The positions of the given values in the text of the pipeline.
+    spans: Vec<(&'static str, Span)>,
+    /// The position of the call in the text of the pipeline.
+    call: Span,
 }
+
+impl PartialEq for Arguments {
+    /// Compares the values.
+    fn eq(&self, other: &Self) -> bool {
+        self.values == other.values
+    }
+}
+
+impl Eq for Arguments {}
 
 impl Arguments {
     /// Returns the default options of a pass.
     pub fn defaults(pass: &Pass) -> Self {
         let given = pass.options.iter().filter_map(|it| Some((it.name, it.default?.to_owned())));
-        Self { values: given.collect() }
+        Self { values: given.collect(), ..Self::default() }
     }
 
     /// Sets an option to a value that its kind accepts.
@@ -153,6 +166,34 @@ impl Arguments {
             Some((_, old)) => value.clone_into(old),
             None => self.values.push((name, value.to_owned())),
         }
+    }
+
+    /// Sets the position of the call.
+    pub(crate) fn set_call(&mut self, call: Span) {
+        self.call = call;
+        self.spans.clear();
+    }
+
+    /// Sets the position of an option's value.
+    pub(crate) fn set_span(&mut self, name: &'static str, span: Span) {
+        self.spans.push((name, span));
+    }
+
+    /// Returns the position of an option's value in the text of the pipeline, or that of the call if the option
+    /// has its default value.
+    pub(crate) fn span(&self, name: &str) -> Span {
+        self.spans.iter().find(|(it, _)| *it == name).map_or(self.call, |(_, span)| *span)
+    }
+
+    /// Returns an error about the value of an option. Only diagnostics with this code have positions in the text
+    /// of the pipeline.
+    pub(crate) fn error(
+        &self,
+        name: &str,
+        message: impl Into<String>,
+        label: impl Into<String>,
+    ) -> Diagnostic {
+        Diagnostic::new(Code::BadOption, self.span(name), message, label)
     }
 
     /// Returns the text of an option's value.

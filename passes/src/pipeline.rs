@@ -75,7 +75,10 @@ pub(crate) fn parse_with(
                     });
                 };
                 let mut inner = parse_with(pipeline.passes, passes, &[])?;
-                inner.iter_mut().for_each(|call| call.span = name.span());
+                inner.iter_mut().for_each(|call| {
+                    call.span = name.span();
+                    call.arguments.set_call(name.span());
+                });
                 calls.extend(inner);
             }
             (true, Some(options)) => {
@@ -87,6 +90,7 @@ pub(crate) fn parse_with(
                     return Err(unknown_pass(name, passes, pipelines));
                 };
                 let mut arguments = Arguments::defaults(pass);
+                arguments.set_call(name.span());
                 if let Some(options) = options {
                     read_options(pass, options, &mut arguments)?;
                 }
@@ -201,7 +205,7 @@ fn read_options(
             if let Some((option, value)) = name.text.split_once(':')
                 && pass.options.iter().any(|it| it.name == option.trim())
             {
-                let message = "an option is given with `=`";
+                let message = "`=` separates an option from its value";
                 let label = format!("expected `{}={}`", option.trim(), value.trim());
                 return Err(Diagnostic::new(Code::BadOption, name.span(), message, label));
             }
@@ -231,6 +235,7 @@ fn set_option(
         return Err(bad_value(pass, spec, place, text));
     }
     arguments.set(spec.name, text);
+    arguments.set_span(spec.name, place.span());
     Ok(())
 }
 
@@ -262,11 +267,11 @@ fn unknown_pass(name: TextSlice<'_>, passes: &'static [Pass], pipelines: &'stati
     }
     if let Some((pass, options)) = text.split_once('(').filter(|(pass, _)| is_known(pass.trim())) {
         let options = options.trim_end_matches(')');
-        return message("the options of a pass stand in braces")
+        return message("write the options of a pass in braces")
             .help(format!("write `{}{{{options}}}`", pass.trim()));
     }
     if let Some((pass, option)) = text.split_once(['=', ':']).filter(|(pass, _)| is_known(pass.trim())) {
-        return message("the options of a pass stand in braces").help(format!(
+        return message("write the options of a pass in braces").help(format!(
             "write `{}{{{}}}`",
             pass.trim(),
             option.trim()

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, Part},
+    span::Span,
+};
 
 use super::{
     conflict::{Party, Race, ReusedStorage},
@@ -64,6 +68,14 @@ impl DiagnosticBuilder<'_> {
         let most = it.end.min(it.start + MAX_LABEL) as usize;
         let end = (it.start as usize..=most).rev().find(|at| source.text.is_char_boundary(*at));
         Span::new(it.start as usize, end.unwrap_or(most))
+    }
+
+    /// Returns the span of the header of the program in a text, up to the `:` after its outputs.
+    fn header_span(&self, text: usize) -> Span {
+        let marker = self.span(text, 0);
+        let Some(source) = self.sources.get(text) else { return marker };
+        let end = source.text.get(marker.start as usize..).and_then(|it| it.find(":\n"));
+        end.map_or(marker, |it| Span { start: marker.start, end: marker.start + it as u32 })
     }
 
     /// Returns the first mention of a tensor in a text with its domain and mesh:
@@ -153,7 +165,14 @@ impl DiagnosticBuilder<'_> {
         let on = format!("`{name}` of rank {}", race.rank);
         match (code, first.party) {
             (Code::RaceWithCaller, Party::CallerBefore) => {
-                format!("race with the caller on {on}: nothing orders this access after the caller's writes")
+                let verb = if second.writes { "write" } else { "read" };
+                let stream = match second.plan.rank == race.rank {
+                    true => second.stream_name().to_owned(),
+                    false => format!("{} of rank {}", second.stream_name(), second.plan.rank),
+                };
+                format!(
+                    "race with the caller on {on}: {stream} may {verb} it before the caller has written it"
+                )
             }
             (Code::RaceWithCaller, _) => {
                 format!("race with the caller on {on}: the program can return before this access ends")
@@ -168,7 +187,10 @@ impl DiagnosticBuilder<'_> {
                 )
             }
             (Code::StorageRace, _) => {
-                format!("race on the storage of {on}: the stream of its ALLOCATE may still use it")
+                let (owner, user) = (first.stream_name(), second.stream_name());
+                format!(
+                    "race on the storage of {on}: {user} uses it while {owner} may still use what it held before"
+                )
             }
             _ => {
                 let verbs = if first.writes && second.writes { "two writes" } else { "a write and a read" };
@@ -192,8 +214,18 @@ impl DiagnosticBuilder<'_> {
         let it = if let InstKind::ReadOutputs = inst.kind {
             let what = if missing == all { String::new() } else { some };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
-            Diagnostic::new(Code::UnwrittenOutput, self.span(text, 0), message, format!("first: {first}"))
-                .help("write these elements, or allocate the output with zero_init=true")
+            let it = Diagnostic::new(
+                Code::UnwrittenOutput,
+                self.header_span(text),
+                message,
+                format!("first: {first}"),
+            );
+            let number = name.strip_prefix('T').and_then(|it| it.parse().ok());
+            let it = match number {
+                Some(number) => it.part(Part::LastTensor(number)),
+                None => it,
+            };
+            it.help("write these elements, or allocate the output with zero_init=true")
         } else {
             let what = if missing == all { "all elements of ".to_owned() } else { some };
             let message =
@@ -238,7 +270,7 @@ impl DiagnosticBuilder<'_> {
     fn deadlock(&self, deadlock: &Deadlock) -> (usize, Diagnostic) {
         let (rank, line) = deadlock.line(self.plans).unwrap_or((0, 0));
         let text = self.text_of(rank);
-        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), str::to_owned))
+        (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), self.plans, str::to_owned))
     }
 }
 
@@ -254,9 +286,10 @@ impl Occurrences {
     fn note(&self, shown: &[u32]) -> Option<String> {
         let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
         let mut parts = format_occurrences(self.count, &self.ranks);
-        parts.extend(
-            (!others.is_empty()).then(|| format!("also at lines {}", format_list(others.into_iter()))),
-        );
+        parts.extend((!others.is_empty()).then(|| match others.as_slice() {
+            [line] => format!("also at line {line}"),
+            _ => format!("also at lines {}", format_list(others.iter())),
+        }));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }

@@ -203,7 +203,7 @@ impl fmt::Display for Edit {
             ),
             Self::CaptureEntryStream { before } => write!(
                 f,
-                "capture that stream at the start of the program, `Stream s0 = GetCurrentStream()`, and put `Synchronize(Stream s0)` {before}"
+                "insert `Stream s0 = GetCurrentStream()` as the first statement, and `Synchronize(Stream s0)` {before}"
             ),
             Self::InsertWait { communication, before } => {
                 write!(f, "put a Wait for {} {before}", communication.name)

@@ -41,20 +41,20 @@ impl DiagnosticBuilder<'_> {
         let message = "redundant wait: other statements already order everything that it orders";
         Diagnostic::new(Code::ImpliedWait, self.stmt_span(at), message, "not needed")
             .note(
-                "without it, every computation, copy and communication on every rank still waits for the same earlier ones",
+                "without this statement, the happens-before order of all computations, copies and communications is the same",
             )
-            .help("remove this wait only, then check again: it may make another reported wait necessary")
+            .help("remove only this wait, then check again: another wait in this list may then be needed")
     }
 
     fn unneeded(&self, at: StmtOnRank, pair: [InstRef; 2]) -> Diagnostic {
         let pair = pair.map(|it| (it.rank, self.plans[it.rank].code[it.inst].origin));
         let [first, second] = pair;
-        let mut labels = [(first, "this comes first"), (second, "and this waits for it")];
+        let mut labels = [(first, "first statement"), (second, "second statement")];
         labels.sort_by_key(|it| self.stmt_line(it.0));
         let is_shown = |it: StmtOnRank| self.text_of(it.0) == self.text_of(at.0);
         let are_shown = pair.into_iter().all(is_shown) && self.stmt_line(first) != self.stmt_line(second);
         let message = "unneeded wait: no two accesses to the same memory are ordered by it alone";
-        let label = if are_shown { "orders the other two statements" } else { "not needed" };
+        let label = if are_shown { "only this wait orders the other two statements" } else { "not needed" };
         let mut found = Diagnostic::new(Code::UnneededWait, self.stmt_span(at), message, label);
         for (stmt, label) in labels.into_iter().filter(|_| are_shown) {
             found = found.label(self.stmt_span(stmt), label);

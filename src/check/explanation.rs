@@ -15,7 +15,7 @@ pub struct RaceExplanation {
     /// Alternative edits; each one orders the accesses.
     pub edits: Vec<Edit>,
     /// Advice if no `Edit` applies.
-    advice: Option<&'static str>,
+    advice: Option<String>,
 }
 
 impl RaceExplanation {
@@ -27,7 +27,7 @@ impl RaceExplanation {
     pub fn help(&self) -> Option<String> {
         let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
         match edits.is_empty() {
-            true => self.advice.map(str::to_owned),
+            true => self.advice.clone(),
             false => Some(edits.join(", or ")),
         }
     }
@@ -41,7 +41,8 @@ impl RaceExplanation {
                 ),
                 edits: Vec::new(),
                 advice: Some(
-                    "receive into other storage, or post the two P2PCommunications one after the other, with a Wait between them",
+                    "receive into other storage, then copy it with Set (posting the two one after the other deadlocks if all ranks send first)"
+                        .to_owned(),
                 ),
             };
         }
@@ -51,10 +52,15 @@ impl RaceExplanation {
             return Self {
                 why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
                 edits: Vec::new(),
-                advice: Some(
-                    "make that rank wait for it before its program ends (for a send over peer memory: a Wait), or put a barrier of \
-                     all ranks between the runs",
-                ),
+                advice: Some(match ready_signal_inst(second.plan, first) {
+                    Some(at) => format!(
+                        "put a Wait for {} on rank {b} before its program ends, or separate the runs by a barrier of all ranks",
+                        second.plan.describe_origin(second.plan.code[at].origin)
+                    ),
+                    None => format!(
+                        "make rank {b} wait for {location} on rank {a} before its program ends, or separate the runs by a barrier of all ranks"
+                    ),
+                }),
             };
         }
         if let Party::CallerBefore = first.party {
@@ -147,7 +153,7 @@ impl RaceExplanation {
         let (stream, other) = (first.stream_name(), second.stream_name());
         Self::new(
             format!(
-                "{other} does not wait for the work on {stream} before the ALLOCATE on line {}",
+                "the allocator may give the ALLOCATE on line {} storage that earlier work on {stream} still uses, and {other} does not wait for that work",
                 first.line()
             ),
             Edit::InsertSynchronize {

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::{
     Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, InstKind, MemHandle, P2pOp,
     ReduceOp, Transfer, View, WorkNo,
-    context::{PlanBuilder, Result},
+    context::{NOT_IMPLEMENTED, PlanBuilder, Result},
 };
 use grammar::{
     attr,
     codes::Code,
-    diagnostic::Diagnostic,
-    ir::{OpStmt, Stmt, TensorId},
+    diagnostic::{Diagnostic, Part},
+    ir::{ExprId, OpStmt, Stmt, TensorId},
     ops::Op,
     words::{CommunicationType, P2pProtocol},
 };
@@ -26,7 +26,7 @@ impl PlanBuilder<'_> {
             Op::P2PCommunication => self.p2p(stmt),
             Op::CollectivePermute => self.permute(stmt),
             Op::Communication => self.collective(stmt),
-            _ => Err(self.unsupported(stmt.op, "no executor supports it")),
+            _ => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
         }
     }
 
@@ -99,7 +99,7 @@ impl PlanBuilder<'_> {
         let team = self.team(stmt)?;
         let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
         let root = match stmt.get(attr::ROOT) {
-            Some(root) => self.index(root, team.len(), "the root")?,
+            Some(root) => self.index(root, team.len(), "the root", Some("root"))?,
             None => 0,
         };
         let op = stmt.get(attr::RED_OP).map_or(ReduceOp::Sum, ReduceOp::from);
@@ -147,22 +147,25 @@ impl PlanBuilder<'_> {
         let devices: Vec<String> =
             self.program.tensors[tensor].mesh.devices.iter().map(ToString::to_string).collect();
         let rank = self.rank();
-        let message = format!("rank {rank} is in the team, and the mesh of `{name}` does not contain it");
-        let label = format!("`{name}` has the mesh {{{}}}", devices.join(" "));
-        let it = self.error(Code::UndefinedTensor, message, label);
-        Box::new(it.help("expected a team of ranks of the mesh, or a mesh that contains the team"))
+        let message = format!("the team contains rank {rank}, but `{name}` is not on rank {rank}");
+        let label = format!("rank {rank} is in this team");
+        let it = Diagnostic::new(Code::BadTeam, self.span, message, label).part(Part::Attr("team"));
+        let it = it.label(self.span, format!("mesh {{{}}}", devices.join(" "))).part(Part::Attr("input"));
+        Box::new(it.help(format!(
+            "let the team contain ranks of the mesh only, or add rank {rank} to the mesh of `{name}`"
+        )))
     }
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
         let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
-        let peer = |this: &Self, key| match stmt.get(key) {
-            Some(peer) => this.index(peer, team.len(), "the peer"),
+        let peer = |this: &Self, key: attr::Key<ExprId>, name| match stmt.get(key) {
+            Some(peer) => this.index(peer, team.len(), "the peer", Some(name)),
             None => Ok(0),
         };
         let kind = CollectiveKind::Permute {
-            send_peer: peer(self, attr::SEND_PEER)?,
-            recv_peer: peer(self, attr::RECV_PEER)?,
+            send_peer: peer(self, attr::SEND_PEER, "send_peer")?,
+            recv_peer: peer(self, attr::RECV_PEER, "recv_peer")?,
         };
         self.post(stmt, team, me, kind)
     }
@@ -196,7 +199,7 @@ impl PlanBuilder<'_> {
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "its buffer or its peer is missing"));
         };
-        Ok((direction, self.index(peer, self.plan.world, "the peer")?, self.view(buffer)?))
+        Ok((direction, self.index(peer, self.plan.world, "the peer", Some("peer"))?, self.view(buffer)?))
     }
 
     fn transfer(
@@ -237,7 +240,7 @@ impl PlanBuilder<'_> {
         );
         let it =
             self.error(Code::NotShared, message, "no earlier ShareMemHandles lists this buffer and peer");
-        Err(Box::new(it.help("list it in an earlier ShareMemHandles")))
+        Err(Box::new(it.help("list it in a ShareMemHandles before this statement, on both ranks")))
     }
 
     /// Emits the exchange of the handles that are new, and then a barrier of all ranks of the world (format
@@ -265,7 +268,7 @@ impl PlanBuilder<'_> {
                 if let Some((span, _)) = fault.labels.first_mut() {
                     *span = self.program.stmt_span(*id);
                 }
-                return Err(Box::new(fault.help("expected another rank as peer")));
+                return Err(Box::new(fault.help("use another rank as peer")));
             }
             if !self.comm.shared.insert((self.number(it), peer, view.key())) {
                 continue;

@@ -17,7 +17,7 @@ use super::{
     transport,
 };
 
-const NO_EXECUTOR: &str = "no executor supports it for this backend and type";
+const NO_EXECUTOR: &str = "hir does not implement it for this backend and type";
 
 impl PlanBuilder<'_> {
     /// Returns the backend of a communication.
@@ -29,7 +29,7 @@ impl PlanBuilder<'_> {
             Some(words::Backend::Nccl) | None => Ok(Backend::Nccl),
             Some(it @ words::Backend::Gloo) => {
                 let fits = [words::Backend::Nccl, words::Backend::Ucc, words::Backend::Cuda];
-                Err(self.unsupported_attr(attr::BACKEND, it, "no executor supports it", &fits))
+                Err(self.unsupported_attr(attr::BACKEND, it, "hir does not implement it", &fits))
             }
         }
     }
@@ -48,7 +48,7 @@ impl PlanBuilder<'_> {
             [only] => format!("expected {only}, or no `{}=`", key.name()),
             all => format!("expected one of {}", all.iter().map(T::to_string).collect::<Vec<_>>().join(", ")),
         };
-        self.error(Code::Unsupported, format!("`{}={word}` is not supported: {why}", key.name()), label)
+        self.error(Code::Unsupported, format!("hir cannot run `{}={word}`: {why}", key.name()), label)
     }
 
     /// Returns the transport's algorithm of a collective, or `None` if the statement has no `algo=` or

@@ -15,7 +15,7 @@ use grammar::{
 
 use super::{
     Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank,
-    context::{PlanBuilder, Result},
+    context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     scalar::Value,
 };
 
@@ -24,7 +24,7 @@ impl PlanBuilder<'_> {
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
         if stmt.outs.len() > 1 {
-            return Err(self.unsupported(stmt.op, "no executor supports it"));
+            return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
         }
         let args = stmt.tensor_operands();
         if self.needs_reshard(stmt, &args, out)? {
@@ -146,9 +146,9 @@ impl PlanBuilder<'_> {
                 Some(first) => match self.view_of_operand(stmt, first, args[0], out)? {
                     Some(from) if from.shape == target.shape => Ok(vec![copy(from, target.clone())]),
                     Some(from) => Err(self.shape_mismatch(stmt.op, &from.shape, &target.shape)),
-                    None => Err(self.unsupported(stmt.op, "no executor supports it")),
+                    None => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
                 },
-                None => Err(self.unsupported(stmt.op, "no executor supports it")),
+                None => Err(self.unsupported(stmt.op, NOT_IMPLEMENTED)),
             },
         }
     }
@@ -224,9 +224,9 @@ impl PlanBuilder<'_> {
             let Some(&extent) = view.shape.get(dim) else {
                 return Err(self.shape_mismatch(stmt.op, &view.shape, &[]));
             };
-            let bound = |expr: ExprId| self.index(expr, extent + 1, "the range");
+            let bound = |expr: ExprId| self.index(expr, extent + 1, "the range", None);
             let (start, stop) = (bound(*start)?, bound(*stop)?);
-            let step = self.index(*step, usize::MAX, "the step")?.max(1);
+            let step = self.index(*step, usize::MAX, "the step", None)?.max(1);
             view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));
             // A step larger than the extent leaves at most one element.
             view.strides[dim] *= step.min(extent.max(1));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use grammar::{
     arena::Id,
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Part},
     dtype::DType,
     ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::{AccessMode, Op},
@@ -43,6 +43,9 @@ pub(super) struct Array {
     pub(super) shape: Vec<usize>,
     pub(super) elements: Vec<Number>,
 }
+
+/// The reason of `PlanBuilder::unsupported` for an operator that no executor implements.
+pub(super) const NOT_IMPLEMENTED: &str = "";
 
 /// A result whose error ends the planning of the rank.
 pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
@@ -288,8 +291,10 @@ impl PlanBuilder<'_> {
             (_, None) => None,
         };
         if let Some(odd) = odd {
-            let message = format!("`{}` is not supported: {odd}", self.program.tensor_name(tensor));
-            return Err(self.error(Code::Unsupported, message, "no executor supports this"));
+            let message =
+                format!("hir cannot run a program with `{}`: {odd}", self.program.tensor_name(tensor));
+            let label = "neither the simulator nor the GPU executor runs this";
+            return Err(Box::new(Diagnostic::new(Code::Unsupported, self.span, message, label)));
         }
         let stream = self.binding(tensor).and_then(|it| it.stream).or(stream);
         shape::shard_layout(self.program, &self.scalars, tensor, rank, stream).map_err(|fault| {
@@ -366,8 +371,14 @@ impl PlanBuilder<'_> {
     /// Evaluates an index.
     ///
     /// # Errors
-    /// The value is negative, or not below `bound`.
-    pub(super) fn index(&self, expr: ExprId, bound: usize, what: &str) -> Result<usize> {
+    /// The value is negative, or not below `bound`. The error is located at the attribute `attr`.
+    pub(super) fn index(
+        &self,
+        expr: ExprId,
+        bound: usize,
+        what: &str,
+        attr: Option<&'static str>,
+    ) -> Result<usize> {
         let value = self.int(expr, what)?;
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
@@ -377,17 +388,23 @@ impl PlanBuilder<'_> {
                 false => format!("{what} `{text}` is {value}"),
             };
             let last = bound as i64 - 1;
-            self.error(
-                Code::BadIndex,
-                format!("{shown}, and not in 0 to {last}"),
-                format!("expected 0 to {last}"),
-            )
+            let message = format!("{shown}, which is outside of 0 to {last}");
+            let it = self.error(Code::BadIndex, message, format!("expected 0 to {last}"));
+            match attr {
+                Some(attr) => Box::new(it.part(Part::Attr(attr))),
+                None => it,
+            }
         })
     }
 
     pub(super) fn unsupported(&self, op: Op, why: &str) -> Box<Diagnostic> {
-        let message = format!("`{}` is not supported: {why}", op.name());
-        self.error(Code::Unsupported, message, "no executor supports this")
+        let message = match why {
+            NOT_IMPLEMENTED => format!("hir cannot run `{}`", op.name()),
+            why => format!("hir cannot run this `{}`: {why}", op.name()),
+        };
+        let label = "neither the simulator nor the GPU executor runs this";
+        let it = Diagnostic::new(Code::Unsupported, self.span, message, label);
+        Box::new(it.help("replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)"))
     }
 
     // ---- instructions

@@ -132,10 +132,10 @@ impl InstKind {
                 WorkInfo { reduction_len: summed, ..work(InstClass::Compute, "reduce") }
             }
             Self::PeerReduce { parts, .. } => {
-                WorkInfo { reduction_len: parts.len(), ..work(InstClass::Communication, "combine") }
+                WorkInfo { reduction_len: parts.len(), ..work(InstClass::Communication, "peer_reduce") }
             }
             Self::Signal { .. } => work(InstClass::Communication, "signal"),
-            Self::WaitSignal { .. } => work(InstClass::Communication, "await"),
+            Self::WaitSignal { .. } => work(InstClass::Communication, "wait_signal"),
             Self::Collective(it) => work(InstClass::Ordering, it.kind.op_name()),
             Self::Transfer(_) => work(InstClass::Ordering, "transfer"),
             Self::Alloc { zero: false, .. }

@@ -57,7 +57,7 @@ impl Limits {
     /// rank that the program uses.
     pub fn check_world(&self, program: &Program, ranks: usize) -> Result<(), Diagnostic> {
         let (last, span) = largest_rank(program);
-        let label = format!("its meshes and teams name rank {last}");
+        let label = format!("its meshes and teams contain rank {last}");
         let fault = |code, message| Diagnostic::new(code, span, message, label);
         if ranks > self.ranks {
             let message = format!("a world of {ranks} ranks exceeds the limit of {}", self.ranks);

@@ -78,7 +78,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         }
         InstKind::PeerReduce { op, parts, out } => {
             let parts: Vec<String> = parts.iter().map(place).collect();
-            format!("combine {} <- {} {}", view(out), reduce(*op), parts.join(", "))
+            format!("peer_reduce {} <- {} {}", view(out), reduce(*op), parts.join(", "))
         }
         InstKind::Collective(it) => {
             let communicator = &plan.communicators[it.communicator as usize];
@@ -95,16 +95,16 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             format!("post w{} {}", it.work, sides.collect::<Vec<_>>().join(", "))
         }
         InstKind::Wait { work } => format!("wait w{work}"),
-        InstKind::Signal { signal } => format!("raise {}", signal_text(*signal)),
-        InstKind::WaitSignal { signal } => format!("await {}", signal_text(*signal)),
-        InstKind::RecordEvent { event } => format!("record e{event}"),
-        InstKind::WaitEvent { event } => format!("join e{event}"),
+        InstKind::Signal { signal } => format!("signal {}", signal_text(*signal)),
+        InstKind::WaitSignal { signal } => format!("wait_signal {}", signal_text(*signal)),
+        InstKind::RecordEvent { event } => format!("record_event e{event}"),
+        InstKind::WaitEvent { event } => format!("wait_event e{event}"),
         InstKind::ShareMemHandles { handles } => {
             let handles = handles.iter().map(|it| match it.direction {
                 Direction::Send => format!("P2P {} to rank{}", it.number, it.peer),
                 Direction::Recv => format!("P2P {} from rank{}", it.number, it.peer),
             });
-            format!("exchange {}", handles.collect::<Vec<_>>().join(", "))
+            format!("share_mem_handles {}", handles.collect::<Vec<_>>().join(", "))
         }
         InstKind::Barrier => "barrier".to_owned(),
         InstKind::Reshard(it) => {
@@ -115,7 +115,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             let operands: Vec<String> = it.operands.iter().map(side).collect();
             format!("reshard {} {} <- {}", ranks(&it.team), side(&it.result), operands.join(", "))
         }
-        InstKind::ReadOutputs => "finish".to_owned(),
+        InstKind::ReadOutputs => "read_outputs".to_owned(),
     }
 }
 
@@ -168,10 +168,10 @@ fn signal_text(signal: SignalId) -> String {
     let meaning = match signal.kind {
         SignalKind::Ready => "ready",
         SignalKind::Done => "done",
-        SignalKind::PutReady => "put-ready",
-        SignalKind::PutDone => "put-done",
-        SignalKind::TeamReady(_) => "team-ready",
-        SignalKind::TeamDone(_) => "team-done",
+        SignalKind::PutReady => "put_ready",
+        SignalKind::PutDone => "put_done",
+        SignalKind::TeamReady(_) => "team_ready",
+        SignalKind::TeamDone(_) => "team_done",
     };
     // Most programs have only one team, so team 0 is not printed.
     let team = match signal.kind {
@@ -227,6 +227,22 @@ impl CollectiveKind {
             Self::SendRecv { .. } => "SendRecv",
             Self::AllToAll => "AllToAll",
             Self::Permute { .. } => "Permute",
+        }
+    }
+
+    /// Returns the member that is the root, if the collective has one.
+    pub fn root(self) -> Option<usize> {
+        match self {
+            Self::Broadcast { root }
+            | Self::Scatter { root }
+            | Self::SendRecv { root }
+            | Self::Gather { root }
+            | Self::Reduce { root, .. } => Some(root),
+            Self::Allreduce { .. }
+            | Self::ReduceScatter { .. }
+            | Self::Allgather
+            | Self::AllToAll
+            | Self::Permute { .. } => None,
         }
     }
 

@@ -112,7 +112,7 @@ impl<'p> Scalars<'p> {
         match self.eval(expr)? {
             Value::Int(value) => Ok(value),
             Value::Bool(value) => Err(ScalarError::Arithmetic(format!("`{value}` is not an integer"))),
-            Value::Float(value) => Err(ScalarError::Arithmetic(format!("`{value}` is not an integer"))),
+            Value::Float(value) => Err(ScalarError::Arithmetic(format!("`{value:?}` is not an integer"))),
         }
     }
 

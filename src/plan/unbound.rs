@@ -8,7 +8,7 @@ mod uses;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, SymbolId},
+    ir::{Expr, ExprId, Program, Stmt, SymbolId},
     list_text, nearest,
     span::LineIndex,
 };
@@ -115,8 +115,7 @@ fn misnamed(program: &Program, it: &UnboundScalar) -> Option<Diagnostic> {
 /// Returns a help text on how to bind the scalar, in terms of its use.
 fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
     if !is_flag_name(&it.name) {
-        return "the extents of a ragged axis are known only at run time, and no executor supports them"
-            .to_owned();
+        return "the extents of a ragged axis are known only at run time, and hir cannot run them".to_owned();
     }
     let flag = format!("`--set {}={}`", it.name, quoted(value));
     let define = format!("or add `{} = …;` to an `Index definitions:` section", it.name);
@@ -134,11 +133,13 @@ fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
         }
         ScalarRole::LoopBound => format!("give it a number of iterations with {flag}"),
         ScalarRole::Peer { partner, .. } => match partner {
-            Some(partner) => {
+            Some(partner) if !is_symbol(program, *partner, it.symbol) => {
                 let partner = grammar::expr_text(program, *partner);
-                format!("give it the mirror of its partner's peer `{partner}` with {flag}, {define}")
+                format!(
+                    "the other transfer has `peer={partner}`; bind it to the rank at the other end with {flag}, {define}"
+                )
             }
-            None => format!("give it a rank of the world with {flag}, {define}"),
+            Some(_) | None => format!("bind it to a rank, for example with {flag}, {define}"),
         },
         ScalarRole::Root { team } => {
             format!("give it a member of the team, 0 to {}, with {flag}", team.saturating_sub(1))
@@ -149,6 +150,10 @@ fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
         ScalarRole::Condition => format!("give it `true` or `false` with {flag}, {define}"),
         ScalarRole::Operand => format!("give it a value with {flag}, {define}"),
     }
+}
+
+fn is_symbol(program: &Program, expr: ExprId, symbol: SymbolId) -> bool {
+    matches!(program.exprs[expr], Expr::Symbol(it) if it == symbol)
 }
 
 /// Returns whether a flag can bind the name. The extents of a ragged axis are named by the text of their

@@ -145,9 +145,10 @@ impl PlanBuilder<'_> {
                 (self.select(stmt, input, view)?, self.binding(input).and_then(|it| it.stream))
             }
             _ => {
-                return Err(
-                    self.unsupported(stmt.op, "it maps the memory of all ranks into one address range")
-                );
+                return Err(self.unsupported(
+                    stmt.op,
+                    "hir does not map the memory of all ranks into one address range",
+                ));
             }
         };
         self.bind(out, view.clone(), stream);
@@ -171,7 +172,7 @@ impl PlanBuilder<'_> {
         };
         let index = match view.shape[dim] {
             1 => 0,
-            extent => self.index(index, extent, "the index")?,
+            extent => self.index(index, extent, "the index", Some("index"))?,
         };
         Ok(view.select(dim, index))
     }
@@ -192,7 +193,7 @@ impl PlanBuilder<'_> {
         }
         let count = pieces[at].extent;
         let Some(expr) = stmt.get(attr::STREAM_INDEX) else { return Ok((view, 0)) };
-        let mut index = self.index(expr, count, "the stream's index")?;
+        let mut index = self.index(expr, count, "the stream's index", None)?;
         if swizzled {
             let mesh = &self.program.tensors[input].mesh;
             let me = mesh.coordinate(self.rank(), grammar::ir::DeviceDim::X).unwrap_or(0);

@@ -185,7 +185,9 @@ impl FailureTest<'_> {
             Ok(status) if status.success() => {
                 Ok(FailureSignatures::from(["the command exits with 0".to_owned()]))
             }
-            Ok(status) => Err(format!("`{command}` ended with {status}")),
+            Ok(status) => {
+                Err(format!("the command `{command}` does not exit with 0 for the program: {status}"))
+            }
             Err(fault) => {
                 let fault = format!("cannot run `{command}`: {fault}");
                 self.running.record_fault(fault.clone());
@@ -197,7 +199,7 @@ impl FailureTest<'_> {
     fn crash(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
         let settings = Settings { verify: Verify::Structural, roundtrip: true };
         let failure = match passes::run(&mut candidate.program.clone(), self.calls, settings, &mut |_| ()) {
-            Ok(()) => return Err("the passes succeed".to_owned()),
+            Ok(()) => return Err("the passes do not fail".to_owned()),
             Err(failure) if !failure.error.is_bug() => return Err(failure.to_string()),
             Err(failure) => failure,
         };
@@ -209,6 +211,7 @@ impl FailureTest<'_> {
             }
             PassError::RoundTripMismatch(..) => "does not read back".to_owned(),
             PassError::Rejected(_)
+            | PassError::BadOption(_)
             | PassError::UnreportedChange
             | PassError::InvalidReference(_)
             | PassError::Miscompiled(_) => failure.to_string(),
@@ -252,11 +255,14 @@ impl FailureTest<'_> {
                 Relevance::Other => signatures.extend([failure_signature(&failure, &program, &plans)]),
                 Relevance::Ignored => (),
             }
-            other.get_or_insert(format!("under schedule {schedule}: {}", failure.message));
+            other.get_or_insert(format!(
+                "the program fails in another way under schedule {schedule}: {}",
+                failure.message
+            ));
         }
         let none = || match self.schedules {
-            [only] => format!("no failure under schedule {only}"),
-            many => format!("no failure under {} schedules", many.len()),
+            [only] => format!("the program does not fail under schedule {only}"),
+            many => format!("the program does not fail under {} schedules", many.len()),
         };
         if found { Ok(signatures) } else { Err(other.unwrap_or_else(none)) }
     }
@@ -305,6 +311,7 @@ impl FailureTest<'_> {
                     JobFailure::Rejected(_, faults) => {
                         faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                     }
+                    JobFailure::BadOption(_, fault) => fault.message,
                     JobFailure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
                 });
         }

@@ -100,6 +100,8 @@ impl std::str::FromStr for ProgramFiles {
 pub enum JobFailure {
     /// A source text is rejected.
     Rejected(Source, Vec<Diagnostic>),
+    /// An option of the command line is wrong. The source is the text of the option.
+    BadOption(Source, Box<Diagnostic>),
     /// Any other failure: exit code and message.
     Other(Exit, String),
 }
@@ -113,6 +115,7 @@ impl JobFailure {
                 let message = first.map_or("rejected", |it| it.message.as_str());
                 (Exit::Rejected, format!("{}: {message}", source.name))
             }
+            Self::BadOption(source, fault) => (Exit::Usage, format!("{}: {}", source.name, fault.message)),
             Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
         }
     }
@@ -198,10 +201,10 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         ProgramFiles::PerRank(paths) => paths.len(),
     };
     if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
+        let last = smallest - 1;
         let message = format!(
-            "`{}` needs {smallest} ranks: its meshes and teams name rank {}; there are {ranks}: start {smallest}",
-            sources[0].name,
-            smallest - 1
+            "`{}` uses rank {last}, so it needs {smallest} ranks, but there are {ranks}: start {smallest}",
+            sources[0].name
         );
         return Err(JobFailure::Other(Exit::Environment, message));
     }

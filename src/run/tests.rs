@@ -133,7 +133,7 @@ fn a_lost_send_is_a_deadlock() {
         run(&[&SILENCER]),
         "pass `silencer` changed what the program means\n\
          deadlock: rank 0 never sends what rank 1 receives in P2PCommunication 4 (recv, line 9) (line 9)\n\
-         rank 1 posts 1 receive from rank 0, which posts 0 sends to it\n\
+         rank 1 posts 1 receive from rank 0, but rank 0 posts 0 sends to rank 1\n\
          rank 1: P2PCommunication 4 (recv, line 9) on NCCL (0 1): waits for rank 0 to send; rank 0 has finished\n\
          seen under `--schedule=program`"
     );

@@ -211,7 +211,7 @@ impl Machine<'_> {
                 }
             }
             SyncEffect::WaitEvent(_) | SyncEffect::Wait(_) | SyncEffect::WaitSignal(_) => {}
-            SyncEffect::ReadOutputs => self.finish(rank, inst)?,
+            SyncEffect::ReadOutputs => self.read_outputs(rank, inst)?,
             SyncEffect::Compute => {
                 let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
                 let is_second = matches!(self.actors[actor].in_flight, Some(InFlight::HalfCopy));
@@ -240,7 +240,7 @@ impl Machine<'_> {
 
     /// Reads the outputs of a rank, and records the instructions that have not run: its own, and those of
     /// other ranks that write to its memory.
-    fn finish(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
+    fn read_outputs(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
         let plans = self.plans;
         let mut space = Memories::World(&mut self.memories);
         for (at, port) in plans[rank].outputs.iter().enumerate() {

@@ -95,7 +95,7 @@ pub(super) struct TeamCollective<'a> {
     /// The inputs of the members, as far as they have been read.
     inputs: Vec<Option<DenseTensor>>,
     /// The reduction of all inputs.
-    combined: Option<DenseTensor>,
+    reduced: Option<DenseTensor>,
 }
 
 impl<'a> TeamCollective<'a> {
@@ -112,7 +112,7 @@ impl<'a> TeamCollective<'a> {
             Ok(&**it)
         };
         let posted = members.iter().map(collective).collect::<Result<Vec<_>, _>>()?;
-        let it = Self { plans, inputs: vec![None; members.len()], members, posted, combined: None };
+        let it = Self { plans, inputs: vec![None; members.len()], members, posted, reduced: None };
         for (member, other) in it.posted.iter().enumerate() {
             if !other.kind.is_compatible_with(it.posted[0].kind) {
                 return Err(it.mismatch_error(
@@ -169,7 +169,7 @@ impl<'a> TeamCollective<'a> {
         for delivery in self.deliveries(member)? {
             match delivery.source {
                 PieceSource::Member(from) => self.load(from, memories, notes)?,
-                PieceSource::Reduced if self.combined.is_none() => self.combine(memories, notes)?,
+                PieceSource::Reduced if self.reduced.is_none() => self.peer_reduce(memories, notes)?,
                 PieceSource::Reduced => {}
             }
         }
@@ -186,7 +186,7 @@ impl<'a> TeamCollective<'a> {
         let Some(output) = &self.posted[member].output else { return Ok(()) };
         let mut pieces = Vec::new();
         for it in self.deliveries(member)? {
-            let whole = it.source_member().map_or(self.combined.as_ref(), |from| self.inputs[from].as_ref());
+            let whole = it.source_member().map_or(self.reduced.as_ref(), |from| self.inputs[from].as_ref());
             if let Some(whole) = whole {
                 pieces.push((whole, self.piece_range(member, whole.data.len(), it)?));
             }
@@ -269,7 +269,7 @@ impl<'a> TeamCollective<'a> {
     }
 
     /// Reduces all members' inputs.
-    fn combine(&mut self, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
+    fn peer_reduce(&mut self, memories: &mut [Memory], notes: &mut RunNotes) -> Result<(), SimError> {
         for from in 0..self.posted.len() {
             self.load(from, memories, notes)?;
         }
@@ -280,8 +280,8 @@ impl<'a> TeamCollective<'a> {
                 "a collective without a reduction operation cannot reduce".to_owned(),
             ));
         };
-        let combined = kernels::combine(op, &parts, parts[0].data.dtype(), &mut notes.exactness);
-        self.combined = Some(combined.map_err(|it| self.error_at(0, it.into()))?);
+        let reduced = kernels::peer_reduce(op, &parts, parts[0].data.dtype(), &mut notes.exactness);
+        self.reduced = Some(reduced.map_err(|it| self.error_at(0, it.into()))?);
         Ok(())
     }
 

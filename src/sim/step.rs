@@ -176,7 +176,7 @@ impl Memories<'_> {
                 let read = |it: &ViewOnRank| self.read(it.rank, &it.view, notes);
                 let parts = parts.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let dtype = self.dtype(rank, out)?;
-                (&**out, kernels::combine(*op, &parts, dtype, &mut notes.exactness)?)
+                (&**out, kernels::peer_reduce(*op, &parts, dtype, &mut notes.exactness)?)
             }
             InstKind::Collective(_)
             | InstKind::Transfer(_)

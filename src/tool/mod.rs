@@ -259,6 +259,15 @@ fn meant_by(error: &clap::Error) -> Option<String> {
         return None;
     }
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    // `--check race`: the value of these options follows `=`, because it may be omitted.
+    let values = std::env::args().skip(1);
+    let mut pairs = std::env::args().zip(values);
+    let separate = |(flag, value): &(String, String)| {
+        OPTIONAL_VALUE.contains(&flag.as_str()) && value == argument && !value.starts_with('-')
+    };
+    if let Some((flag, _)) = pairs.find(separate) {
+        return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));
+    }
     let word = argument.trim_start_matches('-');
     let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
     let is_flag = argument.starts_with('-');
@@ -291,6 +300,9 @@ fn meant_by(error: &clap::Error) -> Option<String> {
     };
     Some(format!("unexpected argument '{argument}' found; {meant}"))
 }
+
+/// Options whose value may be omitted, so that it has to follow `=`.
+const OPTIONAL_VALUE: [&str; 5] = ["--check", "--remarks", "--verify-each", "--fix", "--print-changed"];
 
 /// Flags that only one of the tools has.
 const OTHER_FLAGS: [(&str, &[&str]); 2] = [

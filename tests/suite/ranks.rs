@@ -459,7 +459,7 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
     let start = |at: usize| rank(at, 8, port, &["samples/ring.hir", "--device=cuda", "-n", "1"]).spawn();
     let ends = end((0..8).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     let has = |what: &str| ends[0].1.contains(&format!("\n  {:>6} {what:<14} {:>6} ", 31, 7));
-    expect(["await", "copy", "signal"].into_iter().all(has), &ends)
+    expect(["copy", "signal", "wait_signal"].into_iter().all(has), &ends)
 }
 
 fn who_does_not_come_is_named() -> Result<(), Failed> {

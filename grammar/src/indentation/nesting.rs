@@ -116,9 +116,9 @@ fn nest_by_stream_pattern(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[Stm
             Code::LossyIndent,
             first,
             "the indentation is lost; the loop bodies were recovered from the stream statements",
-            "the body of this loop ends where its stream is no longer current",
+            "assumed: the body of this loop ends where its stream is no longer current",
         );
-        let warning = recovered.fold(warning, |warning, span| warning.label(span, "likewise"));
+        let warning = recovered.fold(warning, |warning, span| warning.label(span, "this body, too"));
         let mut warning = warning.help("use `hir-opt --fix` to restore the indentation");
         warning.fixes = fixes;
         builder.diagnostics.push(warning);

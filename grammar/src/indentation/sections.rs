@@ -5,6 +5,7 @@ use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
+    nearest,
     span::Span,
     token::{Lexeme, ScanLimit, Source, TokenKind, scan},
 };
@@ -60,7 +61,12 @@ impl TokenStreamBuilder<'_, '_> {
         let place = self.input.last().map_or(self.source.base, |it| it.end);
         let opened = self.input.iter().find(|it| it.kind == TokenKind::ContainerStart);
         self.truncated_at = self.truncated_at.or(Some(place));
-        if !self.is_truncation_reported() {
+        if !self.is_truncation_reported()
+            && let Some((opener, end)) = self.opener_closed_by_last_brace()
+        {
+            let it = Diagnostic::new(Code::Syntax, opener, "`{` is never closed", "opened here");
+            self.diagnostics.push(it.label(Span { start: end, end }, "expected `}` here"));
+        } else if !self.is_truncation_reported() {
             let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
             self.diagnostics.push(
                 Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
@@ -68,6 +74,31 @@ impl TokenStreamBuilder<'_, '_> {
             );
         }
         self.output.push(Lexeme::virtual_at(TokenKind::BraceClose, place));
+    }
+
+    /// Returns the brace of a statement that the brace of the container closes, because the statement does not
+    /// close it, and where the statement ends.
+    fn opener_closed_by_last_brace(&self) -> Option<(Span, u32)> {
+        let (closer, before) = self.input.split_last()?;
+        if closer.kind != TokenKind::BraceClose || !closer.first {
+            return None;
+        }
+        let mut depth = 0usize;
+        let opener = before.iter().rposition(|it| match it.kind {
+            TokenKind::BraceClose => {
+                depth += 1;
+                false
+            }
+            TokenKind::BraceOpen if depth == 0 => true,
+            TokenKind::BraceOpen => {
+                depth -= 1;
+                false
+            }
+            _ => false,
+        })?;
+        let owner = before.get(opener.checked_sub(1)?)?;
+        let is_block = matches!(owner.kind, TokenKind::ContainerStart | TokenKind::KernelStart);
+        (!is_block).then_some((before[opener].span(), before.last()?.end))
     }
 
     fn options(&mut self) {
@@ -339,6 +370,8 @@ impl TokenStreamBuilder<'_, '_> {
 /// lines.
 pub(super) struct Section {
     pub(super) kind: TokenKind,
+    /// The heading that is meant, if the text contains it misspelled.
+    pub(super) meant: Option<&'static str>,
     pub(super) heading: usize,
     pub(super) start: usize,
     pub(super) end: usize,
@@ -347,7 +380,7 @@ pub(super) struct Section {
 /// Returns the section that begins after `from` if only blanks and comments precede it.
 pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
     let mut at = from;
-    let (heading, kind) = loop {
+    let (length, kind, meant) = loop {
         let rest = text.get(at..)?;
         let trimmed = rest.trim_start();
         at += rest.len() - trimmed.len();
@@ -355,9 +388,15 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
             at += comment_length(trimmed);
             continue;
         }
-        break leading_heading(trimmed)?;
+        break match leading_heading(trimmed) {
+            Some((heading, kind)) => (heading.len(), kind, None),
+            None => {
+                let (heading, kind) = misspelled_heading(trimmed)?;
+                (trimmed.lines().next().map_or(0, |it| it.trim_end().len()), kind, Some(heading))
+            }
+        };
     };
-    let (here, start) = (at, at + heading.len());
+    let (here, start) = (at, at + length);
     let mut lines = text.get(at..)?.split_inclusive('\n');
     let mut end = at + lines.next().map_or(0, str::len);
     // A text in which every line is followed by a blank line has several before the heading; nvFuser prints
@@ -388,7 +427,7 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
         }
         end += line.len() + std::mem::take(&mut blank);
     }
-    Some(Section { kind, heading: here, start, end })
+    Some(Section { kind, meant, heading: here, start, end })
 }
 
 const HEADINGS: [(&str, TokenKind); 2] =
@@ -397,6 +436,21 @@ const HEADINGS: [(&str, TokenKind); 2] =
 /// Returns the section heading that `text` begins with.
 fn leading_heading(text: &str) -> Option<(&'static str, TokenKind)> {
     HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
+}
+
+/// Returns the heading that the first line of `text` misspells. Logs may follow a container, so the line below
+/// has to be one of the section.
+fn misspelled_heading(text: &str) -> Option<(&'static str, TokenKind)> {
+    let mut lines = text.lines();
+    let (line, below) = (lines.next()?.trim(), lines.next()?);
+    let meant = nearest(line, HEADINGS.into_iter().map(|(heading, _)| heading))?;
+    let (_, kind) = HEADINGS.into_iter().find(|(heading, _)| *heading == meant)?;
+    let content = below.trim();
+    let belongs = match kind {
+        TokenKind::Domains => content.starts_with('T') && content.contains("logical("),
+        _ => content.contains('=') && content.ends_with(';'),
+    };
+    (belongs && below.starts_with([' ', '\t'])).then_some((meant, kind))
 }
 
 /// Returns the length of the comment that `text` begins with. The comment ends with its line, or, in a dump

@@ -37,7 +37,7 @@ fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
     let message = match token.kind {
         TokenKind::Else => {
             let message = "`ELSE` does not follow an `IF`";
-            let label = "expected the body of an `IF` before it, and the column of that `IF`";
+            let label = "expected in the column of an `IF`, directly after its body";
             return Diagnostic::new(Code::Syntax, span, message, label);
         }
         TokenKind::End => "the statement ends too early".to_string(),

@@ -379,8 +379,8 @@ fn independent_errors_are_all_reported() {
             "E0102 `:`: unexpected `:`; expected a value",
             "E0102 `=`: unexpected `=`; expected a value",
             "E0107 `99999999999999999999`: the number does not fit in 64 bits; expected a value below 2^63",
-            "E0101 `“`: `“` does not begin a token; expected a token",
-            "E0101 `”`: `”` does not begin a token; expected a token",
+            "E0101 `“`: unexpected character `“`; not part of the language",
+            "E0101 `”`: unexpected character `”`; not part of the language",
             "E0104 `[`: the `[` of the tensor is never closed; opened here",
         ],
     );

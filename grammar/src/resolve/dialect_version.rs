@@ -220,7 +220,7 @@ impl<'s> Resolver<'s, '_> {
             | RootInterpretation::Unambiguous => "as a device number, it would be another member".to_owned(),
         };
         let message = format!(
-            "`root={root}` was a device number until February 2026 and is an index in the team since"
+            "`root={root}` is ambiguous: a device number in dumps until February 2026, and an index into the team in later dumps"
         );
         let mut it = Diagnostic::new(
             Code::LossyRoot,

@@ -259,8 +259,9 @@ fn ambiguity_warning(program: &Program, it: &AmbiguousTensor) -> Diagnostic {
     let (outer, inner) = (axis_text(program, it.outer), axis_text(program, it.inner));
     let loops: Vec<String> =
         program.tensors[it.tensor].loop_domain.iter().map(|axis| axis_text(program, *axis)).collect();
-    let message =
-        format!("`{outer}` and `{inner}` of `{name}` are two logical axes, or the results of one split");
+    let message = format!(
+        "the text does not determine whether `{outer}` and `{inner}` of `{name}` are two logical axes or the results of one split"
+    );
     Diagnostic::new(
         Code::LossyDomains,
         program.tensor_span(it.tensor),

@@ -249,7 +249,7 @@ impl<'s> Resolver<'s, '_> {
 }
 
 fn inferred_lists_warning(number: u32, span: Span) -> Diagnostic {
-    let message = "the text does not map the operands to the tensors of this fusion";
+    let message = "the text does not state which tensors of this fusion are its inputs and outputs";
     Diagnostic::new(Code::LossyUnit, span, message, "mapped in the order of the tensors' numbers")
         .help(format!("write `HostUnit{number}: Inputs={{…}} -> Outputs={{…}}` to make this explicit"))
 }

@@ -27,6 +27,7 @@ use crate::{
         AxisId, BlockId, For, HostUnit, If, Mesh, OpStmt, Operand, P2P_PROTOCOL, Program, Stmt, StmtId,
         StreamId, SymbolId, TensorId, UnitId,
     },
+    list_text,
     ops::{AsmFormat, OPS, Op},
     parse::{FaultyLines, ParseEvents, parse_container},
     span::Span,
@@ -150,6 +151,9 @@ impl<I: Id> IdsByNumber<I> {
     }
 }
 
+/// The keys of `%options`. `specialize-rank` writes `rank`.
+const OPTION_KEYS: &[&str] = &["numberOfStreams", P2P_PROTOCOL, "roots", "rank"];
+
 /// Returns the number in `HostUnit5`.
 fn unit_number(name: &str) -> Option<u32> {
     name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok())
@@ -162,6 +166,15 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
             let roots = option.key.is_some_and(|key| key.text == "roots");
             if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
                 self.roots_in_team = true;
+            } else if roots {
+                let span = option.value.span;
+                self.report_unknown_word("roots", span.text(self.source), span, &["team"]);
+            } else if let Some(key) = option.key.filter(|it| !OPTION_KEYS.contains(&it.text)) {
+                let message = format!("`%options` has no key `{}`", key.text);
+                let label =
+                    format!("expected {}", list_text(OPTION_KEYS.iter().copied(), OPTION_KEYS.len(), "or"));
+                let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
+                self.diagnostics.push(it.suggest(key.text, OPTION_KEYS.iter().copied()));
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
                 self.program.options.insert(key.text.to_owned(), value);
                 if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
@@ -379,7 +392,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
     /// Reports a loop `in` something that is not an axis.
     fn bad_loop_axis(&mut self, index: &str, value: &ast::Expr<'s>) {
         let text = value.span.text(self.source);
-        let message = format!("`{text}` is not an iteration domain");
+        let message = format!("`{text}` is not an axis");
         let it =
             Diagnostic::new(Code::Syntax, value.span, message, "expected an axis such as `istreamIdx0{4}`");
         let count = match &value.kind {

@@ -223,14 +223,14 @@ impl<'s> Resolver<'s, '_> {
                     it = Diagnostic::new(
                         Code::BadOperands,
                         value.span,
-                        "an attribute is given with `=`, and `==` compares",
+                        "use `=` for an attribute; `==` is a comparison",
                         format!("expected `{key}={rhs}`"),
                     );
                 }
             }
             ast::ExprKind::Int(number) if numbered => {
                 it = it.help(format!(
-                    "the number stands before the parenthesis: `{} {number} (…)`",
+                    "write the number before the parenthesis: `{} {number} (…)`",
                     row.mnemonic
                 ));
             }
@@ -486,7 +486,7 @@ pub(super) fn found_text(value: &ast::Expr<'_>) -> &'static str {
         ast::ExprKind::Int(_) => "an integer",
         ast::ExprKind::Float(_) => "a floating-point number",
         ast::ExprKind::Tensor(_) => "a tensor",
-        ast::ExprKind::Axis(_) => "an iteration domain",
+        ast::ExprKind::Axis(_) => "an axis",
         ast::ExprKind::Stream(_) => "a stream",
         ast::ExprKind::Word(_) => "a name",
         ast::ExprKind::Team(_) => "a list of numbers in parentheses",
@@ -504,7 +504,7 @@ fn expected_kind_text(kind: OperandKind) -> &'static str {
         OperandKind::Value => "a tensor or a scalar",
         OperandKind::Scalar => "a scalar",
         OperandKind::Stream => "`Stream` and its name or index",
-        OperandKind::Axis => "an iteration domain such as `iS0{i0}`",
+        OperandKind::Axis => "an axis, such as `iS0{4}`",
         OperandKind::Word(_) | OperandKind::Name => "a word",
         OperandKind::DType => "an element type",
         OperandKind::Bool => "`true` or `false`",

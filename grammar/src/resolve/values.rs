@@ -44,7 +44,7 @@ impl<'s> Resolver<'s, '_> {
             ast::ExprKind::Call { name, number: None, .. } if is_tensor_name(name.text) => {
                 if self.unreadable_texts.insert((self.current_unit, name.text)) {
                     let place = Span { start: name.span.end, end: name.span.end + 1 };
-                    let message = "the axes of a tensor stand in brackets";
+                    let message = "write the axes of a tensor in brackets";
                     let label = format!("expected `{}[…]`", name.text);
                     self.error(Code::BadTensor, place, message, label);
                 }
@@ -199,7 +199,7 @@ impl<'s> Resolver<'s, '_> {
 
     pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
         let ast::ExprKind::Axis(text) = &value.kind else {
-            let message = format!("`{}` is not an iteration domain", value.span.text(self.source));
+            let message = format!("`{}` is not an axis", value.span.text(self.source));
             self.error(Code::Syntax, value.span, message, "expected one such as `iS0{i0}`");
             return None;
         };

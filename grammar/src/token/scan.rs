@@ -124,12 +124,16 @@ fn quoted_token(word: &str, span: Span) -> Diagnostic {
 }
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
-    let shown: String = text.chars().take(8).flat_map(char::escape_debug).collect();
+    let shown: String = text
+        .chars()
+        .take(8)
+        .map(|it| if it.is_control() { it.escape_debug().to_string() } else { it.to_string() })
+        .collect();
     let res = Diagnostic::new(
         Code::BadToken,
         span,
-        format!("`{shown}` does not begin a token"),
-        "expected a token",
+        format!("unexpected character `{shown}`"),
+        "not part of the language",
     );
     if text.is_ascii() {
         res
@@ -139,8 +143,7 @@ fn unknown_token(text: &str, span: Span) -> Diagnostic {
 }
 
 fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
-    let (noun, bracket) =
-        if fault.kind == TokenKind::Tensor { ("tensor", '[') } else { ("iteration domain", '{') };
+    let (noun, bracket) = if fault.kind == TokenKind::Tensor { ("tensor", '[') } else { ("axis", '{') };
     let at = span.start + text.find(bracket).unwrap_or(0) as u32;
     let place = Span { start: at, end: at + 1 };
     let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };

@@ -130,6 +130,15 @@ impl Verifier<'_> {
         if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| posts(it)) {
             it = it.label(self.program.stmt_span(later), "it is posted here, after the Wait");
         }
+        let unnumbered = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if it.number.is_none() && matches!(it.op, Op::Communication | Op::P2PCommunication));
+        let before = self.program.stmts.iter().filter(|(id, stmt)| {
+            unnumbered(stmt) && self.program.stmt_span(*id).start < span.start && names.is_empty()
+        });
+        if let [(id, Stmt::Op(stmt))] = before.collect::<Vec<_>>().as_slice() {
+            it = it
+                .label(self.program.stmt_span(*id), "this communication has no number")
+                .help(format!("write `{} {number} (…)`", stmt.op.name()));
+        }
         self.diagnostics.push(it);
         // Each number is reported once.
         self.posted.insert(number);

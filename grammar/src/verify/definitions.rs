@@ -123,7 +123,7 @@ impl Verifier<'_> {
                 Code::RedundantAllocate,
                 span,
                 format!("`{name}` is bound already: this ALLOCATE does nothing"),
-                "the long form skips bound names",
+                "this form of ALLOCATE allocates only if the name is not bound",
             );
             self.diagnostics.push(
                 it.help("remove it, or use `ALLOCATE(mem_type=…, zero_init=…)` to allocate new storage"),

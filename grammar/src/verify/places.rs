@@ -8,7 +8,7 @@ use crate::{
 
 /// Which occurrence of a tensor in a statement is meant.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Occurrence {
+pub(crate) enum Occurrence {
     /// The first one: a result.
     First,
     /// The last one: an operand.
@@ -24,8 +24,18 @@ pub(super) fn tensor_place(
     stmt: Span,
     which: Occurrence,
 ) -> Span {
+    numbered_tensor_place(source, program.tensors[tensor].number, stmt, which)
+}
+
+/// Like `tensor_place`, for the tensor with a number.
+pub(crate) fn numbered_tensor_place(
+    source: Option<&str>,
+    number: u32,
+    stmt: Span,
+    which: Occurrence,
+) -> Span {
     let text = source.map_or("", |it| stmt.text(it));
-    let name = format!("T{}", program.tensors[tensor].number);
+    let name = format!("T{number}");
     let is_name = |at: &usize| {
         let before = text.get(..*at).and_then(|it| it.chars().next_back());
         let behind = text.get(at + name.len()..).and_then(|it| it.chars().next());
@@ -56,7 +66,7 @@ fn tensor_length(text: &str) -> usize {
 }
 
 /// Returns the position of an attribute, `key=value`, in a statement, or else the statement.
-pub(super) fn attr_place(source: Option<&str>, key: &str, stmt: Span) -> Span {
+pub(crate) fn attr_place(source: Option<&str>, key: &str, stmt: Span) -> Span {
     let text = source.map_or("", |it| stmt.text(it));
     let found = text.match_indices(key).map(|(at, _)| at).find(|at| {
         let before = text.get(..*at).and_then(|it| it.chars().next_back());

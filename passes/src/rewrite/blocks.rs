@@ -51,7 +51,7 @@ pub(crate) fn rewrite(
 pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
     let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
     Some(match fault.help {
-        Some(_) => fault,
+        Some(_) => fault.note("this error does not come from the pass"),
         None => fault.help("correct the program first; this error does not come from the pass"),
     })
 }

@@ -298,8 +298,8 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, 
             Ok(count) if count > 0 => Some(program.intern_int(count)),
             Ok(_) | Err(_) => {
                 let message = format!("`{text}` is not a number of streams");
-                let label = "expected `per-iteration`, `numberOfStreams` or a number above 0 as `count`";
-                return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
+                let label = "expected `per-iteration`, `numberOfStreams` or a number above 0";
+                return Err(arguments.error("count", message, label));
             }
         },
     };

@@ -71,17 +71,17 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let header = program.spans.header;
-    let misused = |message: &str| Err(Diagnostic::new(Code::BadOption, header, message, "not chunked"));
     if arguments.count("count") == Some(0) {
-        return misused("`chunk` needs a `count=…` of 1 or more");
+        return Err(arguments.error("count", "cannot split an axis into 0 chunks", "expected 1 or more"));
     }
     // With more chunks than this, chunks would be empty or the tensor would not fit in memory.
     let count = arguments.count("count").map(|it| it.min(1 << 31) as i64);
     let name = arguments.text("axis").unwrap_or("auto");
     if name == "auto" {
         if arguments.counts("sizes").is_some() {
-            return misused("`chunk` accepts `sizes=…` only together with `axis=…`");
+            let message = "`chunk` accepts `sizes=…` only together with `axis=…`";
+            let it = arguments.error("sizes", message, "sizes of the chunks of which axis?");
+            return Err(it.help("add `axis=…`, such as `axis=T3.0`"));
         }
         let mut change = Change::Unchanged;
         for cut in auto::auto_chunkings(program, count.unwrap_or(DEFAULT_COUNT)) {
@@ -97,12 +97,17 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     let (tensor, dim) = find(program, name).ok_or_else(|| {
         let message = format!("no tensor has the axis `{name}`");
-        Diagnostic::new(Code::NotRewritten, header, message, "expected an axis of this program")
+        arguments
+            .error("axis", message, "expected an axis of the program")
             .help("name an axis as the program prints it, such as iS7, or a dimension, such as T3.0")
     })?;
     if let Some(sizes) = arguments.counts("sizes") {
         if count.is_some() {
-            return misused("`chunk` accepts `count=…` or `sizes=…`, not both");
+            let message = "`chunk` accepts `count=…` or `sizes=…`, not both";
+            let it = arguments.error("sizes", message, "sizes of the chunks");
+            return Err(it
+                .label(arguments.span("count"), "number of equal chunks")
+                .help("remove one of them"));
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
         return sizes::chunk_by_sizes(program, name, &sizes, (tensor, dim));

@@ -71,8 +71,8 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
     if count < 2 {
         let (message, label) =
-            ("`double-buffer` needs at least two copies of each buffer", "expected a `count` of 2 or more");
-        return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, label));
+            ("`double-buffer` needs at least two copies of each buffer", "expected 2 or more");
+        return Err(arguments.error("count", message, label));
     }
     let mut fresh = IrBuilder::of(program);
     let mut changed = false;

@@ -24,7 +24,6 @@
 use grammar::{
     allreduce_table::{ALGORITHMS, AllreduceTable, MEASURED},
     attr,
-    codes::Code,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
     words::{Algorithm, Backend, CommunicationType},
@@ -53,12 +52,13 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(MEASURED);
     let table = AllreduceTable::parse(text).map_err(|rule| {
-        let message = format!("`select-allreduce`: `{rule}` is not a selection rule");
+        let message = format!("`{rule}` is not a selection rule");
         let label = format!(
             "expected `team:bytes=algorithm` with one of {}",
             ALGORITHMS.map(Algorithm::text).join(", ")
         );
-        Diagnostic::new(Code::BadOption, program.spans.header, message, label)
+        arguments
+            .error("table", message, label)
             .help("write rules such as `2:8M=one-shot;4:512K=one-shot;*=nccl`")
     })?;
     let mut changed = false;

@@ -57,14 +57,8 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let named: Vec<usize> =
         program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied()).collect();
     if let Some(last) = named.iter().max().filter(|last| rank > **last as i64) {
-        let message = format!("no mesh of the program contains rank {rank}: the largest rank is {last}");
-        let it = Diagnostic::new(
-            Code::NotRewritten,
-            program.spans.header,
-            message,
-            "expected a rank of this program",
-        );
-        return Err(it.help("choose a rank of its meshes"));
+        let message = format!("no mesh of the program contains rank {rank}");
+        return Err(arguments.error("rank", message, format!("expected 0 to {last}")));
     }
     let mut changed =
         (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;

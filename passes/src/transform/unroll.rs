@@ -39,14 +39,16 @@ use grammar::{
     diagnostic::Diagnostic,
     for_each_tensor_use,
     ir::{AxisId, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
-    loop_variant_tensors,
+    list_text, loop_variant_tensors,
     ops::Op,
 };
+use indexmap::IndexSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
         bindings::symbols_through,
+        blocks::nested_blocks,
         loop_body::{FirstUse, first_use, is_bound_after_iteration, iteration_local_works, work_numbers},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
@@ -89,13 +91,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let wanted = arguments.text("loop").unwrap_or("all").to_owned();
     let factor = arguments.count("factor");
     if factor == Some(0) {
-        let span = program.spans.header;
-        return Err(Diagnostic::new(
-            Code::BadOption,
-            span,
-            "cannot unroll by a factor of 0",
-            "expected 1 or more",
-        ));
+        return Err(arguments.error("factor", "cannot unroll by a factor of 0", "expected 1 or more"));
     }
     let mut fresh = IrBuilder::of(program);
     let (mut found, mut changed) = (false, false);
@@ -109,7 +105,19 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     if wanted != "all" && !found {
         let message = format!("no loop has the index `{wanted}`");
-        return Err(Diagnostic::new(Code::BadOption, program.spans.header, message, "in this program"));
+        let indices: IndexSet<&str> = nested_blocks(program, body)
+            .into_iter()
+            .flat_map(|block| program.block(block))
+            .filter_map(|stmt| match &program.stmts[*stmt] {
+                Stmt::For(it) => Some(program.symbols[it.index].as_str()),
+                Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => None,
+            })
+            .collect();
+        let label = match indices.len() {
+            0 => "the program has no loops".to_owned(),
+            _ => format!("the loops have {}", list_text(indices.iter().copied(), 8, "and")),
+        };
+        return Err(arguments.error("loop", message, label));
     }
     match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),
@@ -161,7 +169,7 @@ fn round(
         if count % factor != 0 {
             let why = format!("has {count} iterations, which {factor} does not divide");
             fault = Some(
-                loop_fault(Code::BadOption, why)
+                loop_fault(Code::NotRewritten, why)
                     .help("choose a factor that divides the number of iterations"),
             );
             return StmtEdit::Keep;

@@ -73,7 +73,9 @@ impl Processor<'_> {
             self.screen.message(&format!("not checked: {reason}"));
         }
         for reason in &report.not_searched {
-            self.screen.message(&format!("not searched for excess: {reason}"));
+            if !matches!(reason, ExcessNotSearched::Races | ExcessNotSearched::Views) {
+                self.screen.message(&format!("not searched for excess: {reason}"));
+            }
         }
         let sources = std::slice::from_ref(source);
         if let Some(path) = &self.options.witness {
@@ -102,8 +104,9 @@ impl Processor<'_> {
         }
         let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
         let s = |count: usize| if count == 1 { "" } else { "s" };
+        let container = self.container.map_or(String::new(), |it| format!("container {it}, "));
         let world = format!(
-            "{} rank{}, {instructions} instruction{}, {:.3} s",
+            "{container}{} rank{}, {instructions} instruction{}, {:.3} s",
             plans.len(),
             s(plans.len()),
             s(instructions),
@@ -120,13 +123,12 @@ impl Processor<'_> {
             format!("the check found {errors}{more} ({world})")
         } else if !report.not_checked.is_empty() {
             format!("the check found no fault in what it could check{more} ({world})")
-        } else if let Some(reason) = unsearched.filter(|_| checks.is_excess_only()) {
-            match others.is_empty() {
-                true => format!("no remark: {reason}; run `--check=race`"),
-                false => {
-                    let found = others.join(", ");
-                    format!("{found}; waits and writes were not searched: {reason}; run `--check=race`")
-                }
+        } else if let Some(reason) = unsearched {
+            let why = format!("waits and writes were not examined, because {reason}: run `--check=race`");
+            match (checks.is_excess_only(), others.is_empty()) {
+                (true, true) => why,
+                (true, false) => format!("{}; {why}", others.join(", ")),
+                (false, _) => format!("the check found no other fault{more} ({world}); {why}"),
             }
         } else {
             outcome.summaries.push(format!("the check found no fault{more} ({world})"));

@@ -62,14 +62,14 @@ impl Processor<'_> {
     pub fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
         let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.world.ranks };
         let count = self.calls.len();
-        self.activity.set(format!("while looking for the first of {count} passes that goes wrong"));
+        self.activity.set(format!("while looking for the first of {count} passes that fails"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
-            self.screen.message(&format!("bisect: none of {count} passes goes wrong"));
+            self.screen.message(&format!("bisect: none of the {count} passes fails"));
             return self.run_passes(program, part);
         };
         let call = self.calls[culprit.position].to_string();
         self.screen.message(&format!(
-            "bisect: pass {} of {count}, `{call}`, is the first to go wrong",
+            "bisect: pass {} of {count}, `{call}`, is the first that fails",
             culprit.position + 1
         ));
         // The program after a panic may be impossible to print.

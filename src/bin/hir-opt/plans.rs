@@ -28,13 +28,20 @@ impl Processor<'_> {
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
             let last = smallest - 1;
-            let message =
-                format!("the program needs {smallest} ranks: its meshes name rank {last}; there are {ranks}");
+            let message = format!(
+                "the program uses rank {last}, so it needs {smallest} ranks, but `--ranks` is {ranks}"
+            );
             outcome.failure = Some((Exit::Environment, message));
             return None;
         }
         if let Some(rank) = self.options.rank.filter(|rank| *rank >= ranks) {
-            outcome.failure = Some((Exit::Usage, format!("`--rank {rank}`: there are {ranks} ranks")));
+            outcome.failure = Some((
+                Exit::Usage,
+                match ranks {
+                    1 => format!("`--rank {rank}`: the only rank is 0"),
+                    _ => format!("`--rank {rank}`: the largest rank is {}", ranks - 1),
+                },
+            ));
             return None;
         }
         self.activity.set("while planning");

@@ -6,6 +6,7 @@ use std::{
 };
 
 use grammar::{
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
 };
@@ -16,7 +17,7 @@ use hir::{
     source::{Source, apply_bindings},
     tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
 };
-use passes::PassCall;
+use passes::{PassCall, PassError};
 
 use crate::options::{FixMode, Options};
 
@@ -129,10 +130,12 @@ impl Processor<'_> {
         outcome.summaries.iter().for_each(|it| self.screen.message(it));
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
-            None if has_errors(&outcome.diagnostics) || outcome.other_source_diagnostic.is_some() => {
-                Exit::Rejected
-            }
-            None => Exit::Success,
+            None => match &outcome.other_source_diagnostic {
+                Some(it) if it.1.code == Code::BadOption => Exit::Usage,
+                Some(_) => Exit::Rejected,
+                None if has_errors(&outcome.diagnostics) => Exit::Rejected,
+                None => Exit::Success,
+            },
         }
     }
 
@@ -170,8 +173,12 @@ impl Processor<'_> {
                 None => {
                     let left = count - 1 - number;
                     if let (Some((Exit::Check, message)), 1..) = (&mut outcome.failure, left) {
-                        let are = if left == 1 { "is" } else { "are" };
-                        *message += &format!("; {left} of {count} containers {are} not checked");
+                        let rest = match left {
+                            1 => format!("container {} is", count - 1),
+                            _ => format!("containers {} to {} are", number + 1, count - 1),
+                        };
+                        *message +=
+                            &format!("; {rest} not checked, because container {number} stops the check");
                     }
                     return outcome;
                 }
@@ -206,6 +213,11 @@ impl Processor<'_> {
         let remarks = std::mem::take(&mut self.remarks);
         outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
         if let Err(failure) = result {
+            if let PassError::BadOption(fault) = failure.error {
+                let stated = Source::new("--passes".to_owned(), self.options.passes.join(","));
+                outcome.other_source_diagnostic = Some(Box::new((stated, fault)));
+                return None;
+            }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
             let exit = if failure.error.is_bug() { Exit::InternalError } else { Exit::Rejected };
             outcome.failure = Some((exit, failure.to_string()));

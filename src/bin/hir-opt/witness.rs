@@ -66,7 +66,7 @@ impl Processor<'_> {
         if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
             == Exit::Success
         {
-            self.screen.message(&format!("wrote an order that exhibits: {}", found.message));
+            self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
         }
     }
 }

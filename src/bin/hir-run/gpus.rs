@@ -235,6 +235,9 @@ fn run_on_engine(
 fn abort_job(member: &JobRank, failure: &JobFailure) {
     match failure {
         JobFailure::Other(exit, message) => member.give_up(*exit, message),
-        JobFailure::Rejected(..) => member.give_up(Exit::Rejected, &failure.summary().1),
+        JobFailure::Rejected(..) | JobFailure::BadOption(..) => {
+            let (exit, message) = failure.summary();
+            member.give_up(exit, &message);
+        }
     }
 }

@@ -30,7 +30,7 @@ use hir::{
         self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
     },
 };
-use passes::{PassCall, PassEvent, Settings, Verify};
+use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
 use batch::{BatchProgress, JobProgram};
 use options::{Device, EXAMPLES, Options};
@@ -163,6 +163,7 @@ fn run(
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| RunVerdict { exit, line: None, summary: "rejected".to_owned() };
+    let passes_text = options.passes().unwrap_or_default();
     let calls = match options.passes().map(|text| screen.parse_pipeline(&text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
@@ -175,7 +176,7 @@ fn run(
         }
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = run_passes(&calls, program, source)?;
+        let remarks = run_passes(&calls, &passes_text, program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
         screen.report_diagnostics(source, &shown);
         let failure = options.remarks.failure_message(&remarks);
@@ -274,9 +275,10 @@ fn say_all(notes: Vec<String>, say: &mut dyn FnMut(String)) {
     notes.into_iter().for_each(|it| say(format!("# {it}")));
 }
 
-/// Runs passes with verification after each, and returns their remarks.
+/// Runs passes with verification after each, and returns their remarks. `text` is the text of the pipeline.
 fn run_passes(
     calls: &[PassCall],
+    text: &str,
     program: &mut Program,
     source: &Source,
 ) -> Result<Vec<Diagnostic>, JobFailure> {
@@ -289,6 +291,10 @@ fn run_passes(
     };
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
+        if let PassError::BadOption(fault) = failure.error {
+            let stated = Source::new("--passes".to_owned(), text.to_owned());
+            return JobFailure::BadOption(stated, Box::new(fault));
+        }
         let diagnostics = failure.error.diagnostics();
         match has_errors(diagnostics) && !failure.error.is_bug() {
             true => {
@@ -310,6 +316,10 @@ fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
             without_line(Exit::Rejected)
+        }
+        JobFailure::BadOption(source, fault) => {
+            screen.report_diagnostics(&source, &[*fault]);
+            without_line(Exit::Usage)
         }
         // The report comes first: the last line is the verdict.
         JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {

@@ -45,13 +45,13 @@ impl Engine {
         let marks = self.marks()?;
         let mut table = Table::of(self.plan());
         // The time of a fused all-reduce kernel belongs to its reduction, not to its first wait.
-        let combines =
+        let is_peer_reduce =
             |inst: &u32| matches!(self.plan().code[*inst as usize].kind, InstKind::PeerReduce { .. });
         let timed: FxHashMap<u32, u32> = self
             .executable
             .fused
             .iter()
-            .filter(|(inst, _)| combines(inst))
+            .filter(|(inst, _)| is_peer_reduce(inst))
             .map(|(inst, step)| (*step, *inst))
             .collect();
         let mut times = vec![0.0; table.lines.len()];

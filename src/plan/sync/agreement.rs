@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 
 use grammar::{
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Part},
     dtype::DType,
     ir::Program,
+    span::Span,
     words::{Algorithm, P2pProtocol},
 };
 
@@ -25,19 +26,26 @@ use crate::plan::{
 /// An element count and an element type.
 type Amount = (usize, DType);
 
-/// A disagreement, located at an instruction.
-struct Fault {
+/// What one side does.
+struct Side {
     at: InstRef,
-    /// The statement to report, an index into the rank's `Plan::origins`.
+    /// The statement, an index into the rank's `Plan::origins`.
     origin: u32,
-    message: String,
-    help: Option<&'static str>,
+    label: String,
+    /// The attribute that differs.
+    attr: Option<&'static str>,
 }
 
-impl Fault {
-    fn new(plans: &[Plan], at: InstRef, message: String) -> Self {
-        let origin = plans[at.rank].code[at.inst].origin;
-        Self { at, origin, message, help: None }
+/// A disagreement, with the sides that do not agree.
+struct Fault {
+    sides: Vec<Side>,
+    message: String,
+    help: String,
+}
+
+impl Side {
+    fn new(plans: &[Plan], at: InstRef, attr: Option<&'static str>, label: String) -> Self {
+        Self { at, origin: plans[at.rank].code[at.inst].origin, label, attr }
     }
 }
 
@@ -59,12 +67,29 @@ pub(in crate::plan) fn agreement(
     let mut faults: Vec<Fault> = collective_faults(plans, matched);
     faults.extend(message_faults(plans, matched));
     let diagnostic = |it: Fault| {
-        let (rank, plan) = (it.at.rank, &plans[it.at.rank]);
-        let stmt = plan.origins[it.origin as usize].stmt;
-        let span = stmt.map_or(programs[rank].spans.header, |stmt| programs[rank].stmt_span(stmt));
-        let label = format!("rank {rank} does not agree with the other ranks");
-        let fault = Diagnostic::new(Code::Disagreement, span, it.message, label);
-        (rank, if let Some(help) = it.help { fault.help(help) } else { fault })
+        let rank = it.sides.first().map_or(0, |side| side.at.rank);
+        let span = |side: &Side| {
+            let stmt = plans[side.at.rank].origins[side.origin as usize].stmt;
+            let program = programs[side.at.rank];
+            stmt.map_or(program.spans.header, |stmt| program.stmt_span(stmt))
+        };
+        // Sides in the text of another rank have no position in this text.
+        let is_shown = |side: &&Side| std::ptr::eq(programs[side.at.rank], programs[rank]);
+        let mut places: Vec<(Span, Option<&'static str>, String)> = Vec::new();
+        for side in it.sides.iter().filter(is_shown) {
+            let span = span(side);
+            match places.iter_mut().find(|(other, attr, _)| (*other, *attr) == (span, side.attr)) {
+                Some((_, _, label)) => *label += &format!(", {}", side.label),
+                None => places.push((span, side.attr, side.label.clone())),
+            }
+        }
+        let mut fault = Diagnostic::new(Code::Disagreement, Span::default(), it.message, "");
+        fault.labels.clear();
+        for (span, attr, label) in places {
+            fault = fault.label(span, label);
+            fault = if let Some(attr) = attr { fault.part(Part::Attr(attr)) } else { fault };
+        }
+        (rank, fault.help(it.help))
     };
     faults.into_iter().map(diagnostic).collect()
 }
@@ -119,12 +144,41 @@ fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
 /// `name` is the name of the collective in messages.
 fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: &[Post]) -> Option<Fault> {
     let posts = |it: &Post| format!("rank {} posts {}", it.at.rank, report_text::describe(plans, it.at));
+    let pair = |message: String, help: &str, attr, (one, one_label), (two, two_label): (&Post, String)| {
+        let one: &Post = one;
+        let sides =
+            vec![Side::new(plans, one.at, attr, one_label), Side::new(plans, two.at, attr, two_label)];
+        Some(Fault { sides, message, help: help.to_owned() })
+    };
     let lead = members.first()?;
     let other = members.iter().find(|it| !it.kind.is_compatible_with(lead.kind));
     if let Some(it) = other {
-        let (mine, theirs) = (it.kind.describe(), lead.kind.describe());
-        let message = format!("{name}: {}, {}: {theirs} and {mine} do not match", posts(lead), posts(it));
-        return Some(Fault::new(plans, it.at, message));
+        let (mine, theirs) = (it.at.rank, lead.at.rank);
+        if it.kind.op_name() != lead.kind.op_name() {
+            let label = |it: &Post| format!("rank {} posts {}", it.at.rank, it.kind.op_name());
+            let message = format!("{name} differs: {}, {}", posts(lead), posts(it));
+            let help = "post the collectives of a team in the same order on all its ranks";
+            return pair(message, help, None, (lead, label(lead)), (it, label(it)));
+        }
+        let what = report_text::describe(plans, it.at);
+        if let (Some(one), Some(two)) = (lead.kind.root(), it.kind.root())
+            && one != two
+        {
+            let message = format!(
+                "{name}, {what}: the ranks use different roots: member {one} on rank {theirs}, member {two} on rank {mine}"
+            );
+            let label = |rank: usize, root: usize| format!("{root} on rank {rank}");
+            let help = "use the same root on all ranks of the team";
+            return pair(message, help, Some("root"), (lead, label(theirs, one)), (it, label(mine, two)));
+        }
+        let label = |it: &Post| format!("{} on rank {}", it.kind.describe(), it.at.rank);
+        let message = format!(
+            "{name}, {what}: the ranks use different reductions: {} on rank {theirs}, {} on rank {mine}",
+            lead.kind.describe(),
+            it.kind.describe()
+        );
+        let help = "use the same `red_op` on all ranks of the team";
+        return pair(message, help, Some("red_op"), (lead, label(lead)), (it, label(it)));
     }
     let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
     // Members without `algo=` agree if the same algorithm is selected for them.
@@ -135,7 +189,9 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
     if let Some(it) = members.iter().find(|it| algorithm(it) != algorithm(lead)) {
         let (mine, theirs) = (named(it), named(lead));
         let message = format!("{name}: {} {theirs}, {} {mine}", posts(lead), posts(it));
-        return Some(Fault::new(plans, it.at, message));
+        let label = |it: &Post| format!("rank {}: {}", it.at.rank, named(it));
+        let help = "write the same `algo=` on all ranks of the team";
+        return pair(message, help, Some("algo"), (lead, label(lead)), (it, label(it)));
     }
     if let Some(fault) = check_permute(plans, name, members) {
         return Some(fault);
@@ -151,17 +207,19 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         )
     };
     if let Some((it, mine)) = givers.find(|(_, mine)| *mine != given) {
-        return Some(Fault::new(
-            plans,
-            it.at,
-            format!("{name}: {}, {}", gives(giver, given), gives(it, mine)),
-        ));
+        let message = format!("{name}: {}, {}", gives(giver, given), gives(it, mine));
+        let label = |it: &Post, amount| format!("rank {} contributes {}", it.at.rank, amount_text(amount));
+        let help = "contribute the same number of elements of the same type on all ranks of the team";
+        return pair(message, help, Some("input"), (giver, label(giver, given)), (it, label(it, mine)));
     }
     let (len, dtype) = given;
     let count = members.len();
     if lead.kind.splits_input() && !len.is_multiple_of(count) {
         let message = format!("{name}: {}, which is not divisible by {count} members", gives(giver, given));
-        return Some(Fault::new(plans, giver.at, message));
+        let label = format!("{} on rank {}", amount_text(given), giver.at.rank);
+        let help = format!("contribute a multiple of {count} elements");
+        let sides = vec![Side::new(plans, giver.at, Some("input"), label)];
+        return Some(Fault { sides, message, help });
     }
     let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
         let delivered = (lead.kind.output_len(member, count, len), dtype);
@@ -169,11 +227,24 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
     })?;
     let (what, output) = (report_text::describe(plans, it.at), amount_text(wanted));
     let message = format!(
-        "{name} delivers {} to rank {}, but the output of {what} holds {output}",
-        amount_text(delivered),
-        it.at.rank
+        "{name}: the output of {what} has {output} on rank {}, but the {} gives {}",
+        it.at.rank,
+        lead.kind.op_name(),
+        amount_text(delivered)
     );
-    Some(Fault::new(plans, it.at, message))
+    let from = match members.iter().filter(|it| it.input.is_some()).count() {
+        1 => format!("{} from rank {}", amount_text(given), giver.at.rank),
+        givers => format!("{} from each of {givers} ranks", amount_text(given)),
+    };
+    let sides = vec![
+        Side::new(plans, it.at, Some("output"), format!("{output} on rank {}", it.at.rank)),
+        Side::new(plans, giver.at, Some("input"), from),
+    ];
+    Some(Fault {
+        sides,
+        message,
+        help: format!("use an output of {}, or another input", amount_text(delivered)),
+    })
 }
 
 /// Checks that each member of a permutation receives from the member that sends to it. The usual cause of an
@@ -192,7 +263,11 @@ fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> 
     );
     let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` in its \
                 place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
-    Some(Fault { help: Some(help), ..Fault::new(plans, it.at, message) })
+    let sides = vec![
+        Side::new(plans, it.at, Some("recv_peer"), format!("rank {} receives from rank {giver}", it.at.rank)),
+        Side::new(plans, members[from].at, Some("send_peer"), format!("rank {giver} sends to another rank")),
+    ];
+    Some(Fault { sides, message, help: help.to_owned() })
 }
 
 // ---- messages
@@ -218,37 +293,42 @@ fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
         let [Some(send), Some(recv)] = [send, recv].map(|at| posted_op(plans, matched, number, at)) else {
             continue;
         };
-        if let Some(message) = disagreement(plans, &send, &recv) {
-            let fault = Fault { at: send.at, origin: send.origin, message, help: None };
+        if let Some(fault) = disagreement(plans, send, recv) {
             faults.entry((group, from, to)).or_insert(fault);
         }
     }
     faults.into_values().collect()
 }
 
-/// Returns a description of what the two sides of a message do not agree on.
-fn disagreement(plans: &[Plan], send: &PostedOp<'_>, recv: &PostedOp<'_>) -> Option<String> {
+/// Returns what the two sides of a message do not agree on.
+fn disagreement(plans: &[Plan], send: PostedOp<'_>, recv: PostedOp<'_>) -> Option<Fault> {
     let plan = |it: &PostedOp<'_>| &plans[it.at.rank];
-    let [given, wanted] = [send, recv].map(|it| amount(plan(it), it.view));
+    let [given, wanted] = [&send, &recv].map(|it| amount(plan(it), it.view));
     let (from, to) = (send.at.rank, recv.at.rank);
-    let [here, there] = [send, recv].map(|it| plan(it).describe_origin(it.origin));
+    let [here, there] = [&send, &recv].map(|it| plan(it).describe_origin(it.origin));
+    let fault = |attr, help: &str, [mine, theirs]: [String; 2]| {
+        let (mine, theirs) = (format!("rank {from} sends {mine}"), format!("rank {to} receives {theirs}"));
+        let message = format!("{mine} in {here}, but {theirs} in {there}");
+        let sides = vec![
+            Side { at: send.at, origin: send.origin, label: mine, attr: Some(attr) },
+            Side { at: recv.at, origin: recv.origin, label: theirs, attr: Some(attr) },
+        ];
+        Some(Fault { sides, message, help: help.to_owned() })
+    };
     if given != wanted {
-        let (given, wanted) = (amount_text(given), amount_text(wanted));
-        return Some(format!(
-            "rank {from} sends {given} in {here}, but rank {to} receives {wanted} in {there}"
-        ));
+        let help = "let the two buffers have the same number of elements of the same type";
+        return fault("buffer", help, [given, wanted].map(amount_text));
     }
     let (mine, theirs) = (send.protocol?, recv.protocol?);
     if mine != theirs {
-        let sides = format!("rank {from} sends by protocol {mine} in {here}");
-        return Some(format!("{sides}, but rank {to} receives by {theirs} in {there}"));
+        let help = "use the same protocol on both sides";
+        return fault("protocol", help, [mine, theirs].map(|it| format!("by protocol {it}")));
     }
-    send.view.in_common_shape(recv.view).is_none().then(|| {
-        let (mine, theirs) = (&send.view.shape, &recv.view.shape);
-        format!(
-            "rank {from} sends shape {mine:?} in {here}, but rank {to} receives shape {theirs:?} in {there}"
-        )
-    })
+    if send.view.in_common_shape(recv.view).is_some() {
+        return None;
+    }
+    let help = "let the two buffers have the same shape, or make both contiguous";
+    fault("buffer", help, [send.view, recv.view].map(|it| format!("shape {:?}", it.shape)))
 }
 
 /// Returns the side of a message that an instruction posts.

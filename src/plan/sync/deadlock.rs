@@ -1,6 +1,6 @@
 //! The report of a deadlock: its cause, and what every blocked rank waits for.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
@@ -145,7 +145,9 @@ impl Deadlock {
                 format!("rank {} waits for itself", ranks.first().copied().unwrap_or_default())
             }
             ([(a, one), (b, two)], Some(_)) => {
-                format!("two {kind}s face each other: {one} of rank {a}, {two} of rank {b}")
+                format!(
+                    "ranks {a} and {b} each wait in a {kind} for the {other} of the other rank: rank {a} in {one}, rank {b} in {two}"
+                )
             }
             ([(a, one), (b, two)], None) => {
                 format!(
@@ -183,12 +185,17 @@ impl Deadlock {
     }
 
     /// Returns a diagnostic at `span`. `message` turns the first line of the report into the message.
-    pub fn diagnostic(&self, code: Code, span: Span, message: impl FnOnce(&str) -> String) -> Diagnostic {
+    pub fn diagnostic(
+        &self,
+        code: Code,
+        span: Span,
+        plans: &[Plan],
+        message: impl FnOnce(&str) -> String,
+    ) -> Diagnostic {
         let text = self.to_string();
         let mut lines = text.lines();
         let message = message(lines.next().unwrap_or_default());
-        let label =
-            if self.skips.is_empty() { "a rank waits here forever" } else { "a rank does not post this" };
+        let label = self.label(plans);
         let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
         let mut it = Diagnostic::new(code, span, message, label);
         if !notes.is_empty() {
@@ -197,8 +204,31 @@ impl Deadlock {
         if let Some(help) = self.help() { it.help(help) } else { it }
     }
 
+    /// Returns the label of the reported statement: the ranks that do not post it, or that wait there.
+    fn label(&self, plans: &[Plan]) -> String {
+        let Some(stmt) = self.stmt(plans) else { return "the program ends here".to_owned() };
+        let skips: BTreeSet<usize> =
+            self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank).collect();
+        if !skips.is_empty() {
+            let verb = if skips.len() == 1 { "does" } else { "do" };
+            return format!("{} {verb} not post this", short_ranks(&skips));
+        }
+        let is_here = |it: &&BlockedWait| {
+            let plan = &plans[it.inst_ref.rank];
+            plan.code
+                .get(it.inst_ref.inst)
+                .is_some_and(|it| plan.origins[it.origin as usize].stmt == Some(stmt))
+        };
+        let ranks: BTreeSet<usize> = self.waits.iter().filter(is_here).map(|it| it.inst_ref.rank).collect();
+        let verb = if ranks.len() == 1 { "waits" } else { "wait" };
+        format!("{} {verb} here forever", short_ranks(&ranks))
+    }
+
     /// Returns a suggestion for fixing the program.
     pub fn help(&self) -> Option<&'static str> {
+        if !self.skips.is_empty() {
+            return Some("post it on all ranks that take part in it, or on none");
+        }
         let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };
         facing.map(|it| match it {
             HeadToHead::Sends => {
@@ -281,6 +311,13 @@ pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String
         }
     }
     lines.into_iter().map(|(ranks, text)| format!("{}: {text}", ranks_text(&ranks))).collect()
+}
+
+/// Formats ranks for a label: `rank 1`, `ranks 0, 1 and 6 more`.
+fn short_ranks(ranks: &BTreeSet<usize>) -> String {
+    let texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", grammar::list_text(texts.iter().map(String::as_str), 8, "and"))
 }
 
 /// Formats ranks: `rank 1`, `ranks 1 2 3`.

@@ -31,7 +31,10 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
     if !communicates(program) || !is_small() {
         return Vec::new();
     }
-    let assumed = |text: &str| format!("if all {world} ranks run this program: {text}");
+    let assumed = |text: &str| match text.strip_prefix("deadlock: ") {
+        Some(cause) => format!("{world} ranks that run this program deadlock: {cause}"),
+        None => format!("{world} ranks that run this program disagree: {text}"),
+    };
     let limits = Limits { ranks: MAX_RANKS, memory: MAX_MEMORY, instructions: MAX_LOWERED_INSTRUCTIONS };
     match plan::build_with_limits(program, lines, world, &limits) {
         Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
@@ -51,7 +54,7 @@ fn warning(
 ) -> Diagnostic {
     let stmt = deadlock.stmt(plans);
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
-    deadlock.diagnostic(Code::Deadlock, span, assumed)
+    deadlock.diagnostic(Code::Deadlock, span, plans, assumed)
 }
 
 fn communicates(program: &Program) -> bool {

@@ -231,7 +231,7 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &B
 }
 
 /// Compares the numbers of matching operations that both ranks post:
-/// `rank 0 posts 2 sends to rank 1, which posts 1 receive from it`.
+/// `rank 0 posts 2 sends to rank 1, but rank 1 posts 1 receive from rank 0`.
 pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<String> {
     let matched = graph.matched;
     let count = |rank: usize, wanted: &dyn Fn(CommKey, CommRole) -> bool| {
@@ -252,10 +252,14 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
             let (sends, receives) = (several(sends, "send"), several(receives, "receive"));
             let text = match missing {
                 Direction::Recv => {
-                    format!("rank {me} posts {sends} to rank {rank}, which posts {receives} from it")
+                    format!(
+                        "rank {me} posts {sends} to rank {rank}, but rank {rank} posts {receives} from rank {me}"
+                    )
                 }
                 Direction::Send => {
-                    format!("rank {me} posts {receives} from rank {rank}, which posts {sends} to it")
+                    format!(
+                        "rank {me} posts {receives} from rank {rank}, but rank {rank} posts {sends} to rank {me}"
+                    )
                 }
             };
             Some(text + &elsewhere(graph, blocker, missing))
@@ -279,7 +283,7 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
 }
 
 /// Describes the first unmatched operation of the same kind on the rank of `need`, which may have a wrong
-/// peer: `; its P2PCommunication 4 (recv, line 8) waits for rank 2`.
+/// peer: `; P2PCommunication 4 (recv, line 8) of rank 1 waits for rank 2`.
 fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> String {
     let found = (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
         let CommKey::Message(_, from, to, _) = comm.key else { return None };
@@ -291,5 +295,7 @@ fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> St
         let origin = graph.matched.origin(graph.plans, own, number);
         Some((graph.plans[blocker.rank].describe_origin(origin), peer))
     });
-    found.map_or(String::new(), |(what, peer)| format!("; its {what} waits for rank {peer}"))
+    found.map_or(String::new(), |(what, peer)| {
+        format!("; {what} of rank {} waits for rank {peer}", blocker.rank)
+    })
 }

@@ -210,10 +210,10 @@ impl<'a> Alignment<'a> {
                 CommKey::Signal(_) => {
                     // A statement may set one signal and wait for another. Only the waiting side is looked
                     // up.
-                    if let (Some(awaits), Some(raises)) =
+                    if let (Some(waits), Some(signals)) =
                         (find(CommRole::WaitsForSignal), find(CommRole::Signals))
                     {
-                        pair(number, awaits, raises);
+                        pair(number, waits, signals);
                     }
                 }
                 CommKey::Collective(..) | CommKey::Handle(..) | CommKey::Barrier(_) => (),

@@ -64,7 +64,7 @@ impl CollectiveCall<'_> {
                 let given = own.and_then(|it| it.input.as_ref()).map_or(0, View::len);
                 let elements = first.source_range(given, n);
                 let out = own.and_then(|it| it.output.clone());
-                out.and_then(|out| self.combine(op, elements.start, elements.len(), out))
+                out.and_then(|out| self.peer_reduce(op, elements.start, elements.len(), out))
                     .into_iter()
                     .collect()
             }
@@ -75,7 +75,7 @@ impl CollectiveCall<'_> {
 
     /// Reduces `len` elements from `start` on of all members' inputs, in team order; `None` if the views of
     /// some member are not known.
-    pub(super) fn combine(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
+    pub(super) fn peer_reduce(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
         let part = |(member, rank): (usize, &usize)| {
             let input = self.members[member].as_ref()?.input.as_ref()?;
             Some(ViewOnRank { rank: *rank, view: input.narrow(0, start, len) })

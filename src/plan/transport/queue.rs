@@ -208,8 +208,8 @@ impl PlanRewriter<'_> {
 
     /// Emits the end of a collective on the stream that waits for it.
     fn emit_wait_steps(&mut self, rest: WaitSteps, stream: StreamNo, origin: u32) {
-        let join = rest.posted.map(|event| InstKind::WaitEvent { event });
-        join.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
+        let event = rest.posted.map(|event| InstKind::WaitEvent { event });
+        event.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
     }
 
     /// Emits the end of collectives that nothing waits for, each on its own stream: their data arrives at
@@ -220,7 +220,7 @@ impl PlanRewriter<'_> {
                 && let Some(LoweredWait::Steps(rest)) = work.take()
             {
                 let (stream, origin) = (self.plan.streams.len() as StreamNo, rest.origin);
-                self.plan.streams.push("a stream that nobody waits for".to_owned());
+                self.plan.streams.push("a stream for which nothing waits".to_owned());
                 self.emit_wait_steps(rest, stream, origin);
             }
         }

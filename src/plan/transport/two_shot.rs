@@ -45,7 +45,7 @@ impl Transport for TwoShot {
         if let (Some(op), Some((place, own))) = (call.kind.reduce_op(), mine) {
             let (start, len) = share(place, sharers.len(), own.len());
             if len > 0 {
-                work.extend(call.combine(op, start, len, own.narrow(0, start, len)));
+                work.extend(call.peer_reduce(op, start, len, own.narrow(0, start, len)));
                 let others = sharers.into_iter().filter(|it| *it != call.me);
                 work.extend(others.filter_map(|it| call.copy(Some(own), (start, len), it, start)));
             }

@@ -69,6 +69,8 @@ fn first_fault<'p>(
         if labels.is_empty() {
             labels.push((program(0).spans.header, "this program".to_owned()));
         }
+        // A fault of the program before the passes keeps its own code.
+        let code = if code == Code::InvalidReference { found.code } else { code };
         Some(Diagnostic { code, labels, ..found })
     })
 }

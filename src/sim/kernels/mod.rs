@@ -23,7 +23,7 @@ mod shadow_lanes;
 
 pub use gemm::gemm;
 pub use map::{Operand, convert, map};
-pub use reduce::{combine, reduce};
+pub use reduce::{peer_reduce, reduce};
 
 /// An error that prevents a kernel from computing a result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

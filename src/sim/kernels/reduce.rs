@@ -38,7 +38,7 @@ pub fn reduce(
 ///
 /// # Errors
 /// Like `reduce`.
-pub fn combine(
+pub fn peer_reduce(
     op: ReduceOp,
     parts: &[DenseTensor],
     out_dtype: DType,
@@ -405,15 +405,15 @@ mod tests {
         // 256 + 1 is 256 in bf16, so rounding every step would give 256.
         let parts = [halves(&[256.0, -0.0]), halves(&[1.0, -0.0]), halves(&[1.0, -0.0])];
         let mut exactness = Exactness::default();
-        let out = combine(ReduceOp::Sum, &parts, DType::BFloat, &mut exactness)?;
+        let out = peer_reduce(ReduceOp::Sum, &parts, DType::BFloat, &mut exactness)?;
         assert_eq!(out, halves(&[258.0, -0.0]));
         assert!(exactness.is_exact());
-        combine(ReduceOp::Sum, &parts[..2], DType::BFloat, &mut exactness)?;
+        peer_reduce(ReduceOp::Sum, &parts[..2], DType::BFloat, &mut exactness)?;
         assert_eq!(exactness.inexact(), 1);
-        let avg = combine(ReduceOp::Avg, &parts[1..], DType::BFloat, &mut exactness)?;
+        let avg = peer_reduce(ReduceOp::Avg, &parts[1..], DType::BFloat, &mut exactness)?;
         assert_eq!(avg.data.to_f64(), [1.0, 0.0]);
         assert_eq!(
-            combine(ReduceOp::Max, &parts, DType::BFloat, &mut exactness)?.data.to_f64(),
+            peer_reduce(ReduceOp::Max, &parts, DType::BFloat, &mut exactness)?.data.to_f64(),
             [256.0, 0.0]
         );
         Ok(())
@@ -443,7 +443,7 @@ mod tests {
             reduce(ReduceOp::Sum, Number::Int(0), &input, &[1], DType::Float, &mut Exactness::default())?;
         assert_eq!(out.written, WrittenMask::from_flags(vec![false, true]));
         let parts = [singles(&[4], &[1.0; 4]), DenseTensor { shape: vec![4], ..input }];
-        let out = combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())?;
+        let out = peer_reduce(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())?;
         assert_eq!(out.written, WrittenMask::from_flags(vec![true, false, true, true]));
         Ok(())
     }

@@ -307,7 +307,7 @@ mod tests {
     use super::*;
     use crate::{
         plan::{Number, ReduceOp},
-        sim::kernels::{Exactness, combine, convert, map as apply},
+        sim::kernels::{Exactness, convert, map as apply, peer_reduce},
     };
 
     fn block(values: &[f32]) -> DenseTensor {
@@ -348,7 +348,7 @@ mod tests {
         let parts: Vec<DenseTensor> = [1e8, -1e8, 1.0].iter().map(|&it| block(&[it])).collect();
         let sum = |order: [usize; 3]| {
             let parts = order.map(|it| parts[it].clone());
-            combine(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())
+            peer_reduce(ReduceOp::Sum, &parts, DType::Float, &mut Exactness::default())
         };
         let (one, other) = (sum([0, 1, 2])?, sum([0, 2, 1])?);
         assert_eq!((one.data.to_f64(), other.data.to_f64()), (vec![1.0], vec![0.0]));
@@ -364,7 +364,7 @@ mod tests {
         // rounding.
         let near = |values: [f32; 3]| {
             let args: Vec<DenseTensor> = values.iter().map(|&it| block(&[it])).collect();
-            combine(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())
+            peer_reduce(ReduceOp::Sum, &args, DType::Float, &mut Exactness::default())
         };
         let compare = |block: &DenseTensor| {
             let args = [Operand::Tensor(block), Operand::Number(Number::Float(0.0))];
