@@ -39,7 +39,7 @@ use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
         chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
-        stream_parallel::{self, BACKEND, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
+        stream_parallel::{self, BACKEND, LoopOptions, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
         swizzle_stream,
     },
 };
@@ -99,6 +99,7 @@ const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let mut change = Change::Unchanged;
+    let loops = LoopOptions::of(arguments)?;
     for stmt in program.body().to_vec() {
         let Some(exchange) = chunk::comm_candidate(program, stmt) else { continue };
         let span = program.stmt_span(stmt);
@@ -108,7 +109,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
-        match attempt(program, arguments, stmt, &exchange) {
+        match attempt(program, arguments, loops, stmt, &exchange) {
             Ok(rewritten) => {
                 *program = rewritten;
                 change = Change::Changed;
@@ -130,6 +131,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
 fn attempt(
     program: &Program,
     arguments: &Arguments,
+    loops: LoopOptions,
     stmt: StmtId,
     exchange: &CommCandidate,
 ) -> Result<Program, String> {
@@ -139,17 +141,16 @@ fn attempt(
     if arguments.flag("swizzle") {
         swizzle_stream::rotate(&mut cut, Some(&component));
     }
-    let settings = stream_parallel::LoopOptions::of(arguments);
     let mut only = on_component(&cut, &component);
     // The second round leaves out the loops that do not overlap.
     for _ in 0..2 {
         let mut trial = cut.clone();
-        let written = stream_parallel::make_loops(&mut trial, settings, Some(&only));
+        let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
         let Some(own) = written.iter().position(|it| it.members.contains(&stmt)) else {
             return Err("its chunks are not slices of the local part of each device".to_owned());
         };
-        let loops: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = overlap_check::obstacles(&trial, &loops);
+        let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
+        let reasons = overlap_check::obstacles(&trial, &stmts);
         if let Some(reason) = &reasons[own] {
             return Err(reason.clone());
         }

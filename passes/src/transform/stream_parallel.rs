@@ -146,9 +146,24 @@ enum Style {
 }
 
 impl LoopOptions {
-    pub(crate) fn of(arguments: &Arguments) -> Self {
+    /// Reads the options.
+    ///
+    /// # Errors
+    /// Two options contradict each other.
+    pub(crate) fn of(arguments: &Arguments) -> Result<Self, Diagnostic> {
         let is = |name, value| arguments.text(name) == Some(value);
-        Self {
+        let is_ring = is("allgather", "p2p-ring") || is("reduce-scatter", "p2p-ring");
+        if is_ring && is("backend", "cuda") && !arguments.flag("offset-by-rank") {
+            // Each pair of ranks would share its handles in another iteration, but ShareMemHandles waits for
+            // all ranks.
+            let fault = arguments.error(
+                "offset-by-rank",
+                "`offset-by-rank=false` needs `backend=nccl`",
+                "with `backend=cuda`, ranks would wait for each other in ShareMemHandles",
+            );
+            return Err(fault.help("use `offset-by-rank=true`, or `backend=nccl`"));
+        }
+        Ok(Self {
             allgather: match arguments.text("allgather") {
                 Some("p2p-ring") => Allgather::Ring,
                 Some("collective-permute") => Allgather::Permute,
@@ -169,12 +184,12 @@ impl LoopOptions {
                 Some("shard") => Some(Style::Shard),
                 Some(_) | None => None,
             },
-        }
+        })
     }
 }
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let written = make_loops(program, LoopOptions::of(arguments), None);
+    let written = make_loops(program, LoopOptions::of(arguments)?, None);
     Ok(Change::from_flag(!written.is_empty()))
 }
 

@@ -6,7 +6,7 @@
 //! consequences. Communications that lack a part are not checked here; `deadlock_detection` and the executors
 //! report them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::{
     codes::Code,
@@ -17,7 +17,9 @@ use grammar::{
     words::{Algorithm, P2pProtocol},
 };
 
-use super::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text};
+use super::{
+    Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
+};
 use crate::plan::{
     Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, Transfer, View,
     algorithm::chosen_algorithm,
@@ -283,7 +285,7 @@ struct PostedOp<'a> {
 
 /// Returns the first error of each pair of ranks.
 fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
-    let mut faults = BTreeMap::new();
+    let (mut faults, mut alignment) = (BTreeMap::new(), None);
     for (number, comm) in (0..).zip(&matched.comms) {
         let CommKey::Message(group, from, to, _) = comm.key else { continue };
         let find = |direction| {
@@ -293,11 +295,39 @@ fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
         let [Some(send), Some(recv)] = [send, recv].map(|at| posted_op(plans, matched, number, at)) else {
             continue;
         };
-        if let Some(fault) = disagreement(plans, send, recv) {
-            faults.entry((group, from, to)).or_insert(fault);
+        if faults.contains_key(&(group, from, to)) {
+            continue;
+        }
+        let parts = [(recv.at, from, Direction::Send), (send.at, to, Direction::Recv)];
+        if let Some(mut fault) = disagreement(plans, send, recv) {
+            let alignment = alignment.get_or_insert_with(|| Alignment::new(plans, matched));
+            if let Some(cause) = parts.into_iter().find_map(|it| skipped_side(plans, alignment, comm.key, it))
+            {
+                let symptom = std::mem::replace(&mut fault.message, cause);
+                fault.help = format!(
+                    "messages match in order, so a later one takes the place of the missing one: {symptom}"
+                );
+            }
+            faults.insert((group, from, to), fault);
         }
     }
-    faults.into_values().collect()
+    // One skipped statement may shift the messages to several ranks.
+    let mut seen = BTreeSet::new();
+    faults.into_values().filter(|it| seen.insert(it.message.clone())).collect()
+}
+
+/// Says which message a rank skips, if this is why another one arrives in its place. `missing` is the side
+/// that `rank` may skip, and `at` the instruction that meets the wrong message.
+fn skipped_side(
+    plans: &[Plan],
+    alignment: &mut Alignment<'_>,
+    key: CommKey,
+    (at, rank, missing): (InstRef, usize, Direction),
+) -> Option<String> {
+    let blocker = Blocker { rank, inst: None, part: Some((key, CommRole::Side(missing))) };
+    let skipped = alignment.skipped(at, &blocker)?;
+    let (what, why) = skipped::explain(&plans[rank], &skipped);
+    Some(format!("rank {rank} {what}: {why}"))
 }
 
 /// Returns what the two sides of a message do not agree on.
