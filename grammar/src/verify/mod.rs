@@ -17,7 +17,7 @@
 
 mod communication;
 mod definitions;
-pub(crate) mod places;
+mod places;
 mod streams;
 mod tensors;
 mod types;
