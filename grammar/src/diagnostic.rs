@@ -6,8 +6,8 @@ use std::borrow::Cow;
 
 use crate::{
     codes::{Code, Severity},
+    places::{self, Occurrence},
     span::Span,
-    verify::places::{self, Occurrence},
 };
 
 /// An edit of the text that replaces `span` by `text`.

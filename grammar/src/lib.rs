@@ -34,6 +34,7 @@ mod ids;
 mod loop_variance;
 mod numbering;
 mod operands;
+mod places;
 mod print;
 mod read;
 mod resolve;

@@ -38,6 +38,7 @@ const LAYERS: &[(&str, &[Layer])] = &[
 
 const GRAMMAR: &[Layer] = &[
     ("arena arithmetic codes dtype numbering span words", &[]),
+    ("places", &["span"]),
     // The IR: operators have attributes, statements have operators.
     ("allreduce_table diagnostic ids", BEFORE),
     ("suggest", &["diagnostic"]),

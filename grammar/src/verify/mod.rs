@@ -18,7 +18,7 @@
 mod communication;
 mod definitions;
 mod inferred_domains;
-pub(crate) mod places;
+mod places;
 mod streams;
 mod tensors;
 mod types;
