@@ -131,5 +131,5 @@ fn what_does_not_fail_is_told() {
         Err("pass `stumbler` panicked: index out of bounds: the len is 6 but the index is 6".to_owned())
     );
     let race = smallest(&FORGETTER, FailureOracle::Race);
-    assert_eq!(race, Err("no failure under 10 schedules".to_owned()));
+    assert_eq!(race, Err("the program does not fail under 10 schedules".to_owned()));
 }
