@@ -75,7 +75,7 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings blocks loop_body stmt_path sharding", &[]),
+    ("numbering bindings blocks loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation", BEFORE),
     ("loop_carried", BEFORE),
@@ -156,6 +156,7 @@ const PLAN: &[Layer] = &[
         BEFORE,
     ),
     ("effect", BEFORE),
+    ("traffic", BEFORE),
     ("context", BEFORE),
     ("views comm compute construct index io reshard skip unbound host_unit", BEFORE),
     ("sync", BEFORE),
@@ -175,7 +176,7 @@ const SYNC: &[Layer] = &[
     ("deadlock skipped deadlock_detection", &["matching", "wait_graph"]),
     ("lint", &["deadlock"]),
     ("report_text", &["deadlock", "matching", "wait_graph"]),
-    ("agreement", &["matching", "report_text"]),
+    ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
     ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "report_text"]),
 ];
 

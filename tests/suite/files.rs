@@ -157,10 +157,16 @@ fn only_one_module_writes_files() -> Result<(), Failed> {
     let mut found = Vec::new();
     for path in crate::files(&Path::new(ROOT).join("src"), "rs") {
         let (text, name) = (fs::read_to_string(&path)?, path.display().to_string());
-        // Exempt: test modules, which create their own files; secrets, which are never replaced; and the
-        // temporary files of the reducer.
-        let is_exempt =
-            ["src/atomic_file.rs", "tests.rs", "/tests/", "src/reduce/failure_test.rs", "src/launch/secret"];
+        // Exempt: test modules, which create their own files; secrets, which are never replaced; the temporary
+        // files of the reducer; and the empty file that claims a report.
+        let is_exempt = [
+            "src/atomic_file.rs",
+            "tests.rs",
+            "/tests/",
+            "src/reduce/failure_test.rs",
+            "src/launch/secret",
+            "src/launch/report_claim.rs",
+        ];
         if is_exempt.iter().any(|it| name.contains(it)) {
             continue;
         }

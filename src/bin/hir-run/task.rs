@@ -251,7 +251,8 @@ impl Task<'_> {
     fn with_progress<R>(&self, progress: &Progress, simulate: impl FnOnce() -> R) -> R {
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
-            let shown = scope.spawn(|| {
+            // Without another thread, the progress is not shown.
+            let shown = thread::Builder::new().spawn_scoped(scope, || {
                 while !is_done.load(Ordering::Acquire) {
                     progress.set(self.monitor.inquiry.instructions_done());
                     thread::park_timeout(REFRESH);
@@ -259,7 +260,7 @@ impl Task<'_> {
             });
             let result = simulate();
             is_done.store(true, Ordering::Release);
-            shown.thread().unpark();
+            shown.iter().for_each(|it| it.thread().unpark());
             result
         })
     }
