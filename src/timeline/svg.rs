@@ -34,12 +34,12 @@ pub fn picture(timeline: &Timeline, title: &str) -> Result<String, String> {
     let layout = Layout::of(timeline);
     let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0} {:.0}\" role=\"img\"><title>{title}</title>\
          <style>{STYLE}</style><defs><marker id=\"h\" viewBox=\"0 0 6 6\" refX=\"5\" refY=\"3\" markerWidth=\"6\" \
          markerHeight=\"6\" orient=\"auto\"><path d=\"M0 0L6 3L0 6z\" fill=\"#555\"/></marker></defs>\
-         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/><text class=\"t\" x=\"8\" y=\"16\">{title}</text>\n",
+         <rect width=\"100%\" height=\"100%\" fill=\"#fff\"/><text class=\"t\" x=\"8\" y=\"16\">{title}</text>",
         LABELS + WIDTH + 40.0,
         layout.height,
         title = escape(title),
@@ -75,9 +75,9 @@ pub fn picture(timeline: &Timeline, title: &str) -> Result<String, String> {
             );
         }
     }
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "<text x=\"8\" y=\"{:.1}\" font-style=\"italic\">Times are {}.</text></svg>\n",
+        "<text x=\"8\" y=\"{:.1}\" font-style=\"italic\">Times are {}.</text></svg>",
         layout.height - 8.0,
         escape(&timeline.source)
     );
