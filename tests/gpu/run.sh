@@ -440,7 +440,7 @@ run_faults() {
         enough "$count" || continue
         chosen "$count" - "$case" - || continue
         launch "$count" tests/cases/$case.hir --device=cuda -T 5
-        expect "$case" "$count" 4 "^\[FAILED\] deadlock: (rank [0-9]+ never|two receives face each other)" $?
+        expect "$case" "$count" 4 "^\[FAILED\] deadlock: (rank [0-9]+ never|ranks [0-9]+ and [0-9]+ each wait in a receive)" $?
     done
     if is_wanted 1 && chosen 1 - "more memory than a GPU has" -; then
         cat >"$work/huge.hir" <<'TEXT'
