@@ -30,6 +30,9 @@ const FLAGS: &[&str] = &[
     "--memory-limit",
     "--set",
     "--print-plan",
+    "--print-hb",
+    "--check",
+    "--check-model",
     "--bisect",
 ];
 

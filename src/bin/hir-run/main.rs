@@ -53,7 +53,11 @@ fn run_tool() -> ExitCode {
     let screen = options.diagnostics.reporter("hir-run");
     let programs = match batch::read_programs(&options, std::env::args_os().skip(1).collect()) {
         Ok(programs) => programs,
-        Err((exit, message)) => return screen.fail(exit, &message).into(),
+        Err((exit, message)) => {
+            let exit = screen.fail(exit, &message);
+            tool::sarif_log::close(exit, true);
+            return exit.into();
+        }
     };
     // Only one process of a job writes the log.
     let mut reports = true;
