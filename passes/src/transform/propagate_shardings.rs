@@ -414,7 +414,13 @@ impl Choice<'_> {
             let operand = self.program.tensor_name(it.operand);
             (it.operand, format!("`{operand}` shards dimension {dim} of `{name}` over it"))
         };
-        self.diagnostic(message, label(first), label(second), Some(first))
+        let [(kept_dim, kept), (other_dim, other)] = [first, second];
+        let [kept, other] = [kept, other].map(|it| self.program.tensor_name(it.operand));
+        let note = format!(
+            "with dimension {kept_dim} sharded, `{kept}` stays sharded and `{other}` is gathered; with dimension \
+             {other_dim} sharded, it is the other way round"
+        );
+        self.diagnostic(message, label(first), label(second), Some(first)).note(note)
     }
 
     fn diagnostic(
