@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{SliceKind, cost::microseconds, estimate::MeasuredTime, work_of};
+use super::{SliceKind, cost::microseconds, estimate::MeasuredTime, kind_of};
 use crate::plan::{
     Plan,
     sync::{
@@ -58,16 +58,13 @@ pub(super) fn items_of(
         let InstRef { rank, inst } = node.inst_ref;
         let plan = &plans[rank];
         let instruction = &plan.code[inst];
-        let (kind, duration) = match (node.is_post, &times) {
-            (true, _) => (SliceKind::Wait, Duration::Estimated(0.0)),
-            (false, None) => {
-                (work_of(plan, instruction).0, Duration::Estimated(microseconds(plan, instruction)))
-            }
-            (false, Some(times)) => {
+        let kind = if node.is_post { SliceKind::Wait } else { kind_of(plan, instruction) };
+        let duration = match &times {
+            _ if node.is_post => Duration::Estimated(0.0),
+            None => Duration::Estimated(microseconds(plan, instruction)),
+            Some(times) => {
                 let time = times.get(rank).and_then(|it| it.get(&(inst as u32)));
-                let duration =
-                    time.map_or(Duration::Estimated(0.0), |it| Duration::Measured(it.begin, it.end));
-                (work_of(plan, instruction).0, duration)
+                time.map_or(Duration::Estimated(0.0), |it| Duration::Measured(it.begin, it.end))
             }
         };
         let is_work = !matches!(duration, Duration::Estimated(0.0)) && kind != SliceKind::Wait;

@@ -157,15 +157,13 @@ impl Slice {
     }
 }
 
-/// Returns the kind and the label of an instruction's work.
-fn work_of(plan: &Plan, inst: &Inst) -> (SliceKind, &'static str) {
+/// Returns the kind of an instruction's work.
+fn kind_of(plan: &Plan, inst: &Inst) -> SliceKind {
     if let InstKind::Reshard(_) = inst.kind {
-        return (SliceKind::Communication, "reshard");
+        return SliceKind::Communication;
     }
-    let info = inst.kind.work_info();
-    let label = info.label.unwrap_or("wait");
     let touches_peer = || inst.kind.accesses(plan.rank).iter().any(|it| it.rank != plan.rank);
-    let kind = match (inst.kind.effect().execution_site(), info.kind) {
+    match (inst.kind.effect().execution_site(), inst.kind.work_info().kind) {
         (ExecutionSite::Queue(_), _) => SliceKind::Communication,
         (ExecutionSite::Host, _) => SliceKind::Wait,
         (ExecutionSite::Stream, InstClass::Compute) => SliceKind::Compute,
@@ -173,8 +171,15 @@ fn work_of(plan: &Plan, inst: &Inst) -> (SliceKind, &'static str) {
         (ExecutionSite::Stream, InstClass::DataMovement) => SliceKind::DataMovement,
         (ExecutionSite::Stream, InstClass::Communication) if touches_peer() => SliceKind::Communication,
         (ExecutionSite::Stream, InstClass::Communication | InstClass::Ordering) => SliceKind::Wait,
-    };
-    (kind, label)
+    }
+}
+
+/// Returns the label of an instruction's work.
+fn label_of(inst: &Inst) -> &'static str {
+    match inst.kind {
+        InstKind::Reshard(_) => "reshard",
+        _ => inst.kind.work_info().label.unwrap_or("wait"),
+    }
 }
 
 /// Returns the rows of a rank: its host, its streams, and the queues of its communicators.

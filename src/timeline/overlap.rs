@@ -57,7 +57,16 @@ impl Overlap {
     /// Computes the overlap of each rank of a timeline.
     pub fn of(timeline: &Timeline) -> Self {
         let count = timeline.rows.iter().map(|it| it.rank + 1).max().unwrap_or(0);
-        let ranks: Vec<RankOverlap> = (0..count).map(|rank| rank_overlap(timeline, rank)).collect();
+        let mut intervals = vec![[Vec::new(), Vec::new()]; count];
+        for it in &timeline.slices {
+            let kind = match it.kind {
+                SliceKind::Communication => 0,
+                SliceKind::Compute => 1,
+                SliceKind::DataMovement | SliceKind::Wait => continue,
+            };
+            intervals[timeline.rows[it.row].rank][kind].extend(it.end.map(|end| (it.begin, end)));
+        }
+        let ranks: Vec<RankOverlap> = (0..).zip(intervals).map(|(rank, it)| rank_overlap(rank, it)).collect();
         // Of equal ranks, the first.
         let worst = ranks.iter().rev().max_by(|a, b| a.exposed().total_cmp(&b.exposed())).map(|it| it.rank);
         let waits = worst.map_or_else(Vec::new, |rank| waits_of(timeline, rank));
@@ -120,12 +129,9 @@ impl Overlap {
     }
 }
 
-fn rank_overlap(timeline: &Timeline, rank: usize) -> RankOverlap {
-    let intervals = |kind: SliceKind| {
-        let own = timeline.slices.iter().filter(|it| it.kind == kind && timeline.rows[it.row].rank == rank);
-        union(own.filter_map(|it| Some((it.begin, it.end?))).collect())
-    };
-    let (communication, compute) = (intervals(SliceKind::Communication), intervals(SliceKind::Compute));
+/// Returns the overlap of a rank from the times in which it communicates and in which it computes.
+fn rank_overlap(rank: usize, intervals: [Vec<(f64, f64)>; 2]) -> RankOverlap {
+    let [communication, compute] = intervals.map(union);
     // An empty sum of floats is -0.0.
     let length = |all: &[(f64, f64)]| all.iter().map(|it| it.1 - it.0).sum::<f64>() + 0.0;
     RankOverlap {

@@ -1,6 +1,6 @@
 //! Turns the times of the happens-before graph into slices.
 
-use super::{Row, RowKind, Slice, SliceKind, Timeline, rows_of, times::Times, work_of};
+use super::{Row, RowKind, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
 use crate::plan::{
     Plan,
     sync::{InstRef, WorldState, happens_before::first_actors},
@@ -22,12 +22,13 @@ impl Times<'_> {
         let mut slices: Vec<Slice> = Vec::new();
         // By item: its slice.
         let mut slice_of: Vec<Option<usize>> = vec![None; self.items.len()];
-        let mut previous_end: Vec<(u32, f64)> = Vec::new();
+        // The actor of the last item that ended, and when.
+        let mut previous_end: Option<(u32, f64)> = None;
         for (number, item) in self.items.iter().enumerate() {
-            let before = previous_end.last().filter(|it| it.0 == item.actor).map_or(0.0, |it| it.1);
+            let before = previous_end.filter(|it| it.0 == item.actor).map_or(0.0, |it| it.1);
             let (begin, end) = (self.times[item.first as usize], self.times[item.last as usize]);
             if let Some(end) = end {
-                previous_end.push((item.actor, end));
+                previous_end = Some((item.actor, end));
             }
             let InstRef { rank, inst } = item.inst_ref;
             let row = first_row[rank] + 1 + (item.actor - first_actor[rank]) as usize;
@@ -40,20 +41,9 @@ impl Times<'_> {
                 (_, None) if item.begins && !is_queue && self.is_next(number) => (before, None),
                 _ => continue,
             };
-            let plan = &plans[rank];
-            let instruction = &plan.code[inst];
             slice_of[number] = Some(slices.len());
-            slices.push(Slice {
-                row,
-                kind: if item.is_work { item.kind } else { SliceKind::Wait },
-                inst_ref: item.inst_ref,
-                line: plan.origins[instruction.origin as usize].line,
-                iteration: plan.iteration(instruction),
-                label: work_of(plan, instruction).1.to_owned(),
-                begin,
-                end,
-                cause: None,
-            });
+            let kind = if item.is_work { item.kind } else { SliceKind::Wait };
+            slices.push(slice(&plans[rank], inst, (row, kind), (begin, end)));
         }
         for (number, slice) in slice_of.iter().enumerate() {
             if let Some(slice) = slice {
@@ -63,7 +53,8 @@ impl Times<'_> {
         for (rank, position) in state.into_iter().flatten().enumerate() {
             let plan = &plans[rank];
             if let Some(inst) = position.as_ref().map(|it| it.issued).filter(|it| *it < plan.code.len()) {
-                slices.push(blocked_host(plan, inst, first_row[rank]));
+                // The host never passes this instruction.
+                slices.push(slice(plan, inst, (first_row[rank], SliceKind::Wait), (0.0, None)));
             }
         }
         sorted(Timeline { rows, slices, source })
@@ -96,18 +87,23 @@ impl Times<'_> {
     }
 }
 
-/// Returns the slice of a host that never passes an instruction.
-fn blocked_host(plan: &Plan, inst: usize, row: usize) -> Slice {
+/// Returns the slice of an instruction, without its cause.
+fn slice(
+    plan: &Plan,
+    inst: usize,
+    (row, kind): (usize, SliceKind),
+    (begin, end): (f64, Option<f64>),
+) -> Slice {
     let instruction = &plan.code[inst];
     Slice {
         row,
-        kind: SliceKind::Wait,
+        kind,
         inst_ref: InstRef { rank: plan.rank, inst },
         line: plan.origins[instruction.origin as usize].line,
         iteration: plan.iteration(instruction),
-        label: work_of(plan, instruction).1.to_owned(),
-        begin: 0.0,
-        end: None,
+        label: label_of(instruction).to_owned(),
+        begin,
+        end,
         cause: None,
     }
 }

@@ -54,28 +54,29 @@ impl Processor<'_> {
         }
     }
 
-    /// Returns the plans as text. Returns `None` on failure, with the reason in `outcome`.
-    pub fn format_plans(
-        &self,
-        program: &Program,
-        part: &Source,
-        outcome: &mut PartOutcome,
-    ) -> Option<String> {
+    /// Plans all ranks and returns what the options print instead of the program. Returns `None` on failure, with
+    /// the reason in `outcome`.
+    pub fn print_plans(&self, program: &Program, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
         let plans = self.plan_all_ranks(program, part, outcome)?;
+        if self.options.timelines.is_requested() {
+            self.write_timelines(&plans, part, outcome)
+        } else if self.options.print_plan {
+            Some(self.format_plans(&plans))
+        } else {
+            Self::format_order_graph(&plans, part, outcome)
+        }
+    }
+
+    /// Returns the plans as text.
+    fn format_plans(&self, plans: &[Plan]) -> String {
         let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
-        Some(shown.map(plan::plan_text).collect())
+        shown.map(plan::plan_text).collect()
     }
 
     /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the
     /// reason in `outcome`.
-    pub fn write_timelines(
-        &self,
-        program: &Program,
-        part: &Source,
-        outcome: &mut PartOutcome,
-    ) -> Option<String> {
-        let plans = self.plan_all_ranks(program, part, outcome)?;
-        match self.options.timelines.write_estimated(&plans, &[&part.name]) {
+    fn write_timelines(&self, plans: &[Plan], part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        match self.options.timelines.write_estimated(plans, &[&part.name]) {
             Ok(lines) => Some(lines.into_iter().map(|it| it + "\n").collect()),
             Err(failure) => {
                 outcome.failure = Some(failure.summary());
@@ -85,21 +86,15 @@ impl Processor<'_> {
     }
 
     /// Returns the happens-before graph. Returns `None` on failure, with the reason in `outcome`.
-    pub fn format_order_graph(
-        &self,
-        program: &Program,
-        part: &Source,
-        outcome: &mut PartOutcome,
-    ) -> Option<String> {
-        let plans = self.plan_all_ranks(program, part, outcome)?;
-        if let Some(deadlock) = sync::deadlock(&plans) {
+    fn format_order_graph(plans: &[Plan], part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        if let Some(deadlock) = sync::deadlock(plans) {
             let found = Finding::Deadlock(Box::new(deadlock));
-            outcome.diagnostics.push(found.diagnostic(&plans, std::slice::from_ref(part)).1);
+            outcome.diagnostics.push(found.diagnostic(plans, std::slice::from_ref(part)).1);
             outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
             return None;
         }
-        match HappensBeforeGraph::from_plans(&plans, &CommMatching::from_plans(&plans)) {
-            Ok(graph) => Some(graph.dot(&plans)),
+        match HappensBeforeGraph::from_plans(plans, &CommMatching::from_plans(plans)) {
+            Ok(graph) => Some(graph.dot(plans)),
             Err(OrderError::TooLarge | OrderError::Deadlock) => {
                 let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
                 outcome.failure = Some((Exit::Usage, message));

@@ -202,8 +202,9 @@ impl Processor<'_> {
             return None;
         }
         // The planner and the checker report these as errors.
-        let plans = self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
-        if !plans && self.options.check.is_none() {
+        let prints_plans =
+            self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
+        if !prints_plans && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
         }
         let result = match self.options.bisect {
@@ -231,17 +232,11 @@ impl Processor<'_> {
             let checks = self.options.checks();
             self.check(program, part, checks, outcome)?;
         }
-        if self.options.timelines.is_requested() {
-            return self.write_timelines(program, part, outcome);
+        if prints_plans {
+            return self.print_plans(program, part, outcome);
         }
-        match (self.options.print_plan, self.options.print_hb) {
-            (true, _) => self.format_plans(program, part, outcome),
-            (false, true) => self.format_order_graph(program, part, outcome),
-            (false, false) => {
-                let (text, losses) = grammar::print_as(program, self.options.print);
-                outcome.diagnostics.extend(losses);
-                Some(text)
-            }
-        }
+        let (text, losses) = grammar::print_as(program, self.options.print);
+        outcome.diagnostics.extend(losses);
+        Some(text)
     }
 }
