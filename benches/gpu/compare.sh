@@ -3,7 +3,7 @@
 # the others, ...
 #
 #   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK]
-#                          [-f FILTER] [-o FILE] [WORKLOAD...]
+#                          [-f FILTER] [-o FILE] [-g] [WORKLOAD...]
 #
 #   -b   default: target/release
 #   -r   numbers of ranks, up to the number of GPUs
@@ -15,6 +15,7 @@
 #        "allgather-linear 8 m=32768 n=8192 k=16384 @overlap-allgather-linear graph", where 8 is the number of
 #        ranks
 #   -o   output file, one JSON object per measurement; default: compare.jsonl
+#   -g   collectives as graphs only
 #
 # Workloads, all by default: allgather-linear linear-allreduce matmul-reduce-scatter collectives.
 #
@@ -29,8 +30,8 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines=compare.jsonl
-while getopts b:r:n:i:s:f:o: option; do
+bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines=compare.jsonl issues="eager -G"
+while getopts b:r:n:i:s:f:o:g option; do
     case $option in
     b) bin=$OPTARG ;;
     r) ranks=$OPTARG ;;
@@ -39,6 +40,7 @@ while getopts b:r:n:i:s:f:o: option; do
     s) shrink=$OPTARG ;;
     f) filter=$OPTARG ;;
     o) lines=$OPTARG ;;
+    g) issues=-G ;;
     *) usage ;;
     esac
 done
@@ -92,7 +94,7 @@ ours() {
     fi
     mkdir -p "$folder"
     case $workload in
-    reduce-scatter | matmul-reduce-scatter) ;;
+    reduce-scatter | all-to-all | matmul-reduce-scatter) ;;
     *) for ((rank = 1; rank < d; rank++)); do ln -s /dev/null "$folder/$(output "$workload").$rank.safetensors"; done ;;
     esac
     batch_add "$d" $measured "${flags[@]}"
@@ -190,18 +192,40 @@ layer() {
     done
 }
 
-# Measures collectives at several sizes. Arguments: ranks.
+# Prints the ways to execute a collective: backend, algorithm, largest number of bytes for which it is measured.
+ways() {
+    echo "NCCL - 1000000000"
+    case $1 in
+    allreduce)
+        echo "CUDA one-shot 8388608"
+        echo "CUDA two-shot 1000000000"
+        echo "CUDA one-shot-ll 1048576"
+        echo "CUDA two-shot-ll 16777216"
+        ;;
+    *)
+        echo "CUDA - 1000000000"
+        echo "CUDA one-shot-ll 16777216"
+        ;;
+    esac
+}
+
+# Measures collectives at several sizes, 20 calls in a run. Arguments: ranks.
 collectives() {
-    local d=$1 kind count round graph program
+    local d=$1 kind count round graph program backend algorithm most name
     for ((round = 1; round <= rounds; round++)); do
         seed=$RANDOM
-        for kind in allgather allreduce reduce-scatter; do
-            # 64 KiB to 256 MiB, in elements of 2 bytes.
-            for count in 32768 262144 524288 2097152 8388608 33554432 134217728; do
-                count=$((count / shrink / shrink)) program=$work/$kind-$d-$count.hir
+        for kind in allreduce allgather reduce-scatter all-to-all; do
+            # 8 KiB to 64 MiB, in elements of 2 bytes.
+            for count in 4096 32768 131072 262144 524288 1048576 2097152 4194304 8388608 16777216 33554432; do
+                count=$((count / shrink / shrink))
                 [ "$count" -ge "$d" ] || continue
-                $here/programs.sh $kind "$d" "$count" >"$program" || exit 2
-                for graph in "" -G; do ours $kind "$d" "$count" 1 1 "$program" hir-run - $graph; done
+                while read -r backend algorithm most; do
+                    [ $((2 * count)) -le "$most" ] || continue
+                    name="hir-run, $backend${algorithm/#/ }"
+                    program=$work/$kind-$d-$count-$backend-$algorithm.hir
+                    $here/programs.sh $kind "$d" "$count" "$backend" "$algorithm" 20 >"$program" || exit 2
+                    for graph in $issues; do ours $kind "$d" "$count" 1 1 "$program" "${name% -}" - ${graph#eager}; done
+                done < <(ways $kind)
             done
         done
         measure "$d" "$round"

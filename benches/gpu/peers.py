@@ -17,7 +17,9 @@ Workloads, in bf16, for d ranks:
   allgather-linear       C[m,n]   = allgather(A[m/d,k]) @ B[n,k].t()
   linear-allreduce       Y[m,n]   = allreduce(X[m,k/d] @ W[n,k/d].t())
   matmul-reduce-scatter  Y[m/d,n] = reduce_scatter(A[m,k/d] @ B[n,k/d].t())
-  allgather, allreduce, reduce-scatter    of M elements in total (N and K are 1)
+  allgather, allreduce, reduce-scatter, all-to-all    of M elements in total (N and K are 1); all-to-all: of M
+                         elements on each rank. A run has CALLS calls one after another, and its time is divided by
+                         CALLS, because a single short call takes less time than the barrier before it varies.
 
 A time is that of the slowest rank between two CUDA events after a barrier on the GPU, with the call queued
 before it begins. Times are medians over iterations, in microseconds. Calls follow each other without pauses,
@@ -35,10 +37,22 @@ import os
 import statistics
 import sys
 
-COLLECTIVES = ("allgather", "allreduce", "reduce-scatter")
+COLLECTIVES = ("allgather", "allreduce", "reduce-scatter", "all-to-all")
+# Calls of a collective in one run; compare.sh has the same number.
+CALLS = 20
 
 
 # ---- Timing the alternatives to hir-run ----
+
+
+def repeated(call, calls):
+    """Returns a function that does `calls` calls."""
+
+    def run():
+        for _ in range(calls):
+            call()
+
+    return run if calls > 1 else call
 
 
 class Bench:
@@ -116,8 +130,10 @@ class Bench:
                 call, result, *before = make()
                 poison = (lambda: None) if callable(result) else (lambda: result.fill_(math.nan))
                 before = before[0] if before else poison
+                calls = CALLS if self.case["workload"] in COLLECTIVES else 1
+                call = repeated(call, calls)
                 call = self.captured(call) if captured else call
-                runs = self.times(call, before, self.options.iters)
+                runs = [us / calls for us in self.times(call, before, self.options.iters)]
                 written = result() if callable(result) else result
                 if not self.torch.isfinite(written).all().item():
                     raise RuntimeError("its result is not finite")
@@ -323,7 +339,30 @@ def time_allreduce(it, count, _n, _k):
         x, y = it.random(count), it.poisoned(count)
         return lambda: it.dist.all_reduce(y), y, lambda: y.copy_(x)
 
+    def symmetric():
+        symmetric, name = it.group()
+        x = it.random(count)
+        shared = symmetric.empty(count, device=it.device, dtype=it.torch.bfloat16)
+        symmetric.rendezvous(shared, name)
+        return name, shared, lambda: shared.copy_(x)
+
+    def one_shot():
+        name, shared, fill = symmetric()
+        last = []
+
+        def call():
+            last[:] = [it.torch.ops.symm_mem.one_shot_all_reduce(shared, "sum", name)]
+
+        return call, lambda: last[0], fill
+
+    def two_shot():
+        name, shared, fill = symmetric()
+        return lambda: it.torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", name), lambda: shared, fill
+
     measure_collective(it, make, "ncclAllReduce", count, Nccl.SUM)
+    if count <= 4 << 20:
+        it.measure("PyTorch, symmetric memory, one-shot", one_shot, graph=True)
+    it.measure("PyTorch, symmetric memory, two-shot", two_shot, graph=True)
 
 
 def time_reduce_scatter(it, count, _n, _k):
@@ -334,6 +373,14 @@ def time_reduce_scatter(it, count, _n, _k):
     measure_collective(it, make, "ncclReduceScatter", count, Nccl.SUM)
 
 
+def time_all_to_all(it, count, _n, _k):
+    def make():
+        x, y = it.random(count), it.poisoned(count)
+        return lambda: it.dist.all_to_all_single(y, x), y
+
+    it.measure("PyTorch, NCCL", make, graph=True)
+
+
 TIMED = {
     "allgather-linear": time_allgather_linear,
     "linear-allreduce": time_linear_allreduce,
@@ -341,6 +388,7 @@ TIMED = {
     "allgather": time_allgather,
     "allreduce": time_allreduce,
     "reduce-scatter": time_reduce_scatter,
+    "all-to-all": time_all_to_all,
 }
 
 
@@ -393,6 +441,10 @@ def wanted(torch, device, case, folder):
         if kind == "allgather":
             whole = torch.cat(inputs).float()
             return whole, torch.zeros_like(whole), slice(None)
+        if kind == "all-to-all":
+            # Part r of every rank goes to rank r.
+            whole = torch.stack([it.reshape(d, -1) for it in inputs], dim=1).flatten().float()
+            return whole, torch.zeros_like(whole), slice(None)
         # Each of the d - 1 additions rounds a partial sum to bf16, which is at most the sum of magnitudes.
         return sum(it.float() for it in inputs), (d - 1) * 2.0**-8 * sum(it.float().abs() for it in inputs), slice(None)
     # Random rows, and those at the edges of shards.
@@ -418,7 +470,8 @@ def check(torch, device, case, reference, folder):
     d, m, n, kind = (case[it] for it in ("ranks", "m", "n", "workload"))
     out = "T1" if kind in COLLECTIVES else "T3" if kind == "linear-allreduce" else "T2"
     worst = 0.0
-    scattered = kind in ("reduce-scatter", "matmul-reduce-scatter")
+    scattered = kind in ("reduce-scatter", "all-to-all", "matmul-reduce-scatter")
+    m = d * m if kind == "all-to-all" else m
     for rank in range(d if scattered else 1):
         found = load(torch, os.path.join(folder, f"{out}.{rank}.safetensors"), device).reshape(-1, n)
         if not torch.isfinite(found).all():
@@ -491,7 +544,8 @@ def measured(torch, device, shape, reference, lack, folder):
         name = file.read().strip()
     issue = "eager" if data["graph_nodes"] is None else "graph"
     line = {"who": "ours", "name": name, **shape, "issue": issue, "error": None, "bound_used": None}
-    line.update(us=data["median_us"], min_us=data["min_us"], max_us=data["max_us"])
+    calls = CALLS if shape["workload"] in COLLECTIVES else 1
+    line.update(us=data["median_us"] / calls, min_us=data["min_us"] / calls, max_us=data["max_us"] / calls)
     try:
         if reference:
             line["bound_used"] = check(torch, device, shape, reference, folder)

@@ -9,8 +9,9 @@
 #       Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
 #   programs.sh pipeline-stages RANKS B M N
 #       RANKS linear layers, one per rank: B micro-batches of M rows, N·N weights, not lowered
-#   programs.sh allgather|allreduce|reduce-scatter RANKS COUNT [BACKEND [ALGO]]
-#       one collective; COUNT elements of the whole tensor
+#   programs.sh allgather|allreduce|reduce-scatter|all-to-all RANKS COUNT [BACKEND [ALGO [CALLS]]]
+#       a collective, CALLS times (default: once); COUNT elements of the whole tensor, or of one rank's part for
+#       all-to-all; ALGO is - for the backend's own
 #
 # All tensors are bf16.
 set -eu
@@ -113,8 +114,9 @@ pipeline-stages)
     echo "%HostIrContainer { ($ins) -> ($x) :"
     echo "$body} // %HostIrContainer"
     ;;
-allgather | allreduce | reduce-scatter)
-    count=$1 backend=${2:-NCCL}${3:+, algo=$3}
+allgather | allreduce | reduce-scatter | all-to-all)
+    count=$1 backend=${2:-NCCL} calls=${4:-1} indent=""
+    [ "${3:--}" = - ] || backend+=", algo=$3"
     case $kind in
     allgather)
         divides "$count" "$d"
@@ -128,12 +130,19 @@ allgather | allreduce | reduce-scatter)
         type=ReduceScatter op=" red_op=SUM," x=$(t T0 "ideviceIdx.x0{$d}, iS1{$d}, iS2{$((count / d))}")
         y=$(t T1 "ideviceIdx.x3{$d}, iS4{$((count / d))}")
         ;;
+    all-to-all)
+        divides "$count" "$d"
+        type=AllToAll op="" x=$(t T0 "ideviceIdx.x0{$d}, iS1{$d}, iS2{$((count / d))}")
+        y=$(t T1 "ideviceIdx.x3{$d}, iS4{$d}, iS5{$((count / d))}")
+        ;;
     esac
+    [ "$calls" -eq 1 ] || indent="  "
     cat <<TEXT
 %HostIrContainer { ($x) -> ($y) :
   $y = ALLOCATE(mem_type=global, zero_init=false)
-  Communication 3 (type=$type, team=($ranks),$op input=$x, output=$y, backend=$backend)
-  Wait(Communication 3)
+${indent:+  FOR i9 from 0 to $calls:
+}$indent  Communication 3 (type=$type, team=($ranks),$op input=$x, output=$y, backend=$backend)
+$indent  Wait(Communication 3)
 } // %HostIrContainer
 TEXT
     ;;

@@ -123,6 +123,11 @@ words! {
         OneShot = "one-shot",
         /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",
+        /// One kernel in which each rank sends its data to all peers in packets that contain a flag. LL stands
+        /// for low latency, as in NCCL's protocol of this name.
+        OneShotLl = "one-shot-ll",
+        /// One kernel that performs a ReduceScatter and an Allgather with packets that contain a flag.
+        TwoShotLl = "two-shot-ll",
         /// Steps around a ring.
         Ring = "ring",
     }

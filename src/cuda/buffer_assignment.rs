@@ -14,9 +14,10 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{BufferNo, InstKind, Plan, SignalId};
+use super::kernels::BYTES_PER_BYTE;
+use crate::plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
 
 mod lifetime;
 mod offsets;
@@ -40,6 +41,9 @@ pub struct BufferSlice {
     pub offset: usize,
     /// Length in bytes.
     pub bytes: usize,
+    /// Whether it holds packets (`kernels::packets`), which take more bytes than their data. Stray data could
+    /// look like a packet, so such a buffer has memory of its own.
+    pub holds_packets: bool,
 }
 
 /// The memory of one rank's buffers.
@@ -101,17 +105,25 @@ impl BufferAssignment {
         }
         let flags = flags.into_iter().max().unwrap_or(0).next_multiple_of(ALIGNMENT);
         let mut ranks = Vec::with_capacity(plans.len());
+        let packets = packet_buffers(plans);
         for (plan, shared) in plans.iter().zip(&shared) {
             let mut slices = Vec::with_capacity(plan.buffers.len());
             for (number, (buffer, symmetric)) in plan.buffers.iter().zip(shared).enumerate() {
                 let error = (plan.rank, number as BufferNo);
                 let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(error)?;
+                let holds_packets = packets.contains(&(plan.rank, number as BufferNo));
+                let size = if holds_packets { size * BYTES_PER_BYTE } else { size };
                 let bytes = buffer.len.checked_mul(size).ok_or(error)?;
-                slices.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes });
+                slices.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes, holds_packets });
             }
             ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
-        let lifetimes = lifetimes(plans);
+        let mut lifetimes = lifetimes(plans);
+        for (rank, slices) in ranks.iter().enumerate() {
+            for (slice, lifetime) in slices.buffers.iter().zip(&mut lifetimes[rank]) {
+                lifetime.needs_own_memory |= slice.holds_packets;
+            }
+        }
         // Ranks with the same symmetric buffers use the same offset for each of them.
         let mut alike: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
         for (rank, it) in ranks.iter().enumerate() {
@@ -138,6 +150,11 @@ impl BufferAssignment {
             signal_offsets,
             uses_peer_memory: has_peers,
         })
+    }
+
+    /// Returns whether a buffer of a rank holds packets.
+    pub fn holds_packets(&self, rank: usize, buffer: BufferNo) -> bool {
+        self.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize)).is_some_and(|it| it.holds_packets)
     }
 
     /// Returns the byte offset of a signal in the symmetric segment of the rank `to`.
@@ -170,6 +187,21 @@ impl BufferAssignment {
         ));
         lines
     }
+}
+
+/// Returns the buffers into which packet kernels of other ranks write, with their ranks.
+fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
+    let mut found = FxHashSet::default();
+    for plan in plans {
+        for it in plan.kernels.iter().filter(|it| it.kind == KernelKind::Packets) {
+            let targets = plan.code[it.range.clone()].iter().filter_map(|inst| match &inst.kind {
+                InstKind::Copy { to, .. } => Some(to),
+                _ => None,
+            });
+            found.extend(targets.filter(|to| to.rank != plan.rank).map(|to| (to.rank, to.view.buffer)));
+        }
+    }
+    found
 }
 
 /// Assigns offsets to the buffers of one segment. `members` are ranks with the same number of buffers of the

@@ -13,7 +13,7 @@ use super::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{Inst, InstKind, Plan, SignalId, View};
+use crate::plan::{Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, View};
 
 mod all_reduce;
 mod command;
@@ -21,6 +21,7 @@ mod communication;
 mod elementwise;
 mod fusion;
 mod matmul;
+mod packets;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
@@ -59,8 +60,10 @@ struct ExecutableBuilder<'a> {
     scratch: Vec<Scratch>,
     /// Device addresses of the block counters of all-reduce kernels, by stream.
     block_counters: FxHashMap<Stream, u64>,
-    /// Number of streams that run all-reduce kernels.
-    all_reduce_streams: u64,
+    /// Maximum number of streams of a rank that run kernels which wait for other ranks.
+    waiting_streams: u64,
+    /// Number of different flags of packets in a run.
+    flags_per_run: u32,
     notes: Vec<String>,
 }
 
@@ -73,10 +76,24 @@ struct Scratch {
     bytes: usize,
 }
 
-/// Returns the number of streams with instruction ranges that run as one kernel.
-fn count_all_reduce_streams(plan: &Plan) -> u64 {
-    let streams = plan.kernels.iter().filter_map(|it| plan.code.get(it.start)).map(|it| it.stream);
-    streams.collect::<FxHashSet<_>>().len() as u64
+/// Returns the maximum number of streams of a rank with instruction ranges that run as one kernel. All ranks
+/// launch the same grids, because packets require it.
+fn count_waiting_streams(plans: &[Plan]) -> u64 {
+    let count = |plan: &Plan| {
+        let streams = plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream);
+        streams.collect::<FxHashSet<_>>().len() as u64
+    };
+    plans.iter().map(count).max().unwrap_or(0)
+}
+
+/// Returns the number of flags that the collectives of a team need in one run.
+fn count_flags(plans: &[Plan]) -> u32 {
+    let signals = plans.iter().flat_map(|plan| &plan.code).filter_map(|inst| match &inst.kind {
+        InstKind::Signal { signal } => Some(signal),
+        _ => None,
+    });
+    let indices = signals.filter(|it| matches!(it.kind, SignalKind::TeamData(_))).map(|it| it.index);
+    indices.max().map_or(0, |it| it + 1)
 }
 
 /// Lowers a plan. `first` is the main stream, which is stream 0 of the plan.
@@ -92,6 +109,8 @@ pub(super) fn prepare(
     let event = |_| device.event(false);
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, first)?;
+    let (waiting_streams, flags_per_run) =
+        (count_waiting_streams(memory.plans()), count_flags(memory.plans()));
     let mut builder = ExecutableBuilder {
         device,
         plan,
@@ -112,7 +131,8 @@ pub(super) fn prepare(
         last_nccl_group: None,
         scratch: Vec::new(),
         block_counters: FxHashMap::default(),
-        all_reduce_streams: count_all_reduce_streams(plan),
+        waiting_streams,
+        flags_per_run,
         notes: Vec::new(),
     };
     let slices = &builder.memory.assignment.ranks[plan.rank].buffers;
@@ -124,12 +144,14 @@ pub(super) fn prepare(
         if at < done {
             continue;
         }
-        let marked = plan.kernels.binary_search_by_key(&(at as usize), |it| it.start);
-        if let Some(range) = marked.ok().map(|it| plan.kernels[it].clone()) {
+        let marked = plan.kernels.binary_search_by_key(&(at as usize), |it| it.range.start);
+        if let Some(KernelRange { range, kind }) = marked.ok().map(|it| &plan.kernels[it]) {
             let stream = builder.logical_streams[inst.stream as usize];
-            if let Some(step) =
-                builder.fuse_all_reduce(&range, stream).map_err(|it| it.at_inst(plan, inst))?
-            {
+            let lowered = match kind {
+                KernelKind::PeerMemory => builder.fuse_all_reduce(range, stream),
+                KernelKind::Packets => builder.lower_packets(range, stream).map(Some),
+            };
+            if let Some(step) = lowered.map_err(|it| it.at_inst(plan, inst))? {
                 done = range.end as u32;
                 fused.extend((at..done).filter(|it| *it != step).map(|it| (it, step)));
                 continue;
@@ -320,11 +342,11 @@ impl ExecutableBuilder<'_> {
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::Reduce(_) => i32::MAX as u64,
-            // Half as many blocks as multiprocessors saturate the links. All-reduces on different streams
-            // must be resident together, because a block waits for block 0 of every member
-            // (`kernels::all_reduce`).
-            Kernel::AllReduce(_) => {
-                u64::from(self.device.multiprocessors) / (2 * self.all_reduce_streams.max(1))
+            // Half as many blocks as multiprocessors saturate the links. Kernels on different streams must be
+            // resident together, because a block waits for a block of every member (`kernels::all_reduce`,
+            // `kernels::packets`).
+            Kernel::AllReduce(_) | Kernel::Packets(_) => {
+                u64::from(self.device.multiprocessors) / (2 * self.waiting_streams.max(1))
             }
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;

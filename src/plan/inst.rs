@@ -411,7 +411,7 @@ pub struct SignalId {
     pub to: usize,
     /// What the signal means.
     pub kind: SignalKind,
-    /// The index of the message between `from` and `to`; for a collective (`TeamReady`, `TeamDone`), the
+    /// The index of the message between `from` and `to`; for a collective (`TeamReady` and following), the
     /// index of the collective among those of its team.
     pub index: u32,
 }
@@ -432,6 +432,11 @@ pub enum SignalKind {
     TeamReady(u32),
     /// Like `Done`, for a collective over peer memory. The field is the number of the team.
     TeamDone(u32),
+    /// `from` has written its data for the collective to its slot on `to`. The field is the number of the team.
+    TeamData(u32),
+    /// Like `TeamData`, for the reduced share that `from` sends to all members. The field is the number of the
+    /// team.
+    TeamResult(u32),
 }
 
 /// A memory handle that `ShareMemHandles` publishes and expects.

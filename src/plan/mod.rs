@@ -110,10 +110,9 @@ pub struct Plan {
     pub skipped_allocations: Vec<SkippedAllocation>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
-    /// Ranges of `code` that an executor may run as one kernel: an all-reduce over peer memory with its
-    /// signals. Fusing them does not change results. Ranges are disjoint, ascending and not empty; the
-    /// instructions of one range are consecutive on one stream.
-    pub kernels: Vec<Range<usize>>,
+    /// Ranges of `code` that an executor may run as one kernel. Fusing them does not change results. Ranges are
+    /// disjoint, ascending and not empty; the instructions of one range are consecutive on one stream.
+    pub kernels: Vec<KernelRange>,
     /// The number of events that `RecordEvent` records.
     pub event_count: usize,
     /// The number of works that `Collective` and `Transfer` post.
@@ -122,6 +121,25 @@ pub struct Plan {
     pub skips: Vec<SkippedComm>,
     /// The names of the program's communications, for reports.
     pub comm_names: Arc<CommNames>,
+}
+
+/// A range of `Plan::code` that an executor may run as one kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelRange {
+    /// The indices of the instructions.
+    pub range: Range<usize>,
+    /// The kernel.
+    pub kind: KernelKind,
+}
+
+/// A kernel that executes several instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelKind {
+    /// An all-reduce that accesses the inputs and outputs of its peers, between signals.
+    PeerMemory,
+    /// A collective that writes packets to slots of its peers. The packets contain the signals, so either all
+    /// members of a team run this kernel or none does.
+    Packets,
 }
 
 /// An index into `Plan::buffers`.

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    Arg, CollectiveKind, Direction, Inst, InstKind, Number, Plan, ReduceOp, SignalId, SignalKind, View,
-    ViewOnRank,
+    Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, Plan, ReduceOp, SignalId, SignalKind,
+    View, ViewOnRank,
 };
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
@@ -29,9 +29,17 @@ pub fn plan_text(plan: &Plan) -> String {
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
-        let kernel =
-            plan.kernels.get(plan.kernels.partition_point(|it| it.end <= at)).filter(|it| it.contains(&at));
-        let kernel = kernel.map_or(String::new(), |it| format!(", one kernel {}..{}", it.start, it.end - 1));
+        let kernel = plan
+            .kernels
+            .get(plan.kernels.partition_point(|it| it.range.end <= at))
+            .filter(|it| it.range.contains(&at));
+        let kernel = kernel.map_or(String::new(), |it| {
+            let kind = match it.kind {
+                KernelKind::PeerMemory => "kernel",
+                KernelKind::Packets => "packet kernel",
+            };
+            format!(", one {kind} {}..{}", it.range.start, it.range.end - 1)
+        });
         let place = plan.location(inst);
         let _ = writeln!(out, "{at:>width$}  {stream:<name_width$}  {text:<60}  ; {place}{kernel}");
     }
@@ -172,10 +180,19 @@ fn signal_text(signal: SignalId) -> String {
         SignalKind::PutDone => "put_done",
         SignalKind::TeamReady(_) => "team_ready",
         SignalKind::TeamDone(_) => "team_done",
+        SignalKind::TeamData(_) => "team_data",
+        SignalKind::TeamResult(_) => "team_result",
     };
     // Most programs have only one team, so team 0 is not printed.
     let team = match signal.kind {
-        SignalKind::TeamReady(team) | SignalKind::TeamDone(team) if team > 0 => format!("{team}."),
+        SignalKind::TeamReady(team)
+        | SignalKind::TeamDone(team)
+        | SignalKind::TeamData(team)
+        | SignalKind::TeamResult(team)
+            if team > 0 =>
+        {
+            format!("{team}.")
+        }
         _ => String::new(),
     };
     format!("{meaning}{team}{} rank{}->rank{}", signal.index, signal.from, signal.to)

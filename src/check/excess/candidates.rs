@@ -97,7 +97,10 @@ fn uses_peer_collectives(plan: &Plan) -> bool {
     plan.code.iter().any(|it| {
         let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = it.kind else { return false };
         match signal.kind {
-            SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => true,
+            SignalKind::TeamReady(_)
+            | SignalKind::TeamDone(_)
+            | SignalKind::TeamData(_)
+            | SignalKind::TeamResult(_) => true,
             SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => false,
         }
     })

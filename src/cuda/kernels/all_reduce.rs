@@ -136,7 +136,7 @@ pub(super) fn body(kernel: &AllReduceKernel) -> String {
 }
 
 /// Returns statements that reduce element `v` of all inputs to `r`, in team order.
-fn reduction_statements(op: ReduceOp, computed: ComputeType, members: usize) -> String {
+pub(super) fn reduction_statements(op: ReduceOp, computed: ComputeType, members: usize) -> String {
     let step = expression::reduction_expression(op, computed).unwrap_or_default();
     let mut text = "      C r = widen<C>(x0.e[v]);\n".to_owned();
     for it in 1..members {

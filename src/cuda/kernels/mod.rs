@@ -11,6 +11,7 @@ mod expression;
 pub mod instances;
 mod matmul;
 pub(super) mod nvrtc;
+mod packets;
 mod reduce;
 mod shape;
 #[cfg(test)]
@@ -27,6 +28,8 @@ pub(super) use all_reduce::{AllReduce, BLOCK_COUNTER_PARAM, all_reduce_launch};
 pub(super) use device_view::DeviceView;
 pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, defining_op, elementwise_launch};
 pub(super) use matmul::matmul_launch;
+use packets::PacketKernel;
+pub(super) use packets::{BYTES_PER_BYTE, Item, PacketCollective, Source, packet_launch};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use shape::merge_dims;
 
@@ -170,6 +173,8 @@ pub(super) enum Kernel {
     Reduce(ReduceKernel),
     /// An all-reduce over peer memory, including its signals.
     AllReduce(AllReduceKernel),
+    /// A collective that exchanges packets with its peers.
+    Packets(PacketKernel),
     /// A generic matrix product; each thread computes one element at a time.
     Matmul(MatmulKernel),
 }
@@ -237,12 +242,14 @@ impl Kernels {
                 }
                 Kernel::Reduce(_) => "Reduce".to_owned(),
                 Kernel::AllReduce(it) => all_reduce::parameters(it.members, it.outputs),
+                Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
             };
             let body = match kernel {
                 Kernel::Elementwise(it) => elementwise::body(it),
                 Kernel::Reduce(it) => reduce::body(it),
                 Kernel::AllReduce(it) => all_reduce::body(it),
+                Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),
             };
             // Writing to a string does not fail.

@@ -41,6 +41,17 @@ D u32 arrive(u64 at) {
   asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
+// A packet is written and read in two halves of 8 bytes, each of which is one access: 4 bytes of data, a flag.
+D void store_packet(u64 at, uint2 data, u32 flag) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
+               ::"l"(at), "r"(data.x), "r"(flag), "r"(data.y), "r"(flag) : "memory");
+}
+D uint4 load_packet(u64 at) {
+  uint4 r;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(at) : "memory");
+  return r;
+}
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
@@ -119,6 +130,21 @@ template<class T, int V> D Pack<T, V> repeat(u64 at) {
 }
 template<class T, int V> D void save(u64 at, const Pack<T, V>& it) {
   *reinterpret_cast<typename Pack<T, V>::Raw*>(at) = it.raw;
+}
+// Group `g` of `count` elements at an address that need not be aligned to the group. Elements beyond the last one
+// are zero.
+template<class T, int V> D Pack<T, V> load_some(u64 at, u64 g, u64 count) {
+  Pack<T, V> r;
+  r.raw = typename Pack<T, V>::Raw();
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (g * V + v < count) r.e[v] = reinterpret_cast<const T*>(at)[g * V + v];
+  return r;
+}
+template<class T, int V> D void save_some(u64 at, u64 g, u64 count, const Pack<T, V>& it) {
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (g * V + v < count) reinterpret_cast<T*>(at)[g * V + v] = it.e[v];
 }
 
 // Functions without a C++ operator. Comparisons and logic return 0 or 1 of the compute type.
@@ -238,6 +264,17 @@ template<int M, int OUT> struct AllReduce {
   u64 epoch, arrived, groups, readies, expectations, dones, ends;
   u64 ready[M], expected[M], done[M], ended[M], in[M], out[OUT];
 };
+
+// A collective that exchanges packets; see packets.rs.
+template<int N> struct Packets { u64 epoch, flags_per_run, flag, word[N]; };
+D u64 longer(u64 a, u64 b) { return a > b ? a : b; }
+D bool is_complete(uint4 packet, u32 flag) { return packet.y == flag && packet.w == flag; }
+template<class T, int V> D Pack<T, V> data_of(uint4 packet) {
+  Pack<T, V> r;
+  r.raw.x = packet.x;
+  r.raw.y = packet.z;
+  return r;
+}
 
 struct Epoch { u64 epoch; };
 extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {

@@ -181,6 +181,8 @@ fn signal_cause_text(signal: SignalId) -> String {
         SignalKind::PutDone => format!("rank {rank} to complete a send"),
         SignalKind::TeamReady(_) => format!("rank {rank} to reach the collective"),
         SignalKind::TeamDone(_) => format!("rank {rank} to complete the collective"),
+        SignalKind::TeamData(_) => format!("the data of rank {rank} for the collective"),
+        SignalKind::TeamResult(_) => format!("the share of the result that rank {rank} reduces"),
     }
 }
 
@@ -217,7 +219,10 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &B
                 SignalKind::PutReady => "posts the receive",
                 SignalKind::Done => "completes the receive",
                 SignalKind::PutDone => "completes the send",
-                SignalKind::TeamReady(_) | SignalKind::TeamDone(_) => "takes part in the collective",
+                SignalKind::TeamReady(_)
+                | SignalKind::TeamDone(_)
+                | SignalKind::TeamData(_)
+                | SignalKind::TeamResult(_) => "takes part in the collective",
             };
             format!("rank {rank} never {what} that rank {me} waits for in {waiting}")
         }

@@ -4,7 +4,9 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::{CollectiveKind, InstKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank};
+use crate::plan::{
+    CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank,
+};
 
 /// Pushes copies to peers, or pulls the operands of a reduction from peers.
 pub(super) struct PeerCopies;
@@ -39,8 +41,8 @@ impl Transport for PeerCopies {
         kind.reduce_op().is_some()
     }
 
-    fn is_one_kernel(&self) -> bool {
-        false
+    fn kernel(&self) -> Option<KernelKind> {
+        None
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {

@@ -8,12 +8,17 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CollectiveCall, LoweredComm, MemberViews, Transport, messages::Message, queue::rewrite_plan, staging,
-    transport,
+    CollectiveCall, LoweredComm, MemberViews, Transport,
+    copies::PeerCopies,
+    messages::Message,
+    queue::rewrite_plan,
+    slots::{SlotPool, Slots},
+    staging, transport,
+    two_shot::TwoShot,
 };
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, Plan, SyncEffect, Transfer,
-    ViewKey,
+    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, KernelKind, Plan, SyncEffect,
+    Transfer, View, ViewKey,
     limits::Limits,
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
 };
@@ -35,7 +40,8 @@ pub(in crate::plan) fn lower(
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
     let mut hosts = HandleExchanges::default();
-    let mut pools: Vec<staging::StagingPool> = plans.iter().map(staging::StagingPool::of).collect();
+    let mut pools =
+        Pools { staging: plans.iter().map(staging::StagingPool::of).collect(), slots: SlotPool::default() };
     let mut count: usize = plans.iter().map(|it| it.code.len()).sum();
     for (number, comm) in (0..).zip(&matched.comms) {
         let before = count;
@@ -140,6 +146,13 @@ impl HandleExchanges {
     }
 }
 
+/// The buffers that collectives share.
+struct Pools {
+    /// By rank.
+    staging: Vec<staging::StagingPool>,
+    slots: SlotPool,
+}
+
 /// A collective that has a transport.
 struct Lowering<'a> {
     backend: Backend,
@@ -149,6 +162,14 @@ struct Lowering<'a> {
     team: &'a [usize],
     /// By member: the instruction that posts its part, if any.
     parts: Vec<Option<InstRef>>,
+}
+
+/// Returns the transport of collectives in which a member has no input or no output.
+fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
+    match kind {
+        CollectiveKind::Allreduce { .. } => &TwoShot,
+        _ => &PeerCopies,
+    }
 }
 
 impl<'a> Lowering<'a> {
@@ -162,7 +183,14 @@ impl<'a> Lowering<'a> {
         let bytes =
             view.map_or(0, |view| view.len() * plans[first.rank].buffers[view.buffer as usize].dtype.size());
         let backend = group.backend?;
-        let transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
+        let mut transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
+        let has_views =
+            |at: InstRef| collective(plans, at).is_some_and(|it| it.input.is_some() && it.output.is_some());
+        if transport.kernel() == Some(KernelKind::Packets)
+            && !comm.parts.iter().all(|it| has_views(it.inst_ref))
+        {
+            transport = without_slots(it.kind);
+        }
         let mut parts = vec![None; group.team.len()];
         for part in &comm.parts {
             if let CommRole::Member(place) = part.role {
@@ -195,7 +223,7 @@ impl<'a> Lowering<'a> {
         &self,
         plans: &mut [Plan],
         (group, index): (u32, u32),
-        pools: &mut [staging::StagingPool],
+        pools: &mut Pools,
         lowered: &mut Lowered,
     ) -> usize {
         let n = self.team.len();
@@ -204,29 +232,61 @@ impl<'a> Lowering<'a> {
             let posted = part.and_then(|at| collective(plans, at).map(|it| (at, it.clone())));
             staged.push(posted.map(|(at, it)| {
                 let member = (self.kind, me, n);
-                pools[at.rank].stage(&mut plans[at.rank], self.transport, member, &it)
+                pools.staging[at.rank].stage(&mut plans[at.rank], self.transport, member, &it)
             }));
         }
         let members: Vec<Option<MemberViews>> =
             staged.iter().map(|it| it.as_ref().map(|it| it.member.clone())).collect();
+        let slots = self.slots(plans, group, &members, pools);
         let mut count = 0;
         for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
             let (Some(at), Some(staged)) = (part, staged) else { continue };
             // The peers of a permutation differ between members.
             let kind = collective(plans, *at).map_or(self.kind, |it| it.kind);
-            let call = CollectiveCall { kind, team: self.team, me, members: &members, team_no: group, index };
+            let call = CollectiveCall {
+                kind,
+                team: self.team,
+                me,
+                members: &members,
+                slots: &slots,
+                team_no: group,
+                index,
+            };
             let steps = self.transport.lower(&call);
             let steps = LoweredComm {
                 prologue: staged.before,
                 epilogue: staged.after,
                 is_complete_when_posted: self.transport.writes_own_output(kind),
-                is_one_kernel: self.transport.is_one_kernel(),
+                kernel: self.transport.kernel(),
                 ..steps
             };
             count += steps.size();
             lowered[at.rank].insert(at.inst, steps);
         }
         count
+    }
+}
+
+impl Lowering<'_> {
+    /// Returns the slots for each step of the transport that has slots.
+    fn slots(
+        &self,
+        plans: &mut [Plan],
+        group: u32,
+        members: &[Option<MemberViews>],
+        pools: &mut Pools,
+    ) -> Vec<Slots> {
+        let input = members.iter().flatten().find_map(|it| it.input.as_ref());
+        let lens = self.transport.slot_lens(self.kind, self.team.len(), input.map_or(0, View::len));
+        let parts: Vec<InstRef> = self.parts.iter().flatten().copied().collect();
+        let dtype = parts.first().and_then(|at| {
+            let view = collective(plans, *at)?.input.as_ref()?;
+            Some(plans[at.rank].buffers[view.buffer as usize].dtype)
+        });
+        let Some(dtype) = dtype else { return Vec::new() };
+        let slots =
+            |(round, len)| pools.slots.slots(plans, (group, self.backend), &parts, (round, len, dtype));
+        lens.into_iter().enumerate().map(slots).collect()
     }
 }
 

@@ -12,7 +12,8 @@
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
-//! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
+//! | CUDA, NCCL | `one-shot`, `two-shot`, `two-shot-ll` | Allreduce | `OneShot`, `TwoShot`, `TwoShotLl` |
+//! | CUDA, NCCL | `one-shot-ll` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShotLl` |
 //!
 //! `backend=` determines where the instructions of a transport run: for CUDA on the posting stream, as in
 //! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives.
@@ -23,8 +24,10 @@ mod copies;
 mod lower;
 mod messages;
 mod one_shot;
+mod packets;
 mod queue;
 mod signals;
+mod slots;
 mod staging;
 mod two_shot;
 
@@ -32,9 +35,11 @@ use grammar::words::Algorithm;
 
 pub(super) use lower::lower;
 
-use super::{Backend, CollectiveKind, InstKind, View, algorithm::chosen_algorithm};
+use super::{Backend, CollectiveKind, InstKind, KernelKind, View, algorithm::chosen_algorithm};
 use copies::PeerCopies;
 use one_shot::OneShot;
+use packets::{OneShotLl, TwoShotLl};
+use slots::Slots;
 use two_shot::TwoShot;
 
 /// A way to move the data of collectives over peer memory.
@@ -54,15 +59,22 @@ trait Transport: Sync {
     /// posted instructions are, before `Wait`: nvFuser programs read the result of a CUDA Reduce that early.
     fn writes_own_output(&self, kind: CollectiveKind) -> bool;
 
-    /// Returns whether the instructions may run as one kernel (`Plan::kernels`).
-    fn is_one_kernel(&self) -> bool;
+    /// Returns the kernel that may execute all instructions (`Plan::kernels`), if there is one.
+    fn kernel(&self) -> Option<KernelKind>;
+
+    /// Returns, for each step in which members write to slots of their peers, the number of elements that a
+    /// slot has to hold. `input` is the number of elements of one member's input. A transport with slots needs
+    /// the views of all members.
+    fn slot_lens(&self, _kind: CollectiveKind, _n: usize, _input: usize) -> Vec<usize> {
+        Vec::new()
+    }
 
     /// Returns the instructions of one member.
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm;
 }
 
 /// All transports.
-static TRANSPORTS: [&dyn Transport; 3] = [&PeerCopies, &OneShot, &TwoShot];
+static TRANSPORTS: [&dyn Transport; 5] = [&PeerCopies, &OneShot, &TwoShot, &OneShotLl, &TwoShotLl];
 
 /// A collective, from the point of view of one member.
 struct CollectiveCall<'a> {
@@ -74,6 +86,8 @@ struct CollectiveCall<'a> {
     me: usize,
     /// The one-dimensional views of all members; `None` for a member that posts nothing.
     members: &'a [Option<MemberViews>],
+    /// The slots for each element of `Transport::slot_lens`.
+    slots: &'a [Slots],
     /// The number of the team among those whose collectives have a transport.
     team_no: u32,
     /// The index of the collective among those of the team.
@@ -100,8 +114,8 @@ struct LoweredComm {
     epilogue: Vec<InstKind>,
     /// Whether `epilogue` follows `at_post` instead of `at_wait`.
     is_complete_when_posted: bool,
-    /// Whether `at_post`, and `at_wait` if it follows directly, may run as one kernel.
-    is_one_kernel: bool,
+    /// The kernel that may execute `at_post`, and `at_wait` if it follows directly.
+    kernel: Option<KernelKind>,
 }
 
 impl LoweredComm {

@@ -7,7 +7,7 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::CollectiveKind;
+use crate::plan::{CollectiveKind, KernelKind};
 
 /// Every member reduces all elements.
 pub(super) struct OneShot;
@@ -30,8 +30,8 @@ impl Transport for OneShot {
         true
     }
 
-    fn is_one_kernel(&self) -> bool {
-        true
+    fn kernel(&self) -> Option<KernelKind> {
+        Some(KernelKind::PeerMemory)
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {

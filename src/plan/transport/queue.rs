@@ -11,7 +11,8 @@ use rustc_hash::FxHashMap;
 
 use super::LoweredComm;
 use crate::plan::{
-    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, Plan, StreamNo, WorkNo, queue_streams,
+    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, StreamNo,
+    WorkNo, queue_streams,
 };
 
 /// The replacement of a `Wait`.
@@ -102,7 +103,7 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
                     ..
                 } = steps;
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.emit_group(posted, steps.is_one_kernel, on, origin);
+                out.emit_group(posted, steps.kernel, on, origin);
                 let mut has_copies = false;
                 match steps.is_complete_when_posted {
                     true => after.into_iter().for_each(|it| out.emit(it, on, origin)),
@@ -128,7 +129,7 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
                     at_post: posted,
                     at_wait: waited,
                     epilogue: after,
-                    is_one_kernel,
+                    kernel,
                     ..
                 }),
                 Some(queue),
@@ -137,7 +138,7 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
                     out.emit(InstKind::Wait { work }, on, origin);
                 }
                 before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.emit_group(posted.into_iter().chain(waited).collect(), is_one_kernel, on, origin);
+                out.emit_group(posted.into_iter().chain(waited).collect(), kernel, on, origin);
                 after.into_iter().for_each(|it| out.emit(it, on, origin));
                 match queue.is_program_stream {
                     true => LoweredWait::Steps(WaitSteps {
@@ -198,11 +199,17 @@ impl PlanRewriter<'_> {
     }
 
     /// Emits instructions, and marks them as one kernel if they may run as one.
-    fn emit_group(&mut self, steps: Vec<InstKind>, is_one_kernel: bool, stream: StreamNo, origin: u32) {
+    fn emit_group(
+        &mut self,
+        steps: Vec<InstKind>,
+        kernel: Option<KernelKind>,
+        stream: StreamNo,
+        origin: u32,
+    ) {
         let first = self.code.len();
         steps.into_iter().for_each(|it| self.emit(it, stream, origin));
-        if is_one_kernel && first < self.code.len() {
-            self.plan.kernels.push(first..self.code.len());
+        if let Some(kind) = kernel.filter(|_| first < self.code.len()) {
+            self.plan.kernels.push(KernelRange { range: first..self.code.len(), kind });
         }
     }
 

@@ -10,7 +10,7 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::CollectiveKind;
+use crate::plan::{CollectiveKind, KernelKind};
 
 /// Every member reduces one share.
 pub(super) struct TwoShot;
@@ -32,8 +32,8 @@ impl Transport for TwoShot {
         false
     }
 
-    fn is_one_kernel(&self) -> bool {
-        true
+    fn kernel(&self) -> Option<KernelKind> {
+        Some(KernelKind::PeerMemory)
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
@@ -60,7 +60,7 @@ const ALIGNED: usize = 16;
 
 /// Returns the start and the length of a member's share. The lengths of small shares differ by at most one
 /// element, those of large shares by less than `2 · ALIGNED`.
-fn share(member: usize, n: usize, len: usize) -> (usize, usize) {
+pub(super) fn share(member: usize, n: usize, len: usize) -> (usize, usize) {
     let n = n.max(1);
     let unit = if len / n >= ALIGNED * ALIGNED { ALIGNED } else { 1 };
     let units = len.div_ceil(unit);

@@ -1,0 +1,211 @@
+//! Collectives that push packets: every member writes its data to slots of its peers, and each member computes
+//! its output from its own slots.
+//!
+//! A slot belongs to one sender, so no member waits before it sends. One kernel executes the whole collective
+//! (`KernelKind::Packets`): it writes packets of 8 bytes of data and a flag, and the receiver polls the flags.
+//! So the kernel needs neither signals nor fences, and it ends without a barrier. This is NCCL's protocol LL.
+//! The flags double the traffic, so the transports are meant for small data.
+//!
+//! * `OneShotLl`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
+//!   `(n - 1) · bytes` leave each member.
+//! * `TwoShotLl`: member `i` reduces share `i` of all inputs and sends the result to all others. `2 · (n - 1) / n
+//!   · bytes` leave each member, in two steps.
+//!
+//! Reductions add in team order, so the results are bitwise equal on all members.
+//!
+//! **Reuse of slots.** The collectives of a team that run one after another alternate between two sets of slots
+//! (`slots`). A member that sends data of collective `i + 2` has received data of collective `i + 1` from every
+//! peer, which the peer has sent after it had read its slots of collective `i`. So every member sends to every
+//! other one in each collective, if necessary a packet without data. A barrier of all ranks separates two runs.
+
+use grammar::words::Algorithm;
+
+use super::{CollectiveCall, LoweredComm, Transport, slots::SLOT_UNIT, two_shot::share};
+use crate::plan::{
+    CollectiveKind, InstKind, KernelKind, PieceSource, ReduceOp, SignalId, SignalKind, View, ViewOnRank,
+};
+
+/// Every member sends each peer what this peer needs.
+pub(super) struct OneShotLl;
+
+/// An Allreduce in which every member reduces one share.
+pub(super) struct TwoShotLl;
+
+impl Transport for OneShotLl {
+    fn algorithm(&self) -> Option<Algorithm> {
+        Some(Algorithm::OneShotLl)
+    }
+
+    fn supports(&self, kind: CollectiveKind) -> bool {
+        match kind {
+            CollectiveKind::Allreduce { .. }
+            | CollectiveKind::Allgather
+            | CollectiveKind::ReduceScatter { .. }
+            | CollectiveKind::AllToAll => true,
+            // Not every member sends to every other one, so slots could not be reused.
+            CollectiveKind::Broadcast { .. }
+            | CollectiveKind::Gather { .. }
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::Reduce { .. }
+            | CollectiveKind::SendRecv { .. }
+            | CollectiveKind::Permute { .. } => false,
+        }
+    }
+
+    fn supports_in_place(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn writes_own_output(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn kernel(&self) -> Option<KernelKind> {
+        Some(KernelKind::Packets)
+    }
+
+    fn slot_lens(&self, kind: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
+        vec![if kind.splits_input() { input / n.max(1) } else { input }]
+    }
+
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
+        let (n, me) = (call.team.len(), call.me);
+        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
+        // The part of each input that a member needs.
+        let part = |to: usize| {
+            let pieces = call.kind.output_pieces(to, n);
+            pieces.first().map_or(0..0, |it| it.source_range(input.len(), n))
+        };
+        let mut work = Vec::new();
+        for to in call.others() {
+            work.push(call.send(0, to, input.narrow(0, part(to).start, part(to).len())));
+        }
+        work.extend(call.exchange(SignalKind::TeamData(call.team_no)));
+        let own = input.narrow(0, part(me).start, part(me).len());
+        let pieces = call.kind.output_pieces(me, n);
+        for (at, piece) in pieces.iter().enumerate() {
+            let out = output.narrow(0, at * own.len(), own.len());
+            match piece.source {
+                PieceSource::Reduced => work.extend(call.reduce_slots(&own, out)),
+                PieceSource::Member(from) if from == me => work.extend(call.keep(own.clone(), out)),
+                PieceSource::Member(from) => work.push(call.receive(0, from, out)),
+            }
+        }
+        LoweredComm { at_post: work, ..LoweredComm::default() }
+    }
+}
+
+impl Transport for TwoShotLl {
+    fn algorithm(&self) -> Option<Algorithm> {
+        Some(Algorithm::TwoShotLl)
+    }
+
+    fn supports(&self, kind: CollectiveKind) -> bool {
+        matches!(kind, CollectiveKind::Allreduce { .. })
+    }
+
+    fn supports_in_place(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn writes_own_output(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn kernel(&self) -> Option<KernelKind> {
+        Some(KernelKind::Packets)
+    }
+
+    fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
+        let longest = (0..n).map(|it| share(it, n, input).1).max().unwrap_or(0);
+        vec![longest; 2]
+    }
+
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
+        let (n, me) = (call.team.len(), call.me);
+        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
+        let part = |view: &View, member: usize| {
+            let (start, len) = share(member, n, input.len());
+            view.narrow(0, start, len)
+        };
+        let mut work: Vec<InstKind> = call.others().map(|to| call.send(0, to, part(input, to))).collect();
+        work.extend(call.exchange(SignalKind::TeamData(call.team_no)));
+        work.extend(call.reduce_slots(&part(input, me), part(output, me)));
+        work.extend(call.others().map(|to| call.send(1, to, part(output, me))));
+        work.extend(call.exchange(SignalKind::TeamResult(call.team_no)));
+        work.extend(call.others().map(|from| call.receive(1, from, part(output, from))));
+        LoweredComm { at_post: work, ..LoweredComm::default() }
+    }
+}
+
+impl CollectiveCall<'_> {
+    /// Returns the views of this member, if it has both.
+    fn own_views(&self) -> Option<(&View, &View)> {
+        let own = self.members[self.me].as_ref()?;
+        Some((own.input.as_ref()?, own.output.as_ref()?))
+    }
+
+    /// Returns the other members, beginning with the next one, so that not all members send to the same one
+    /// first.
+    fn others(&self) -> impl Iterator<Item = usize> {
+        let (me, n) = (self.me, self.team.len());
+        (1..n).map(move |step| (me + step) % n)
+    }
+
+    /// Returns the first `len` elements of the slot of `from` on member `to`.
+    fn slot(&self, round: usize, to: usize, from: usize, len: usize) -> ViewOnRank {
+        let slots = &self.slots[round];
+        let all = View::contiguous(slots.buffers[to], vec![self.team.len() * slots.len]);
+        ViewOnRank { rank: self.team[to], view: all.narrow(0, from * slots.len, len) }
+    }
+
+    /// Copies a view to this member's slot on another one.
+    fn send(&self, round: usize, to: usize, from: View) -> InstKind {
+        let slot = self.slot(round, to, self.me, from.len());
+        InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(slot) }
+    }
+
+    /// Copies from the slot of another member.
+    fn receive(&self, round: usize, from: usize, to: View) -> InstKind {
+        let slot = self.slot(round, self.me, from, to.len());
+        InstKind::Copy { from: Box::new(slot), to: Box::new(self.here(to)) }
+    }
+
+    /// Copies this member's own part, unless it is in place.
+    fn keep(&self, from: View, to: View) -> Option<InstKind> {
+        let differ = from != to;
+        differ.then(|| InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(self.here(to)) })
+    }
+
+    /// Signals all other members that their slots are written, and waits until the own slots are.
+    fn exchange(&self, kind: SignalKind) -> Vec<InstKind> {
+        let (me, index) = (self.team[self.me], self.index);
+        let sets = self
+            .others()
+            .map(|to| InstKind::Signal { signal: SignalId { from: me, to: self.team[to], kind, index } });
+        let waits = self.others().map(|from| InstKind::WaitSignal {
+            signal: SignalId { from: self.team[from], to: me, kind, index },
+        });
+        sets.chain(waits).collect()
+    }
+
+    /// Reduces this member's own part and the slots of all others, in team order.
+    fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
+        let op: ReduceOp = self.kind.reduce_op()?;
+        let part = |member: usize| match member == self.me {
+            true => self.here(own.clone()),
+            false => self.slot(0, self.me, member, own.len()),
+        };
+        let parts = (0..self.team.len()).map(part).collect();
+        Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
+    }
+
+    fn here(&self, view: View) -> ViewOnRank {
+        ViewOnRank { rank: self.team[self.me], view }
+    }
+}
+
+/// Returns the number of elements between two slots: each slot begins with a whole packet.
+pub(super) fn slot_stride(len: usize) -> usize {
+    len.max(1).next_multiple_of(SLOT_UNIT)
+}

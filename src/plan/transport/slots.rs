@@ -1,0 +1,84 @@
+//! Slots: staging buffers into which the peers of a team write.
+//!
+//! A member has a slot for each member of the team. The collectives of a team whose instructions run one after
+//! another on every rank, because they are posted on one stream or run on one queue, use two sets of slots in
+//! turn; `packets` shows why two are enough. Other collectives have slots of their own.
+
+use grammar::dtype::DType;
+use rustc_hash::FxHashMap;
+
+use super::packets::slot_stride;
+use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, InstKind, Plan, StreamNo, sync::InstRef};
+
+/// Slots begin at multiples of this number of elements, so that packets of 8 bytes divide them for every element
+/// type.
+pub(super) const SLOT_UNIT: usize = 8;
+
+/// The slots of all members of a team for one step of a collective.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    /// By member: the buffer that holds its slots, in team order of the senders.
+    pub buffers: Vec<BufferNo>,
+    /// The number of elements from one slot to the next.
+    pub len: usize,
+}
+
+/// What collectives that use the same slots have in common.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct SlotKey {
+    team: u32,
+    /// By member: where its instructions run.
+    places: Vec<Place>,
+    round: usize,
+    dtype: DType,
+    len: usize,
+}
+
+/// A sequence in which the instructions of a rank run one after another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Stream(StreamNo),
+    Queue(CommunicatorNo),
+}
+
+/// The slots of all teams.
+#[derive(Default)]
+pub(super) struct SlotPool {
+    /// The two sets of a key, and the number of collectives that have used them.
+    sets: FxHashMap<SlotKey, (usize, Vec<Slots>)>,
+}
+
+impl SlotPool {
+    /// Returns the slots of a collective for one round. `parts` are the instructions that post it, by member;
+    /// a slot has room for `len` elements.
+    pub(super) fn slots(
+        &mut self,
+        plans: &mut [Plan],
+        (team, backend): (u32, Backend),
+        parts: &[InstRef],
+        (round, len, dtype): (usize, usize, DType),
+    ) -> Slots {
+        let place = |at: &InstRef| {
+            let inst = &plans[at.rank].code[at.inst];
+            match (backend, &inst.kind) {
+                (Backend::Nccl | Backend::Ucc, InstKind::Collective(it)) => Place::Queue(it.communicator),
+                _ => Place::Stream(inst.stream),
+            }
+        };
+        let len = slot_stride(len);
+        let key = SlotKey { team, places: parts.iter().map(place).collect(), round, dtype, len };
+        let (uses, sets) = self.sets.entry(key).or_default();
+        let turn = *uses % 2;
+        *uses += 1;
+        if sets.len() <= turn {
+            let buffers = parts.iter().map(|at| add_buffer(&mut plans[at.rank], parts.len() * len, dtype));
+            sets.push(Slots { buffers: buffers.collect(), len });
+        }
+        sets[turn].clone()
+    }
+}
+
+fn add_buffer(plan: &mut Plan, len: usize, dtype: DType) -> BufferNo {
+    plan.buffers.push(Buffer { name: "slots".to_owned(), dtype, len });
+    plan.buffers.len() as BufferNo - 1
+}
