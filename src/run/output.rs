@@ -1,6 +1,6 @@
 //! `--output`: writes tensors of a program, whole or per rank, to files or to standard output.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use grammar::dtype::DType;
 
@@ -141,9 +141,13 @@ pub fn check_destinations(
                 TensorFile::Npy(_) => None,
                 TensorFile::Safetensors { key, .. } => Some(key.clone().unwrap_or_default()),
             };
+            let destination = atomic_file::destination(file.path());
+            // Several tensors can be written to a device, such as /dev/null.
+            if fs::metadata(&destination).is_ok_and(|it| !it.is_file()) {
+                continue;
+            }
             let writer = if flag.local && !is_one_process { rank } else { 0 };
-            let (first, keys) =
-                files.entry(atomic_file::destination(file.path())).or_insert((writer, BTreeMap::new()));
+            let (first, keys) = files.entry(destination).or_insert((writer, BTreeMap::new()));
             let other = if *first == writer { keys.get(&key) } else { keys.values().next() };
             if let Some(other) = other {
                 let help = match (*first == writer, flag.local) {
