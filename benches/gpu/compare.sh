@@ -200,11 +200,14 @@ ways() {
         echo "CUDA one-shot 8388608"
         echo "CUDA two-shot 1000000000"
         echo "CUDA one-shot-ll 1048576"
-        echo "CUDA two-shot-ll 16777216"
+        echo "CUDA one-shot-ll128 1048576"
+        echo "CUDA two-shot-ll 1048576"
+        echo "CUDA two-shot-ll128 16777216"
         ;;
     *)
         echo "CUDA - 1000000000"
-        echo "CUDA one-shot-ll 16777216"
+        echo "CUDA one-shot-ll 1048576"
+        echo "CUDA one-shot-ll128 16777216"
         ;;
     esac
 }

@@ -123,11 +123,15 @@ words! {
         OneShot = "one-shot",
         /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",
-        /// One kernel in which each rank sends its data to all peers in packets that contain a flag. LL stands
-        /// for low latency, as in NCCL's protocol of this name.
+        /// One kernel in which each rank sends its data to all peers in packets of 16 bytes, half of which are
+        /// flags. LL stands for low latency, as in NCCL's protocol of this name.
         OneShotLl = "one-shot-ll",
-        /// One kernel that performs a ReduceScatter and an Allgather with packets that contain a flag.
+        /// One kernel that performs a ReduceScatter and an Allgather with packets of 16 bytes.
         TwoShotLl = "two-shot-ll",
+        /// Like `one-shot-ll`, with packets of 128 bytes, 8 of which are flags.
+        OneShotLl128 = "one-shot-ll128",
+        /// Like `two-shot-ll`, with packets of 128 bytes.
+        TwoShotLl128 = "two-shot-ll128",
         /// Steps around a ring.
         Ring = "ring",
     }

@@ -193,7 +193,7 @@ impl BufferAssignment {
 fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     let mut found = FxHashSet::default();
     for plan in plans {
-        for it in plan.kernels.iter().filter(|it| it.kind == KernelKind::Packets) {
+        for it in plan.kernels.iter().filter(|it| matches!(it.kind, KernelKind::Packets(_))) {
             let targets = plan.code[it.range.clone()].iter().filter_map(|inst| match &inst.kind {
                 InstKind::Copy { to, .. } => Some(to),
                 _ => None,

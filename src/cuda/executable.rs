@@ -149,7 +149,7 @@ pub(super) fn prepare(
             let stream = builder.logical_streams[inst.stream as usize];
             let lowered = match kind {
                 KernelKind::PeerMemory => builder.fuse_all_reduce(range, stream),
-                KernelKind::Packets => builder.lower_packets(range, stream).map(Some),
+                KernelKind::Packets(format) => builder.lower_packets(range, *format, stream).map(Some),
             };
             if let Some(step) = lowered.map_err(|it| it.at_inst(plan, inst))? {
                 done = range.end as u32;

@@ -139,7 +139,16 @@ pub enum KernelKind {
     PeerMemory,
     /// A collective that writes packets to slots of its peers. The packets contain the signals, so either all
     /// members of a team run this kernel or none does.
-    Packets,
+    Packets(PacketFormat),
+}
+
+/// The format of the packets that a kernel exchanges. The names are those of NCCL's protocols.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PacketFormat {
+    /// 16 bytes: 4 bytes of data, a flag of 4 bytes, 4 bytes of data, the flag.
+    Ll,
+    /// 128 bytes: 120 bytes of data, the flag twice.
+    Ll128,
 }
 
 /// An index into `Plan::buffers`.

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::{
-    Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, Plan, ReduceOp, SignalId, SignalKind,
-    View, ViewOnRank,
+    Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, PacketFormat, Plan, ReduceOp,
+    SignalId, SignalKind, View, ViewOnRank,
 };
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
@@ -36,7 +36,8 @@ pub fn plan_text(plan: &Plan) -> String {
         let kernel = kernel.map_or(String::new(), |it| {
             let kind = match it.kind {
                 KernelKind::PeerMemory => "kernel",
-                KernelKind::Packets => "packet kernel",
+                KernelKind::Packets(PacketFormat::Ll) => "LL kernel",
+                KernelKind::Packets(PacketFormat::Ll128) => "LL128 kernel",
             };
             format!(", one {kind} {}..{}", it.range.start, it.range.end - 1)
         });

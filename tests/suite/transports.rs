@@ -1,6 +1,6 @@
 //! Checks that the result of a collective does not depend on the transport. Every case and sample with NCCL
-//! collectives must give the same bits if the CUDA backend copies over peer memory, and with one-shot or
-//! two-shot algorithms, under several schedules.
+//! collectives must give the same bits if the CUDA backend copies over peer memory, and with each other
+//! algorithm, under several schedules.
 
 use std::{
     fs,
@@ -37,6 +37,14 @@ const SEEDS: u64 = 8;
 /// Number of schedules of the program with NCCL that are tried to detect a race.
 const RACE_SEEDS: u64 = 40;
 
+/// The collectives whose data `one-shot-ll` pushes.
+const PUSHED: [CommunicationType; 4] = [
+    CommunicationType::Allreduce,
+    CommunicationType::Allgather,
+    CommunicationType::ReduceScatter,
+    CommunicationType::AllToAll,
+];
+
 /// The transport to use instead of NCCL.
 #[derive(Clone, Copy, Debug)]
 enum TransportChoice {
@@ -44,6 +52,10 @@ enum TransportChoice {
     OneShot,
     TwoShot,
     CudaTwoShot,
+    OneShotLl,
+    OneShotLl128,
+    TwoShotLl,
+    TwoShotLl128,
 }
 
 /// Returns the trials of this file.
@@ -53,6 +65,10 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         TransportChoice::OneShot,
         TransportChoice::TwoShot,
         TransportChoice::CudaTwoShot,
+        TransportChoice::OneShotLl,
+        TransportChoice::OneShotLl128,
+        TransportChoice::TwoShotLl,
+        TransportChoice::TwoShotLl128,
     ];
     let trial = |way: TransportChoice| {
         let cases = cases.to_vec();
@@ -135,6 +151,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         let is_collective = matches!(it.op, Op::Communication | Op::CollectivePermute);
         let is_nccl = it.get(attr::BACKEND).is_none_or(|it| it == Backend::Nccl);
         let is_allreduce = it.get(attr::TYPE) == Some(CommunicationType::Allreduce);
+        let is_pushed = it.get(attr::TYPE).is_some_and(|it| PUSHED.contains(&it));
         // A program that names algorithms tests the queue that they share.
         if it.get(attr::ALGO).is_some() {
             return None;
@@ -150,7 +167,20 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
                 it.set(attr::BACKEND, Backend::Cuda);
                 it.set(attr::ALGO, Algorithm::TwoShot);
             }
-            TransportChoice::OneShot | TransportChoice::TwoShot | TransportChoice::CudaTwoShot => continue,
+            TransportChoice::TwoShotLl if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl),
+            TransportChoice::TwoShotLl128 if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl128),
+            TransportChoice::OneShotLl if is_pushed => it.set(attr::ALGO, Algorithm::OneShotLl),
+            TransportChoice::OneShotLl128 if is_pushed => {
+                it.set(attr::BACKEND, Backend::Cuda);
+                it.set(attr::ALGO, Algorithm::OneShotLl128);
+            }
+            TransportChoice::OneShot
+            | TransportChoice::TwoShot
+            | TransportChoice::CudaTwoShot
+            | TransportChoice::OneShotLl
+            | TransportChoice::OneShotLl128
+            | TransportChoice::TwoShotLl
+            | TransportChoice::TwoShotLl128 => continue,
         }
         count += 1;
     }

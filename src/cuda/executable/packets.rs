@@ -8,7 +8,7 @@ use crate::{
         error::CudaError,
         kernels::{self, BYTES_PER_BYTE, Item, PacketCollective, Source},
     },
-    plan::{InstKind, SignalKind, View, ViewOnRank},
+    plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank},
 };
 
 impl ExecutableBuilder<'_> {
@@ -23,10 +23,12 @@ impl ExecutableBuilder<'_> {
     pub(super) fn lower_packets(
         &mut self,
         range: &Range<usize>,
+        format: PacketFormat,
         stream: LogicalStream,
     ) -> Result<u32, CudaError> {
         let plan = self.plan;
         let mut it = PacketCollective {
+            format,
             dtype: grammar::dtype::DType::Float,
             op: None,
             items: Vec::new(),

@@ -4,12 +4,13 @@
 use grammar::{dtype::DType, ops::OPS};
 
 use super::{
-    DeviceView, ElementwiseArg, ElementwiseOp, Kernels, Launch, ScalarFunction,
-    elementwise::elementwise_launch, matmul::matmul_launch, nvrtc, reduce::reduce_launches,
+    DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective, ScalarFunction,
+    Source, elementwise::elementwise_launch, matmul::matmul_launch, nvrtc, packets::packet_launch,
+    reduce::reduce_launches,
 };
 use crate::{
     cuda::CudaError,
-    plan::{Number, Reduce, ReduceOp, View},
+    plan::{Number, PacketFormat, Reduce, ReduceOp, View},
 };
 
 const DTYPES: [DType; 13] = [
@@ -70,6 +71,7 @@ fn source() -> Result<String, String> {
     let mut kernels = Kernels::default();
     steps(&mut kernels)?;
     combinations(&mut kernels)?;
+    packets(&mut kernels)?;
     let source = kernels.source();
     match source.contains("void,") {
         true => Err("an element type has no name in the kernels".to_owned()),
@@ -180,6 +182,45 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
             step(copy, out),
         ])?;
         add(kernels, launch);
+    }
+    Ok(())
+}
+
+/// Adds collectives that exchange packets: reductions and copies of halves and of single elements, in both
+/// formats.
+fn packets(kernels: &mut Kernels) -> Result<(), String> {
+    for dtype in DTYPES {
+        for (op, format, count) in REDUCTIONS
+            .into_iter()
+            .map(Some)
+            .chain([None])
+            .flat_map(|op| [PacketFormat::Ll, PacketFormat::Ll128].map(|format| (op, format)))
+            .flat_map(|(op, format)| [(op, format, 64), (op, format, 63)])
+        {
+            let own = Source::Memory(4096);
+            let send = Item { sources: vec![own], outputs: Vec::new(), packets: vec![8192; 3], count };
+            let mut sources = vec![Source::Packets(1 << 20); 3];
+            if op.is_some() {
+                sources.insert(1, own);
+            } else {
+                sources.truncate(1);
+            }
+            let receive = Item { sources, outputs: vec![4096], packets: Vec::new(), count };
+            let it = PacketCollective {
+                format,
+                dtype,
+                op,
+                items: vec![send, receive.clone(), receive],
+                epoch: 1 << 20,
+                flags_per_run: 1,
+                flag: 1,
+            };
+            if let Ok(launch) = packet_launch(&it) {
+                add(kernels, Some(launch));
+            } else if op.is_none() {
+                return Err(format!("copies of `{}` have no kernel", dtype.short_name()));
+            }
+        }
     }
     Ok(())
 }

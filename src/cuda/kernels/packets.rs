@@ -1,11 +1,18 @@
-//! A whole collective in one kernel that exchanges packets, as `plan::transport::packets` lowers it.
+//! A whole collective in one kernel that exchanges packets, as `plan::transport::push` lowers it.
 //!
-//! A packet is 16 bytes: 4 bytes of data, the flag, 4 bytes of data, the flag. Each half is written and read as
-//! one access, so a half with the expected flag has its data. The flag is different for every collective of
-//! every run, until it wraps after 2^32 of them; memory that holds packets holds nothing else.
+//! A thread handles 16 bytes of packets at a time, in one of two formats:
 //!
-//! Thread `t` of a member waits only for packets that thread `t` of its peers sends before it waits for anything.
-//! So the kernel completes in whatever order the blocks of a GPU run, if all members launch the same grid.
+//! * LL: 4 bytes of data, the flag, 4 bytes of data, the flag. Each half is written and read as one access, so a
+//!   half with the expected flag has its data.
+//! * LL128: eight threads write and read 128 bytes, of which the last 8 are the flag twice. The threads execute one
+//!   store, which arrives as a whole over NVLink; NCCL's protocol LL128 relies on the same.
+//!
+//! The flag is different for every collective of every run, until it wraps after 2^32 of them; memory that holds
+//! packets holds nothing else.
+//!
+//! Thread `t` of a member waits only for packets that the same eight threads of its peers send before they wait
+//! for anything. So the kernel completes in whatever order the blocks of a GPU run, if all members launch the same
+//! grid.
 
 use std::fmt::Write;
 
@@ -15,11 +22,15 @@ use super::{
     BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, check_dtypes, expression, float_compute_type,
     integer_compute_type, type_name,
 };
-use crate::plan::ReduceOp;
+use crate::plan::{PacketFormat, ReduceOp};
 
-/// Bytes of data in a packet.
-const PAYLOAD: usize = 8;
-/// Bytes of a packet, for each byte of data.
+/// Bytes of data that are accessed together; a thread handles one or two of these halves.
+const HALF: usize = 8;
+/// Halves of data in a packet of LL128.
+const LINE_HALVES: usize = 15;
+/// Threads that handle a packet of LL128.
+const LINE_THREADS: usize = 8;
+/// Upper bound of the bytes of packets for each byte of data, in slots of a multiple of 64 bytes.
 pub(in crate::cuda) const BYTES_PER_BYTE: usize = 2;
 
 /// An operand of an item.
@@ -46,6 +57,7 @@ pub(in crate::cuda) struct Item {
 
 /// A collective of one member.
 pub(in crate::cuda) struct PacketCollective {
+    pub format: PacketFormat,
     pub dtype: DType,
     /// The reduction of items with several sources.
     pub op: Option<ReduceOp>,
@@ -61,10 +73,11 @@ pub(in crate::cuda) struct PacketCollective {
 /// An instance of the kernel; see the module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::cuda) struct PacketKernel {
+    format: PacketFormat,
     dtype: DType,
     computed: ComputeType,
     op: Option<ReduceOp>,
-    /// Whether all accesses to memory have the size of a packet's data.
+    /// Whether all accesses to memory are halves.
     is_whole: bool,
     steps: Vec<Step>,
 }
@@ -103,7 +116,7 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
         (None, 1) => (DType::UInt8, 1),
         (None, 2) => (DType::UInt16, 1),
         (None, 4) => (DType::UInt32, 1),
-        (None, size) => (DType::UInt64, size / PAYLOAD),
+        (None, size) => (DType::UInt64, size / HALF),
     };
     check_dtypes([dtype])?;
     let computed = match dtype.is_integral() {
@@ -115,7 +128,7 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
     {
         return Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name()));
     }
-    let width = PAYLOAD / dtype.size();
+    let width = HALF / dtype.size();
     let (mut steps, mut is_whole, mut most) = (Vec::<Step>::new(), true, 1);
     let mut words = vec![it.epoch, u64::from(it.flags_per_run), u64::from(it.flag)];
     for item in &it.items {
@@ -126,7 +139,11 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
         }
         let count = item.count * scale;
         // A member sends a packet to every other one, even without data.
-        let groups = count.div_ceil(width).max(1) as u64;
+        let halves = count.div_ceil(width).max(1);
+        let groups = match it.format {
+            PacketFormat::Ll => halves,
+            PacketFormat::Ll128 => halves.div_ceil(LINE_HALVES) * LINE_THREADS,
+        } as u64;
         most = most.max(groups);
         words.extend([groups, count as u64]);
         let memory = item.sources.iter().filter_map(|it| match it {
@@ -134,7 +151,7 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
             Source::Packets(_) => None,
         });
         let mut accessed = memory.chain(item.outputs.iter().copied());
-        is_whole &= count % width == 0 && count > 0 && accessed.all(|it| it % PAYLOAD as u64 == 0);
+        is_whole &= count % width == 0 && accessed.all(|it| it % HALF as u64 == 0);
         words.extend(item.sources.iter().map(|it| match it {
             Source::Memory(address) | Source::Packets(address) => *address,
         }));
@@ -143,7 +160,7 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
     if words.len() > MAX_PARAM_WORDS {
         return Err("the team is too large for a kernel that exchanges packets".to_owned());
     }
-    let kernel = PacketKernel { dtype, computed, op: it.op, is_whole, steps };
+    let kernel = PacketKernel { format: it.format, dtype, computed, op: it.op, is_whole, steps };
     Ok(Launch { kernel: Kernel::Packets(kernel), params: words, blocks: most.div_ceil(u64::from(BLOCK)) })
 }
 
@@ -155,94 +172,101 @@ pub(super) fn parameters(kernel: &PacketKernel) -> String {
 
 /// Returns the body of an instance.
 pub(super) fn body(kernel: &PacketKernel) -> String {
-    let pack = format!("{}, {}", type_name(kernel.dtype), PAYLOAD / kernel.dtype.size());
     let mut text = format!(
         "  typedef {} C;
+  typedef {} F;
   if (p.epoch == 0) return;
   const u32 flag = *reinterpret_cast<const u32*>(p.epoch) * (u32)p.flags_per_run + (u32)p.flag;
   const u64 first = blockIdx.x * (u64){BLOCK} + threadIdx.x, stride = gridDim.x * (u64){BLOCK};
 ",
-        kernel.computed.name()
+        kernel.computed.name(),
+        match kernel.format {
+            PacketFormat::Ll => "Ll",
+            PacketFormat::Ll128 => "Ll128",
+        }
     );
     let mut word = 0;
     for step in &kernel.steps {
         let at: Vec<usize> = (0..step.items).map(|it| word + it * step.words()).collect();
-        text += &step_text(kernel, step, &at, &pack);
+        text += &step_text(kernel, step, &at);
         word += step.items * step.words();
     }
     text
 }
 
 /// Returns the loop of a step. `at` has the first parameter of each item. Writing to a string does not fail.
-fn step_text(kernel: &PacketKernel, step: &Step, at: &[usize], pack: &str) -> String {
+fn step_text(kernel: &PacketKernel, step: &Step, at: &[usize]) -> String {
     let mut most = format!("p.word[{}]", at[0]);
     for it in &at[1..] {
         most = format!("longer({most}, p.word[{it}])");
     }
     let mut text = format!("  for (u64 g = first; g < {most}; g += stride) {{\n");
-    let packet = |item: usize, source: usize| format!("p.word[{}] + g * 16", at[item] + 2 + source);
-    let is_in = |item: usize| format!("g < p.word[{}]", at[item]);
-    for item in 0..step.items {
-        for (source, _) in step.sources.iter().enumerate().filter(|it| *it.1) {
+    let packet_sources: Vec<usize> = (0..step.sources.len()).filter(|it| step.sources[*it]).collect();
+    let packet = |item: usize, source: usize| format!("p.word[{}] + g * 16", item + 2 + source);
+    for (number, item) in at.iter().enumerate() {
+        for source in &packet_sources {
+            let from = packet(*item, *source);
             let _ = writeln!(
                 text,
-                "    uint4 w{item}_{source};\n    if ({}) w{item}_{source} = load_packet({});",
-                is_in(item),
-                packet(item, source)
+                "    F w{number}_{source};\n    if (g < p.word[{item}]) w{number}_{source}.load({from});"
             );
         }
     }
-    for item in 0..step.items {
-        let (count, mut next) = (at[item] + 1, at[item] + 2);
-        let _ = writeln!(text, "    if ({}) {{", is_in(item));
-        for (source, packets) in step.sources.iter().enumerate() {
-            let _ = match (packets, kernel.is_whole) {
-                (true, _) => writeln!(
-                    text,
-                    "      while (!is_complete(w{item}_{source}, flag)) w{item}_{source} = load_packet({});\n      \
-                     const Pack<{pack}> x{source} = data_of<{pack}>(w{item}_{source});",
-                    packet(item, source)
-                ),
-                (false, true) => {
-                    writeln!(
-                        text,
-                        "      const Pack<{pack}> x{source} = load<{pack}>(p.word[{next}] + g * 8);"
-                    )
-                }
-                (false, false) => writeln!(
-                    text,
-                    "      const Pack<{pack}> x{source} = load_some<{pack}>(p.word[{next}], g, p.word[{count}]);"
-                ),
-            };
-            next += 1;
+    for (number, item) in at.iter().enumerate() {
+        let _ = writeln!(text, "    if (g < p.word[{item}]) {{");
+        for source in &packet_sources {
+            let from = packet(*item, *source);
+            let _ = writeln!(
+                text,
+                "      while (!w{number}_{source}.is_complete(flag)) w{number}_{source}.load({from});"
+            );
         }
-        text += &reduction_text(kernel, step, pack);
-        for _ in 0..step.outputs {
-            let _ = match kernel.is_whole {
-                true => writeln!(text, "      save<{pack}>(p.word[{next}] + g * 8, y);"),
-                false => writeln!(text, "      save_some<{pack}>(p.word[{next}], g, p.word[{count}], y);"),
-            };
-            next += 1;
-        }
-        for _ in 0..step.packets {
-            let _ = writeln!(text, "      store_packet(p.word[{next}] + g * 16, bits<uint2>(y.raw), flag);");
-            next += 1;
-        }
+        text += &item_text(kernel, step, (number, *item));
         text += "    }\n";
     }
     text + "  }\n"
 }
 
-/// Returns statements that define `y`, the reduction of the sources in their order.
-fn reduction_text(kernel: &PacketKernel, step: &Step, pack: &str) -> String {
+/// Returns statements that compute the result of an item, write it and send it. `item` is the first parameter.
+fn item_text(kernel: &PacketKernel, step: &Step, (number, item): (usize, usize)) -> String {
+    let pack = format!("{}, {}", type_name(kernel.dtype), HALF / kernel.dtype.size());
+    let access = if kernel.is_whole { "whole" } else { "some" };
+    let (count, mut next) = (item + 1, item + 2);
+    let mut text = format!("      Pack<{pack}> y[F::HALVES];\n#pragma unroll\n");
+    text += "      for (int h = 0; h < F::HALVES; ++h) {\n";
+    for (source, packets) in step.sources.iter().enumerate() {
+        let value = match packets {
+            true => format!("w{number}_{source}.data<{pack}>(h)"),
+            false => format!("load_{access}<{pack}>(p.word[{next}], F::half(g, h), p.word[{count}])"),
+        };
+        let _ = writeln!(text, "      const Pack<{pack}> x{source} = {value};");
+        next += 1;
+    }
+    text += &reduction_text(kernel, step);
+    for _ in 0..step.outputs {
+        let _ = writeln!(
+            text,
+            "      if (F::has_data(g, h)) save_{access}<{pack}>(p.word[{next}], F::half(g, h), p.word[{count}], y[h]);"
+        );
+        next += 1;
+    }
+    text += "      }\n";
+    for _ in 0..step.packets {
+        let _ = writeln!(text, "      F::store(p.word[{next}] + g * 16, g, y, flag);");
+        next += 1;
+    }
+    text
+}
+
+/// Returns statements that define `y[h]`, the reduction of the sources in their order.
+fn reduction_text(kernel: &PacketKernel, step: &Step) -> String {
     let members = step.sources.len();
     let Some(op) = kernel.op.filter(|_| members > 1) else {
-        return format!("      const Pack<{pack}> y = x0;\n");
+        return "      y[h] = x0;\n".to_owned();
     };
     format!(
-        "      Pack<{pack}> y;\n#pragma unroll\n      for (int v = 0; v < {}; ++v) {{\n{}      y.e[v] = \
-         narrow(To<{}>(), r);\n      }}\n",
-        PAYLOAD / kernel.dtype.size(),
+        "#pragma unroll\n      for (int v = 0; v < {}; ++v) {{\n{}      y[h].e[v] = narrow(To<{}>(), r);\n      }}\n",
+        HALF / kernel.dtype.size(),
         super::all_reduce::reduction_statements(op, kernel.computed, members),
         type_name(kernel.dtype)
     )

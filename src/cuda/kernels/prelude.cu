@@ -41,16 +41,25 @@ D u32 arrive(u64 at) {
   asm volatile("fence.acq_rel.sys; atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(r) : "l"(at) : "memory");
   return r;
 }
-// A packet is written and read in two halves of 8 bytes, each of which is one access: 4 bytes of data, a flag.
-D void store_packet(u64 at, uint2 data, u32 flag) {
+// 16 bytes of packets. Each half of 8 bytes is one access, and so are the 128 bytes that eight threads store together.
+D void store_16(u64 at, uint4 v) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
-               ::"l"(at), "r"(data.x), "r"(flag), "r"(data.y), "r"(flag) : "memory");
+               ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
-D uint4 load_packet(u64 at) {
+D uint4 load_16(u64 at) {
   uint4 r;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(at) : "memory");
   return r;
+}
+// The threads that handle the 128 bytes of this thread. They meet before each access, so that it is one instruction
+// for all of them: if they loaded one after another, the last one could see a flag that came after the data that the
+// others have loaded.
+D u32 line_mask() { return 0xffu << (threadIdx.x & 24); }
+D void meet_line() { __syncwarp(line_mask()); }
+// Returns whether the last 8 of 128 bytes, loaded by the last of their threads, are the flag.
+D bool is_line_complete(u64, uint4& mine, u32 flag) {
+  return __all_sync(line_mask(), (threadIdx.x & 7) != 7 || (mine.z == flag && mine.w == flag)) != 0;
 }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
@@ -131,20 +140,30 @@ template<class T, int V> D Pack<T, V> repeat(u64 at) {
 template<class T, int V> D void save(u64 at, const Pack<T, V>& it) {
   *reinterpret_cast<typename Pack<T, V>::Raw*>(at) = it.raw;
 }
-// Group `g` of `count` elements at an address that need not be aligned to the group. Elements beyond the last one
-// are zero.
-template<class T, int V> D Pack<T, V> load_some(u64 at, u64 g, u64 count) {
+// Elements `k * V` to `k * V + V - 1` of `count` elements; those beyond the last one are zero, and are not written.
+// `whole`: `count` is a multiple of V, and the address allows access to V elements at once.
+template<class T, int V> D Pack<T, V> zeros() {
   Pack<T, V> r;
   r.raw = typename Pack<T, V>::Raw();
-#pragma unroll
-  for (int v = 0; v < V; ++v)
-    if (g * V + v < count) r.e[v] = reinterpret_cast<const T*>(at)[g * V + v];
   return r;
 }
-template<class T, int V> D void save_some(u64 at, u64 g, u64 count, const Pack<T, V>& it) {
+template<class T, int V> D Pack<T, V> load_whole(u64 at, u64 k, u64 count) {
+  return k * V < count ? load<T, V>(at + k * (V * sizeof(T))) : zeros<T, V>();
+}
+template<class T, int V> D void save_whole(u64 at, u64 k, u64 count, const Pack<T, V>& it) {
+  if (k * V < count) save<T, V>(at + k * (V * sizeof(T)), it);
+}
+template<class T, int V> D Pack<T, V> load_some(u64 at, u64 k, u64 count) {
+  Pack<T, V> r = zeros<T, V>();
 #pragma unroll
   for (int v = 0; v < V; ++v)
-    if (g * V + v < count) reinterpret_cast<T*>(at)[g * V + v] = it.e[v];
+    if (k * V + v < count) r.e[v] = reinterpret_cast<const T*>(at)[k * V + v];
+  return r;
+}
+template<class T, int V> D void save_some(u64 at, u64 k, u64 count, const Pack<T, V>& it) {
+#pragma unroll
+  for (int v = 0; v < V; ++v)
+    if (k * V + v < count) reinterpret_cast<T*>(at)[k * V + v] = it.e[v];
 }
 
 // Functions without a C++ operator. Comparisons and logic return 0 or 1 of the compute type.
@@ -268,13 +287,50 @@ template<int M, int OUT> struct AllReduce {
 // A collective that exchanges packets; see packets.rs.
 template<int N> struct Packets { u64 epoch, flags_per_run, flag, word[N]; };
 D u64 longer(u64 a, u64 b) { return a > b ? a : b; }
-D bool is_complete(uint4 packet, u32 flag) { return packet.y == flag && packet.w == flag; }
-template<class T, int V> D Pack<T, V> data_of(uint4 packet) {
+template<class T, int V> D Pack<T, V> pack_of(u32 low, u32 high) {
   Pack<T, V> r;
-  r.raw.x = packet.x;
-  r.raw.y = packet.z;
+  r.raw.x = low;
+  r.raw.y = high;
   return r;
 }
+// The 16 bytes of a thread in packets of 16 bytes.
+struct Ll {
+  static constexpr int HALVES = 1;
+  uint4 w;
+  D static u64 half(u64 g, int) { return g; }
+  D static bool has_data(u64, int) { return true; }
+  D void load(u64 at) { w = load_16(at); }
+  D bool is_complete(u32 flag) { return w.y == flag && w.w == flag; }
+  template<class T, int V> D Pack<T, V> data(int) const { return pack_of<T, V>(w.x, w.z); }
+  template<class P> D static void store(u64 at, u64, const P* y, u32 flag) {
+    uint4 v;
+    v.x = y[0].raw.x, v.y = flag, v.z = y[0].raw.y, v.w = flag;
+    store_16(at, v);
+  }
+};
+// The 16 bytes of a thread in packets of 128 bytes: 15 halves of data, and the flag in the last half.
+struct Ll128 {
+  static constexpr int HALVES = 2;
+  uint4 w;
+  u64 from;
+  D static u64 half(u64 g, int h) { return g / 8 * 15 + g % 8 * 2 + h; }
+  D static bool has_data(u64 g, int h) { return h == 0 || g % 8 != 7; }
+  D void load(u64 at) {
+    meet_line();
+    from = at, w = load_16(at);
+  }
+  D bool is_complete(u32 flag) { return is_line_complete(from, w, flag); }
+  template<class T, int V> D Pack<T, V> data(int h) const {
+    return h == 0 ? pack_of<T, V>(w.x, w.y) : pack_of<T, V>(w.z, w.w);
+  }
+  template<class P> D static void store(u64 at, u64 g, const P* y, u32 flag) {
+    const bool last = g % 8 == 7;
+    uint4 v;
+    v.x = y[0].raw.x, v.y = y[0].raw.y, v.z = last ? flag : y[1].raw.x, v.w = last ? flag : y[1].raw.y;
+    meet_line();
+    store_16(at, v);
+  }
+};
 
 struct Epoch { u64 epoch; };
 extern "C" __global__ void advance_epoch(const __grid_constant__ Epoch p) {

@@ -186,7 +186,7 @@ impl<'a> Lowering<'a> {
         let mut transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
         let has_views =
             |at: InstRef| collective(plans, at).is_some_and(|it| it.input.is_some() && it.output.is_some());
-        if transport.kernel() == Some(KernelKind::Packets)
+        if matches!(transport.kernel(), Some(KernelKind::Packets(_)))
             && !comm.parts.iter().all(|it| has_views(it.inst_ref))
         {
             transport = without_slots(it.kind);

@@ -12,8 +12,9 @@
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
-//! | CUDA, NCCL | `one-shot`, `two-shot`, `two-shot-ll` | Allreduce | `OneShot`, `TwoShot`, `TwoShotLl` |
-//! | CUDA, NCCL | `one-shot-ll` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShotLl` |
+//! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
+//! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShotPush` |
+//! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `TwoShotPush` |
 //!
 //! `backend=` determines where the instructions of a transport run: for CUDA on the posting stream, as in
 //! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives.
@@ -24,7 +25,7 @@ mod copies;
 mod lower;
 mod messages;
 mod one_shot;
-mod packets;
+mod push;
 mod queue;
 mod signals;
 mod slots;
@@ -35,10 +36,10 @@ use grammar::words::Algorithm;
 
 pub(super) use lower::lower;
 
-use super::{Backend, CollectiveKind, InstKind, KernelKind, View, algorithm::chosen_algorithm};
+use super::{Backend, CollectiveKind, InstKind, KernelKind, PacketFormat, View, algorithm::chosen_algorithm};
 use copies::PeerCopies;
 use one_shot::OneShot;
-use packets::{OneShotLl, TwoShotLl};
+use push::{OneShotPush, TwoShotPush};
 use slots::Slots;
 use two_shot::TwoShot;
 
@@ -74,7 +75,15 @@ trait Transport: Sync {
 }
 
 /// All transports.
-static TRANSPORTS: [&dyn Transport; 5] = [&PeerCopies, &OneShot, &TwoShot, &OneShotLl, &TwoShotLl];
+static TRANSPORTS: [&dyn Transport; 7] = [
+    &PeerCopies,
+    &OneShot,
+    &TwoShot,
+    &OneShotPush(PacketFormat::Ll),
+    &OneShotPush(PacketFormat::Ll128),
+    &TwoShotPush(PacketFormat::Ll),
+    &TwoShotPush(PacketFormat::Ll128),
+];
 
 /// A collective, from the point of view of one member.
 struct CollectiveCall<'a> {

@@ -2,17 +2,17 @@
 //!
 //! A member has a slot for each member of the team. The collectives of a team whose instructions run one after
 //! another on every rank, because they are posted on one stream or run on one queue, use two sets of slots in
-//! turn; `packets` shows why two are enough. Other collectives have slots of their own.
+//! turn; `push` shows why two are enough. Other collectives have slots of their own.
 
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use super::packets::slot_stride;
+use super::push::slot_stride;
 use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, InstKind, Plan, StreamNo, sync::InstRef};
 
-/// Slots begin at multiples of this number of elements, so that packets of 8 bytes divide them for every element
-/// type.
-pub(super) const SLOT_UNIT: usize = 8;
+/// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
+/// both formats, and begin at a multiple of 128 bytes.
+pub(super) const SLOT_UNIT: usize = 64;
 
 /// The slots of all members of a team for one step of a collective.
 #[derive(Clone, Debug)]

@@ -157,23 +157,30 @@ inline unsigned load_acquire(unsigned long long at) {
   sched_yield();
   return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
 }
-inline void store_packet(unsigned long long at, uint2 data, unsigned flag) {
-  const auto half = [flag](unsigned it) { return static_cast<unsigned long long>(flag) << 32 | it; };
+inline void store_16(unsigned long long at, uint4 v) {
+  const auto half = [](unsigned low, unsigned high) { return static_cast<unsigned long long>(high) << 32 | low; };
   auto* to = reinterpret_cast<unsigned long long*>(at);
-  __atomic_store_n(to, half(data.x), __ATOMIC_RELEASE);
-  __atomic_store_n(to + 1, half(data.y), __ATOMIC_RELEASE);
+  __atomic_store_n(to, half(v.x, v.y), __ATOMIC_RELEASE);
+  __atomic_store_n(to + 1, half(v.z, v.w), __ATOMIC_RELEASE);
 }
-inline uint4 load_packet(unsigned long long at) {
+inline uint4 load_16(unsigned long long at) {
   sched_yield();
   const auto* from = reinterpret_cast<const unsigned long long*>(at);
   const unsigned long long low = __atomic_load_n(from, __ATOMIC_ACQUIRE);
   const unsigned long long high = __atomic_load_n(from + 1, __ATOMIC_ACQUIRE);
   uint4 r;
-  r.x = static_cast<unsigned>(low);
-  r.y = static_cast<unsigned>(low >> 32);
-  r.z = static_cast<unsigned>(high);
-  r.w = static_cast<unsigned>(high >> 32);
+  r.x = static_cast<unsigned>(low), r.y = static_cast<unsigned>(low >> 32);
+  r.z = static_cast<unsigned>(high), r.w = static_cast<unsigned>(high >> 32);
   return r;
+}
+// The threads of a block run one after another, and the last of eight stores the flag.
+inline void meet_line() {}
+inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) {
+  const auto* last = reinterpret_cast<const unsigned long long*>((at | 127) - 7);
+  const unsigned long long both = static_cast<unsigned long long>(flag) << 32 | flag;
+  if (__atomic_load_n(last, __ATOMIC_ACQUIRE) != both) return false;
+  mine = load_16(at);
+  return true;
 }
 inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);

@@ -1,14 +1,14 @@
-//! Collectives that push packets: every member writes its data to slots of its peers, and each member computes
-//! its output from its own slots.
+//! Collectives that push data: every member writes to slots of its peers, and each member computes its output
+//! from its own slots.
 //!
 //! A slot belongs to one sender, so no member waits before it sends. One kernel executes the whole collective
-//! (`KernelKind::Packets`): it writes packets of 8 bytes of data and a flag, and the receiver polls the flags.
-//! So the kernel needs neither signals nor fences, and it ends without a barrier. This is NCCL's protocol LL.
-//! The flags double the traffic, so the transports are meant for small data.
+//! (`KernelKind::Packets`): it writes packets that consist of data and a flag, and the receiver polls the flags.
+//! So the kernel needs neither signals nor fences, and it ends without a barrier. The formats are those of NCCL's
+//! protocols LL, whose flags double the traffic, and LL128.
 //!
-//! * `OneShotLl`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
+//! * `OneShotPush`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
 //!   `(n - 1) · bytes` leave each member.
-//! * `TwoShotLl`: member `i` reduces share `i` of all inputs and sends the result to all others. `2 · (n - 1) / n
+//! * `TwoShotPush`: member `i` reduces share `i` of all inputs and sends the result to all others. `2 · (n - 1) / n
 //!   · bytes` leave each member, in two steps.
 //!
 //! Reductions add in team order, so the results are bitwise equal on all members.
@@ -22,18 +22,22 @@ use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport, slots::SLOT_UNIT, two_shot::share};
 use crate::plan::{
-    CollectiveKind, InstKind, KernelKind, PieceSource, ReduceOp, SignalId, SignalKind, View, ViewOnRank,
+    CollectiveKind, InstKind, KernelKind, PacketFormat, PieceSource, ReduceOp, SignalId, SignalKind, View,
+    ViewOnRank,
 };
 
 /// Every member sends each peer what this peer needs.
-pub(super) struct OneShotLl;
+pub(super) struct OneShotPush(pub PacketFormat);
 
 /// An Allreduce in which every member reduces one share.
-pub(super) struct TwoShotLl;
+pub(super) struct TwoShotPush(pub PacketFormat);
 
-impl Transport for OneShotLl {
+impl Transport for OneShotPush {
     fn algorithm(&self) -> Option<Algorithm> {
-        Some(Algorithm::OneShotLl)
+        Some(match self.0 {
+            PacketFormat::Ll => Algorithm::OneShotLl,
+            PacketFormat::Ll128 => Algorithm::OneShotLl128,
+        })
     }
 
     fn supports(&self, kind: CollectiveKind) -> bool {
@@ -61,7 +65,7 @@ impl Transport for OneShotLl {
     }
 
     fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::Packets)
+        Some(KernelKind::Packets(self.0))
     }
 
     fn slot_lens(&self, kind: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
@@ -95,9 +99,12 @@ impl Transport for OneShotLl {
     }
 }
 
-impl Transport for TwoShotLl {
+impl Transport for TwoShotPush {
     fn algorithm(&self) -> Option<Algorithm> {
-        Some(Algorithm::TwoShotLl)
+        Some(match self.0 {
+            PacketFormat::Ll => Algorithm::TwoShotLl,
+            PacketFormat::Ll128 => Algorithm::TwoShotLl128,
+        })
     }
 
     fn supports(&self, kind: CollectiveKind) -> bool {
@@ -113,7 +120,7 @@ impl Transport for TwoShotLl {
     }
 
     fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::Packets)
+        Some(KernelKind::Packets(self.0))
     }
 
     fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
