@@ -11,7 +11,7 @@ pub mod ir;
 pub mod ops;
 pub mod words;
 
-pub mod allreduce_table;
+pub mod algorithm_table;
 
 pub mod arena;
 pub mod arithmetic;

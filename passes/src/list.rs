@@ -26,7 +26,7 @@ pub static PASSES: &[Pass] = &[
     crate::transform::merge_stream_loops::PASS,
     crate::transform::unroll::PASS,
     crate::transform::fuse_epilogue::PASS,
-    crate::transform::select_allreduce::PASS,
+    crate::transform::select_algorithms::PASS,
     crate::transform::specialize_rank::PASS,
     crate::transform::inline_definitions::PASS,
     crate::transform::renumber::PASS,

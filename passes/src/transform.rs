@@ -20,7 +20,7 @@ pub(crate) mod propagate_shardings;
 pub(crate) mod remove_dead_code;
 pub(crate) mod remove_redundant_sync;
 pub(crate) mod renumber;
-pub(crate) mod select_allreduce;
+pub(crate) mod select_algorithms;
 pub(crate) mod sink_waits;
 pub(crate) mod specialize_rank;
 pub(crate) mod stream_parallel;

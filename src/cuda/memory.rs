@@ -89,8 +89,8 @@ impl DeviceMemory {
             if host != &mine[80..] {
                 if self.assignment.uses_peer_memory {
                     return Err(CudaError::Environment(format!(
-                        "ranks {} and {rank} are on different hosts: `backend=CUDA`, `algo=one-shot` and \
-                         `algo=two-shot` require a single host",
+                        "ranks {} and {rank} are on different hosts: `backend=CUDA` and every `algo=` \
+                         but `nccl` require a single host",
                         self.rank
                     )));
                 }

@@ -2,8 +2,8 @@
 //! algorithm.
 
 use grammar::{
-    allreduce_table::{AllreduceTable, MEASURED},
-    words::Algorithm,
+    algorithm_table::{AlgorithmTable, MEASURED},
+    words::{Algorithm, CommunicationType},
 };
 
 use super::{Backend, CollectiveKind};
@@ -29,7 +29,8 @@ pub(super) fn chosen_algorithm(
 /// 8 use the measurements of 8.
 fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
     let team = members.next_power_of_two().clamp(2, 8);
-    let measured = AllreduceTable::parse(MEASURED).ok();
-    let fastest = measured.and_then(|it| it.choose(team, bytes as u64, |it| it != Algorithm::Nccl));
+    let measured = AlgorithmTable::parse(MEASURED).ok();
+    let kind = CommunicationType::Allreduce;
+    let fastest = measured.and_then(|it| it.choose(kind, (team, bytes as u64), |it| it != Algorithm::Nccl));
     fastest.unwrap_or(Algorithm::TwoShot)
 }

@@ -345,7 +345,7 @@ run_protocols() {
             {,large-}allreduce-{one,two}-shot; do
             check "$count" "$(make $kind "$count")" -
         done
-        check "$count" "$(make linear-allreduce "$count")" "@overlap-linear-allreduce,select-allreduce"
+        check "$count" "$(make linear-allreduce "$count")" "@overlap-linear-allreduce,select-algorithms"
     done
 }
 

@@ -40,7 +40,7 @@ const GRAMMAR: &[Layer] = &[
     ("arena arithmetic codes dtype numbering span words", &[]),
     ("places", &["span"]),
     // The IR: operators have attributes, statements have operators.
-    ("allreduce_table diagnostic ids", BEFORE),
+    ("algorithm_table diagnostic ids", BEFORE),
     ("suggest", &["diagnostic"]),
     ("sarif", &["codes", "diagnostic", "span"]),
     ("attr", BEFORE),
@@ -92,7 +92,7 @@ const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
     ("fuse_epilogue hoist_communication hoist_share_mem_handles inline_definitions merge_stream_loops", &[]),
     (
-        "propagate_shardings remove_dead_code remove_redundant_sync renumber select_allreduce sink_waits unroll",
+        "propagate_shardings remove_dead_code remove_redundant_sync renumber select_algorithms sink_waits unroll",
         &[],
     ),
     ("use_local_shard_in_place", &[]),

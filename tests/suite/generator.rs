@@ -68,7 +68,7 @@ const FOLLOWING: &[&str] = &[
     "merge-stream-loops",
     "common-subexpression",
     "fuse-epilogue",
-    "select-allreduce",
+    "select-algorithms",
     "unroll",
     "double-buffer",
     "sink-waits",

@@ -9,7 +9,7 @@ fn what_is_left_reads_back_and_stays() {
         "merge-stream-loops",
         "merge-stream-loops{forks}",
         "fuse-epilogue",
-        "select-allreduce",
+        "select-algorithms",
     ] {
         let mut changed = 0;
         for (path, text) in corpus() {

@@ -86,6 +86,10 @@ pub(in crate::cuda) fn all_reduce_launch(it: &AllReduce<'_>, counter: u64) -> Re
     }))
 }
 
+/// Loads that a thread issues before it uses the first one. Links between GPUs have a latency of about a
+/// microsecond.
+const LOADS: usize = 8;
+
 /// Returns the type of an instance's parameters.
 pub(super) fn parameters(members: usize, outputs: usize) -> String {
     format!("AllReduce<{members}, {outputs}>")
@@ -96,22 +100,36 @@ pub(super) fn body(kernel: &AllReduceKernel) -> String {
     let AllReduceKernel { op, dtype, computed, members, outputs, width } = kernel;
     let (element, computed) = (type_name(*dtype), *computed);
     let bytes = width * dtype.size();
+    let groups = (LOADS / members).max(1);
     let mut work = String::new();
     // Writing to a string does not fail. All loads are issued before the first result is used.
-    for it in 0..*members {
+    for group in 0..groups {
+        for it in 0..*members {
+            let _ = writeln!(
+                work,
+                "    Pack<{element}, {width}> a{group}_{it};\n    if (g + {group} * stride < p.groups) a{group}_{it} = \
+                 load<{element}, {width}>(p.in[{it}] + (g + {group} * stride) * {bytes});"
+            );
+        }
+    }
+    for group in 0..groups {
+        let _ = writeln!(work, "    if (g + {group} * stride < p.groups) {{");
+        for it in 0..*members {
+            let _ = writeln!(work, "    const Pack<{element}, {width}>& x{it} = a{group}_{it};");
+        }
         let _ = writeln!(
             work,
-            "    const Pack<{element}, {width}> x{it} = load<{element}, {width}>(p.in[{it}] + g * {bytes});"
+            "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
         );
-    }
-    let _ = writeln!(
-        work,
-        "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{"
-    );
-    let _ = write!(work, "{}", reduction_statements(*op, computed, *members));
-    let _ = writeln!(work, "      y.e[v] = narrow(To<{element}>(), r);\n    }}");
-    for it in 0..*outputs {
-        let _ = writeln!(work, "    save<{element}, {width}>(p.out[{it}] + g * {bytes}, y);");
+        let _ = write!(work, "{}", reduction_statements(*op, computed, *members));
+        let _ = writeln!(work, "      y.e[v] = narrow(To<{element}>(), r);\n    }}");
+        for it in 0..*outputs {
+            let _ = writeln!(
+                work,
+                "    save<{element}, {width}>(p.out[{it}] + (g + {group} * stride) * {bytes}, y);"
+            );
+        }
+        work += "    }\n";
     }
     format!(
         "  typedef {} C;
@@ -120,7 +138,8 @@ pub(super) fn body(kernel: &AllReduceKernel) -> String {
   if (blockIdx.x == 0 && thread < p.readies) store_release(p.ready[thread], epoch);
   if (thread < p.expectations) while ((i32)(load_acquire(p.expected[thread]) - epoch) < 0) {{}}
   __syncthreads();
-  for (u64 g = blockIdx.x * (u64){BLOCK} + thread; g < p.groups; g += gridDim.x * (u64){BLOCK}) {{
+  const u64 stride = gridDim.x * (u64){BLOCK};
+  for (u64 g = blockIdx.x * (u64){BLOCK} + thread; g < p.groups; g += {groups} * stride) {{
 {work}  }}
   __shared__ u32 is_last;
   __syncthreads();

@@ -173,7 +173,7 @@ pub(super) enum Kernel {
     Reduce(ReduceKernel),
     /// An all-reduce over peer memory, including its signals.
     AllReduce(AllReduceKernel),
-    /// A collective that exchanges packets with its peers.
+    /// A collective that exchanges packets with its peers; see `packets`.
     Packets(PacketKernel),
     /// A generic matrix product; each thread computes one element at a time.
     Matmul(MatmulKernel),

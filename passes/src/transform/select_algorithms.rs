@@ -1,4 +1,4 @@
-//! select-allreduce: chooses the algorithm of every Allreduce by its size and team.
+//! select-algorithms: chooses the algorithm of every collective by its type, size and team.
 //!
 //! Before:
 //! ```text
@@ -6,23 +6,23 @@
 //! ```
 //! After, if T2 has 64 KiB on each rank:
 //! ```text
-//! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot)
+//! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot-ll)
 //! ```
 //!
-//! `one-shot` and `two-shot` run as one kernel over peer memory, on the communicator's queue
-//! (`plan::transport`).
+//! All algorithms but `nccl` run as one kernel over peer memory, on the communicator's queue (`plan::transport`).
 //!
-//! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms; one of UCC is not
-//! changed. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects one-shot
-//! and two-shot across hosts).
+//! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms. Its other collectives, and
+//! those of UCC, are not changed: the CUDA backend copies with copy engines, which leave the multiprocessors to
+//! other work. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects these
+//! algorithms across hosts).
 //!
-//! `table=` contains the rules (`grammar::allreduce_table`); sizes are the bytes of one rank's part of the
-//! output. The pass does not change a statement whose size is not a constant or is covered by no rule, nor a
-//! statement in a branch that not all ranks take, because the matching statement that other ranks post has to
-//! use the same algorithm.
+//! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
+//! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
+//! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
+//! post has to use the same algorithm.
 
 use grammar::{
-    allreduce_table::{ALGORITHMS, AllreduceTable, MEASURED},
+    algorithm_table::{ALGORITHMS, AlgorithmTable, MEASURED},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
@@ -37,12 +37,12 @@ use crate::{
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
-    name: "select-allreduce",
-    description: "choose the algorithm of every Allreduce by its size and team",
-    docs: module_docs(include_str!("select_allreduce.rs")),
+    name: "select-algorithms",
+    description: "choose the algorithm of every collective by its type, size and team",
+    docs: module_docs(include_str!("select_algorithms.rs")),
     options: &[OptionSpec {
         name: "table",
-        description: "selection rules, such as `2:8M=one-shot;*=nccl`",
+        description: "selection rules, such as `2:8M=one-shot-ll;*=nccl`",
         kind: OptionKind::Text,
         default: Some(MEASURED),
     }],
@@ -51,15 +51,15 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(MEASURED);
-    let table = AllreduceTable::parse(text).map_err(|rule| {
+    let table = AlgorithmTable::parse(text).map_err(|rule| {
         let message = format!("`{rule}` is not a selection rule");
         let label = format!(
-            "expected `team:bytes=algorithm` with one of {}",
-            ALGORITHMS.map(Algorithm::text).join(", ")
+            "expected `type/team:bytes=algorithm` with one of {}",
+            ALGORITHMS.map(|(it, _)| it.text()).join(", ")
         );
         arguments
             .error("table", message, label)
-            .help("write rules such as `2:8M=one-shot;4:512K=one-shot;*=nccl`")
+            .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
     let mut changed = false;
     let divergent = stmts_in_divergent_branches(program);
@@ -73,19 +73,21 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(changed))
 }
 
-fn choose(program: &mut Program, it: &OpStmt, table: &AllreduceTable) -> Option<Algorithm> {
-    if it.get(attr::TYPE) != Some(CommunicationType::Allreduce) {
-        return None;
-    }
+fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<Algorithm> {
+    let kind = it.get(attr::TYPE)?;
     let members = it.get(attr::TEAM)?.len();
-    let bytes = bytes_of(program, it.get(attr::OUTPUT)?)?;
+    let bytes = bytes_of(program, it.get(attr::INPUT)?)?.max(bytes_of(program, it.get(attr::OUTPUT)?)?);
     let has_library = match it.get(attr::BACKEND) {
         // Dialects before February 2025 do not print the backend. The default is NCCL.
         None | Some(Backend::Nccl) => true,
-        Some(Backend::Cuda) => false,
-        Some(Backend::Ucc | Backend::Gloo) => return None,
+        Some(Backend::Cuda) if kind == CommunicationType::Allreduce => false,
+        Some(Backend::Cuda | Backend::Ucc | Backend::Gloo) => return None,
     };
-    table.choose(members, bytes, |it| has_library || it != Algorithm::Nccl)
+    let algorithm = table.choose(kind, (members, bytes), |it| has_library || it != Algorithm::Nccl)?;
+    // `nccl` is the default of a statement, so it is written only where it replaces another algorithm or concerns an
+    // Allreduce, for which there are always several.
+    let is_default = algorithm == Algorithm::Nccl && kind != CommunicationType::Allreduce;
+    (!is_default || it.get(attr::ALGO).is_some()).then_some(algorithm)
 }
 
 /// Returns the statements in branches that not all ranks take. The matching statements in other branches

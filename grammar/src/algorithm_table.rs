@@ -1,0 +1,155 @@
+//! The table that selects the fastest algorithm of a collective by its type, team size and bytes per rank.
+//!
+//! The pass `select-algorithms` writes the selected algorithm into programs. The planner uses the table for
+//! all-reduces of the CUDA backend that do not specify an algorithm.
+//!
+//! A table is a list of rules; the first matching rule applies. For example,
+//! `Allreduce/2:512K=one-shot-ll;2=nccl;*:8K=one-shot-ll` selects one-shot-ll for all-reduces of teams of two up to
+//! 512 KiB, NCCL for all other collectives of teams of two, and one-shot-ll for those of other teams up to 8 KiB.
+//! Sizes are in bytes, of the input or the output of one rank, whichever is larger; the suffixes `K`, `M` and `G`
+//! are powers of 1024. A rule without a type matches all types that support its algorithm, a rule without a size
+//! matches all sizes, and `*` matches any team.
+
+use crate::words::{Algorithm, CommunicationType};
+
+/// The default table. The rules for teams of 2 and 4 were measured on 4×H200 of one host (NVLink, no multicast; CUDA
+/// 13.0, NCCL 2.28) in bf16 from 8 KiB to 64 MiB: 20 calls per CUDA graph, medians of 15 runs
+/// (`benches/gpu/compare.sh collectives`). A size between two measured sizes uses the result of the larger one.
+/// Teams of 8 were not measured: their rules follow from the amount of data that a rank sends. The rules behind
+/// those with `nccl` give the fastest algorithm where NCCL is not available.
+pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot-ll128;Allreduce/2=two-shot;\
+     2:512K=one-shot-ll;AllToAll/2:4M=one-shot-ll128;2:8M=one-shot-ll128;\
+     Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;Allreduce/4:512K=two-shot-ll128;\
+     Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
+     4:256K=one-shot-ll;AllToAll/4:4M=one-shot-ll128;4:8M=one-shot-ll128;\
+     Allreduce/8:32K=one-shot-ll;Allreduce/8:256K=two-shot-ll;Allreduce/8:1M=two-shot-ll128;\
+     Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
+     8:256K=one-shot-ll;8:4M=one-shot-ll128;*=nccl";
+
+/// The algorithms that a rule can select, with the types that support each.
+pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 7] = [
+    (Algorithm::Nccl, CommunicationType::ALL),
+    (Algorithm::OneShot, &[CommunicationType::Allreduce]),
+    (Algorithm::TwoShot, &[CommunicationType::Allreduce]),
+    (Algorithm::OneShotLl, &PUSHED),
+    (Algorithm::OneShotLl128, &PUSHED),
+    (Algorithm::TwoShotLl, &[CommunicationType::Allreduce]),
+    (Algorithm::TwoShotLl128, &[CommunicationType::Allreduce]),
+];
+
+/// The collectives in which every rank sends to every other one.
+const PUSHED: [CommunicationType; 4] = [
+    CommunicationType::Allreduce,
+    CommunicationType::Allgather,
+    CommunicationType::ReduceScatter,
+    CommunicationType::AllToAll,
+];
+
+/// A parsed table: a list of rules in order of priority.
+#[derive(Clone, Debug)]
+pub struct AlgorithmTable(Vec<Rule>);
+
+#[derive(Clone, Debug)]
+struct Rule {
+    /// The type of the collective; `None` matches all types that support the algorithm.
+    kind: Option<CommunicationType>,
+    /// Number of ranks in the team; `None` matches any number.
+    team: Option<usize>,
+    /// Maximum number of bytes per rank; `None` matches any number.
+    bytes: Option<u64>,
+    algorithm: Algorithm,
+}
+
+impl AlgorithmTable {
+    /// Parses a table.
+    ///
+    /// # Errors
+    /// Returns the first rule that does not parse.
+    pub fn parse(text: &str) -> Result<Self, &str> {
+        let rules = text.split(';').map(|it| rule(it.trim()).ok_or(it.trim()));
+        rules.collect::<Result<Vec<_>, _>>().map(Self)
+    }
+
+    /// Returns the algorithm of the first rule that matches and whose algorithm the type supports and is available
+    /// according to `has`.
+    pub fn choose(
+        &self,
+        kind: CommunicationType,
+        (team, bytes): (usize, u64),
+        has: impl Fn(Algorithm) -> bool,
+    ) -> Option<Algorithm> {
+        let supported =
+            |algorithm| ALGORITHMS.iter().any(|(it, kinds)| *it == algorithm && kinds.contains(&kind));
+        let fits = |it: &&Rule| {
+            it.kind.is_none_or(|it| it == kind)
+                && it.team.is_none_or(|size| size == team)
+                && it.bytes.is_none_or(|most| bytes <= most)
+                && supported(it.algorithm)
+                && has(it.algorithm)
+        };
+        self.0.iter().find(fits).map(|it| it.algorithm)
+    }
+}
+
+/// Parses one rule, such as `Allreduce/2:8M=one-shot`, `4=nccl` or `*=nccl`.
+fn rule(text: &str) -> Option<Rule> {
+    let (condition, algorithm) = text.split_once('=')?;
+    let (kind, size) = match condition.split_once('/') {
+        Some((kind, size)) => (Some(CommunicationType::from_text(kind.trim())?), size),
+        None => (None, condition),
+    };
+    let (team, bytes) = match size.split_once(':') {
+        Some((team, bytes)) => (team, Some(bytes_of(bytes.trim())?)),
+        None => (size, None),
+    };
+    let team = match team.trim() {
+        "*" => None,
+        team => Some(team.parse().ok()?),
+    };
+    let (algorithm, kinds) = ALGORITHMS.into_iter().find(|(it, _)| it.text() == algorithm.trim())?;
+    let supported = kind.is_none_or(|it| kinds.contains(&it));
+    supported.then_some(Rule { kind, team, bytes, algorithm })
+}
+
+fn bytes_of(text: &str) -> Option<u64> {
+    let units = [("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+    let with_unit = units.iter().find_map(|(letter, unit)| Some((text.strip_suffix(letter)?, *unit)));
+    let (digits, unit) = with_unit.unwrap_or((text, 1));
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AlgorithmTable, MEASURED};
+    use crate::words::{Algorithm, CommunicationType};
+
+    #[test]
+    fn the_measured_table_has_an_answer_for_every_size() -> Result<(), &'static str> {
+        let table = AlgorithmTable::parse(MEASURED)?;
+        let kind = CommunicationType::Allreduce;
+        for team in [2, 4, 8] {
+            for bytes in [0, 8 << 10, 1 << 20, 1 << 30] {
+                let own = table.choose(kind, (team, bytes), |it| it != Algorithm::Nccl);
+                assert!(
+                    own.is_some() && table.choose(kind, (team, bytes), |_| true).is_some(),
+                    "{team} {bytes}"
+                );
+            }
+        }
+        assert_eq!(table.choose(kind, (3, 1), |_| true), Some(Algorithm::Nccl));
+        assert_eq!(table.choose(kind, (2, 8 << 10), |it| it != Algorithm::Nccl), Some(Algorithm::OneShotLl));
+        Ok(())
+    }
+
+    #[test]
+    fn a_rule_applies_to_the_types_that_support_its_algorithm() -> Result<(), &'static str> {
+        let table = AlgorithmTable::parse("2=two-shot;Allgather/2:1K=one-shot-ll;*=nccl")?;
+        let chosen = |kind, bytes| table.choose(kind, (2, bytes), |_| true);
+        assert_eq!(chosen(CommunicationType::Allreduce, 1), Some(Algorithm::TwoShot));
+        assert_eq!(chosen(CommunicationType::Allgather, 1024), Some(Algorithm::OneShotLl));
+        assert_eq!(chosen(CommunicationType::Allgather, 1025), Some(Algorithm::Nccl));
+        assert_eq!(chosen(CommunicationType::Broadcast, 1), Some(Algorithm::Nccl));
+        assert!(AlgorithmTable::parse("Broadcast/2=one-shot-ll").is_err());
+        Ok(())
+    }
+}
