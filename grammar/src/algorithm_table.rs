@@ -21,7 +21,7 @@ pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot
      2:512K=one-shot-ll;AllToAll/2:4M=one-shot-ll128;2:8M=one-shot-ll128;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;Allreduce/4:512K=two-shot-ll128;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
-     4:256K=one-shot-ll;AllToAll/4:4M=one-shot-ll128;4:8M=one-shot-ll128;\
+     4:256K=one-shot-ll;Allgather/4:8M=one-shot-ll128;4:4M=one-shot-ll128;\
      Allreduce/8:32K=one-shot-ll;Allreduce/8:256K=two-shot-ll;Allreduce/8:1M=two-shot-ll128;\
      Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
      8:256K=one-shot-ll;8:4M=one-shot-ll128;*=nccl";

@@ -40,7 +40,8 @@ const GRAMMAR: &[Layer] = &[
     ("arena arithmetic codes dtype numbering span words", &[]),
     ("places", &["span"]),
     // The IR: operators have attributes, statements have operators.
-    ("algorithm_table diagnostic ids", BEFORE),
+    ("diagnostic ids", BEFORE),
+    ("algorithm_table", &["words"]),
     ("suggest", &["diagnostic"]),
     ("sarif", &["codes", "diagnostic", "span"]),
     ("attr", BEFORE),

@@ -65,11 +65,13 @@ std::string with_entries(const std::string& source) {
   for (size_t at = 0; at < found.size(); ++at) {
     const auto start = static_cast<size_t>(found[at].position());
     const size_t end = at + 1 < found.size() ? static_cast<size_t>(found[at + 1].position()) : source.size();
-    const bool meets = source.substr(start, end - start).find("__syncthreads") != std::string::npos;
+    const std::string text = source.substr(start, end - start);
+    const auto has = [&text](const char* word) { return text.find(word) != std::string::npos; };
+    const std::string threads = has("__syncthreads") ? "TOGETHER" : has("typedef Ll128 F") ? "IN_TURNS" : "APART";
     const std::string name = found[at][1], type = found[at][2];
     entries += "extern \"C\" unsigned long size_" + name + "() { return sizeof(" + type + "); }\n";
     entries += "extern \"C\" bool run_" + name + "(const void* words, unsigned grid, unsigned block) {\n  return host::run<&" +
-               name + ", " + type + ">(words, grid, block, " + (meets ? "true" : "false") + ");\n}\n";
+               name + ", " + type + ">(words, grid, block, " + "host::Threads::" + threads + ");\n}\n";
   }
   return "#include \"" + shim() + "\"\n" + source + "\n" + entries;
 }

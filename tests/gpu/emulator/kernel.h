@@ -1,6 +1,6 @@
 // The environment of a kernel's source when the host's compiler takes the place of NVRTC: CUDA's keywords and
 // built-in functions, as far as the sources of src/cuda/kernels use them. The threads of a block run one
-// after another. If they wait for each other, each has its own execution context.
+// after another. If they wait for each other or for other GPUs, each has its own execution context.
 #pragma once
 
 // C headers, because the compiler reads them for each kernel and they are short.
@@ -32,6 +32,12 @@ static thread_local ucontext_t scheduler;
 static thread_local ucontext_t* contexts;
 static thread_local const void* parameters;
 static thread_local unsigned finished;
+static thread_local char* ended;
+static thread_local unsigned* meetings;
+
+// How the threads of a block run: one after another; together, from one __syncthreads to the next; or in turns,
+// where a thread that polls lets the others run.
+enum class Threads { APART, TOGETHER, IN_TURNS };
 
 inline void barrier() {
   const unsigned own = threadIdx.x;
@@ -42,13 +48,17 @@ inline void barrier() {
 template <auto KERNEL, class P> void thread() {
   KERNEL(*static_cast<const P*>(parameters));
   ++finished;
+  ended[threadIdx.x] = 1;
 }
 
 constexpr size_t STACK = 64 << 10;
 
-// Runs a block whose threads wait for each other. Returns false if some wait for threads that have ended.
-template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks) {
+// Runs a block whose threads wait for each other. Returns false if some wait at __syncthreads for threads that have
+// ended.
+template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks, Threads threads) {
   finished = 0;
+  memset(ended, 0, block);
+  memset(meetings, 0, block * sizeof(unsigned));
   for (unsigned number = 0; number < block; ++number) {
     getcontext(&contexts[number]);
     contexts[number].uc_stack.ss_sp = stacks + STACK * number;
@@ -58,15 +68,17 @@ template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks) 
   }
   while (finished < block) {
     for (unsigned number = 0; number < block; ++number) {
+      if (ended[number] != 0) continue;
       threadIdx.x = number;
       swapcontext(&scheduler, &contexts[number]);
     }
-    if (finished > 0 && finished < block) return false;
+    if (threads == Threads::TOGETHER && finished > 0 && finished < block) return false;
   }
   return true;
 }
 
-template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsigned block, bool meets) {
+template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsigned block, Threads threads) {
+  const bool meets = threads != Threads::APART;
   gridDim.x = grid;
   blockDim.x = block;
   parameters = words;
@@ -74,12 +86,14 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
   if (meets) {
     contexts = static_cast<ucontext_t*>(malloc(sizeof(ucontext_t) * block));
     stacks = static_cast<char*>(malloc(STACK * block));
+    ended = static_cast<char*>(malloc(block));
+    meetings = static_cast<unsigned*>(malloc(block * sizeof(unsigned)));
   }
   bool fine = true;
   for (unsigned at = 0; at < grid && fine; ++at) {
     blockIdx.x = at;
     if (meets) {
-      fine = run_together<KERNEL, P>(block, stacks);
+      fine = run_together<KERNEL, P>(block, stacks, threads);
       continue;
     }
     for (unsigned number = 0; number < block; ++number) {
@@ -90,6 +104,8 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
   if (meets) {
     free(stacks);
     free(contexts);
+    free(ended);
+    free(meetings);
   }
   return fine;
 }
@@ -173,12 +189,20 @@ inline uint4 load_16(unsigned long long at) {
   r.z = static_cast<unsigned>(high), r.w = static_cast<unsigned>(high >> 32);
   return r;
 }
-// The threads of a block run one after another, and the last of eight stores the flag.
-inline void meet_line() {}
+// Waits until all of eight threads have come here as often as this one.
+inline void meet_line() {
+  const unsigned own = threadIdx.x, first = own & ~7u, count = ++host::meetings[own];
+  for (unsigned it = first; it < first + 8; ++it) {
+    while (host::meetings[it] < count) host::barrier();
+  }
+}
 inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) {
   const auto* last = reinterpret_cast<const unsigned long long*>((at | 127) - 7);
   const unsigned long long both = static_cast<unsigned long long>(flag) << 32 | flag;
-  if (__atomic_load_n(last, __ATOMIC_ACQUIRE) != both) return false;
+  if (__atomic_load_n(last, __ATOMIC_ACQUIRE) != both) {
+    host::barrier();
+    return false;
+  }
   mine = load_16(at);
   return true;
 }
