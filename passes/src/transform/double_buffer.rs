@@ -39,6 +39,7 @@ use grammar::{
     for_each_tensor_use,
     ir::{BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
     ops::{AccessMode, Op, OpClass},
+    span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -66,7 +67,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
     if count < 2 {
@@ -76,6 +77,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     let mut fresh = IrBuilder::of(program);
     let mut changed = false;
+    let mut rejected: Vec<(Span, String, &str)> = Vec::new();
     let mut uses = MentionIndex::of(program, body);
     for block in nested_blocks(program, body) {
         let mut at = 0;
@@ -87,7 +89,20 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 allocated.entry(buffer.tensor).or_default().push((at, stmt));
             }
             if let Stmt::For(it) = program.stmts[stmt].clone() {
-                for buffer in reusable_buffers(program, &uses, &allocated, &it) {
+                let candidates = buffers_of_loop(program, &allocated, &it);
+                let facts = LoopFacts::of(program, it.body);
+                for buffer in candidates {
+                    if let Err((stmt, why)) = facts.check_reusable(program, &uses, &buffer) {
+                        let name = program.tensor_name(buffer.tensor);
+                        let message = format!("`double-buffer` makes no copies of `{name}`: {why}");
+                        let label = if stmt == buffer.allocate {
+                            "allocated here"
+                        } else {
+                            "this statement prevents it"
+                        };
+                        rejected.push((program.stmt_span(stmt), message, label));
+                        continue;
+                    }
                     check_in_order(program, &it, &buffer, count)?;
                     at += replicate_buffer(program, &mut fresh, block, at, &it, &buffer, count);
                     // The ALLOCATE may define another tensor now, and the body has a new view.
@@ -98,6 +113,13 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             }
             at += 1;
         }
+    }
+    if !changed {
+        if rejected.is_empty() {
+            let message = "`double-buffer` changes nothing: no loop uses a buffer that the program allocates";
+            remarks.no_effect(program.spans.header, message, "no such loop");
+        }
+        rejected.into_iter().for_each(|(span, message, label)| remarks.no_effect(span, message, label));
     }
     Ok(Change::from_flag(changed))
 }
@@ -149,17 +171,15 @@ fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<Loo
     }
 }
 
-/// Returns the buffers that every iteration of a loop overwrites and no other statement uses. `allocated`
-/// holds the names that are allocated before the loop in its block.
-fn reusable_buffers(
+/// Returns the buffers that a loop uses and that are allocated before it in its block, or by a long ALLOCATE in
+/// its body. `allocated` holds the names that are allocated before the loop.
+fn buffers_of_loop(
     program: &Program,
-    uses: &MentionIndex,
     allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
     it: &For,
 ) -> Vec<LoopBuffer> {
-    let (mut in_loop, mut mentioned) = (FxHashSet::default(), FxHashSet::default());
+    let mut mentioned = FxHashSet::default();
     program.walk(it.body, &mut |stmt| {
-        in_loop.insert(stmt);
         if let Stmt::Op(op) = &program.stmts[stmt] {
             for_each_tensor_use(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
         }
@@ -169,27 +189,70 @@ fn reusable_buffers(
     before.sort_unstable();
     let before = before.into_iter().filter_map(|(_, stmt)| allocated_buffer(program, stmt, false));
     let inside = program.block(it.body).iter().filter_map(|stmt| allocated_buffer(program, *stmt, true));
-    let stale = upward_exposed_names(program, it.body, &|stmt| fully_written_tensors(program, stmt));
-    let fits = |buffer: &LoopBuffer| {
-        let tensor = buffer.tensor;
-        let mut used = false;
-        for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
+    before.chain(inside).collect()
+}
+
+/// The statements of a loop, and the names that an iteration reads before it writes them as a whole.
+struct LoopFacts {
+    stmts: FxHashSet<StmtId>,
+    stale: FxHashSet<TensorId>,
+}
+
+impl LoopFacts {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let mut stmts = FxHashSet::default();
+        program.walk(body, &mut |stmt| _ = stmts.insert(stmt));
+        Self {
+            stmts,
+            stale: upward_exposed_names(program, body, &|stmt| fully_written_tensors(program, stmt)),
+        }
+    }
+
+    /// Checks that every iteration overwrites the buffer and that no other statement uses it.
+    ///
+    /// # Errors
+    /// A statement that prevents it, and the reason.
+    fn check_reusable(
+        &self,
+        program: &Program,
+        uses: &MentionIndex,
+        buffer: &LoopBuffer,
+    ) -> Result<(), (StmtId, &'static str)> {
+        let mut is_written = false;
+        if uses.io_tensors.contains(&buffer.tensor) {
+            return Err((buffer.allocate, "it is an input or an output of the program"));
+        }
+        for (stmt, mode) in uses.by_tensor.get(&buffer.tensor).into_iter().flatten() {
             let Stmt::Op(op) = &program.stmts[*stmt] else { continue };
             if *stmt == buffer.allocate {
                 continue;
             }
-            used |= *mode == AccessMode::Write;
-            let dropped = op.op.def().class == OpClass::Deallocate;
+            is_written |= *mode == AccessMode::Write;
             // Stop at the first such use: many loops may use the name.
-            if *mode == AccessMode::Bind || dropped || !in_loop.contains(stmt) {
-                return false;
+            if op.op.def().class == OpClass::Deallocate {
+                return Err((*stmt, "the program deallocates it"));
+            }
+            if *mode == AccessMode::Bind {
+                return Err((*stmt, "its name is bound to other storage"));
+            }
+            if !self.stmts.contains(stmt) {
+                return Err((*stmt, "a statement outside the loop uses it"));
             }
         }
-        used && !uses.io_tensors.contains(&tensor)
-            && !stale.contains(&tensor)
-            && program.has_plain_domains(tensor)
-    };
-    before.chain(inside).filter(fits).collect()
+        if !is_written {
+            return Err((buffer.allocate, "no statement of the loop writes it"));
+        }
+        if self.stale.contains(&buffer.tensor) {
+            return Err((
+                buffer.allocate,
+                "an iteration does not overwrite it as a whole before it reads it",
+            ));
+        }
+        match program.has_plain_domains(buffer.tensor) {
+            true => Ok(()),
+            false => Err((buffer.allocate, "its axes are split or merged")),
+        }
+    }
 }
 
 /// Checks that an iteration has finished with its buffer before a later iteration overwrites it.
@@ -205,7 +268,7 @@ fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) 
         ));
     }
     if let Some(stmt) = sharing_stmt(program, it.body, buffer) {
-        let why = "its handle is exchanged once, but each copy of the buffer would need an exchange";
+        let why = "its memory handle is shared once, but each copy of the buffer would have to be shared";
         return Err(double_buffer_error(program, it, buffer, stmt, why));
     }
     if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) <= count) {
@@ -235,7 +298,9 @@ fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) 
     match (choice, period) {
         (Some(_), Some(period)) if period > 0 && count % period == 0 => Ok(()),
         (Some(stmt), _) => {
-            let why = format!("iterations i and i + {count} may run on different streams");
+            let why = format!(
+                "iterations i and i + {count} use the same copy, but may run on different streams, so the second may overwrite it while the first still reads it"
+            );
             Err(double_buffer_error(program, it, buffer, *stmt, &why))
         }
         (None, _) => Err(double_buffer_error(program, it, buffer, buffer.allocate, several)),
