@@ -17,24 +17,38 @@ impl Report {
     pub fn diagnostics(&self, plans: &[Plan], sources: &[Source]) -> Vec<(usize, Diagnostic)> {
         let races: Vec<Option<FixableRace<'_>>> =
             self.findings.iter().map(|it| FixableRace::of(plans, it)).collect();
-        // A finding is a note of the first finding whose edits remove it and that is not itself a note.
-        let mut leaders: Vec<Option<usize>> = vec![None; races.len()];
-        for (at, race) in races.iter().enumerate() {
+        // A finding is a note of a finding whose edits remove it. If the edits of each remove the other, a race of
+        // two statements comes before one of a statement with itself.
+        let rank = |at: usize| (races[at].as_ref().is_none_or(|it| it.lines().len() < 2), at);
+        let removed_with = |at: usize| {
             let removes = |it: &usize| {
-                let leader = races[*it].as_ref().filter(|_| *it != at && leaders[*it].is_none());
-                let is_earlier = |other: bool| *it < at || !other;
-                leader.zip(race.as_ref()).is_some_and(|(a, b)| a.removes(b) && is_earlier(b.removes(a)))
+                let is_first = |is_mutual: bool| !is_mutual || rank(*it) < rank(at);
+                let pair = races[*it].as_ref().filter(|_| *it != at).zip(races[at].as_ref());
+                pair.is_some_and(|(a, b)| a.removes(b) && is_first(b.removes(a)))
             };
-            leaders[at] = (0..races.len()).find(removes);
-        }
+            (0..races.len()).find(removes)
+        };
+        let next: Vec<Option<usize>> = (0..races.len()).map(removed_with).collect();
+        // The finding that is reported for a finding: the last of the chain, or itself if the chain has no end.
+        let leader = |at: usize| {
+            let mut last = at;
+            for _ in 0..next.len() {
+                match next[last] {
+                    Some(it) => last = it,
+                    None => return last,
+                }
+            }
+            at
+        };
+        let leaders: Vec<usize> = (0..races.len()).map(leader).collect();
         let mut shown = Vec::new();
-        for (at, finding) in self.findings.iter().enumerate().filter(|it| leaders[it.0].is_none()) {
+        for (at, finding) in self.findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
             let (text, mut it) = finding.diagnostic(plans, sources);
             let others: Vec<String> = (0..races.len())
-                .filter(|other| leaders[*other] == Some(at))
+                .filter(|other| *other != at && leaders[*other] == at)
                 .map(|other| {
                     let found = self.findings[other].diagnostic(plans, sources).1;
-                    let lines = races[other].as_ref().map_or(String::new(), FixableRace::lines);
+                    let lines = races[other].as_ref().map_or(String::new(), |it| format_lines(&it.lines()));
                     format!("[{}] {} ({lines})", found.code.text(), found.message)
                 })
                 .collect();
@@ -72,22 +86,21 @@ impl<'a> FixableRace<'a> {
         (!edits.is_empty() && !race.between_runs).then_some(Self { sides, has_other_lines, edits })
     }
 
-    /// Formats the lines of the statements: `line 3`, `lines 3 and 5`.
-    fn lines(&self) -> String {
+    /// Returns the lines of the statements.
+    fn lines(&self) -> Vec<u32> {
         let mut lines: Vec<u32> =
             self.sides.iter().filter(|it| it.is_in_program()).map(RaceSide::line).collect();
         lines.sort_unstable();
         lines.dedup();
-        format_lines(&lines)
+        lines
     }
 
     /// Returns whether the edits of this race also order the accesses of another race: they are the same, or
     /// the only edit makes the same stream wait for the same work, before the edit of the other race would.
     fn removes(&self, other: &Self) -> bool {
-        if self.edits.len() == other.edits.len() {
-            if self.edits.iter().zip(&other.edits).all(|(a, b)| a.is_same_as(b)) {
-                return true;
-            }
+        let is_same = |(a, b): (&Edit, &Edit)| a.is_same_as(b);
+        if self.edits.len() == other.edits.len() && self.edits.iter().zip(&other.edits).all(is_same) {
+            return true;
         }
         let ([edit], [wanted]) = (self.edits.as_slice(), other.edits.as_slice()) else { return false };
         if !edit.waits_like(wanted) || other.has_other_lines {

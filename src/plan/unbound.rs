@@ -89,7 +89,7 @@ pub(super) fn unbound_diagnostics(
             };
             let notes: Vec<String> = scalars.iter().map(note).collect();
             error(format!("{} scalars have no definition: {list}", scalars.len()))
-                .help("give each of them a value; the program can be planned with the values that are proposed here")
+                .help("give each of them a value, for example the one that is proposed here")
                 .note(notes.join("\n"))
         };
         faults.push((first.rank, it));
