@@ -201,9 +201,12 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
     let Some(symbol) = cyclic_symbol(program) else { return Ok(()) };
     let all: Vec<String> = bindings.iter().map(ToString::to_string).collect();
     let stated = Source::new("--set".to_owned(), all.join(" "));
-    let message = format!("with these bindings `{}` depends on itself", program.symbols[symbol]);
+    let message = format!("with these bindings the value of `{}` depends on itself", program.symbols[symbol]);
     let span = Span::new(0, stated.text.len());
-    Err(Box::new((stated, Diagnostic::new(Code::CircularDefinition, span, message, "cyclic definition"))))
+    Err(Box::new((
+        stated,
+        Diagnostic::new(Code::CircularDefinition, span, message, "the definitions are circular"),
+    )))
 }
 
 /// Returns a symbol whose definition depends on itself, if there is one.

@@ -183,6 +183,9 @@ codes! {
     /// A pass moved a communication into a loop, where it overlaps with the computation of other iterations.
     /// `--remarks=all` prints these remarks.
     Overlapped = "R0602", Remark;
+    /// A pass changed nothing: the program has nothing that the pass rewrites. The message gives the reason.
+    /// `--remarks` prints these remarks; they are no errors for `--remarks=error`.
+    NoEffect = "R0603", Remark;
 
     /// A data race: two statements access the same elements, at least one of them writes, and nothing orders
     /// the two accesses. Neither stream waits for the other, and no communication orders them. The result

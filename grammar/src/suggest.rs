@@ -11,6 +11,13 @@ pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
     let name: String = name.chars().take(MAX_WORD_LENGTH).collect::<String>().to_ascii_lowercase();
     // A swap of two letters is one typing mistake.
     let distance = |other: &str| strsim::osa_distance(&name, &other.to_ascii_lowercase());
+    // Of several names that differ only in their numbers, none is more likely than the others.
+    let letters =
+        |it: &str| it.chars().filter(|it| !it.is_ascii_digit()).collect::<String>().to_ascii_lowercase();
+    let candidates: Vec<&str> = candidates.collect();
+    let is_numbered = |other: &&str| letters(other) == letters(&name) && !other.eq_ignore_ascii_case(&name);
+    let is_ambiguous = candidates.iter().filter(|it| is_numbered(it)).count() > 1;
+    let candidates = candidates.into_iter().filter(|it| !is_ambiguous || !is_numbered(it));
     let (near, distance) = candidates.map(|it| (it, distance(it))).min_by_key(|(_, distance)| *distance)?;
     (distance <= 1 + near.len() / 4 && distance < near.len()).then_some(near)
 }

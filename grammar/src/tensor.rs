@@ -304,7 +304,12 @@ fn known_suffix(text: &str) -> (&'static str, &str) {
 fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
     match known_suffix(behind.text) {
         (suffix, rest) if rest.trim().is_empty() => Ok(suffix),
-        _ => Err(unreadable(behind.trimmed(), "expected nothing, `rf`, `_p` or `_c` after an axis")),
+        _ => {
+            let piece = behind.trimmed();
+            let message = format!("unexpected `{}` after the axis", shortened(piece.text));
+            let label = "expected `,`, `]`, or one of the suffixes `rf`, `_p` and `_c`";
+            Err(Diagnostic::new(Code::BadTensor, piece.span, message, label))
+        }
     }
 }
 
@@ -359,7 +364,15 @@ fn shortened(text: &str) -> String {
 
 fn parse_number(digits: SpannedText<'_>) -> Result<u32, Diagnostic> {
     let number = digits.text.parse().ok().filter(|it| *it < NUMBER_LIMIT);
-    number.ok_or_else(|| unreadable(digits, "expected a number below 2^31"))
+    number.ok_or_else(|| match !digits.text.is_empty() && digits.text.bytes().all(|it| it.is_ascii_digit()) {
+        true => Diagnostic::new(
+            Code::BadTensor,
+            digits.span,
+            format!("the number {} is too large", digits.text),
+            format!("the largest number is {}", NUMBER_LIMIT - 1),
+        ),
+        false => unreadable(digits, "expected a number"),
+    })
 }
 
 fn parse_extent(piece: SpannedText<'_>) -> Result<Expr<'_>, Diagnostic> {
@@ -490,7 +503,10 @@ fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
         let label = format!("expected `(DeviceMesh{{{}}})`", shortened(list.trim()));
         return Err(Diagnostic::new(Code::BadTensor, piece.span, message, label));
     }
-    let irregular = || unreadable(piece, "expected rows of the same length, in up to three dimensions");
+    let irregular = || {
+        let label = "expected rows of the same length, in up to three dimensions";
+        Diagnostic::new(Code::BadTensor, piece.span, "the mesh is not a rectangular grid of ranks", label)
+    };
     let mut devices = Vec::new();
     // `open`: the number of members so far of each open brace. `shape`: the number of members of the closed
     // braces, by level.
@@ -553,7 +569,7 @@ fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
                     end += 1;
                 }
                 let device = inner.get(at..end).and_then(|it| it.parse().ok());
-                devices.push(device.ok_or_else(|| unreadable(piece, "expected device numbers"))?);
+                devices.push(device.ok_or_else(|| unreadable(piece, "expected the numbers of ranks"))?);
                 if *leaf.get_or_insert(open.len()) != open.len() {
                     return Err(irregular());
                 }
@@ -564,7 +580,12 @@ fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
                 continue;
             }
             _ if byte.is_ascii_whitespace() => continue,
-            _ => return Err(unreadable(piece, "expected device numbers in braces")),
+            _ => {
+                let word = inner.get(at..).and_then(|it| it.split([' ', ',', '{', '}']).next()).unwrap_or("");
+                let span = Span { start: base + at as u32, end: base + (at + word.len()) as u32 };
+                let message = format!("the mesh contains `{}`, which is not a rank", shortened(word));
+                return Err(Diagnostic::new(Code::BadTensor, span, message, "expected the number of a rank"));
+            }
         }
         commas = 0;
         last = bytes.peek().map_or(inner.len(), |(next, _)| *next);

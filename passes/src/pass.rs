@@ -76,6 +76,11 @@ impl Remarks {
         self.found.push(Diagnostic::new(Code::Overlapped, span, message, label));
     }
 
+    /// Reports that the pass changes nothing, and why. `label` describes the statement that prevents it.
+    pub(crate) fn no_effect(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.found.push(Diagnostic::new(Code::NoEffect, span, message, label));
+    }
+
     /// Returns all remarks in the order in which the pass made them.
     pub fn all(&self) -> &[Diagnostic] {
         &self.found

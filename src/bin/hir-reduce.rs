@@ -50,7 +50,7 @@ struct Options {
     /// The program file; `-` for standard input.
     file: String,
     /// The failure to preserve: `race`, `deadlock`, `wrong-result`, `crash` (of `--passes`), or
-    /// `cmd:COMMAND`, a shell command that exits with 0 for an interesting program. `%s` in the command
+    /// `cmd:COMMAND`, a shell command that exits with 0 if the program still fails. `%s` in the command
     /// stands for the program file; without it, the file is the last argument.
     #[arg(help_heading = "Reduction", long, value_name = "ORACLE")]
     oracle: FailureOracle,
@@ -64,7 +64,7 @@ struct Options {
     #[command(flatten)]
     world: WorldFlags,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
     set: Vec<Binding>,
     /// Schedules to run, as in `hir-run --schedule`. Default: `program`, `adversarial` and several seeds.
     /// Without this option, races are found by the checker and nothing runs.

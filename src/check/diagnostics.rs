@@ -33,7 +33,7 @@ pub const UNWRITTEN_HELP: &str = "write these elements first, or wait for the st
                                   `zero_init=true` in ALLOCATE writes zeros";
 
 /// The maximum number of ranks or lines that a note lists.
-const MAX_LISTED: usize = 16;
+pub(super) const MAX_LISTED: usize = 16;
 
 impl Finding {
     /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
@@ -284,12 +284,9 @@ fn format_elements(it: ElementRange) -> String {
 
 impl Occurrences {
     fn note(&self, shown: &[u32]) -> Option<String> {
-        let others: Vec<&u32> = self.lines.iter().filter(|it| !shown.contains(it)).collect();
+        let others: Vec<u32> = self.lines.iter().copied().filter(|it| !shown.contains(it)).collect();
         let mut parts = format_occurrences(self.count, &self.ranks);
-        parts.extend((!others.is_empty()).then(|| match others.as_slice() {
-            [line] => format!("also at line {line}"),
-            _ => format!("also at lines {}", format_list(others.iter())),
-        }));
+        parts.extend((!others.is_empty()).then(|| format!("also at {}", format_lines(&others))));
         (!parts.is_empty()).then(|| parts.join(", "))
     }
 }
@@ -299,6 +296,11 @@ pub(super) fn format_occurrences(count: usize, ranks: &BTreeSet<usize>) -> Vec<S
     let ranks = (ranks.len() > 1).then(|| format!("on ranks {}", format_list(ranks.iter())));
     let count = (count > 1).then(|| format!("{count} occurrences"));
     count.into_iter().chain(ranks).collect()
+}
+
+/// Formats line numbers: `line 3`, `lines 3 5`.
+pub(super) fn format_lines(lines: &[u32]) -> String {
+    format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, format_list(lines.iter()))
 }
 
 /// Formats at most `MAX_LISTED` items and the number of the remaining ones.

@@ -6,7 +6,7 @@ use std::fmt;
 use grammar::ir::StmtId;
 
 use super::race_side::{RaceSide, is_program_stream, stream_name_of};
-use crate::plan::Plan;
+use crate::plan::{InstKind, Plan};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,8 +86,8 @@ pub enum InsertionPoint {
     },
     /// After the last statement.
     End {
-        /// The stream that is current there; `None` if the message already names it.
-        current: Option<String>,
+        /// The stream that is current there.
+        current: String,
     },
 }
 
@@ -114,13 +114,20 @@ impl InsertionPoint {
                 let stmt = side.plan.origins[side.origin as usize].stmt;
                 Self::Before { statement: NamedStmt { stmt, name: side.location() }, current }
             }
-            false => Self::End { current },
+            false => Self::end(side.plan),
         }
+    }
+
+    /// Returns the end of the program of a rank.
+    pub fn end(plan: &Plan) -> Self {
+        let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
+        Self::End { current: stream_name_of(plan, exit.unwrap_or_default()).to_owned() }
     }
 
     fn current(&self) -> Option<&str> {
         match self {
-            Self::Before { current, .. } | Self::End { current } => current.as_deref(),
+            Self::Before { current, .. } => current.as_deref(),
+            Self::End { current } => Some(current),
             Self::BlockEnd { .. } => None,
         }
     }
@@ -172,6 +179,50 @@ impl Edit {
     }
 }
 
+impl Edit {
+    /// Returns whether two edits change a text in the same way.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self == other || (self.waits_like(other) && self.insertion() == other.insertion())
+    }
+
+    /// Returns whether two edits insert the same statement, and it blocks the same stream.
+    pub fn waits_like(&self, other: &Self) -> bool {
+        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).map(str::to_owned);
+        let is_one_stream = current(self).is_some() && current(self) == current(other);
+        let is_one_statement = match (self, other) {
+            (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
+                communication == other
+            }
+            _ => self.awaited_stream().is_some() && self.awaited_stream() == other.awaited_stream(),
+        };
+        is_one_stream && is_one_statement
+    }
+
+    /// Returns whether the edit inserts a statement at the end of the program.
+    pub fn is_at_end(&self) -> bool {
+        matches!(self.insertion(), Some(InsertionPoint::End { .. }))
+    }
+
+    /// Returns the operand of the Synchronize that the edit inserts at its insertion point.
+    fn awaited_stream(&self) -> Option<&WaitedStream> {
+        match self {
+            Self::InsertSynchronize { stream, .. } => Some(stream),
+            Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry),
+            Self::InsertWait { .. } | Self::MoveWait { .. } | Self::ShortenAllocate { .. } => None,
+        }
+    }
+
+    fn insertion(&self) -> Option<&InsertionPoint> {
+        match self {
+            Self::InsertSynchronize { before, .. }
+            | Self::CaptureEntryStream { before }
+            | Self::InsertWait { before, .. }
+            | Self::MoveWait { before, .. } => Some(before),
+            Self::ShortenAllocate { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for InsertionPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let current = match self {
@@ -180,10 +231,8 @@ impl fmt::Display for InsertionPoint {
                 current
             }
             Self::BlockEnd { .. } => return f.write_str("at the end of the loop's body"),
-            Self::End { current: None } => return f.write_str("at the end of the program"),
             Self::End { current } => {
-                f.write_str("before the end of the program")?;
-                current
+                return write!(f, "at the end of the program, where {current} is current");
             }
         };
         current.as_ref().map_or(Ok(()), |it| write!(f, ", where {it} is current"))

@@ -91,7 +91,7 @@ impl RaceExplanation {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream_name());
-                (InsertionPoint::End { current: None }, stream)
+                (InsertionPoint::end(second.plan), stream)
             }
             Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
                 (InsertionPoint::before(second), second.stream_name().to_owned())
@@ -137,7 +137,7 @@ impl RaceExplanation {
                 let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
                 (InsertionPoint::Before { statement, current: Some(stream.to_owned()) }, origin.iteration)
             }
-            None => (InsertionPoint::End { current: None }, None),
+            None => (InsertionPoint::end(plan), None),
         };
         Self::new(
             format!(

@@ -72,6 +72,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let mut attempts = Attempts::new();
         let races = state.races();
         let fixed = races.iter().find_map(|it| session.fix_one(&state, it, &mut attempts));
+        let fixed = fixed.or_else(|| session.fix_with_wait(&state, &races, &mut attempts));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         // A Wait that was inserted and then moved is reported as inserted.
@@ -250,6 +251,40 @@ impl FixSession<'_> {
         let (_, applied) = helpful.next()?;
         let next = self.check_text(applied.lines.clone()).filter(|_| helpful.next().is_none())?;
         Some((applied, next))
+    }
+
+    /// Fixes a race with a communication for which nothing waits, if its Wait is not enough: the stream that
+    /// executes the Wait has to be joined, too. Returns the text with both edits.
+    fn fix_with_wait(
+        &self,
+        state: &CheckedText,
+        races: &[Race],
+        attempts: &mut Attempts,
+    ) -> Option<(EditedText, CheckedText)> {
+        let mut tried = BTreeSet::new();
+        for race in races {
+            let [first, second] = RaceSide::in_issue_order(&state.plans, race);
+            let edits = RaceExplanation::of(race, &first, &second).edits;
+            let [edit @ Edit::InsertWait { .. }] = edits.as_slice() else { continue };
+            let Some(wait) = state.lines.apply(&state.program, edit) else { continue };
+            let text = wait.lines.text();
+            // `fix_one` has tried this text.
+            let is_valid = attempts.get(&text).is_some_and(|it| {
+                it.as_ref().is_some_and(|it| it.keys.is_subset(&state.keys) && it.not_checked.is_empty())
+            });
+            if !is_valid || !tried.insert(text) {
+                continue;
+            }
+            let Some(next) = self.check_text(wait.lines.clone()) else { continue };
+            let mut attempts = Attempts::new();
+            let fixed = next.races().iter().find_map(|it| self.fix_one(&next, it, &mut attempts));
+            let Some((mut applied, next)) = fixed else { continue };
+            if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
+                applied.changes.splice(0..0, wait.changes);
+                return Some((applied, next));
+            }
+        }
+        None
     }
 
     fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {

@@ -71,6 +71,7 @@ mod finding;
 mod fix;
 mod history;
 mod memory;
+mod merge;
 mod ordering_model;
 mod orders;
 mod overlap;

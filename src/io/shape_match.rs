@@ -284,9 +284,9 @@ impl fmt::Display for ShapeMismatch {
         write!(f, "has shape {:?}, but {}", self.found, self.wanted)?;
         match self.hint {
             None => Ok(()),
-            Some(Hint::Transposed) => f.write_str("; transposed?"),
-            Some(Hint::Flattened) => f.write_str("; flattened?"),
-            Some(Hint::Reshaped) => f.write_str("; reshaped?"),
+            Some(Hint::Transposed) => f.write_str("; is it transposed?"),
+            Some(Hint::Flattened) => f.write_str("; is it flattened?"),
+            Some(Hint::Reshaped) => f.write_str("; is it reshaped?"),
             Some(Hint::UnitAxes) => f.write_str("; axes of extent 1 are missing, extra or misplaced"),
             Some(Hint::WholeTensor) => {
                 write!(f, "; the file contains the whole tensor: use `{}=`", self.name)
@@ -323,9 +323,9 @@ mod tests {
         let plain = port("T0_g_float[iS0{4}, iS1{6}]");
         assert_eq!(said(&[4, 6], &plain, Scope::Whole), "[4, 6]");
         for (shape, hint) in [
-            (&[6, 4][..], "; transposed?"),
-            (&[24], "; flattened?"),
-            (&[2, 12], "; reshaped?"),
+            (&[6, 4][..], "; is it transposed?"),
+            (&[24], "; is it flattened?"),
+            (&[2, 12], "; is it reshaped?"),
             (&[1, 4, 6], "; axes of extent 1 are missing, extra or misplaced"),
             (&[4, 5], ""),
         ] {

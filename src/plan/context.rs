@@ -173,7 +173,7 @@ impl PlanBuilder<'_> {
             Some(binding) => Ok(binding.view.clone()),
             None => {
                 let name = self.program.tensor_name(tensor);
-                let message = format!("`{name}` has neither storage nor a value");
+                let message = format!("`{name}` is used before a statement allocates or computes it");
                 let it = self.error(Code::UndefinedTensor, message, "used here");
                 Err(self.with_per_rank_hint(tensor, it))
             }

@@ -22,6 +22,9 @@ use self::{
 /// The maximum number of plans built to find values.
 const MAX_TRIALS: usize = 48;
 
+/// The maximum number of scalars that the first line of an error lists.
+const MAX_NAMES: usize = 16;
+
 /// The maximum number of statements of all ranks in all of these plans.
 const MAX_TRIAL_STATEMENTS: usize = 100_000;
 
@@ -38,8 +41,8 @@ struct UnboundScalar {
     uses: Vec<ScalarUse>,
 }
 
-/// Returns an error for every scalar that the programs of a world use and do not define, with a suggested
-/// value. The last error has the flags that bind all of them. `plans` tries values.
+/// Returns an error for the scalars that each program of a world uses and does not define, with suggested
+/// values. The last error has the flags that bind all of them. `plans` tries values.
 pub(super) fn unbound_diagnostics(
     programs: &[(&Program, &LineIndex)],
     plans: TryPlan,
@@ -58,24 +61,39 @@ pub(super) fn unbound_diagnostics(
     let bindable = values.iter().filter(|(name, _)| is_flag_name(name) && !is_misnamed(name));
     let flags: Vec<String> =
         bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
-    let mut faults: Vec<(usize, Diagnostic)> = missing
-        .iter()
-        .map(|it| {
-            let program = programs[it.rank].0;
-            let value = values.get(&it.name).map_or("0", String::as_str);
-            if let Some(fault) = misnamed(program, it) {
-                return (it.rank, fault);
-            }
-            let message = format!("`{}` has no definition: it is {}", it.name, it.uses[0].what);
-            let fault = Diagnostic::new(
-                Code::UnboundSymbol,
-                program.symbol_span(it.symbol),
-                message,
-                "the text does not define it",
-            );
-            (it.rank, fault.help(help_text(program, it, value)))
-        })
-        .collect();
+    let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
+    let mut plain: Vec<&UnboundScalar> = Vec::new();
+    for it in &missing {
+        match misnamed(programs[it.rank].0, it) {
+            Some(fault) => faults.push((it.rank, fault)),
+            None => plain.push(it),
+        }
+    }
+    for scalars in plain.chunk_by(|a, b| a.rank == b.rank) {
+        let Some(first) = scalars.first() else { continue };
+        let (program, lines) = programs[first.rank];
+        let help =
+            |it: &UnboundScalar| help_text(program, it, values.get(&it.name).map_or("0", String::as_str));
+        let span = |it: &UnboundScalar| program.symbol_span(it.symbol);
+        let error = |message: String| {
+            Diagnostic::new(Code::UnboundSymbol, span(first), message, "the text does not define it")
+        };
+        let it = if let [one] = scalars {
+            error(format!("`{}` has no definition: it is {}", one.name, one.uses[0].what)).help(help(one))
+        } else {
+            let names: Vec<String> = scalars.iter().map(|it| format!("`{}`", it.name)).collect();
+            let list = list_text(names.iter().map(String::as_str), MAX_NAMES, "and");
+            let note = |it: &&UnboundScalar| {
+                let line = lines.line(span(it).start);
+                format!("`{}` (line {line}) is {}: {}", it.name, it.uses[0].what, help(it))
+            };
+            let notes: Vec<String> = scalars.iter().map(note).collect();
+            error(format!("{} scalars have no definition: {list}", scalars.len()))
+                .help("give each of them a value, for example the one that is proposed here")
+                .note(notes.join("\n"))
+        };
+        faults.push((first.rank, it));
+    }
     if let Some((_, last)) = faults.last_mut().filter(|_| !flags.is_empty()) {
         last.remedy = Some(flags.join(" ").into_boxed_str());
     }
@@ -128,7 +146,7 @@ fn help_text(program: &Program, it: &UnboundScalar, value: &str) -> String {
                     format!(", a multiple of {},", all.join(" and "))
                 }
             };
-            let file = if *is_input { ", or with an input file of that shape" } else { "" };
+            let file = if *is_input { ", or with an input file, whose shape determines it" } else { "" };
             format!("give it a number{divides} with {flag}{file}")
         }
         ScalarRole::LoopBound => format!("give it a number of iterations with {flag}"),

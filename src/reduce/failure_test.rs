@@ -353,7 +353,9 @@ fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String
 fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignatures, String> {
     let report = check(plans, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
-        return Err("the program deadlocks".to_owned());
+        return Err(
+            "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".to_owned()
+        );
     }
     let mut signatures = FailureSignatures::new();
     for finding in &report.findings {

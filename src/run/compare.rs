@@ -118,7 +118,7 @@ pub fn compare(
     let (mine, theirs) = (&got.tensor.data, &expected.tensor.data);
     let (have, want) = (&got.tensor.shape, &expected.tensor.shape);
     if !is_regrouping(have, want) {
-        let hint = if is_permutation(have, want) { "; transposed?" } else { "" };
+        let hint = if is_permutation(have, want) { "; is it transposed?" } else { "" };
         return Err(format!("it has shape {have:?}, expected {want:?}{hint}"));
     }
     let is_exact = got.shadow.is_none() && expected.shadow.is_none();

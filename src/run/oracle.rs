@@ -192,6 +192,10 @@ fn failure_diagnostic<'p>(
         FailureKind::ProgramError => "stops",
     };
     let it = Diagnostic::new(code, span, &failure.message, label);
-    let it = if failure.report.is_empty() { it } else { it.note(failure.report.join("\n")) };
+    let help = failure.report.iter().find_map(|it| it.strip_prefix("help: "));
+    let it = help.into_iter().fold(it, Diagnostic::help);
+    let report: Vec<&str> =
+        failure.report.iter().map(String::as_str).filter(|it| !it.starts_with("help: ")).collect();
+    let it = if report.is_empty() { it } else { it.note(report.join("\n")) };
     it.note(format!("seen under `--schedule={}`", failure.schedule))
 }

@@ -59,7 +59,7 @@ pub fn check_before_run(
         return Ok(());
     }
     let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
-    for (text, it) in report.findings.iter().map(|it| it.diagnostic(plans, sources)) {
+    for (text, it) in report.diagnostics(plans, sources) {
         // The run reports unwritten reads itself, including those that depend on values.
         if it.severity() == Severity::Error {
             found[text].push(it);

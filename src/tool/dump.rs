@@ -10,7 +10,7 @@ use crate::atomic_file;
 
 /// Selects the programs to print. A flag without a list of passes applies to all passes.
 #[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Programs between passes")]
+#[command(next_help_heading = "Printing between passes")]
 pub struct DumpFlags {
     /// Print the program before these passes.
     #[arg(long, value_name = "PASS,…", num_args = 0.., require_equals = true, value_delimiter = ',')]
@@ -30,7 +30,8 @@ pub struct DumpFlags {
     /// Print the program in the state in which a failing pass left it.
     #[arg(long)]
     print_ir_after_failure: bool,
-    /// Print the program after every pass that changed it; `=diff` prints only the changed lines.
+    /// Print the program after every pass that changed it; `=diff` prints only the changed lines
+    /// [without a value: whole].
     #[arg(long, value_name = "diff", num_args = 0..=1, require_equals = true, default_missing_value = "whole",
         value_parser = ["whole", "diff"])]
     print_changed: Option<String>,

@@ -33,7 +33,7 @@ impl DiagnosticFlags {
 
 /// The options on the size of the world, of tools that plan all ranks.
 #[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "World")]
+#[command(next_help_heading = "Ranks and symbols")]
 pub struct WorldFlags {
     /// Number of ranks. Default: the smallest world that contains all meshes.
     #[arg(long, value_parser = parse_ranks)]

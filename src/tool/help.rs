@@ -9,13 +9,13 @@ use crate::exit::Exit;
 
 /// The exit codes of all tools.
 const EXIT_CODES: &str = "  0    success
-  1    the program is rejected, or does not do what the tool looks for
+  1    the program is rejected, or does not fail in the way that hir-reduce is given
   2    wrong command line
   3    wrong result
   4    hang or deadlock
   5    CUDA or NCCL error
   6    environment: a file, a library, a GPU or another rank is missing
-  7    the check found a race, a deadlock or unwritten memory
+  7    the check found a race, a deadlock or an unwritten output
   101  internal error
   129, 130, 143  stopped by SIGHUP, SIGINT, SIGTERM";
 

@@ -123,6 +123,12 @@ impl Reporter {
     /// Returns the exit code for an invalid pipeline.
     pub fn parse_pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
+            let word = fault.span().text(text);
+            let tool = OTHER_FLAGS.iter().find(|it| fault.help.is_none() && it.1.contains(&word));
+            let fault = match tool {
+                Some((tool, _)) => fault.help(format!("`--{word}` is an option of {tool}, not a pass")),
+                None => fault,
+            };
             self.report_diagnostics(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
             Exit::Usage
         })
@@ -248,8 +254,22 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
             Ok(()) | Err(_) => Exit::Success,
         };
     }
-    let _ = writeln!(io::stderr(), "{tool}: {} (see `{tool} --help`)", usage_error_text(error));
+    let message = format!("{} (see `{tool} --help`)", usage_error_text(error));
+    if is_sarif_requested() {
+        sarif_log::open();
+        sarif_log::note(&message, true);
+        sarif_log::close(Exit::Usage, true);
+    } else {
+        let _ = writeln!(io::stderr(), "{tool}: {message}");
+    }
     Exit::Usage
+}
+
+/// Returns whether the command line, which may be invalid, contains `--error-format=sarif`.
+fn is_sarif_requested() -> bool {
+    let arguments = arguments();
+    arguments.iter().any(|it| it == "--error-format=sarif")
+        || arguments.windows(2).any(|it| it[0] == "--error-format" && it[1] == "sarif")
 }
 
 /// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a

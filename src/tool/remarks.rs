@@ -9,19 +9,19 @@ use crate::tool;
 /// The value of `--remarks`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum RemarkLevel {
-    /// Print the communications that a pipeline did not overlap, and why.
+    /// Print the communications that a pipeline did not overlap, and the passes that had no effect, and why.
     Missed,
     /// Print the communications that it overlapped, too.
     All,
-    /// Print the communications that were not overlapped, and fail if there are any.
+    /// Print the same as for `missed`, and fail if a communication was not overlapped.
     Error,
 }
 
 /// The flag `--remarks`, shared by the tools.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct RemarkFlags {
-    /// Print the remarks of passes about communications that they did not overlap; `error`: fail if there are
-    /// any.
+    /// Print the remarks of passes about communications that they did not overlap, and of passes that had no
+    /// effect; `error`: fail if a communication was not overlapped [without a value: missed].
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "missed")]
     remarks: Option<RemarkLevel>,
 }
@@ -32,7 +32,7 @@ impl RemarkFlags {
         remarks.iter().filter(move |it| match self.remarks {
             None => false,
             Some(RemarkLevel::All) => true,
-            Some(RemarkLevel::Missed | RemarkLevel::Error) => it.code == Code::MissedOverlap,
+            Some(RemarkLevel::Missed | RemarkLevel::Error) => it.code != Code::Overlapped,
         })
     }
 

@@ -174,11 +174,12 @@ const SYNC: &[Layer] = &[
     ("happens_before", BEFORE),
     ("comm_order", BEFORE),
     ("wait_graph", &["matching"]),
-    ("deadlock skipped deadlock_detection", &["matching", "wait_graph"]),
+    ("blocked_wait", &["matching"]),
+    ("deadlock skipped deadlock_detection", &["blocked_wait", "matching", "wait_graph"]),
     ("lint", &["deadlock"]),
-    ("report_text", &["deadlock", "matching", "wait_graph"]),
+    ("report_text", &["blocked_wait", "deadlock", "matching", "wait_graph"]),
     ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
-    ("explain progress", &["deadlock", "matching", "skipped", "wait_graph", "report_text"]),
+    ("explain progress", &["blocked_wait", "deadlock", "matching", "skipped", "wait_graph", "report_text"]),
 ];
 
 const CHECK: &[Layer] = &[
@@ -194,7 +195,7 @@ const CHECK: &[Layer] = &[
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
     ("finding", &["conflict", "excess", "memory", "ordering_model", "race_side"]),
     ("diagnostics", BEFORE),
-    ("excess_diagnostics", BEFORE),
+    ("excess_diagnostics merge", BEFORE),
     ("checker", &["conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
     ("apply", &["edit"]),
     ("fix", &["apply", "conflict", "edit", "checker", "finding", "explanation", "race_side"]),

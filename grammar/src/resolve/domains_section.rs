@@ -203,12 +203,12 @@ impl<'s> Resolver<'s, '_> {
             let extra: Vec<AxisId> = axes.iter().copied().filter(|it| !loops.contains(it)).collect();
             let missing: Vec<AxisId> = loops.iter().copied().filter(|it| !axes.contains(it)).collect();
             let message =
-                format!("the transforms of `{name}` do not lead from its logical to its loop domain");
+                format!("the line of `{name}` does not produce the axes that `{name}` is printed with");
             let (given, wanted) = (text(&extra), text(&missing));
             let label = match (extra.is_empty(), missing.is_empty()) {
-                (false, false) => format!("this line gives {given} instead of {wanted}"),
-                (false, true) => format!("this line gives {given}, which `{name}` does not have"),
-                (true, false) => format!("no clause gives {wanted}"),
+                (false, false) => format!("this line produces {given} instead of {wanted}"),
+                (false, true) => format!("this line produces {given}, which `{name}` does not have"),
+                (true, false) => format!("no clause produces {wanted}"),
                 (true, true) => "expected every loop axis exactly once".to_owned(),
             };
             // The axis in the line that the tensor does not have.
@@ -223,7 +223,7 @@ impl<'s> Resolver<'s, '_> {
             let mut own = own.filter(|it| wrong.as_deref() == Some(it.text(self.source)));
             let place = own.next_back().unwrap_or(line.tensor.span);
             let it = Diagnostic::new(Code::BadDomain, place, message, label)
-                .label(self.program.tensor_span(tensor), "the loop domain: the axes of this text");
+                .label(self.program.tensor_span(tensor), format!("`{name}` is printed with these axes"));
             self.diagnostics.push(it);
             return None;
         }
@@ -232,7 +232,9 @@ impl<'s> Resolver<'s, '_> {
         let unknown = domains.allocation.iter().flatten().find(|it| !known.contains(it)).copied();
         if let Some(axis) = unknown {
             let text = axis_text(&self.program, axis);
-            let message = format!("the allocation domain has the axis `{text}`, which no clause gives");
+            let message = format!(
+                "the allocation domain has the axis `{text}`, which is neither a logical axis nor the result of a clause"
+            );
             let clause =
                 line.clauses.iter().map(|(clause, _)| clause).find(
                     |it| matches!(&it.kind, ast::ExprKind::Call { name, .. } if name.text == "allocation"),

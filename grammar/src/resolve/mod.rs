@@ -585,13 +585,19 @@ impl<'s, 'd> Resolver<'s, 'd> {
                     Some(true) => continue,
                     Some(false) => {
                         let name = self.program.symbols[symbol].clone();
+                        let path = stack.iter().filter(|it| it.1).map(|it| it.0);
+                        let cycle: Vec<&str> = path
+                            .skip_while(|it| *it != symbol)
+                            .chain([symbol])
+                            .map(|it| self.program.symbols[it].as_str())
+                            .collect();
                         let own = self.definition_spans.get(&symbol).copied();
                         let span = own.unwrap_or_else(|| self.program.symbol_span(symbol));
                         self.error(
                             Code::CircularDefinition,
                             span,
                             format!("the definition of `{name}` depends on itself"),
-                            "this definition is circular",
+                            cycle_text(&cycle),
                         );
                         continue;
                     }
@@ -609,5 +615,16 @@ impl<'s, 'd> Resolver<'s, 'd> {
             }
         }
         self.program.definitions = ordered;
+    }
+}
+
+/// Formats a cycle of definitions: `` `i5` uses `i6`, which uses `i5` ``.
+fn cycle_text(cycle: &[&str]) -> String {
+    match cycle {
+        [first, rest @ ..] if !rest.is_empty() => {
+            let uses: Vec<String> = rest.iter().map(|it| format!("uses `{it}`")).collect();
+            format!("`{first}` {}", uses.join(", which "))
+        }
+        _ => "this definition is circular".to_owned(),
     }
 }

@@ -107,7 +107,7 @@ impl<'s> Resolver<'s, '_> {
                         self.error(
                             Code::BadOperands,
                             place,
-                            format!("`{}` lacks its operand `{}`", row.mnemonic, param.name),
+                            format!("`{}` has no operand `{}`", row.mnemonic, param.name),
                             format!("expected {} before this", expected_kind_text(param.kind)),
                         );
                     }
@@ -291,7 +291,16 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn report_wrong_kind(&mut self, param: &OperandDef, value: &ast::Expr<'s>) {
-        let message = format!("`{}` must be {}", param.name, expected_kind_text(param.kind));
+        if let (OperandKind::Work, ast::ExprKind::Call { number: Some(_), .. }) = (param.kind, &value.kind) {
+            let message = "the number of the communication is too large";
+            return self.error(Code::BadNumber, value.span, message, "expected a number below 2^32");
+        }
+        let expected = expected_kind_text(param.kind);
+        let message = match param.kind {
+            OperandKind::Work => format!("expected {expected}"),
+            kind if kind.is_operand() => format!("the operand `{}` must be {expected}", param.name),
+            _ => format!("`{}` must be {expected}", param.name),
+        };
         let it =
             Diagnostic::new(Code::BadOperands, value.span, message, format!("this is {}", found_text(value)));
         let text = value.span.text(self.source);
@@ -490,7 +499,7 @@ pub(super) fn found_text(value: &ast::Expr<'_>) -> &'static str {
         ast::ExprKind::Stream(_) => "a stream",
         ast::ExprKind::Word(_) => "a name",
         ast::ExprKind::Team(_) => "a list of numbers in parentheses",
-        ast::ExprKind::Braces(_) => "a list of values separated by commas",
+        ast::ExprKind::Braces(_) => "a list in braces",
         ast::ExprKind::Paren(_) | ast::ExprKind::Prefix(..) | ast::ExprKind::Infix(..) => "an expression",
         ast::ExprKind::Call { number: Some(_), .. } => "a numbered name",
         ast::ExprKind::Call { .. } => "a call",

@@ -34,7 +34,9 @@ impl Verifier<'_> {
             }
             if !seen.insert(axis.parallel) {
                 let text = axis_text(self.program, *id);
-                let message = format!("`{name}` has two axes with the parallel type of `{text}`");
+                let kind = text.split('{').next().unwrap_or("").trim_start_matches(['i', 'r']);
+                let kind = kind.trim_end_matches(|it: char| it.is_ascii_digit());
+                let message = format!("`{name}` has two axes that are parallelized over `{kind}`");
                 let place = places::part_place(self.source, &text, span);
                 self.error(
                     Code::BadSharding,
@@ -78,7 +80,11 @@ impl Verifier<'_> {
             let all = mesh.devices.len();
             self.diagnostics.push(match wanted {
                 1 if all > 1 => it.help(format!(
-                    "the {all} devices of the mesh are along another dimension: the innermost braces of a mesh are x, the next ones y"
+                    "the {all} devices of the mesh are along another dimension: {}",
+                    match mesh.shape.len() {
+                        1 => "a mesh without inner braces has only the dimension x",
+                        _ => "the innermost braces of a mesh are x, the next ones y",
+                    }
                 )),
                 _ => it,
             });

@@ -96,7 +96,7 @@ impl Ctx<'_, '_> {
         if self.unequal(a_axis, b_axis) {
             let (p, name) = (self.program, self.stmt.op.name());
             let message = format!(
-                "`{name}`: axis `{}` of `{}` and axis `{}` of `{}` differ",
+                "`{name}`: axis `{}` of `{}` and axis `{}` of `{}` differ in extent",
                 axis_text(p, a_axis),
                 p.tensor_name(a),
                 axis_text(p, b_axis),
@@ -154,11 +154,21 @@ impl Ctx<'_, '_> {
 
     fn rank_error(&mut self, tensor: TensorId, have: usize, want: usize) {
         let name = self.program.tensor_name(tensor);
+        let dimensions = |count: usize| match count {
+            1 => "1 dimension".to_owned(),
+            _ => format!("{count} dimensions"),
+        };
         let message =
-            format!("`{}`: `{name}` has {have} dimensions where {want} are expected", self.stmt.op.name());
-        let s = if want == 1 { "" } else { "s" };
-        let label = format!("expected {want} logical dimension{s}, without reduction axes");
-        self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(tensor), message, label));
+            format!("`{}`: `{name}` has {}; expected {want}", self.stmt.op.name(), dimensions(have));
+        let label = format!("{}, not counting reduction axes", dimensions(have));
+        let it = Diagnostic::new(Code::ShapeMismatch, self.place(tensor), message, label);
+        // The weight of a linear layer is not compared with the result.
+        let out = self.stmt.out_tensor().filter(|_| self.stmt.op != Op::Linear);
+        let out = out.filter(|it| *it != tensor && self.dims(*it).len() == want);
+        self.acc.push(match out {
+            Some(out) => it.label(self.place(out), dimensions(want)),
+            None => it,
+        });
     }
 
     /// Returns the pairs of corresponding dimensions of an operand and the result.
@@ -290,10 +300,17 @@ impl Ctx<'_, '_> {
         if have != want {
             let name = self.program.tensor_name(out);
             let message = format!(
-                "`reduction`: `{name}` has {want} {} where {have} are expected",
+                "`reduction`: `{name}` has {want} {}, but the operand has {have}",
                 if want == 1 { "axis" } else { "axes" }
             );
-            let label = format!("expected {have} axes, the reduced ones as `r`: `rS3{{8}}`");
+            // The first axis of the operand whose extent the result does not have is probably a reduced one.
+            let logical = &self.program.tensors[out].domains.logical;
+            let mut dims = self.dims(first).into_iter();
+            let reduced = dims.find(|it| logical.iter().all(|other| self.unequal(*it, *other)));
+            let example = reduced.map_or(String::new(), |it| {
+                format!(", as in `r{}`", axis_text(self.program, it).trim_start_matches('i'))
+            });
+            let label = format!("expected {have} axes; a reduced axis is written with `r`{example}");
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(out), message, label));
         }
         if have == want {

@@ -70,7 +70,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     if arguments.count("count") == Some(0) {
         return Err(arguments.error("count", "cannot split an axis into 0 chunks", "expected 1 or more"));
     }
@@ -92,6 +92,10 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             if cut.component.dims.iter().all(is_free) && chunk_equally(program, &cut)? == Change::Changed {
                 change = Change::Changed;
             }
+        }
+        if change == Change::Unchanged {
+            let message = "`chunk` changes nothing: `axis=auto` finds no axis along which communications can overlap with computation";
+            remarks.no_effect(program.spans.header, message, "no such axis");
         }
         return Ok(change);
     }

@@ -32,24 +32,26 @@
 //! wait for it on the same stream, so that the peer no longer uses the storage. The pass rejects every other
 //! loop, and a buffer whose handle ShareMemHandles exchanges.
 
+mod order;
+
 use grammar::{
     attr,
-    codes::Code,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{BlockId, Domains, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream, TensorId},
+    ir::{BlockId, Domains, For, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
+    span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        blocks::{any_stmt, nested_blocks},
+        blocks::nested_blocks,
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::{self, IrBuilder},
-    transform::sink_waits::awaited_work,
+    transform::double_buffer::order::{check_in_order, mentions_buffer},
 };
 
 /// The pass.
@@ -66,7 +68,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let count = arguments.count("count").and_then(|it| i64::try_from(it).ok()).unwrap_or(2);
     if count < 2 {
@@ -76,6 +78,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     let mut fresh = IrBuilder::of(program);
     let mut changed = false;
+    let mut rejected: Vec<(Span, String, &str)> = Vec::new();
     let mut uses = MentionIndex::of(program, body);
     for block in nested_blocks(program, body) {
         let mut at = 0;
@@ -87,7 +90,20 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 allocated.entry(buffer.tensor).or_default().push((at, stmt));
             }
             if let Stmt::For(it) = program.stmts[stmt].clone() {
-                for buffer in reusable_buffers(program, &uses, &allocated, &it) {
+                let candidates = buffers_of_loop(program, &allocated, &it);
+                let facts = LoopFacts::of(program, it.body);
+                for buffer in candidates {
+                    if let Err((stmt, why)) = facts.check_reusable(program, &uses, &buffer) {
+                        let name = program.tensor_name(buffer.tensor);
+                        let message = format!("`double-buffer` makes no copies of `{name}`: {why}");
+                        let label = if stmt == buffer.allocate {
+                            "allocated here"
+                        } else {
+                            "this statement prevents it"
+                        };
+                        rejected.push((program.stmt_span(stmt), message, label));
+                        continue;
+                    }
                     check_in_order(program, &it, &buffer, count)?;
                     at += replicate_buffer(program, &mut fresh, block, at, &it, &buffer, count);
                     // The ALLOCATE may define another tensor now, and the body has a new view.
@@ -98,6 +114,13 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             }
             at += 1;
         }
+    }
+    if !changed {
+        if rejected.is_empty() {
+            let message = "`double-buffer` changes nothing: no loop uses a buffer that the program allocates";
+            remarks.no_effect(program.spans.header, message, "no such loop");
+        }
+        rejected.into_iter().for_each(|(span, message, label)| remarks.no_effect(span, message, label));
     }
     Ok(Change::from_flag(changed))
 }
@@ -149,17 +172,15 @@ fn allocated_buffer(program: &Program, stmt: StmtId, inside: bool) -> Option<Loo
     }
 }
 
-/// Returns the buffers that every iteration of a loop overwrites and no other statement uses. `allocated`
-/// holds the names that are allocated before the loop in its block.
-fn reusable_buffers(
+/// Returns the buffers that a loop uses and that are allocated before it in its block, or by a long ALLOCATE in
+/// its body. `allocated` holds the names that are allocated before the loop.
+fn buffers_of_loop(
     program: &Program,
-    uses: &MentionIndex,
     allocated: &FxHashMap<TensorId, Vec<(usize, StmtId)>>,
     it: &For,
 ) -> Vec<LoopBuffer> {
-    let (mut in_loop, mut mentioned) = (FxHashSet::default(), FxHashSet::default());
+    let mut mentioned = FxHashSet::default();
     program.walk(it.body, &mut |stmt| {
-        in_loop.insert(stmt);
         if let Stmt::Op(op) = &program.stmts[stmt] {
             for_each_tensor_use(program, op, &mut |tensor, _| _ = mentioned.insert(tensor));
         }
@@ -169,208 +190,69 @@ fn reusable_buffers(
     before.sort_unstable();
     let before = before.into_iter().filter_map(|(_, stmt)| allocated_buffer(program, stmt, false));
     let inside = program.block(it.body).iter().filter_map(|stmt| allocated_buffer(program, *stmt, true));
-    let stale = upward_exposed_names(program, it.body, &|stmt| fully_written_tensors(program, stmt));
-    let fits = |buffer: &LoopBuffer| {
-        let tensor = buffer.tensor;
-        let mut used = false;
-        for (stmt, mode) in uses.by_tensor.get(&tensor).into_iter().flatten() {
+    before.chain(inside).collect()
+}
+
+/// The statements of a loop, and the names that an iteration reads before it writes them as a whole.
+struct LoopFacts {
+    stmts: FxHashSet<StmtId>,
+    stale: FxHashSet<TensorId>,
+}
+
+impl LoopFacts {
+    fn of(program: &Program, body: BlockId) -> Self {
+        let mut stmts = FxHashSet::default();
+        program.walk(body, &mut |stmt| _ = stmts.insert(stmt));
+        Self {
+            stmts,
+            stale: upward_exposed_names(program, body, &|stmt| fully_written_tensors(program, stmt)),
+        }
+    }
+
+    /// Checks that every iteration overwrites the buffer and that no other statement uses it.
+    ///
+    /// # Errors
+    /// A statement that prevents it, and the reason.
+    fn check_reusable(
+        &self,
+        program: &Program,
+        uses: &MentionIndex,
+        buffer: &LoopBuffer,
+    ) -> Result<(), (StmtId, &'static str)> {
+        let mut is_written = false;
+        if uses.io_tensors.contains(&buffer.tensor) {
+            return Err((buffer.allocate, "it is an input or an output of the program"));
+        }
+        for (stmt, mode) in uses.by_tensor.get(&buffer.tensor).into_iter().flatten() {
             let Stmt::Op(op) = &program.stmts[*stmt] else { continue };
             if *stmt == buffer.allocate {
                 continue;
             }
-            used |= *mode == AccessMode::Write;
-            let dropped = op.op.def().class == OpClass::Deallocate;
+            is_written |= *mode == AccessMode::Write;
             // Stop at the first such use: many loops may use the name.
-            if *mode == AccessMode::Bind || dropped || !in_loop.contains(stmt) {
-                return false;
+            if op.op.def().class == OpClass::Deallocate {
+                return Err((*stmt, "the program deallocates it"));
+            }
+            if *mode == AccessMode::Bind {
+                return Err((*stmt, "its name is bound to other storage"));
+            }
+            if !self.stmts.contains(stmt) {
+                return Err((*stmt, "a statement outside the loop uses it"));
             }
         }
-        used && !uses.io_tensors.contains(&tensor)
-            && !stale.contains(&tensor)
-            && program.has_plain_domains(tensor)
-    };
-    before.chain(inside).filter(fits).collect()
-}
-
-/// Checks that an iteration has finished with its buffer before a later iteration overwrites it.
-fn check_in_order(program: &Program, it: &For, buffer: &LoopBuffer, count: i64) -> Result<(), Diagnostic> {
-    let bounds = program.constant(it.start).zip(program.constant(it.stop));
-    if program.constant(it.start).is_none_or(|start| start < 0) {
-        return Err(double_buffer_error(
-            program,
-            it,
-            buffer,
-            buffer.allocate,
-            "the index of the loop may be negative",
-        ));
-    }
-    if let Some(stmt) = sharing_stmt(program, it.body, buffer) {
-        let why = "its handle is exchanged once, but each copy of the buffer would need an exchange";
-        return Err(double_buffer_error(program, it, buffer, stmt, why));
-    }
-    if bounds.is_some_and(|(start, stop)| stop.saturating_sub(start) <= count) {
-        return Ok(());
-    }
-    check_waits(program, it.body, buffer).map_err(|stmt| {
-        let why = "the iteration that posts this communication does not wait for it";
-        double_buffer_error(program, it, buffer, stmt, why)
-    })?;
-    let mut choices = 0;
-    program.walk(it.body, &mut |stmt| choices += usize::from(stream_set_by(program, stmt).is_some()));
-    if choices == 0 {
-        return Ok(());
-    }
-    let stmts = program.block(it.body);
-    let uses = |stmt: &StmtId| mentions_buffer(program, *stmt, buffer);
-    let first = stmts.iter().position(|stmt| *stmt != buffer.allocate && uses(stmt));
-    let last = stmts.iter().rposition(|stmt| *stmt != buffer.allocate && uses(stmt));
-    let Some((first, last)) = first.zip(last) else { return Ok(()) };
-    let several = "several streams use it";
-    if let Some(stmt) = stmts[first..=last].iter().find(|stmt| sets_stream(program, **stmt)) {
-        return Err(double_buffer_error(program, it, buffer, *stmt, several));
-    }
-    let choice = stmts[..first].iter().rev().find(|stmt| sets_stream(program, **stmt));
-    let stream = choice.and_then(|stmt| stream_set_by(program, *stmt));
-    let period = stream.and_then(|index| stream_period(program, it, index));
-    match (choice, period) {
-        (Some(_), Some(period)) if period > 0 && count % period == 0 => Ok(()),
-        (Some(stmt), _) => {
-            let why = format!("iterations i and i + {count} may run on different streams");
-            Err(double_buffer_error(program, it, buffer, *stmt, &why))
+        if !is_written {
+            return Err((buffer.allocate, "no statement of the loop writes it"));
         }
-        (None, _) => Err(double_buffer_error(program, it, buffer, buffer.allocate, several)),
-    }
-}
-
-fn double_buffer_error(
-    program: &Program,
-    it: &For,
-    buffer: &LoopBuffer,
-    stmt: StmtId,
-    why: &str,
-) -> Diagnostic {
-    let (name, index) = (program.tensor_name(buffer.tensor), &program.symbols[it.index]);
-    let message = format!("cannot double-buffer `{name}` of the loop over `{index}`: {why}");
-    Diagnostic::new(Code::NotRewritten, program.stmt_span(stmt), message, "here").help(
-        "wait for its communications in the iteration that posts them, and use it only on `Stream ( i % n )` with a `count` that is a multiple of n",
-    )
-}
-
-/// Returns a ShareMemHandles that lists the buffer. Its handle is exchanged once; several buffers would need
-/// one exchange each, on both sides in the same iterations.
-fn sharing_stmt(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Option<StmtId> {
-    let mut found = None;
-    program.walk(block, &mut |stmt| {
-        let shares =
-            matches!(&program.stmts[stmt], Stmt::Op(op) if op.op.def().class == OpClass::ShareHandles);
-        if shares && mentions_buffer(program, stmt, buffer) {
-            found = found.or(Some(stmt));
+        if self.stale.contains(&buffer.tensor) {
+            return Err((
+                buffer.allocate,
+                "an iteration does not overwrite it as a whole before it reads it",
+            ));
         }
-    });
-    found
-}
-
-/// Checks that a Wait in the same block follows every communication of the buffer. Returns the first
-/// statement without a Wait as the error.
-fn check_waits(program: &Program, block: BlockId, buffer: &LoopBuffer) -> Result<(), StmtId> {
-    let stmts = program.block(block);
-    let mut bracket = None;
-    let mut posted: Vec<(u32, StmtId)> = Vec::new();
-    for stmt in stmts {
-        match &program.stmts[*stmt] {
-            Stmt::Op(op) => match op.op.def().class {
-                OpClass::Communicate if mentions_buffer(program, *stmt, buffer) => match &mut bracket {
-                    Some(uses) => *uses = true,
-                    None => posted.push((op.number.ok_or(*stmt)?, *stmt)),
-                },
-                OpClass::Coalescing if op.op == Op::StartCoalescing => bracket = Some(false),
-                OpClass::Coalescing => {
-                    if bracket.take() == Some(true) {
-                        posted.push((op.number.ok_or(*stmt)?, *stmt));
-                    }
-                }
-                OpClass::Wait => {
-                    let number = awaited_work(program, *stmt);
-                    posted.retain(|(posted, _)| Some(*posted) != number);
-                }
-                OpClass::Stream if op.op == Op::SetCurrentStream => {
-                    if let Some((_, post)) = posted.first() {
-                        return Err(*post);
-                    }
-                }
-                OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
-                | OpClass::Communicate
-                | OpClass::Stream
-                | OpClass::ShareHandles
-                | OpClass::HostUnit
-                | OpClass::Opaque => (),
-            },
-            Stmt::Let(..) => (),
-            Stmt::For(it) => check_waits(program, it.body, buffer)?,
-            Stmt::If(it) => {
-                check_waits(program, it.then_block, buffer)?;
-                it.else_block.map_or(Ok(()), |other| check_waits(program, other, buffer))?;
-            }
+        match program.has_plain_domains(buffer.tensor) {
+            true => Ok(()),
+            false => Err((buffer.allocate, "its axes are split or merged")),
         }
-    }
-    posted.first().map_or(Ok(()), |(_, stmt)| Err(*stmt))
-}
-
-/// Returns whether a statement, or one inside it, mentions the buffer.
-fn mentions_buffer(program: &Program, stmt: StmtId, buffer: &LoopBuffer) -> bool {
-    any_stmt(program, stmt, &|stmt| {
-        let mut found = false;
-        if let Stmt::Op(op) = &program.stmts[stmt] {
-            for_each_tensor_use(program, op, &mut |tensor, _| found |= tensor == buffer.tensor);
-        }
-        found
-    })
-}
-
-/// Returns whether a statement, or one inside it, sets the current stream.
-fn sets_stream(program: &Program, stmt: StmtId) -> bool {
-    any_stmt(
-        program,
-        stmt,
-        &|stmt| matches!(&program.stmts[stmt], Stmt::Op(op) if op.op == Op::SetCurrentStream),
-    )
-}
-
-/// Returns the stream that a statement makes current.
-fn stream_set_by(program: &Program, stmt: StmtId) -> Option<Stream> {
-    match &program.stmts[stmt] {
-        Stmt::Op(op) if op.op == Op::SetCurrentStream => match op.args.first() {
-            Some(Operand::Stream(stream)) => Some(program.streams[*stream].clone()),
-            _ => None,
-        },
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
-}
-
-/// Returns the number of iterations after which a stream recurs; 1 for a stream that does not change.
-fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
-    let Stream::Index(index) = stream else { return Some(1) };
-    let number = |expr: ExprId| match &program.exprs[expr] {
-        Expr::Symbol(symbol) => {
-            let option = program.options.get(&program.symbols[*symbol]);
-            program.definitions.get(symbol).or(option).and_then(|it| program.constant(*it))
-        }
-        Expr::Int(value) => Some(*value),
-        Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
-    };
-    match &program.exprs[index] {
-        Expr::Int(_) => Some(1),
-        Expr::Infix("%", lhs, rhs) if program.exprs[*lhs] == Expr::Symbol(it.index) => number(*rhs),
-        Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Symbol(_)
-        | Expr::Prefix(..)
-        | Expr::Infix(..)
-        | Expr::Call(..) => None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use grammar::{codes::Severity, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 use hir::{
-    check::{self, Checks, ExcessNotSearched, Finding},
+    check::{self, Checks, ExcessNotSearched},
     exit::Exit,
     plan,
     source::{Source, apply_bindings},
@@ -81,17 +81,16 @@ impl Processor<'_> {
         if let Some(path) = &self.options.witness {
             self.write_witness(path, &plans, &report, sources);
         }
-        let remarks = report.findings.iter().filter(|it| matches!(it, Finding::Excess(_))).count();
+        let all = report.diagnostics(&plans, sources).into_iter().map(|it| it.1);
+        let mut remarks = 0;
+        let mut found: Vec<Diagnostic> = all.collect();
+        found.retain(|it| {
+            remarks += usize::from(it.severity() == Severity::Remark);
+            it.severity() != Severity::Remark || remarks <= MAX_REMARKS
+        });
         if let Some(left) = remarks.checked_sub(MAX_REMARKS).filter(|it| *it > 0) {
             self.screen.message(&format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
         }
-        let mut printed_remarks = 0;
-        let is_printed = |it: &&Finding| {
-            printed_remarks += usize::from(matches!(it, Finding::Excess(_)));
-            !matches!(it, Finding::Excess(_)) || printed_remarks <= MAX_REMARKS
-        };
-        let shown = report.findings.iter().filter(is_printed);
-        let found: Vec<Diagnostic> = shown.map(|it| it.diagnostic(&plans, sources).1).collect();
         let errors = format_count(&found, Severity::Error, "fault");
         let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];
         let others: Vec<String> =

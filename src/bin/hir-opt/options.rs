@@ -80,7 +80,7 @@ pub struct Options {
     pub split_input_file: bool,
     /// Print the source text with all inferred information made explicit, instead of the canonical text.
     /// `check` also makes the edits that fix races, if exactly one edit fixes the race, and checks the
-    /// result.
+    /// result [without a value: reading].
     #[arg(help_heading = "Output", long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "reading",
         conflicts_with_all = ["passes", "print_plan", "print_hb", "print", "split_input_file"])]
     pub fix: Option<FixMode>,
@@ -110,14 +110,14 @@ pub struct Options {
     /// Print the plan of every rank instead of the program.
     #[arg(help_heading = "Output", long)]
     pub print_plan: bool,
-    /// Prove that the result is free of races, deadlocks and reads of unwritten memory, or report where it is
+    /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
     /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
     /// reports statements that the program does not need, as remarks that do not change the exit code
     /// (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
     /// consecutive runs. Default: all but `repeat`.
     #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
     pub check: Option<Checks>,
-    /// Write to FILE an order of steps that exhibits the first race found by `--check`.
+    /// Write to FILE an order of steps in which the first race found by `--check` occurs.
     /// `hir-run --check=warn --schedule=@FILE` runs it.
     #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "check")]
     pub witness: Option<PathBuf>,
@@ -137,7 +137,7 @@ pub struct Options {
     #[arg(help_heading = "Output", long)]
     pub rank: Option<usize>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(help_heading = "World", long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
     pub set: Vec<Binding>,
     #[command(flatten)]
     pub diagnostics: DiagnosticFlags,
@@ -146,7 +146,7 @@ pub struct Options {
 /// The edits that `--fix` makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum FixMode {
-    /// The fixes of parser diagnostics.
+    /// Only the fixes of parser diagnostics.
     Reading,
     /// Also the fixes of the checker's findings.
     Check,

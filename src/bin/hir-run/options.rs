@@ -119,10 +119,11 @@ pub struct Options {
     /// A program that computes the expected outputs, by position, from the same inputs.
     #[arg(help_heading = "Inputs and results", long, value_name = "SPEC.hir")]
     pub reference: Option<String>,
-    /// Relative tolerance. By default, exact results must be equal; inexact results of two simulated programs
-    /// must agree within 1e-9, computed in f64; given values and results of GPUs must agree within 8 times
-    /// the rounding error of the program plus the defaults of `torch.testing.assert_close` (rtol, atol: f16
-    /// 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5; f64 1e-7, 1e-7).
+    /// Relative tolerance. By default, exact results must be equal. Of inexact results, two simulated ones
+    /// must agree within 1e-9, computed in f64; GPUs and simulator, within 8 times the rounding error of the
+    /// program; given values, and GPUs and `--reference`, within this plus the defaults of
+    /// `torch.testing.assert_close` (rtol, atol: f16 1e-3, 1e-5; bf16 1.6e-2, 1e-5; f32 1.3e-6, 1e-5; f64
+    /// 1e-7, 1e-7).
     #[arg(help_heading = "Inputs and results", long, value_parser = tolerance, allow_negative_numbers = true)]
     pub rtol: Option<f64>,
     /// Absolute tolerance; see `--rtol`. If only one of the two is given, the other is 0.

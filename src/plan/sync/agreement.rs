@@ -326,8 +326,9 @@ fn skipped_side(
 ) -> Option<String> {
     let blocker = Blocker { rank, inst: None, part: Some((key, CommRole::Side(missing))) };
     let skipped = alignment.skipped(at, &blocker)?;
-    let (what, why) = skipped::explain(&plans[rank], &skipped);
-    Some(format!("rank {rank} {what}: {why}"))
+    let it = skipped::explain(&plans[rank], &skipped);
+    let ([verb, _], [reason, rest]) = (it.verb, it.reason);
+    Some(format!("rank {rank} {verb} {}: {reason} on rank {rank}{rest}", it.what))
 }
 
 /// Returns what the two sides of a message do not agree on.

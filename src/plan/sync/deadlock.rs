@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
-use super::InstRef;
+use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
 use crate::plan::Plan;
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
@@ -16,6 +16,8 @@ pub struct Deadlock {
     pub waits: Vec<BlockedWait>,
     /// The communications that ranks do not post and others wait for.
     pub skips: Vec<MissingPost>,
+    /// Number of ranks.
+    pub world: usize,
 }
 
 /// The cause of a deadlock.
@@ -55,52 +57,42 @@ pub enum HeadToHead {
     Gets,
 }
 
-/// The wait of a blocked host, stream or communicator queue.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BlockedWait {
-    /// The blocked instruction.
-    pub inst_ref: InstRef,
-    /// The line of the instruction; 0 for the end of the program.
-    pub line: u32,
-    /// The indices of the enclosing loops, `streamIdx=1`; empty outside loops.
-    pub iteration: String,
-    /// The line, the iteration, and the stream or queue: `line 19, streamIdx=1, on stream 1`.
-    pub location: String,
-    /// What the instruction waits for: `for rank 1 to receive`.
-    pub waits_for: String,
-    /// What the awaited ranks are doing instead.
-    pub current_work: Vec<String>,
-    /// True if the instruction would not be blocked had the ranks posted what `Deadlock::skips` lists.
-    pub follows_from_skips: bool,
-}
-
 /// The maximum number of ranks that are listed as waiting for one communication.
 const MAX_WAITING: usize = 16;
-
-/// The maximum number of lines about waits.
-const MAX_WAITS: usize = 16;
 
 /// The maximum number of ranks of a cycle in the first line.
 const MAX_CYCLE: usize = 16;
 
-/// A communication that a rank does not post and others wait for.
+/// A communication that ranks do not post and others wait for. `Display` prints the ranks, the verb and the
+/// communication.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissingPost {
-    /// The rank.
-    pub rank: usize,
+    /// The ranks.
+    pub ranks: BTreeSet<usize>,
     /// The statement.
     pub stmt: StmtId,
-    /// What the rank does not do: `never posts P2PCommunication 38 (send, line 21)`.
+    /// The verb for one rank and for several: `never posts`, `never post`.
+    pub verb: [&'static str; 2],
+    /// The communication: `P2PCommunication 38 (send, line 21)`.
     pub what: String,
-    /// The reason: `` `IF Manual ( rank != 3 )` (line 20) is false there in streamIdx=1..7``.
-    pub reason: String,
+    /// The reason, before and after the ranks to which it applies: `` `IF Manual ( rank != 3 )` (line 20) is
+    /// false`` and `` in streamIdx=1..7``.
+    pub reason: [String; 2],
     /// The waits for it, as indices into `Deadlock::waits`.
-    pub waits: Vec<usize>,
+    pub waits: BTreeSet<usize>,
+}
+
+impl fmt::Display for MissingPost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = self.verb[usize::from(self.ranks.len() > 1)];
+        write!(f, "{} {verb} {}", short_ranks(&self.ranks), self.what)
+    }
 }
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "deadlock: {}", self.headline())?;
+        let headline = self.headline();
+        write!(f, "deadlock: {headline}")?;
         if let Cause::NeverSatisfied { counts: Some(counts), .. } = &self.cause {
             write!(f, "\n{counts}")?;
         }
@@ -108,18 +100,18 @@ impl fmt::Display for Deadlock {
             write!(f, "\nhelp: {help}")?;
         }
         for it in &self.skips {
-            write!(f, "\nrank {} {}: {}", it.rank, it.what, it.reason)?;
+            let text = it.to_string();
+            let text =
+                if text == headline && self.skips.len() == 1 { String::new() } else { format!("{text}: ") };
+            let [reason, rest] = &it.reason;
+            write!(f, "\n{text}{reason} on {}{rest}", short_ranks(&it.ranks))?;
             write!(f, "\nleft waiting {}", self.waiting(&it.waits))?;
         }
         let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
         let follow =
             self.waits.iter().enumerate().filter(|(at, it)| it.follows_from_skips && !explained(*at)).count();
-        let unsettled = self.waits.iter().filter(|it| !it.follows_from_skips);
-        let lines = lines_by_rank(unsettled.map(|it| (it.inst_ref.rank, it.text())));
-        lines.iter().take(MAX_WAITS).try_for_each(|line| write!(f, "\n{line}"))?;
-        if let more @ 1.. = lines.len().saturating_sub(MAX_WAITS) {
-            write!(f, "\n… and {more} more")?;
-        }
+        let lines = wait_lines(self.waits.iter().filter(|it| !self.is_stated(it)), self.world);
+        lines.iter().try_for_each(|line| write!(f, "\n{line}"))?;
         match follow {
             0 => Ok(()),
             1 => f.write_str("\n1 more wait follows from this"),
@@ -129,6 +121,14 @@ impl fmt::Display for Deadlock {
 }
 
 impl Deadlock {
+    /// Returns whether the headline, or the report of a skipped communication, states a wait.
+    fn is_stated(&self, wait: &BlockedWait) -> bool {
+        let is_step = |steps: &[(usize, String)]| {
+            steps.len() == 2 && steps.iter().any(|it| it.0 == wait.inst_ref.rank && it.1 == wait.place)
+        };
+        wait.follows_from_skips || matches!(&self.cause, Cause::Cycle { steps, .. } if is_step(steps))
+    }
+
     /// Returns the cause in one line.
     pub fn headline(&self) -> String {
         let (ranks, steps, facing) = match &self.cause {
@@ -143,6 +143,9 @@ impl Deadlock {
         match (steps.as_slice(), facing) {
             (_, _) if ranks.len() < 2 => {
                 format!("rank {} waits for itself", ranks.first().copied().unwrap_or_default())
+            }
+            ([(a, one), (b, two)], Some(_)) if one == two => {
+                format!("ranks {a} and {b} each wait in {one} for the {other} of the other rank")
             }
             ([(a, one), (b, two)], Some(_)) => {
                 format!(
@@ -177,7 +180,7 @@ impl Deadlock {
     /// Returns the rank and the line of the statement that `stmt` returns.
     pub fn line(&self, plans: &[Plan]) -> Option<(usize, u32)> {
         let stmt = self.stmt(plans)?;
-        let skips = self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank);
+        let skips = self.skips.iter().filter(|it| it.stmt == stmt).flat_map(|it| it.ranks.iter().copied());
         let rank = skips.chain(self.waits.iter().map(|it| it.inst_ref.rank)).next()?;
         let plan = plans.get(rank)?;
         let origin = plan.origins.iter().find(|it| it.stmt == Some(stmt)).map(|it| it.line);
@@ -208,7 +211,7 @@ impl Deadlock {
     fn label(&self, plans: &[Plan]) -> String {
         let Some(stmt) = self.stmt(plans) else { return "the program ends here".to_owned() };
         let skips: BTreeSet<usize> =
-            self.skips.iter().filter(|it| it.stmt == stmt).map(|it| it.rank).collect();
+            self.skips.iter().filter(|it| it.stmt == stmt).flat_map(|it| it.ranks.iter().copied()).collect();
         if !skips.is_empty() {
             let verb = if skips.len() == 1 { "does" } else { "do" };
             return format!("{} {verb} not post this", short_ranks(&skips));
@@ -247,7 +250,7 @@ impl Deadlock {
     }
 
     /// Formats waits by line: `at line 22: ranks 0 (streamIdx=3), 1 (streamIdx=2)`.
-    fn waiting(&self, waits: &[usize]) -> String {
+    fn waiting(&self, waits: &BTreeSet<usize>) -> String {
         let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
         for it in waits.iter().filter_map(|at| self.waits.get(*at)) {
             let who = match it.iteration.is_empty() {
@@ -280,48 +283,4 @@ fn cycle_text(ranks: &[usize]) -> String {
     }
     steps.extend(ranks.first().map(ToString::to_string));
     steps.join(" → ")
-}
-
-impl BlockedWait {
-    /// Formats the wait without its rank.
-    fn text(&self) -> String {
-        let mut text = format!("{}: waits {}", self.location, self.waits_for);
-        for it in &self.current_work {
-            text += "; ";
-            text += it;
-        }
-        text
-    }
-}
-
-impl fmt::Display for BlockedWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {}: {}", self.inst_ref.rank, self.text())
-    }
-}
-
-/// Merges equal texts of several ranks into one line each, `ranks 1 2 3: text`. Lines are in the order of
-/// their first rank.
-pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String> {
-    let mut lines: Vec<(Vec<usize>, String)> = Vec::new();
-    for (rank, text) in texts {
-        match lines.iter_mut().find(|(_, other)| *other == text) {
-            Some((ranks, _)) => ranks.push(rank),
-            None => lines.push((vec![rank], text)),
-        }
-    }
-    lines.into_iter().map(|(ranks, text)| format!("{}: {text}", ranks_text(&ranks))).collect()
-}
-
-/// Formats ranks for a label: `rank 1`, `ranks 0, 1 and 6 more`.
-fn short_ranks(ranks: &BTreeSet<usize>) -> String {
-    let texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{word} {}", grammar::list_text(texts.iter().map(String::as_str), 8, "and"))
-}
-
-/// Formats ranks: `rank 1`, `ranks 1 2 3`.
-pub fn ranks_text(ranks: &[usize]) -> String {
-    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
 }

@@ -7,7 +7,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Actor, Alignment, Blocker, CommKey, CommMatching, CommRole, InstRef, WaitGraph, WorldState,
-    deadlock::{BlockedWait, Cause, Deadlock, HeadToHead, MissingPost, ranks_text},
+    blocked_wait::{BlockedWait, ranks_text},
+    deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
     report_text,
     skipped::{self, SkippedPost},
     wait_graph::ranks_of,
@@ -100,7 +101,7 @@ impl<'a> Explainer<'a> {
                 let wait = reported.iter().position(blamed).unwrap_or_default();
                 let skip = skips.iter().find(|it| it.waits.contains(&wait));
                 let what = match skip {
-                    Some(it) => format!("rank {} {}", it.rank, it.what),
+                    Some(it) => it.to_string(),
                     None => report_text::never_happens_text(&self.graph, head.at, &blocker),
                 };
                 let counts =
@@ -113,7 +114,7 @@ impl<'a> Explainer<'a> {
         let waits = reported
             .iter()
             .map(|&it| BlockedWait { follows_from_skips: settled[it], ..self.wait(&self.heads[it]) });
-        Deadlock { cause, waits: waits.collect(), skips }
+        Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len() }
     }
 
     /// Returns the head that blocks an instruction.
@@ -187,20 +188,28 @@ impl<'a> Explainer<'a> {
     }
 
     /// Returns the skipped communications, with the reported heads that wait for them. Each combination of
-    /// rank, description and reason is listed once.
+    /// description and reason is listed once.
     fn missing_posts(&self, reported: &[usize]) -> Vec<MissingPost> {
         let mut found: Vec<MissingPost> = Vec::new();
         for (at, it) in reported.iter().enumerate() {
             for skipped in self.skipped[*it].iter().flatten() {
                 let rank = skipped.rank;
-                let (what, why) = skipped::explain(&self.graph.plans[rank], skipped);
-                let same = |it: &&mut MissingPost| it.rank == rank && it.what == what && it.reason == why;
+                let plan = &self.graph.plans[rank];
+                let it = skipped::explain(plan, skipped);
+                let same = |known: &&mut MissingPost| known.what == it.what && known.reason == it.reason;
                 match found.iter_mut().find(same) {
-                    Some(known) => known.waits.push(at),
-                    None => {
-                        let stmt = self.graph.plans[rank].skips[skipped.skip].stmt;
-                        found.push(MissingPost { rank, stmt, what, reason: why, waits: vec![at] });
+                    Some(known) => {
+                        known.ranks.insert(rank);
+                        known.waits.insert(at);
                     }
+                    None => found.push(MissingPost {
+                        ranks: [rank].into(),
+                        stmt: plan.skips[skipped.skip].stmt,
+                        verb: it.verb,
+                        what: it.what,
+                        reason: it.reason,
+                        waits: [at].into(),
+                    }),
                 }
             }
         }
@@ -223,7 +232,8 @@ impl<'a> Explainer<'a> {
             inst_ref: it.at,
             line: plan.origins[inst.origin as usize].line,
             iteration: plan.iteration(inst),
-            location: report_text::location(&self.graph, it.actor, it.at),
+            place: report_text::describe(self.graph.plans, it.at),
+            site: report_text::site(&self.graph, it.actor, it.at),
             waits_for: it.what.clone(),
             current_work: instead,
             follows_from_skips: false,

@@ -10,7 +10,7 @@
 //! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
 //! | `wait_graph` | the wait-for graph in a given state: the blocking order (for deadlocks) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
-//! | `explain`, `deadlock`, `report_text` | explain a deadlock |
+//! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
 //! | `lint` | warnings for tools that do not run the program |
 //! | `progress` | explains why a running job makes no progress |
@@ -19,6 +19,7 @@
 //! wait for any member, but it may wait for all.
 
 mod agreement;
+mod blocked_wait;
 mod comm_order;
 mod deadlock;
 mod deadlock_detection;
@@ -33,8 +34,9 @@ mod step;
 mod wait_graph;
 
 pub(super) use agreement::agreement;
+pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
 pub use comm_order::{CommOrderCycle, CommOrderEdge, TooManyComms, comm_order_cycle};
-pub use deadlock::{BlockedWait, Cause, Deadlock, HeadToHead, MissingPost, lines_by_rank, ranks_text};
+pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use deadlock_detection::deadlocked_state;
 pub use explain::explain;
 pub use lint::lint;

@@ -34,16 +34,14 @@ pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
     format!("{text} ({what})")
 }
 
-/// Describes the location of a head: `line 19, streamIdx=1, on stream 1`; for the head of a queue,
-/// `Communication 3 (Allreduce, line 7) on NCCL (0 1 2)`.
-pub(super) fn location(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> String {
-    let place = describe(graph.plans, at);
+/// Describes the stream or queue of a head: `, on stream 1`, ` on NCCL (0 1 2)`. Empty for a host.
+pub(super) fn site(graph: &WaitGraph<'_>, actor: Actor, at: InstRef) -> String {
     match actor {
-        Actor::Host(_) => place,
-        Actor::Stream(..) => format!("{place}, on {}", stream(graph, at)),
+        Actor::Host(_) => String::new(),
+        Actor::Stream(..) => format!(", on {}", stream(graph, at)),
         Actor::Queue(rank, number) => {
             let it = &graph.plans[rank].communicators[number as usize];
-            format!("{place} on {}", communicator(it))
+            format!(" on {}", communicator(it))
         }
     }
 }

@@ -254,39 +254,58 @@ fn is_posted_in(plan: &Plan, skip: &SkippedComm, peer: usize, wanted: &LoopIndic
     fits && outside && meets
 }
 
-/// Returns what a rank does not do, and the reason. If the rank runs the statement in other iterations, the
-/// text is limited to the missing ones.
-pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> (String, String) {
+/// What a rank does not do, and the reason.
+pub(super) struct SkipText {
+    /// The verb for one rank and for several: `never posts`, `never post`.
+    pub verb: [&'static str; 2],
+    /// The communication, with its iteration if the rank posts it in others.
+    pub what: String,
+    /// The reason, before and after the ranks to which it applies: `` `IF …` (line 20) is false`` and
+    /// `` in streamIdx=1..7``.
+    pub reason: [String; 2],
+}
+
+/// Describes a skipped communication. If the rank runs the statement in other iterations, the text is limited
+/// to the missing ones.
+pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> SkipText {
     let it = &plan.skips[skipped.skip];
     let runs = is_posted_somewhere(plan, it.stmt);
     let verb = match (it.role, runs) {
-        (SkippedRole::ShareMemHandles, false) => "never executes",
-        (SkippedRole::ShareMemHandles, true) => "does not execute",
-        (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, false) => "never posts",
-        (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, true) => "does not post",
+        (SkippedRole::ShareMemHandles, false) => ["never executes", "never execute"],
+        (SkippedRole::ShareMemHandles, true) => ["does not execute", "do not execute"],
+        (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, false) => {
+            ["never posts", "never post"]
+        }
+        (SkippedRole::Send(_) | SkippedRole::Recv(_) | SkippedRole::Collective, true) => {
+            ["does not post", "do not post"]
+        }
     };
     let alike = || plan.skips.iter().filter(|other| other.stmt == it.stmt && other.reason == it.reason);
-    let (around, why) = match &it.reason {
+    let (around, reason) = match &it.reason {
         SkipReason::Branch(text, value) if runs => {
-            (iterations(&[plan.enclosing_loops(it.iteration)]), format!("{text} is {value} there"))
+            let around = iterations(&[plan.enclosing_loops(it.iteration)]);
+            (around, [format!("{text} is {value}"), String::new()])
         }
         SkipReason::Branch(text, value) => {
             let all: Vec<LoopIndices> = alike().map(|it| plan.enclosing_loops(it.iteration)).collect();
-            (String::new(), format!("{text} is {value} there{}", iterations(&all)))
+            (String::new(), [format!("{text} is {value}"), iterations(&all)])
         }
         SkipReason::Loop { text, index, start, stop } => {
             let wanted = iterations(std::slice::from_ref(&skipped.wanted));
-            let runs = match stop - start {
-                1 => format!("runs there for {index}={start} only"),
-                2.. => format!("runs there for {index}={start}..{} only", stop - 1),
-                _ => "does not run there".to_owned(),
+            let range = match stop - start {
+                1 => format!(" for {index}={start} only"),
+                2.. => format!(" for {index}={start}..{} only", stop - 1),
+                _ => String::new(),
             };
-            (wanted, format!("{text} {runs}"))
+            let runs = if range.is_empty() { "does not run" } else { "runs" };
+            (wanted, [format!("{text} {runs}"), range])
         }
-        SkipReason::OutsideMesh(tensor) => (String::new(), format!("it holds no part of `{tensor}`")),
+        SkipReason::OutsideMesh(tensor) => {
+            (String::new(), [format!("no part of `{tensor}` is"), String::new()])
+        }
     };
     let name = plan.comm_names.text(it.stmt, "").unwrap_or_else(|| "a communication".to_owned());
-    (format!("{verb} {name}{around}"), why)
+    SkipText { verb, what: format!("{name}{around}"), reason }
 }
 
 /// Returns whether a rank posts a statement in some iteration.

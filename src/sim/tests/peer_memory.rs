@@ -71,12 +71,8 @@ fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
         text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 1 never shares P2PCommunication 38 as receiver from rank 0, for which rank 0 waits in \
          line 1 (ShareMemHandles)\n\
-         rank 0: line 1 (ShareMemHandles): waits for rank 1 to share P2PCommunication 38 as receiver from rank 0; \
-         rank 1 never does, it is at line 1 (ShareMemHandles), waiting for rank 2\n\
-         rank 1: line 1 (ShareMemHandles): waits for rank 2 to share P2PCommunication 38 as receiver from rank 1; \
-         rank 2 never does, it is at line 1 (ShareMemHandles), waiting for rank 0\n\
-         rank 2: line 1 (ShareMemHandles): waits for rank 0 to share P2PCommunication 38 as receiver from rank 2; \
-         rank 0 never does, it is at line 1 (ShareMemHandles), waiting for rank 1"
+         each of the 3 ranks: line 1 (ShareMemHandles): waits for another rank to share P2PCommunication 38 as \
+         receiver from this rank; that rank never does, it is at line 1 (ShareMemHandles), waiting for another rank"
     );
     // Each rank first shares as sender, then as receiver, which forms a cycle.
     let twice = |at: usize| {

@@ -1,0 +1,191 @@
+//! A blocked wait, and the lines of a deadlock report about such waits. Waits of many ranks or iterations that differ only in the
+//! numbers of ranks, streams and iterations share a line.
+
+use std::{collections::BTreeSet, fmt};
+
+use super::InstRef;
+
+/// The maximum number of lines.
+const MAX_LINES: usize = 16;
+
+/// Fewer waits than this have a line each, with the numbers of all ranks.
+const MIN_MERGED: usize = 3;
+
+/// The maximum number of iterations that a line lists.
+const MAX_ITERATIONS: usize = 8;
+
+/// The wait of a blocked host, stream or communicator queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlockedWait {
+    /// The blocked instruction.
+    pub inst_ref: InstRef,
+    /// The line of the instruction; 0 for the end of the program.
+    pub line: u32,
+    /// The indices of the enclosing loops, `streamIdx=1`; empty outside loops.
+    pub iteration: String,
+    /// The statement and the iteration: `line 19, streamIdx=1`.
+    pub place: String,
+    /// The stream or queue: `, on stream 1`, ` on NCCL (0 1)`. Empty for a host.
+    pub site: String,
+    /// What the instruction waits for: `for rank 1 to receive`.
+    pub waits_for: String,
+    /// What the awaited ranks are doing instead.
+    pub current_work: Vec<String>,
+    /// True if the instruction would not be blocked had the ranks posted what `Deadlock::skips` lists.
+    pub follows_from_skips: bool,
+}
+
+/// Formats waits of a world with `world` ranks, in the order of the first wait of each line.
+pub(super) fn wait_lines<'a>(waits: impl Iterator<Item = &'a BlockedWait>, world: usize) -> Vec<String> {
+    let mut groups: Vec<(String, Vec<&BlockedWait>)> = Vec::new();
+    for it in waits {
+        let pattern = it.pattern();
+        match groups.iter_mut().find(|(known, _)| *known == pattern) {
+            Some((_, all)) => all.push(it),
+            None => groups.push((pattern, vec![it])),
+        }
+    }
+    let mut lines = Vec::new();
+    for (_, waits) in &groups {
+        let texts = lines_by_rank(waits.iter().map(|it| (it.inst_ref.rank, it.text())));
+        if texts.len() < MIN_MERGED { lines.extend(texts) } else { lines.push(merged_line(waits, world)) }
+    }
+    if let more @ 1.. = lines.len().saturating_sub(MAX_LINES) {
+        lines.truncate(MAX_LINES);
+        lines.push(format!("… and {more} more"));
+    }
+    lines
+}
+
+/// Formats waits with the same pattern: `each of the 8 ranks, streamIdx=1..4: line 24: waits for …`.
+fn merged_line(waits: &[&BlockedWait], world: usize) -> String {
+    let Some(first) = waits.first() else { return String::new() };
+    let ranks: BTreeSet<usize> = waits.iter().map(|it| it.inst_ref.rank).collect();
+    let who = match ranks.len() {
+        1 => short_ranks(&ranks),
+        count if count == world => format!("each of the {count} ranks"),
+        _ => format!("each of {}", short_ranks(&ranks)),
+    };
+    let site = if waits.iter().all(|it| it.site == first.site) { first.site.as_str() } else { "" };
+    let place = without_iteration(&first.place, &first.iteration);
+    format!("{who}{}: {place}{site}: {}", iterations(waits), first.wait_pattern())
+}
+
+/// Formats the iterations of waits: `, streamIdx=1..4`. Empty outside loops.
+fn iterations(waits: &[&BlockedWait]) -> String {
+    let all: BTreeSet<(Option<i64>, &str)> = waits
+        .iter()
+        .map(|it| it.iteration.as_str())
+        .filter(|it| !it.is_empty())
+        .map(|it| (it.rsplit_once('=').and_then(|it| it.1.parse().ok()), it))
+        .collect();
+    let texts: Vec<&str> = all.iter().map(|it| it.1).collect();
+    let values: Option<Vec<i64>> = all.iter().map(|it| it.0).collect();
+    let is_one_loop = texts.iter().all(|it| !it.contains(' '));
+    let range = values.filter(|it| is_one_loop && it.len() > 1 && it.windows(2).all(|it| it[0] + 1 == it[1]));
+    match (range.as_ref().and_then(|it| it.last()), texts.as_slice()) {
+        (_, []) => String::new(),
+        (Some(last), [first, ..]) => format!(", {first}..{last}"),
+        (None, texts) => format!(", {}", grammar::list_text(texts.iter().copied(), MAX_ITERATIONS, "and")),
+    }
+}
+
+fn without_iteration(text: &str, iteration: &str) -> String {
+    if iteration.is_empty() { text.to_owned() } else { text.replace(&format!(", {iteration}"), "") }
+}
+
+/// Replaces the numbers of ranks by words, as seen from `own`: `for rank 3 to send; rank 3 is at line 2`
+/// becomes `for another rank to send; that rank is at line 2`.
+fn without_ranks(text: &str, own: usize) -> String {
+    let own = own.to_string();
+    let mut parts = text.split("rank ");
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    let mut last = "";
+    for part in parts {
+        let digits = part.len() - part.trim_start_matches(|it: char| it.is_ascii_digit()).len();
+        let (number, rest) = part.split_at(digits);
+        result += match number {
+            "" => "rank ",
+            _ if number == own => "this rank",
+            _ if number == last => "that rank",
+            _ => "another rank",
+        };
+        if !number.is_empty() && number != own {
+            last = number;
+        }
+        result += rest;
+    }
+    result
+}
+
+impl BlockedWait {
+    /// Formats the wait without its rank.
+    fn text(&self) -> String {
+        format!("{}{}: {}", self.place, self.site, self.wait_text())
+    }
+
+    fn wait_text(&self) -> String {
+        let mut text = format!("waits {}", self.waits_for);
+        for it in &self.current_work {
+            text += "; ";
+            text += it;
+        }
+        text
+    }
+
+    /// Formats what the instruction waits for, without the numbers of ranks and without its iteration.
+    fn wait_pattern(&self) -> String {
+        without_iteration(&without_ranks(&self.wait_text(), self.inst_ref.rank), &self.iteration)
+    }
+
+    /// Returns a text that is equal for waits that can share a line.
+    fn pattern(&self) -> String {
+        format!("{}: {}", without_iteration(&self.place, &self.iteration), self.wait_pattern())
+    }
+}
+
+impl fmt::Display for BlockedWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {}: {}", self.inst_ref.rank, self.text())
+    }
+}
+
+/// Merges equal texts of several ranks into one line each, `ranks 1 2 3: text`. Lines are in the order of
+/// their first rank.
+pub fn lines_by_rank(texts: impl Iterator<Item = (usize, String)>) -> Vec<String> {
+    let mut lines: Vec<(Vec<usize>, String)> = Vec::new();
+    for (rank, text) in texts {
+        match lines.iter_mut().find(|(_, other)| *other == text) {
+            Some((ranks, _)) => ranks.push(rank),
+            None => lines.push((vec![rank], text)),
+        }
+    }
+    lines.into_iter().map(|(ranks, text)| format!("{}: {text}", ranks_text(&ranks))).collect()
+}
+
+/// Formats ranks for a label: `rank 1`, `ranks 0, 1 and 6 more`.
+pub(super) fn short_ranks(ranks: &BTreeSet<usize>) -> String {
+    let texts: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+    format!("{word} {}", grammar::list_text(texts.iter().map(String::as_str), 8, "and"))
+}
+
+/// Formats ranks: `rank 1`, `ranks 1 2 3`.
+pub fn ranks_text(ranks: &[usize]) -> String {
+    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_ranks_become_words() {
+        let text = "for rank 4 to send; rank 4 is at line 3, waiting for rank 0, not for rank 2";
+        let expected =
+            "for another rank to send; that rank is at line 3, waiting for this rank, not for another rank";
+        assert_eq!(without_ranks(text, 0), expected);
+        assert_eq!(without_ranks("for ranks 1 2", 0), "for ranks 1 2");
+    }
+}
