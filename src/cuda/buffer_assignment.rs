@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::kernels::BYTES_PER_BYTE;
 use crate::plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
 
 mod lifetime;
@@ -27,6 +26,9 @@ use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
 
 /// Alignment of buffers in bytes, as cuBLASLt prefers it.
 pub const ALIGNMENT: usize = 256;
+/// Bytes that a buffer of packets has for each byte of data. Packets of 16 bytes hold 8 bytes of data; packets of 128
+/// bytes hold 120, and need no more in slots of a multiple of 64 bytes.
+pub(super) const PACKET_EXPANSION: usize = 2;
 /// Granularity of segments that other processes map, in bytes: the driver gives them pages of their own.
 const SEGMENT_GRANULARITY: usize = 2 << 20;
 /// Distance between two signals in bytes.
@@ -67,8 +69,8 @@ pub struct BufferAssignment {
     /// Number of bytes at the start of a symmetric segment that hold signals.
     pub signal_bytes: usize,
     signal_offsets: FxHashMap<SignalId, usize>,
-    /// Whether any rank accesses memory or signals of another rank.
-    pub uses_peer_memory: bool,
+    /// The pairs of a rank and a peer whose memory or signals it accesses.
+    accessed_peers: FxHashSet<(usize, usize)>,
 }
 
 impl BufferAssignment {
@@ -81,12 +83,12 @@ impl BufferAssignment {
         let mut signal_offsets: FxHashMap<SignalId, usize> = FxHashMap::default();
         // The first signals belong to the barrier between runs: one for each rank.
         let mut flags: Vec<usize> = vec![plans.len() * SIGNAL_STRIDE; plans.len()];
-        let mut has_peers = false;
+        let mut accessed_peers = FxHashSet::default();
         for plan in plans {
             for inst in &plan.code {
                 for it in inst.kind.accesses(plan.rank) {
                     if it.rank != plan.rank {
-                        has_peers = true;
+                        accessed_peers.insert((plan.rank, it.rank));
                         let flags = shared.get_mut(it.rank);
                         if let Some(it) = flags.and_then(|flags| flags.get_mut(it.view.buffer as usize)) {
                             *it = true;
@@ -96,7 +98,9 @@ impl BufferAssignment {
                 let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
                     continue;
                 };
-                has_peers |= signal.from != signal.to;
+                if signal.from != signal.to {
+                    accessed_peers.insert((signal.from, signal.to));
+                }
                 if let (Some(end), false) = (flags.get_mut(signal.to), signal_offsets.contains_key(signal)) {
                     signal_offsets.insert(*signal, *end);
                     *end += SIGNAL_STRIDE;
@@ -112,7 +116,7 @@ impl BufferAssignment {
                 let error = (plan.rank, number as BufferNo);
                 let size = Some(buffer.dtype.size()).filter(|it| *it > 0).ok_or(error)?;
                 let holds_packets = packets.contains(&(plan.rank, number as BufferNo));
-                let size = if holds_packets { size * BYTES_PER_BYTE } else { size };
+                let size = if holds_packets { size * PACKET_EXPANSION } else { size };
                 let bytes = buffer.len.checked_mul(size).ok_or(error)?;
                 slices.push(BufferSlice { is_symmetric: *symmetric, offset: 0, bytes, holds_packets });
             }
@@ -143,13 +147,12 @@ impl BufferAssignment {
             (ranks[rank].private_bytes, ranks[rank].bytes_without_reuse) =
                 (segment.end, without_reuse.saturating_add(segment.end_without_reuse));
         }
-        Ok(Self {
-            ranks,
-            symmetric_bytes: symmetric,
-            signal_bytes: flags,
-            signal_offsets,
-            uses_peer_memory: has_peers,
-        })
+        Ok(Self { ranks, symmetric_bytes: symmetric, signal_bytes: flags, signal_offsets, accessed_peers })
+    }
+
+    /// Returns true if one of two ranks accesses memory or signals of the other one.
+    pub fn share_memory(&self, rank: usize, peer: usize) -> bool {
+        [(rank, peer), (peer, rank)].iter().any(|it| self.accessed_peers.contains(it))
     }
 
     /// Returns whether a buffer of a rank holds packets.

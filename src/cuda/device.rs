@@ -40,6 +40,7 @@ pub(super) struct Device {
     pub capability: i32,
     /// Number of multiprocessors.
     pub multiprocessors: u32,
+    pub handle: sys::CUdevice,
     /// The stream priority of communication.
     high: c_int,
     resources: RefCell<Resources>,
@@ -84,7 +85,14 @@ impl Device {
         let status = unsafe { (driver.cuCtxGetStreamPriorityRange)(&raw mut low, &raw mut high) };
         driver.check("cuCtxGetStreamPriorityRange", status)?;
         let resources = RefCell::default();
-        Ok(Self { driver, capability: 10 * major + minor, multiprocessors: processors, high, resources })
+        Ok(Self {
+            driver,
+            capability: 10 * major + minor,
+            multiprocessors: processors,
+            handle: device,
+            high,
+            resources,
+        })
     }
 
     /// Returns a non-blocking stream. An `urgent` stream, for communication, has the highest priority.

@@ -14,10 +14,14 @@ const SHARE_GPUS_VARIABLE: &str = "HIR_SHARE_GPUS";
 pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     peers.report_phase("finding its GPU");
     let shared = std::env::var(SHARE_GPUS_VARIABLE).is_ok_and(|it| it == "1");
-    let found = discover::choose_device(peers.local_rank(), shared);
+    let host = discover::host_id();
+    let hosts = peers.all_gather(host.as_bytes())?;
+    // Without the launcher's number, a rank takes its number among the ranks of its host.
+    let lower = hosts.iter().take(peers.rank()).filter(|it| **it == host.as_bytes());
+    let found = discover::choose_device(peers.local_rank().unwrap_or(lower.count()), shared);
     let mine = match &found {
-        Ok((_, uuid)) => format!("{}\n+{uuid}", discover::host_id()),
-        Err(why) => format!("{}\n-{why}", discover::host_id()),
+        Ok((_, uuid)) => format!("{host}\n+{uuid}"),
+        Err(why) => format!("{host}\n-{why}"),
     };
     let devices: Vec<RankDevice> =
         peers.all_gather(mine.as_bytes())?.iter().map(|it| RankDevice::from_bytes(it)).collect();

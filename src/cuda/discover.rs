@@ -58,6 +58,14 @@ pub(super) fn name(driver: &Driver, device: sys::CUdevice) -> Result<String, Cud
     Ok(String::from_utf8_lossy(&text[..end]).into_owned())
 }
 
+/// Returns the UUID of a GPU.
+pub(super) fn uuid(driver: &Driver, device: sys::CUdevice) -> Result<[u8; 16], CudaError> {
+    let mut uuid = sys::CUuuid { bytes: [0; 16] };
+    // SAFETY: the device is valid and the pointer is to a live identifier.
+    driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
+    Ok(uuid.bytes.map(|it| it as u8))
+}
+
 /// Chooses the GPU for a rank of this host; with `shared`, ranks share GPUs if there are too few. Returns its
 /// ordinal among the GPUs that this process sees, and its UUID.
 ///
@@ -80,17 +88,21 @@ pub(super) fn choose_device(local_rank: usize, shared: bool) -> Result<(usize, S
         )));
     }
     let driver = library::driver()?;
-    let mut uuid = sys::CUuuid { bytes: [0; 16] };
-    let device = handle(driver, ordinal as c_int)?;
-    // SAFETY: the device is valid and the pointer is to a live identifier.
-    driver.check("cuDeviceGetUuid", unsafe { (driver.cuDeviceGetUuid_v2)(&raw mut uuid, device) })?;
-    let digits: String = uuid.bytes.iter().map(|it| format!("{:02x}", *it as u8)).collect();
+    let uuid = uuid(driver, handle(driver, ordinal as c_int)?)?;
+    let digits: String = uuid.iter().map(|it| format!("{it:02x}")).collect();
     let parts = [&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]];
     Ok((ordinal, format!("GPU-{}", parts.join("-"))))
 }
 
+/// Environment variable that replaces the identity of this host. Ranks with different values treat each other as
+/// ranks of different hosts; `NCCL_HOSTID` does the same for NCCL.
+const HOST_VARIABLE: &str = "HIR_HOSTID";
+
 /// Returns a string that identifies this host.
 pub(super) fn host_id() -> String {
+    if let Some(given) = std::env::var(HOST_VARIABLE).ok().filter(|it| !it.is_empty()) {
+        return given;
+    }
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{} {}", name.trim(), boot.trim())

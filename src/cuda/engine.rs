@@ -335,18 +335,29 @@ impl Engine {
 
     /// Separates two runs. All ranks complete the last run before any of them touches inputs and outputs, and
     /// all finish that before any begins the next run.
-    fn reset_between_runs(&mut self) -> Result<(), CudaError> {
-        self.rank_barrier()?;
+    fn reset_between_runs(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
+        self.rank_barrier(peers)?;
         self.poison()?;
         self.restore()?;
-        self.rank_barrier()
+        self.rank_barrier(peers)
     }
 
-    /// Makes the main streams of all ranks wait for each other, without blocking the hosts.
-    fn rank_barrier(&mut self) -> Result<(), CudaError> {
+    /// Returns whether the ranks can wait for each other without blocking the hosts. The memory of ranks on other
+    /// hosts is not mapped.
+    fn has_device_barrier(&self) -> bool {
+        self.plan().world == 1 || self.memory.is_mapped()
+    }
+
+    /// Makes the main streams of all ranks wait for each other: on the GPUs if possible, and otherwise on the hosts,
+    /// after the work that has been issued.
+    fn rank_barrier(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         let (rank, world) = (self.plan().rank, self.plan().world);
-        if world == 1 || !self.memory.is_mapped() {
+        if world == 1 {
             return Ok(());
+        }
+        if !self.has_device_barrier() {
+            self.synchronize()?;
+            return peers.barrier();
         }
         self.barrier_count = self.barrier_count.wrapping_add(1);
         let (number, most) = (u64::from(self.barrier_count), SIGNAL_BLOCK as usize);

@@ -76,6 +76,7 @@ functions! {
         cuDeviceGetName(*mut c_char, c_int, CUdevice);
         cuDeviceGetUuid_v2(*mut CUuuid, CUdevice);
         cuDeviceGetAttribute(*mut c_int, CUdevice_attribute, CUdevice);
+        cuDeviceGetP2PAttribute(*mut c_int, CUdevice_P2PAttribute, CUdevice, CUdevice);
         cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
         cuCtxSetCurrent(CUcontext);
         cuCtxSynchronize();

@@ -26,6 +26,8 @@ pub(super) struct DeviceMemory {
     touched: u64,
     /// Whether every rank has mapped the segments of all others.
     mapped: bool,
+    /// Whether the GPUs of all ranks are connected by NVLink.
+    has_nvlink: bool,
     /// Number of bytes allocated by this process.
     pub allocated: usize,
 }
@@ -57,7 +59,17 @@ impl DeviceMemory {
         let mut symmetric = vec![0; plans.len()];
         symmetric[rank] = segment;
         let plans = Arc::clone(plans);
-        Ok(Self { plans, assignment: layout, rank, symmetric, private, touched, mapped: false, allocated })
+        Ok(Self {
+            plans,
+            assignment: layout,
+            rank,
+            symmetric,
+            private,
+            touched,
+            mapped: false,
+            has_nvlink: false,
+            allocated,
+        })
     }
 
     /// Exports this rank's symmetric segment and maps those of the peers. All ranks have to call this.
@@ -73,11 +85,13 @@ impl DeviceMemory {
         let segment = self.symmetric[self.rank];
         let mut mine = device.export_ipc(segment)?.to_vec();
         mine.extend([segment, self.assignment.symmetric_bytes as u64].map(u64::to_le_bytes).concat());
+        mine.extend(device.uuid()?);
         mine.extend(discover::host_id().into_bytes());
         let theirs = peers.all_gather(&mine)?;
+        let mut has_nvlink = true;
         for (rank, it) in theirs.iter().enumerate() {
-            let (Some(handle), Some(address), Some(bytes), Some(host)) =
-                (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..))
+            let (Some(handle), Some(address), Some(bytes), Some(uuid), Some(host)) =
+                (it.first_chunk::<64>(), it.get(64..72), it.get(72..80), it.get(80..96), it.get(96..))
             else {
                 return Err(CudaError::Internal(format!("rank {rank} sent no memory handle")));
             };
@@ -86,13 +100,12 @@ impl DeviceMemory {
                     "rank {rank} assigns its buffers differently: the ranks run different programs"
                 )));
             }
-            if host != &mine[80..] {
-                if self.assignment.uses_peer_memory {
-                    return Err(CudaError::Environment(format!(
-                        "ranks {} and {rank} are on different hosts: `backend=CUDA` and every `algo=` \
-                         but `nccl` require a single host",
-                        self.rank
-                    )));
+            let is_used = self.assignment.share_memory(self.rank, rank);
+            let is_near = host == &mine[96..];
+            has_nvlink &= !is_used || is_near && device.has_nvlink_to(uuid)?;
+            if !is_near {
+                if is_used {
+                    return Err(CudaError::Environment(across_hosts(self.rank, rank)));
                 }
                 continue;
             }
@@ -102,7 +115,7 @@ impl DeviceMemory {
             let address = address.first_chunk::<8>().map_or(0, |it| u64::from_le_bytes(*it));
             match device.import_ipc(rank, address, *handle) {
                 Ok(address) => self.symmetric[rank] = address,
-                Err(error) if self.assignment.uses_peer_memory => {
+                Err(error) if is_used => {
                     return Err(CudaError::Environment(format!(
                         "rank {} cannot map the memory of rank {rank}: {error}",
                         self.rank
@@ -120,7 +133,9 @@ impl DeviceMemory {
         }
         device.synchronize(stream)?;
         let mapped = self.symmetric.iter().all(|it| *it != 0);
-        self.mapped = peers.all_gather(&[u8::from(mapped)])?.iter().all(|it| *it == [1]);
+        let all = peers.all_gather(&[u8::from(mapped), u8::from(has_nvlink)])?;
+        self.mapped = all.iter().all(|it| it.first() == Some(&1));
+        self.has_nvlink = all.iter().all(|it| it.get(1) == Some(&1));
         Ok(())
     }
 
@@ -137,6 +152,12 @@ impl DeviceMemory {
     /// Returns true if every rank has mapped the segments of all others.
     pub fn is_mapped(&self) -> bool {
         self.mapped
+    }
+
+    /// Returns true if every rank knows that the GPUs of all ranks are connected by NVLink. All ranks get the same
+    /// result.
+    pub fn has_nvlink(&self) -> bool {
+        self.has_nvlink
     }
 
     /// Returns the address of a rank's buffer.
@@ -175,4 +196,13 @@ impl DeviceMemory {
         self.allocated += bytes;
         device.allocate(self.rank, bytes)
     }
+}
+
+/// Returns the error for ranks of different hosts that share memory.
+fn across_hosts(rank: usize, peer: usize) -> String {
+    format!(
+        "ranks {rank} and {peer} share memory, but are on different hosts: only NCCL sends data from host to host. Use \
+         `backend=NCCL` without `algo=` for communications between them: pipelines without `-put` and `backend=cuda` \
+         lower to these, and `--passes select-algorithms{{table=*=nccl}}` replaces other algorithms"
+    )
 }

@@ -28,6 +28,7 @@ mod graph;
 mod kernels;
 mod library;
 mod library_state;
+mod links;
 mod matmul;
 mod memory;
 mod progress;
@@ -50,8 +51,8 @@ pub trait ProcessGroup {
     fn rank(&self) -> usize;
     /// Returns the number of ranks.
     fn world(&self) -> usize;
-    /// Returns the index of this rank on its host, which selects its GPU.
-    fn local_rank(&self) -> usize;
+    /// Returns the index of this rank on its host, which selects its GPU, if the launcher sets it.
+    fn local_rank(&self) -> Option<usize>;
     /// Returns the bytes of every rank, indexed by rank.
     ///
     /// # Errors
@@ -80,8 +81,8 @@ impl ProcessGroup for SingleProcess {
         1
     }
 
-    fn local_rank(&self) -> usize {
-        0
+    fn local_rank(&self) -> Option<usize> {
+        Some(0)
     }
 
     fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {

@@ -34,7 +34,7 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
         assignment.ranks[rank].buffers.iter().map(|it| it.is_symmetric).collect()
     };
     assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
-    assert!(assignment.uses_peer_memory);
+    assert!(assignment.share_memory(0, 1) && assignment.share_memory(1, 0));
     // One signal for the barrier of each rank, then the signal of the plan; the buffers follow.
     assert_eq!(assignment.signal_offset(&signal_id(1, 0, 0)), Some(64));
     assert_eq!(assignment.signal_offset(&signal_id(0, 1, 0)), None);
@@ -54,7 +54,7 @@ fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
         let end = slices.get(at + 1).map_or(assignment.ranks[0].private_bytes, |it| it.offset);
         assert!(slice.offset + slice.bytes <= end);
     }
-    assert!(!assignment.uses_peer_memory);
+    assert!(!assignment.share_memory(0, 1));
     let huge = plan(0, &[usize::MAX / 2 + 1], Vec::new());
     assert_eq!(BufferAssignment::of(&[huge]).map(|_| ()), Err((0, 0)));
     Ok(())

@@ -66,8 +66,8 @@ pub struct Channel {
     pub rank: usize,
     /// Number of ranks.
     pub world: usize,
-    /// Rank of this process among the processes of its host.
-    pub local_rank: usize,
+    /// Rank of this process among the processes of its host, if the launcher sets it.
+    pub local_rank: Option<usize>,
     /// Identifies the job; see `rendezvous::Address`. Empty if the job has one process.
     pub job: String,
     shared: Arc<Shared>,
@@ -94,13 +94,19 @@ impl Channel {
 
     /// Returns the channel of a job of one process.
     pub fn single_process() -> Self {
-        let launch =
-            LaunchInfo { launcher: "none", rank: 0, world: 1, local_rank: 0, local_size: Some(1), job: None };
+        let launch = LaunchInfo {
+            launcher: "none",
+            rank: 0,
+            world: 1,
+            local_rank: Some(0),
+            local_size: Some(1),
+            job: None,
+        };
         let shared = Shared::new(0, Timeouts::default(), Vec::new());
         Self {
             rank: launch.rank,
             world: 1,
-            local_rank: 0,
+            local_rank: Some(0),
             job: String::new(),
             shared: Arc::new(shared),
             threads: Vec::new(),

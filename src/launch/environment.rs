@@ -14,8 +14,8 @@ pub struct LaunchInfo {
     pub rank: usize,
     /// Number of processes.
     pub world: usize,
-    /// Rank of this process among the processes of its host.
-    pub local_rank: usize,
+    /// Rank of this process among the processes of its host, if the launcher sets it.
+    pub local_rank: Option<usize>,
     /// Number of processes of its host, if the launcher sets it.
     pub local_size: Option<usize>,
     /// Distinguishes this job from others on the same host; the same text on all ranks. `None` if the
@@ -157,21 +157,13 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
         if rank >= size {
             return wrong(format!("rank {rank} of {size} processes"));
         }
-        let local = local_rank.unwrap_or(rank);
-        if local_size.is_some_and(|of| of > size || local >= of) {
-            let of = local_size.unwrap_or_default();
+        if local_size.is_some_and(|of| of > size || local_rank.is_some_and(|local| local >= of)) {
+            let (local, of) = (local_rank.unwrap_or(rank), local_size.unwrap_or_default());
             return wrong(format!("local rank {local} of {of} processes on this host, {size} in all"));
         }
         let ids: Vec<String> = family.job.iter().filter_map(|name| set(name)).collect();
         let job = (!ids.is_empty()).then(|| ids.join(" "));
-        return Ok(Some(LaunchInfo {
-            launcher: name,
-            rank,
-            world: size,
-            local_rank: local,
-            local_size,
-            job,
-        }));
+        return Ok(Some(LaunchInfo { launcher: name, rank, world: size, local_rank, local_size, job }));
     }
     Ok(None)
 }
@@ -184,7 +176,7 @@ mod tests {
         detect(|name| variables.iter().find(|(it, _)| *it == name).map(|(_, value)| (*value).to_owned()))
     }
 
-    fn place(variables: &[(&str, &str)]) -> Option<(&'static str, usize, usize, usize)> {
+    fn place(variables: &[(&str, &str)]) -> Option<(&'static str, usize, usize, Option<usize>)> {
         found(variables).ok().flatten().map(|it| (it.launcher, it.rank, it.world, it.local_rank))
     }
 
@@ -196,11 +188,11 @@ mod tests {
             ("OMPI_COMM_WORLD_SIZE", "4"),
             ("WORLD_SIZE", "2"),
         ];
-        assert_eq!(place(&mixed), Some(("Open MPI", 3, 4, 3)));
+        assert_eq!(place(&mixed), Some(("Open MPI", 3, 4, None)));
         assert_eq!(found(&[("RANK", "1"), ("SLURM_NTASKS", "4")]), Ok(None));
         // torchrun, started by mpirun once per host.
         let inside = [mixed.as_slice(), &[("TORCHELASTIC_RUN_ID", "7"), ("LOCAL_RANK", "0")]].concat();
-        assert_eq!(place(&inside), Some(("torchrun", 1, 2, 0)));
+        assert_eq!(place(&inside), Some(("torchrun", 1, 2, Some(0))));
     }
 
     #[test]
@@ -208,7 +200,7 @@ mod tests {
         let batch = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4"), ("SLURM_JOB_ID", "12")];
         assert_eq!(found(&batch), Ok(None));
         let step = [batch.as_slice(), &[("SLURM_STEP_ID", "3"), ("SLURM_STEP_NUM_TASKS", "2")]].concat();
-        assert_eq!(place(&step), Some(("Slurm", 0, 2, 0)));
+        assert_eq!(place(&step), Some(("Slurm", 0, 2, None)));
         assert_eq!(found(&step).ok().flatten().and_then(|it| it.job).as_deref(), Some("12 3"));
     }
 

@@ -217,7 +217,7 @@ mod tests {
                         launcher: "test",
                         rank,
                         world: 4,
-                        local_rank: rank,
+                        local_rank: Some(rank),
                         local_size: None,
                         job: None,
                     };

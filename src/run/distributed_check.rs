@@ -76,8 +76,8 @@ mod tests {
             2
         }
 
-        fn local_rank(&self) -> usize {
-            0
+        fn local_rank(&self) -> Option<usize> {
+            Some(0)
         }
 
         fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {

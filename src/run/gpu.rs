@@ -105,7 +105,7 @@ impl ProcessGroup for JobRank {
         self.channel.world
     }
 
-    fn local_rank(&self) -> usize {
+    fn local_rank(&self) -> Option<usize> {
         self.channel.local_rank
     }
 

@@ -202,10 +202,11 @@ const CHECK: &[Layer] = &[
 ];
 
 const TRANSPORT: &[Layer] = &[
-    ("messages signals queue staging", &[]),
+    ("messages signals queue slots staging", &[]),
     ("copies", BEFORE),
     // Both algorithms use the common reductions and copies.
     ("one_shot two_shot", &["copies"]),
+    ("push", &["slots", "two_shot"]),
     ("lower", BEFORE),
 ];
 
@@ -216,6 +217,7 @@ const CUDA: &[Layer] = &[
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),
+    ("links", BEFORE),
     ("comm signals graph kernels memory", BEFORE),
     ("matmul", BEFORE),
     ("library_state", BEFORE),

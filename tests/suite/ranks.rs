@@ -62,6 +62,12 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
+        Trial::test("gpus::two_hosts_run_a_job", two_hosts_run_a_job),
+        Trial::test("gpus::hosts_share_no_memory", hosts_share_no_memory),
+        Trial::test(
+            "gpus::links_that_are_no_nvlink_get_small_packets",
+            links_that_are_no_nvlink_get_small_packets,
+        ),
     ];
     let on_gpus = on_gpus.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing()));
     let trials = vec![
@@ -418,6 +424,57 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
     // All ranks detect it together, so no rank aborts, and rank 0 reports it once.
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
+}
+
+/// Starts four ranks, two on each of two hosts with two GPUs, without the launcher's local rank.
+fn on_two_hosts(arguments: &[&str]) -> Result<Vec<(Option<i32>, String, String)>, Failed> {
+    let port = port()?;
+    let start = |at: usize| {
+        rank(at, 4, port, arguments)
+            .env_remove("LOCAL_RANK")
+            .env("HIR_HOSTID", ["first", "second"][at / 2])
+            .env("CUDA_VISIBLE_DEVICES", ["0,1", "2,3"][at / 2])
+            .spawn()
+    };
+    end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)
+}
+
+fn two_hosts_run_a_job() -> Result<(), Failed> {
+    let flags = ["--device=cuda", "--inputs=exact", "--expect=sim", "-w1", "-n3", "--stress=3"];
+    for graph in [&[][..], &["-G"]] {
+        let arguments = [&["tests/cases/launch/two-hosts.hir"], &flags[..], graph].concat();
+        let ends = on_two_hosts(&arguments)?;
+        let is_right = ends.iter().all(|it| it.0 == Some(0));
+        expect(
+            is_right && ends[0].1.contains("[SUCCESS] 24 elements equal to the simulator (exact)"),
+            &ends,
+        )?;
+    }
+    Ok(())
+}
+
+fn hosts_share_no_memory() -> Result<(), Failed> {
+    let ends = on_two_hosts(&["tests/cases/transport/teams.hir", "--device=cuda"])?;
+    let is_named =
+        ends.iter().any(|it| (it.1.clone() + &it.2).contains("are on different hosts: only NCCL sends data"));
+    expect(is_named && ends.iter().all(|it| it.0 == Some(6)), &ends)
+}
+
+/// Packets of 128 bytes are for NVLink only.
+fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
+    for (pcie, is_told) in [("0", false), ("1", true)] {
+        let port = port()?;
+        let arguments = ["tests/cases/transport/packets-in-a-loop.hir", "--device=cuda", "--expect=sim"];
+        let start = |at: usize| rank(at, 3, port, &arguments).env("HIR_EMULATED_PCIE", pcie).spawn();
+        let ends = end((0..3).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        let note = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink";
+        expect(
+            ends.iter().all(|it| it.0 == Some(0))
+                && (ends[0].1.clone() + &ends[0].2).contains(note) == is_told,
+            &ends,
+        )?;
+    }
+    Ok(())
 }
 
 /// On a framework's hosts, ranks would wait for each other here. The hosts on GPUs would not wait, but the

@@ -196,11 +196,11 @@ impl Engine {
         let (mut round, mut rounds, mut since) = (0, WARMUP, Instant::now());
         while round < rounds {
             let counted = round >= WARMUP;
-            let time = self.time_when_idle(|it| it.issue(IssueMode::Plain))?;
+            let time = self.time_when_idle(peers, |it| it.issue(IssueMode::Plain))?;
             runs.extend(counted.then_some(time));
             if let Some(graph) = captured {
                 self.upload_epoch()?;
-                let time = self.time_when_idle(|it| it.replay(graph))?;
+                let time = self.time_when_idle(peers, |it| it.replay(graph))?;
                 launches.extend(counted.then_some(time));
             }
             for (at, kind) in KINDS.into_iter().enumerate() {
@@ -236,9 +236,10 @@ impl Engine {
     /// streams are idle afterwards.
     fn time_when_idle(
         &mut self,
+        peers: &dyn ProcessGroup,
         issue: impl FnOnce(&mut Self) -> Result<(), CudaError>,
     ) -> Result<f64, CudaError> {
-        self.reset_between_runs()?;
+        self.reset_between_runs(peers)?;
         self.synchronize()?;
         let begin = Instant::now();
         issue(self)?;

@@ -56,7 +56,7 @@ impl Engine {
             .collect();
         let mut times = vec![0.0; table.lines.len()];
         for run in 0..=RUNS {
-            self.reset_between_runs()?;
+            self.reset_between_runs(peers)?;
             self.issue_with_events(&marks)?;
             self.count_run()?;
             self.synchronize()?;

@@ -44,7 +44,7 @@ impl Engine {
         peers.barrier()?;
         for run in 1..=runs {
             self.upload_delays(seed, run)?;
-            self.reset_between_runs()?;
+            self.reset_between_runs(peers)?;
             match captured {
                 Some(graph) => {
                     self.replay(graph)?;

@@ -63,11 +63,11 @@ impl Engine {
                 reading = self.read_clock()?;
                 peers.barrier()?;
             }
-            let is_gated = run > 1 && calls <= QUEUED;
+            let is_gated = run > 1 && calls <= QUEUED && self.has_device_barrier();
             if is_gated {
                 self.device.wait_value(gate.as_ptr() as u64, run, self.main_stream)?;
             }
-            self.reset_between_runs()?;
+            self.reset_between_runs(peers)?;
             self.issue_with_events(&marks)?;
             self.count_run()?;
             gate[0].store(run, Ordering::Release);

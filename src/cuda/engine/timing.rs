@@ -70,16 +70,17 @@ impl Engine {
         }
         // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The
         // first run is not gated, because a first launch may wait for the device itself. Neither is a long
-        // plan issued command by command, because no queue may hold it.
+        // plan issued command by command, because no queue may hold it, nor runs between which the hosts wait for
+        // each other.
         let queued: usize = self.executable.commands.iter().map(|it| it.command.queued_calls()).sum();
-        let is_gated = captured.is_some() || queued <= QUEUED;
+        let is_gated = self.has_device_barrier() && (captured.is_some() || queued <= QUEUED);
         let gate = self.device.pinned_words(1)?;
         peers.barrier()?;
         for run in 0..warmup + iterations {
             if is_gated && run > 0 {
                 self.device.wait_value(gate.as_ptr() as u64, run as u32 + 1, self.main_stream)?;
             }
-            self.reset_between_runs()?;
+            self.reset_between_runs(peers)?;
             let mark = run.checked_sub(warmup).map(|it| marks[it]);
             if let Some((begin, _)) = mark {
                 self.device.record(begin, self.main_stream)?;

@@ -5,11 +5,15 @@ use std::ops::Range;
 use super::{ExecutableBuilder, LogicalStream, is_dense};
 use crate::{
     cuda::{
+        buffer_assignment::PACKET_EXPANSION,
         error::CudaError,
-        kernels::{self, BYTES_PER_BYTE, Item, PacketCollective, Source},
+        kernels::{self, Item, PacketCollective, Source},
     },
     plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank},
 };
+
+const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \
+                         `CUDA_VISIBLE_DEVICES` hides them from each other's processes";
 
 impl ExecutableBuilder<'_> {
     /// Launches one kernel for the instructions of a range.
@@ -27,6 +31,14 @@ impl ExecutableBuilder<'_> {
         stream: LogicalStream,
     ) -> Result<u32, CudaError> {
         let plan = self.plan;
+        // The slots have room for both formats.
+        let format = match format {
+            PacketFormat::Ll128 if !self.memory.has_nvlink() => {
+                self.notes.push(NO_NVLINK.to_owned());
+                PacketFormat::Ll
+            }
+            format => format,
+        };
         let mut it = PacketCollective {
             format,
             dtype: grammar::dtype::DType::Float,
@@ -112,6 +124,6 @@ impl ExecutableBuilder<'_> {
     /// Returns the address of the packets of a view in a buffer that holds packets.
     fn packet_address(&self, it: &ViewOnRank) -> Result<u64, CudaError> {
         let begin = self.memory.buffer_address(it.rank, it.view.buffer)?;
-        Ok(begin + BYTES_PER_BYTE as u64 * (self.dense_address(it.rank, &it.view)? - begin))
+        Ok(begin + PACKET_EXPANSION as u64 * (self.dense_address(it.rank, &it.view)? - begin))
     }
 }

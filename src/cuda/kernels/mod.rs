@@ -29,7 +29,7 @@ pub(super) use device_view::DeviceView;
 pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, defining_op, elementwise_launch};
 pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
-pub(super) use packets::{BYTES_PER_BYTE, Item, PacketCollective, Source, packet_launch};
+pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use shape::merge_dims;
 

@@ -30,8 +30,6 @@ const HALF: usize = 8;
 const LINE_HALVES: usize = 15;
 /// Threads that handle a packet of LL128.
 const LINE_THREADS: usize = 8;
-/// Upper bound of the bytes of packets for each byte of data, in slots of a multiple of 64 bytes.
-pub(in crate::cuda) const BYTES_PER_BYTE: usize = 2;
 
 /// An operand of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

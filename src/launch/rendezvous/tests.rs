@@ -15,7 +15,7 @@ fn launch() -> LaunchInfo {
         launcher: "Open MPI",
         rank: 0,
         world: 4,
-        local_rank: 0,
+        local_rank: Some(0),
         local_size: Some(4),
         job: Some("77".to_owned()),
     }

@@ -32,7 +32,7 @@ fn place(name: &str, rank: usize, world: usize) -> LaunchInfo {
         launcher: "test",
         rank,
         world,
-        local_rank: rank,
+        local_rank: Some(rank),
         local_size: Some(world),
         job: Some(format!("{name} {}", std::process::id())),
     }

@@ -8,8 +8,8 @@
 //!
 //! * `OneShotPush`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
 //!   `(n - 1) · bytes` leave each member.
-//! * `TwoShotPush`: member `i` reduces share `i` of all inputs and sends the result to all others. `2 · (n - 1) / n
-//!   · bytes` leave each member, in two steps.
+//! * `TwoShotPush`: member `i` reduces share `i` of all inputs and sends the result to all others. In two steps,
+//!   `2 · (n - 1) / n · bytes` leave each member.
 //!
 //! Reductions add in team order, so the results are bitwise equal on all members.
 //!
@@ -20,7 +20,7 @@
 
 use grammar::words::Algorithm;
 
-use super::{CollectiveCall, LoweredComm, Transport, slots::SLOT_UNIT, two_shot::share};
+use super::{CollectiveCall, LoweredComm, Transport, two_shot::share};
 use crate::plan::{
     CollectiveKind, InstKind, KernelKind, PacketFormat, PieceSource, ReduceOp, SignalId, SignalKind, View,
     ViewOnRank,
@@ -210,9 +210,4 @@ impl CollectiveCall<'_> {
     fn here(&self, view: View) -> ViewOnRank {
         ViewOnRank { rank: self.team[self.me], view }
     }
-}
-
-/// Returns the number of elements between two slots: each slot begins with a whole packet.
-pub(super) fn slot_stride(len: usize) -> usize {
-    len.max(1).next_multiple_of(SLOT_UNIT)
 }

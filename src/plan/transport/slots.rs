@@ -7,12 +7,11 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use super::push::slot_stride;
 use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, InstKind, Plan, StreamNo, sync::InstRef};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.
-pub(super) const SLOT_UNIT: usize = 64;
+const SLOT_UNIT: usize = 64;
 
 /// The slots of all members of a team for one step of a collective.
 #[derive(Clone, Debug)]
@@ -65,7 +64,7 @@ impl SlotPool {
                 _ => Place::Stream(inst.stream),
             }
         };
-        let len = slot_stride(len);
+        let len = len.max(1).next_multiple_of(SLOT_UNIT);
         let key = SlotKey { team, places: parts.iter().map(place).collect(), round, dtype, len };
         let (uses, sets) = self.sets.entry(key).or_default();
         let turn = *uses % 2;

@@ -118,6 +118,13 @@ API Status cuDeviceGetAttribute(int* value, int attribute, int device) {
   }
 }
 
+API Status cuDeviceGetP2PAttribute(int* value, int attribute, int device, int peer) {
+  if (!is_device(device) || !is_device(peer) || device == peer) return INVALID_DEVICE;
+  if (attribute != 3) return INVALID_VALUE;  // NATIVE_ATOMIC_SUPPORTED
+  *value = setting("HIR_EMULATED_PCIE", 0) == 0;
+  return SUCCESS;
+}
+
 API Status cuDevicePrimaryCtxRetain(void** context, int device) {
   static char contexts[64];
   if (!started) return NOT_INITIALIZED;

@@ -34,6 +34,8 @@ static thread_local const void* parameters;
 static thread_local unsigned finished;
 static thread_local char* ended;
 static thread_local unsigned* meetings;
+struct Vote { unsigned meeting; bool yes; };
+static thread_local Vote* votes;
 
 // How the threads of a block run: one after another; together, from one __syncthreads to the next; or in turns,
 // where a thread that polls lets the others run.
@@ -59,6 +61,7 @@ template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks, 
   finished = 0;
   memset(ended, 0, block);
   memset(meetings, 0, block * sizeof(unsigned));
+  memset(votes, 0, block * sizeof(Vote));
   for (unsigned number = 0; number < block; ++number) {
     getcontext(&contexts[number]);
     contexts[number].uc_stack.ss_sp = stacks + STACK * number;
@@ -88,6 +91,7 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
     stacks = static_cast<char*>(malloc(STACK * block));
     ended = static_cast<char*>(malloc(block));
     meetings = static_cast<unsigned*>(malloc(block * sizeof(unsigned)));
+    votes = static_cast<Vote*>(malloc(block * sizeof(Vote)));
   }
   bool fine = true;
   for (unsigned at = 0; at < grid && fine; ++at) {
@@ -106,6 +110,7 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
     free(contexts);
     free(ended);
     free(meetings);
+    free(votes);
   }
   return fine;
 }
@@ -199,7 +204,13 @@ inline void meet_line() {
 inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) {
   const auto* last = reinterpret_cast<const unsigned long long*>((at | 127) - 7);
   const unsigned long long both = static_cast<unsigned long long>(flag) << 32 | flag;
-  if (__atomic_load_n(last, __ATOMIC_ACQUIRE) != both) {
+  // The threads vote: the first one to look decides for all eight.
+  meet_line();
+  const unsigned own = threadIdx.x, line = own / 8;
+  if (host::votes[line].meeting != host::meetings[own]) {
+    host::votes[line] = {host::meetings[own], __atomic_load_n(last, __ATOMIC_ACQUIRE) == both};
+  }
+  if (!host::votes[line].yes) {
     host::barrier();
     return false;
   }
