@@ -57,6 +57,10 @@ D uint4 load_16(u64 at) {
 // others have loaded.
 D u32 line_mask() { return 0xffu << (threadIdx.x & 24); }
 D void meet_line() { __syncwarp(line_mask()); }
+D void store_line(u64 at, uint4 v) {
+  meet_line();
+  store_16(at, v);
+}
 // Returns whether the last 8 of 128 bytes, loaded by the last of their threads, are the flag.
 D bool is_line_complete(u64, uint4& mine, u32 flag) {
   return __all_sync(line_mask(), (threadIdx.x & 7) != 7 || (mine.z == flag && mine.w == flag)) != 0;
@@ -327,8 +331,7 @@ struct Ll128 {
     const bool last = g % 8 == 7;
     uint4 v;
     v.x = y[0].raw.x, v.y = y[0].raw.y, v.z = last ? flag : y[1].raw.x, v.w = last ? flag : y[1].raw.y;
-    meet_line();
-    store_16(at, v);
+    store_line(at, v);
   }
 };
 

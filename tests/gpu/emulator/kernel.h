@@ -201,6 +201,13 @@ inline void meet_line() {
     while (host::meetings[it] < count) host::barrier();
   }
 }
+// The last thread stores the flag, after the others have stored their data.
+inline void store_line(unsigned long long at, uint4 v) {
+  const bool last = threadIdx.x % 8 == 7;
+  if (!last) store_16(at, v);
+  meet_line();
+  if (last) store_16(at, v);
+}
 inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) {
   const auto* last = reinterpret_cast<const unsigned long long*>((at | 127) - 7);
   const unsigned long long both = static_cast<unsigned long long>(flag) << 32 | flag;
