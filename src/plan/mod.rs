@@ -133,7 +133,7 @@ pub struct KernelRange {
 }
 
 /// A kernel that executes several instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelKind {
     /// An all-reduce that accesses the inputs and outputs of its peers, between signals.
     PeerMemory,
@@ -212,6 +212,13 @@ pub struct LoopIteration {
 }
 
 impl Plan {
+    /// Returns the range that contains the instruction at an index, if an executor may run it in one kernel with
+    /// others.
+    pub fn kernel_range(&self, at: usize) -> Option<&KernelRange> {
+        let next = self.kernels.partition_point(|it| it.range.end <= at);
+        self.kernels.get(next).filter(|it| it.range.contains(&at))
+    }
+
     /// Returns a plan without instructions. Origin 0 is the end of the program.
     pub fn empty(rank: usize, world: usize, streams: Vec<String>) -> Self {
         Self {

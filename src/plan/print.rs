@@ -29,11 +29,7 @@ pub fn plan_text(plan: &Plan) -> String {
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
-        let kernel = plan
-            .kernels
-            .get(plan.kernels.partition_point(|it| it.range.end <= at))
-            .filter(|it| it.range.contains(&at));
-        let kernel = kernel.map_or(String::new(), |it| {
+        let kernel = plan.kernel_range(at).map_or(String::new(), |it| {
             let kind = match it.kind {
                 KernelKind::PeerMemory => "kernel",
                 KernelKind::Packets(PacketFormat::Ll) => "LL kernel",

@@ -65,6 +65,11 @@ pub(super) fn fusion_roles<'a>(
         if let InstKind::Alloc { zero: false, .. } = inst.kind {
             continue;
         }
+        // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
+        if plan.kernel_range(at as usize).is_some() {
+            fuse_run(&std::mem::take(run), &mut roles);
+            continue;
+        }
         // A view that is not mapped is reported when the instruction is lowered on its own.
         let op = elementwise_op(plan, inst, &locate).ok().flatten();
         match op.filter(|it| {

@@ -284,8 +284,14 @@ impl Lowering<'_> {
             Some(plans[at.rank].buffers[view.buffer as usize].dtype)
         });
         let Some(dtype) = dtype else { return Vec::new() };
-        let slots =
-            |(round, len)| pools.slots.slots(plans, (group, self.backend), &parts, (round, len, dtype));
+        let slots = |(round, len)| {
+            pools.slots.slots(
+                plans,
+                (group, self.backend, self.transport.kernel()),
+                &parts,
+                (round, len, dtype),
+            )
+        };
         lens.into_iter().enumerate().map(slots).collect()
     }
 }

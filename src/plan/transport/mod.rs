@@ -63,6 +63,11 @@ trait Transport: Sync {
     /// Returns the kernel that may execute all instructions (`Plan::kernels`), if there is one.
     fn kernel(&self) -> Option<KernelKind>;
 
+    /// Returns whether the elements of inputs and outputs have to be contiguous, not only equally spaced.
+    fn needs_dense_views(&self) -> bool {
+        matches!(self.kernel(), Some(KernelKind::Packets(_)))
+    }
+
     /// Returns, for each step in which members write to slots of their peers, the number of elements that a
     /// slot has to hold. `input` is the number of elements of one member's input. A transport with slots needs
     /// the views of all members.

@@ -7,7 +7,9 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, InstKind, Plan, StreamNo, sync::InstRef};
+use crate::plan::{
+    Backend, Buffer, BufferNo, CommunicatorNo, InstKind, KernelKind, Plan, StreamNo, sync::InstRef,
+};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.
@@ -26,6 +28,8 @@ pub(super) struct Slots {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SlotKey {
     team: u32,
+    /// The data of one format could look like a flag of the other one.
+    kernel: Option<KernelKind>,
     /// By member: where its instructions run.
     places: Vec<Place>,
     round: usize,
@@ -53,7 +57,7 @@ impl SlotPool {
     pub(super) fn slots(
         &mut self,
         plans: &mut [Plan],
-        (team, backend): (u32, Backend),
+        (team, backend, kernel): (u32, Backend, Option<KernelKind>),
         parts: &[InstRef],
         (round, len, dtype): (usize, usize, DType),
     ) -> Slots {
@@ -65,7 +69,7 @@ impl SlotPool {
             }
         };
         let len = len.max(1).next_multiple_of(SLOT_UNIT);
-        let key = SlotKey { team, places: parts.iter().map(place).collect(), round, dtype, len };
+        let key = SlotKey { team, kernel, places: parts.iter().map(place).collect(), round, dtype, len };
         let (uses, sets) = self.sets.entry(key).or_default();
         let turn = *uses % 2;
         *uses += 1;

@@ -1,7 +1,7 @@
 //! Staging buffers: contiguous copies of a member's views, for transports that cannot use the views
 //! themselves.
 //!
-//! An input is copied if its elements are not equally spaced, or if it overlaps the output and the transport
+//! An input is copied if its elements are not equally spaced (some transports require that they are contiguous), or if it overlaps the output and the transport
 //! does not support that overlap. An output is copied if its elements are not equally spaced.
 
 use rustc_hash::FxHashMap;
@@ -91,7 +91,10 @@ impl StagingPool {
     ) -> StagedViews {
         let mut it = StagedViews::default();
         let (input, output) = (posted.input.as_ref(), posted.output.as_ref());
-        let flat = |view: &View| view.reshape(&[view.len()]);
+        let is_dense = |view: &View| view.len() <= 1 || view.strides == [1];
+        let flat = |view: &View| {
+            view.reshape(&[view.len()]).filter(|it| is_dense(it) || !transport.needs_dense_views())
+        };
         if let Some(input) = input {
             let safe = output.is_none_or(|output| {
                 !input.may_alias(output)

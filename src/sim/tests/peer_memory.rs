@@ -87,8 +87,8 @@ fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
         report.lines().take(2).collect::<Vec<_>>(),
         [
             "deadlock: ranks wait for each other: 0 → 1 → 2 → 0",
-            "rank 0: line 1 (ShareMemHandles): waits for rank 1 to share P2PCommunication 38 as \
-             receiver from rank 0; rank 1 is at line 1 (ShareMemHandles), waiting for rank 2",
+            "each of the 3 ranks: line 1 (ShareMemHandles): waits for another rank to share P2PCommunication 38 as \
+             receiver from this rank; that rank is at line 1 (ShareMemHandles), waiting for another rank",
         ]
     );
     Ok(())
