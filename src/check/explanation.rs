@@ -215,14 +215,23 @@ impl RaceExplanation {
         }
         // If every iteration zeroed the storage, it would lose what earlier iterations accumulated.
         let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
-        let short = (!is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
+        // Without an ALLOCATE, the statement that first writes the tensor allocates it.
+        let is_allocate = plan.skipped_allocations.iter().any(|it| Some(it.stmt) == origin.stmt);
+        let short = (is_allocate && !is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
         let order =
             Edit::order_after(first, InsertionPoint::before(second), second.inst_index(), second.frame());
         let edits = short.into_iter().chain([order]).collect();
-        let why = format!(
-            "both use one buffer: the ALLOCATE on line {} has no effect in {name}={later}, where its name is bound",
-            origin.line
-        );
+        let (line, tensor) = (origin.line, &plan.buffers[buffer as usize].name);
+        let why = match is_allocate {
+            true => format!(
+                "both use one buffer: the ALLOCATE on line {line} has no effect in {name}={later}, where its name is bound"
+            ),
+            false => format!(
+                "both use one buffer: no ALLOCATE in the loop gives `{tensor}` new storage, so it keeps the storage from \
+                 {name}={value}. If no iteration reads what an earlier one wrote, insert `{tensor} = \
+                 ALLOCATE(mem_type=global, zero_init=false)` before line {line}"
+            ),
+        };
         Some(Self { why: Some(why), edits, advice: None })
     }
 
