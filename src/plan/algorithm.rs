@@ -25,8 +25,8 @@ pub(super) fn chosen_algorithm(
 }
 
 /// Returns the CUDA backend's all-reduce algorithm for a statement without `algo=`. The table has
-/// measurements for 2, 4 and 8 members; other team sizes use the next larger of these, and teams of more than
-/// 8 use the measurements of 8.
+/// rules for 2, 4 and 8 members; other team sizes use the next larger of these, and teams of more than
+/// 8 use the rules for 8.
 fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
     let team = members.next_power_of_two().clamp(2, 8);
     let measured = AlgorithmTable::parse(MEASURED).ok();

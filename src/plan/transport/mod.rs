@@ -13,8 +13,8 @@
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
-//! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShotPush` |
-//! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `TwoShotPush` |
+//! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `Push` |
+//! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `Push` |
 //!
 //! `backend=` determines where the instructions of a transport run: for CUDA on the posting stream, as in
 //! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives.
@@ -39,7 +39,7 @@ pub(super) use lower::lower;
 use super::{Backend, CollectiveKind, InstKind, KernelKind, PacketFormat, View, algorithm::chosen_algorithm};
 use copies::PeerCopies;
 use one_shot::OneShot;
-use push::{OneShotPush, TwoShotPush};
+use push::{Push, PushSteps};
 use slots::Slots;
 use two_shot::TwoShot;
 
@@ -84,10 +84,10 @@ static TRANSPORTS: [&dyn Transport; 7] = [
     &PeerCopies,
     &OneShot,
     &TwoShot,
-    &OneShotPush(PacketFormat::Ll),
-    &OneShotPush(PacketFormat::Ll128),
-    &TwoShotPush(PacketFormat::Ll),
-    &TwoShotPush(PacketFormat::Ll128),
+    &Push(PushSteps::OneShot, PacketFormat::Ll),
+    &Push(PushSteps::OneShot, PacketFormat::Ll128),
+    &Push(PushSteps::TwoShot, PacketFormat::Ll),
+    &Push(PushSteps::TwoShot, PacketFormat::Ll128),
 ];
 
 /// A collective, from the point of view of one member.

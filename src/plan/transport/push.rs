@@ -6,9 +6,9 @@
 //! So the kernel needs neither signals nor fences, and it ends without a barrier. The formats are those of NCCL's
 //! protocols LL, whose flags double the traffic, and LL128.
 //!
-//! * `OneShotPush`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
+//! * `PushSteps::OneShot`: each member sends each peer what this peer needs. For an Allreduce this is the whole input:
 //!   `(n - 1) · bytes` leave each member.
-//! * `TwoShotPush`: member `i` reduces share `i` of all inputs and sends the result to all others. In two steps,
+//! * `PushSteps::TwoShot`: member `i` reduces share `i` of all inputs and sends the result to all others. In two steps,
 //!   `2 · (n - 1) / n · bytes` leave each member.
 //!
 //! Reductions add in team order, so the results are bitwise equal on all members.
@@ -26,26 +26,34 @@ use crate::plan::{
     ViewOnRank,
 };
 
-/// Every member sends each peer what this peer needs.
-pub(super) struct OneShotPush(pub PacketFormat);
+/// The steps in which members push data.
+#[derive(Clone, Copy)]
+pub(super) enum PushSteps {
+    /// Every member sends each peer what this peer needs.
+    OneShot,
+    /// An Allreduce in which every member reduces one share.
+    TwoShot,
+}
 
-/// An Allreduce in which every member reduces one share.
-pub(super) struct TwoShotPush(pub PacketFormat);
+/// Pushes data in packets.
+pub(super) struct Push(pub PushSteps, pub PacketFormat);
 
-impl Transport for OneShotPush {
+impl Transport for Push {
     fn algorithm(&self) -> Option<Algorithm> {
-        Some(match self.0 {
-            PacketFormat::Ll => Algorithm::OneShotLl,
-            PacketFormat::Ll128 => Algorithm::OneShotLl128,
+        Some(match (self.0, self.1) {
+            (PushSteps::OneShot, PacketFormat::Ll) => Algorithm::OneShotLl,
+            (PushSteps::OneShot, PacketFormat::Ll128) => Algorithm::OneShotLl128,
+            (PushSteps::TwoShot, PacketFormat::Ll) => Algorithm::TwoShotLl,
+            (PushSteps::TwoShot, PacketFormat::Ll128) => Algorithm::TwoShotLl128,
         })
     }
 
     fn supports(&self, kind: CollectiveKind) -> bool {
         match kind {
-            CollectiveKind::Allreduce { .. }
-            | CollectiveKind::Allgather
-            | CollectiveKind::ReduceScatter { .. }
-            | CollectiveKind::AllToAll => true,
+            CollectiveKind::Allreduce { .. } => true,
+            CollectiveKind::Allgather | CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll => {
+                matches!(self.0, PushSteps::OneShot)
+            }
             // Not every member sends to every other one, so slots could not be reused.
             CollectiveKind::Broadcast { .. }
             | CollectiveKind::Gather { .. }
@@ -65,87 +73,71 @@ impl Transport for OneShotPush {
     }
 
     fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::Packets(self.0))
+        Some(KernelKind::Packets(self.1))
     }
 
     fn slot_lens(&self, kind: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
-        vec![if kind.splits_input() { input / n.max(1) } else { input }]
-    }
-
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        let (n, me) = (call.team.len(), call.me);
-        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
-        // The part of each input that a member needs.
-        let part = |to: usize| {
-            let pieces = call.kind.output_pieces(to, n);
-            pieces.first().map_or(0..0, |it| it.source_range(input.len(), n))
-        };
-        let mut work = Vec::new();
-        for to in call.others() {
-            work.push(call.send(0, to, input.narrow(0, part(to).start, part(to).len())));
-        }
-        work.extend(call.exchange(SignalKind::TeamData(call.team_no)));
-        let own = input.narrow(0, part(me).start, part(me).len());
-        let pieces = call.kind.output_pieces(me, n);
-        for (at, piece) in pieces.iter().enumerate() {
-            let out = output.narrow(0, at * own.len(), own.len());
-            match piece.source {
-                PieceSource::Reduced => work.extend(call.reduce_slots(&own, out)),
-                PieceSource::Member(from) if from == me => work.extend(call.keep(own.clone(), out)),
-                PieceSource::Member(from) => work.push(call.receive(0, from, out)),
+        match self.0 {
+            PushSteps::OneShot => vec![if kind.splits_input() { input / n.max(1) } else { input }],
+            PushSteps::TwoShot => {
+                let longest = (0..n).map(|it| share(it, n, input).1).max().unwrap_or(0);
+                vec![longest; 2]
             }
         }
-        LoweredComm { at_post: work, ..LoweredComm::default() }
-    }
-}
-
-impl Transport for TwoShotPush {
-    fn algorithm(&self) -> Option<Algorithm> {
-        Some(match self.0 {
-            PacketFormat::Ll => Algorithm::TwoShotLl,
-            PacketFormat::Ll128 => Algorithm::TwoShotLl128,
-        })
-    }
-
-    fn supports(&self, kind: CollectiveKind) -> bool {
-        matches!(kind, CollectiveKind::Allreduce { .. })
-    }
-
-    fn supports_in_place(&self, _: CollectiveKind) -> bool {
-        true
-    }
-
-    fn writes_own_output(&self, _: CollectiveKind) -> bool {
-        true
-    }
-
-    fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::Packets(self.0))
-    }
-
-    fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
-        let longest = (0..n).map(|it| share(it, n, input).1).max().unwrap_or(0);
-        vec![longest; 2]
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        let (n, me) = (call.team.len(), call.me);
-        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
-        let part = |view: &View, member: usize| {
-            let (start, len) = share(member, n, input.len());
-            view.narrow(0, start, len)
+        let at_post = match self.0 {
+            PushSteps::OneShot => call.push_one_shot(),
+            PushSteps::TwoShot => call.push_two_shot(),
         };
-        let mut work: Vec<InstKind> = call.others().map(|to| call.send(0, to, part(input, to))).collect();
-        work.extend(call.exchange(SignalKind::TeamData(call.team_no)));
-        work.extend(call.reduce_slots(&part(input, me), part(output, me)));
-        work.extend(call.others().map(|to| call.send(1, to, part(output, me))));
-        work.extend(call.exchange(SignalKind::TeamResult(call.team_no)));
-        work.extend(call.others().map(|from| call.receive(1, from, part(output, from))));
-        LoweredComm { at_post: work, ..LoweredComm::default() }
+        LoweredComm { at_post, ..LoweredComm::default() }
     }
 }
 
 impl CollectiveCall<'_> {
+    fn push_one_shot(&self) -> Vec<InstKind> {
+        let (n, me) = (self.team.len(), self.me);
+        let Some((input, output)) = self.own_views() else { return Vec::new() };
+        // The part of each input that a member needs.
+        let part = |to: usize| {
+            let pieces = self.kind.output_pieces(to, n);
+            pieces.first().map_or(0..0, |it| it.source_range(input.len(), n))
+        };
+        let mut work = Vec::new();
+        for to in self.others() {
+            work.push(self.send(0, to, input.narrow(0, part(to).start, part(to).len())));
+        }
+        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
+        let own = input.narrow(0, part(me).start, part(me).len());
+        let pieces = self.kind.output_pieces(me, n);
+        for (at, piece) in pieces.iter().enumerate() {
+            let out = output.narrow(0, at * own.len(), own.len());
+            match piece.source {
+                PieceSource::Reduced => work.extend(self.reduce_slots(&own, out)),
+                PieceSource::Member(from) if from == me => work.extend(self.keep(own.clone(), out)),
+                PieceSource::Member(from) => work.push(self.receive(0, from, out)),
+            }
+        }
+        work
+    }
+
+    fn push_two_shot(&self) -> Vec<InstKind> {
+        let (n, me) = (self.team.len(), self.me);
+        let Some((input, output)) = self.own_views() else { return Vec::new() };
+        let part = |view: &View, member: usize| {
+            let (start, len) = share(member, n, input.len());
+            view.narrow(0, start, len)
+        };
+        let mut work: Vec<InstKind> = self.others().map(|to| self.send(0, to, part(input, to))).collect();
+        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
+        work.extend(self.reduce_slots(&part(input, me), part(output, me)));
+        work.extend(self.others().map(|to| self.send(1, to, part(output, me))));
+        work.extend(self.exchange(SignalKind::TeamResult(self.team_no)));
+        work.extend(self.others().map(|from| self.receive(1, from, part(output, from))));
+        work
+    }
+
     /// Returns the views of this member, if it has both.
     fn own_views(&self) -> Option<(&View, &View)> {
         let own = self.members[self.me].as_ref()?;
