@@ -102,10 +102,11 @@ pub static PIPELINES: &[Pipeline] = &[
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",
-        description: "matmul + reduce-scatter: partial sums are sent around a ring and added after the loop",
+        description: "matmul + reduce-scatter: each rank sends partial sums to their owners, and adds those that it receives after the loop",
         passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
-                 hoist-share-mem-handles,allocate-and-deallocate,\
+                 lower-to-communication,\
+                 assign-streams{count=numberOfStreams,communications=shared-stream,dependent=keep},\
+                 use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {

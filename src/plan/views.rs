@@ -73,6 +73,9 @@ impl PlanBuilder<'_> {
         }
         if let Some(alias) = stmt.get(attr::ALIAS) {
             let view = self.view(alias)?;
+            // The tensor shares the storage, not the shape.
+            let shape = self.layout(tensor)?.local_shape();
+            let view = view.reshape(&shape).unwrap_or(view);
             self.check_dim_count(tensor, &view)?;
             self.bind(tensor, view, None);
             return Ok(());

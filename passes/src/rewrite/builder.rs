@@ -160,6 +160,26 @@ pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
     }
 }
 
+/// Returns an ALLOCATE that gives `out` the storage of `of`. All axes of `out` are loop axes.
+pub(crate) fn allocate_alias(program: &mut Program, out: TensorId, of: TensorId) -> OpStmt {
+    let extents: Vec<ExprId> =
+        program.tensors[out].loop_domain.iter().map(|axis| program.axes[*axis].extent).collect();
+    let size = extents.into_iter().reduce(|a, b| infix(program, "*", a, b));
+    let size = size.unwrap_or_else(|| program.intern_int(1));
+    OpStmt {
+        outs: vec![Operand::Tensor(out)],
+        attrs: vec![
+            attr::BUFFER.with(out),
+            attr::MEM_TYPE.with(MemoryType::Global),
+            attr::SIZE.with(size),
+            attr::ZERO_INIT.with(false),
+            attr::RESETS_TO_ZERO.with(false),
+            attr::ALIAS.with(of),
+        ],
+        ..op(Op::AllocateOnce)
+    }
+}
+
 /// Returns `Deallocate { tensor }`.
 pub(crate) fn deallocate(tensor: TensorId) -> OpStmt {
     OpStmt { args: vec![Operand::Tensor(tensor)], ..op(Op::Deallocate) }

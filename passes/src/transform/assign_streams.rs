@@ -62,6 +62,9 @@
 //!   SetCurrentStream(Stream ( i5 % numberOfStreams ))
 //! ```
 //!
+//! `communications=shared-stream` moves the communications of all iterations to one more stream (see
+//! `communications`), so that the computation of a later iteration does not wait for them.
+//!
 //! Consecutive loops that do not depend on each other share one fork and one join, so that the last
 //! iterations of one loop overlap with the first iterations of the next. The stream numbers of the next loop
 //! continue those of the previous one. The statements between such loops move before the fork.
@@ -69,14 +72,16 @@
 //! The pass rejects a loop whose iterations may depend on each other; with `dependent=keep`, it leaves the
 //! loop unchanged.
 
+mod communications;
+mod fork_join;
 mod regions;
 
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{BlockId, ExprId, For, If, OpStmt, Operand, Program, Stmt, StmtId, StreamId, TensorId},
-    ops::{AccessMode, Op, OpClass},
+    ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, OpClass},
     span::Span,
 };
 use rustc_hash::FxHashSet;
@@ -84,7 +89,6 @@ use rustc_hash::FxHashSet;
 use crate::{
     analysis::{
         bindings,
-        blocks::any_stmt,
         loop_carried::{LoopCarriedDep, MentionCounts, loop_carried_dep},
         memory_effects::MemoryEffects,
     },
@@ -92,6 +96,7 @@ use crate::{
     rewrite::builder::{self, IrBuilder},
 };
 
+use fork_join::{ForkJoinStyle, fork_and_join, shared_stream};
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
 
 const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
@@ -127,6 +132,12 @@ pub(crate) const PASS: Pass = Pass {
             default: Some("false"),
         },
         OptionSpec {
+            name: "communications",
+            description: "stream of the communications: that of the iteration, or one more stream that all iterations share",
+            kind: OptionKind::Word(&["inline", "shared-stream"]),
+            default: Some("inline"),
+        },
+        OptionSpec {
             name: "dependent",
             description: "refuse a loop whose iterations depend on each other, or keep it unchanged",
             kind: OptionKind::Word(&["refuse", "keep"]),
@@ -135,22 +146,6 @@ pub(crate) const PASS: Pass = Pass {
     ],
     run,
 };
-
-/// The number of streams, and where they fork and join.
-struct ForkJoinStyle {
-    /// The number of streams; `None`: one for each iteration.
-    count: Option<ExprId>,
-    fork_inline: bool,
-    join_inline: bool,
-    inter_stream: bool,
-}
-
-impl ForkJoinStyle {
-    /// Returns whether loops can share a fork and a join.
-    fn can_share_fork_and_join(&self) -> bool {
-        !(self.fork_inline && self.join_inline || self.inter_stream)
-    }
-}
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let style = style(program, arguments)?;
@@ -169,28 +164,28 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 continue;
             }
             Stmt::For(_) | Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => {
-                group.emit(program, &mut fresh, &style, &mut stmts);
+                group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
                 stmts.push(stmt);
                 continue;
             }
         };
         match loop_carried_dep(program, &storage, &mentioned, &it) {
             Some(_) if arguments.text("dependent") == Some("keep") => {
-                group.emit(program, &mut fresh, &style, &mut stmts);
+                group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
                 stmts.push(stmt);
             }
             Some(why) => return Err(dependence_error(program, &it, &why)),
             None => {
                 let footprint = Footprint::of(program, &storage, &views, &it);
                 if !style.can_share_fork_and_join() || !group.can_add(program, &footprint, &it) {
-                    group.emit(program, &mut fresh, &style, &mut stmts);
+                    group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
                 }
                 group.add(program, stmt, it, footprint);
                 changed = true;
             }
         }
     }
-    group.emit(program, &mut fresh, &style, &mut stmts);
+    group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
     program.blocks[body] = stmts;
     Ok(Change::from_flag(changed))
 }
@@ -261,12 +256,13 @@ impl LoopGroup {
         &mut self,
         program: &mut Program,
         fresh: &mut IrBuilder,
-        style: &ForkJoinStyle,
+        (style, storage): (&ForkJoinStyle, &MemoryEffects),
         stmts: &mut Vec<StmtId>,
     ) {
-        let Self { loops, .. } = std::mem::take(self);
+        let Self { loops, trips, .. } = std::mem::take(self);
         if !loops.is_empty() {
-            fork_and_join(program, fresh, style, &loops, stmts);
+            let shared = style.shares_comm_stream.then(|| shared_stream(program, style, &loops, trips));
+            fork_and_join(program, fresh, (style, storage), (&loops, shared), stmts);
         }
     }
 }
@@ -308,6 +304,7 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, 
         fork_inline: inline("fork", count.is_none()),
         join_inline: inline("join", count.is_some()),
         inter_stream: arguments.flag("inter-stream-sync"),
+        shares_comm_stream: arguments.text("communications") == Some("shared-stream"),
         count,
     })
 }
@@ -357,117 +354,4 @@ fn dependence_error(program: &Program, it: &For, why: &LoopCarriedDep) -> Diagno
                 .help("wait in the iteration that posts it, or set `dependent=keep`")
         }
     }
-}
-
-/// Emits the statements that replace the loops: the capture of the current stream, the forks, the loops and
-/// the joins.
-fn fork_and_join(
-    program: &mut Program,
-    fresh: &mut IrBuilder,
-    style: &ForkJoinStyle,
-    loops: &[(StmtId, For)],
-    stmts: &mut Vec<StmtId>,
-) {
-    let main = fresh.stream(program);
-    let set = |program: &mut Program, stream, span| {
-        builder::add(program, builder::set_current_stream(stream), span)
-    };
-    let wait =
-        |program: &mut Program, stream, span| builder::add(program, builder::synchronize(stream), span);
-    let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
-    let mut capture = builder::op(Op::GetCurrentStream);
-    capture.outs.push(Operand::Stream(main));
-    stmts.push(builder::add(program, capture, first));
-
-    let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
-    let mut before = 0;
-    for (stmt, it) in loops {
-        let span = program.stmt_span(*stmt);
-        let mut index = builder::symbol(program, it.index);
-        if before > 0 {
-            let before = program.intern_int(before);
-            index = builder::infix(program, "+", index, before);
-        }
-        let worker = match style.count {
-            Some(count) => builder::infix(program, "%", index, count),
-            None => index,
-        };
-        let worker = builder::indexed_stream(program, worker);
-        let mut body = vec![set(program, worker, span)];
-        if style.fork_inline {
-            body.push(wait(program, main, span));
-        } else {
-            let fork = vec![set(program, worker, span), wait(program, main, span)];
-            forks.push(like(program, it, fork, span));
-        }
-        let mut old = program.blocks[it.body].clone();
-        if style.inter_stream
-            && let Some(at) = behind_communications(program, &old)
-        {
-            let sync = inter_stream_sync(program, style, it, index, worker, span);
-            old.insert(at, sync);
-        }
-        body.append(&mut old);
-        if style.join_inline {
-            body.extend([set(program, main, span), wait(program, worker, span)]);
-        }
-        program.blocks[it.body] = body;
-        bodies.push(*stmt);
-        if !style.join_inline {
-            let join = vec![wait(program, worker, span)];
-            joins.push(like(program, it, join, span));
-        }
-        let bounds = program.constant(it.start).zip(program.constant(it.stop));
-        before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
-    }
-    stmts.append(&mut forks);
-    stmts.append(&mut bodies);
-    if !style.join_inline {
-        stmts.push(set(program, main, first));
-    }
-    stmts.append(&mut joins);
-}
-
-/// Returns a new loop with the index and bounds of `it` and the body `stmts`.
-fn like(program: &mut Program, it: &For, stmts: Vec<StmtId>, span: Span) -> StmtId {
-    let body = builder::block(program, stmts);
-    program.add_stmt(Stmt::For(For { body, ..it.clone() }), span)
-}
-
-/// Returns the index after the last statement that communicates and the Waits that follow it.
-fn behind_communications(program: &Program, stmts: &[StmtId]) -> Option<usize> {
-    let posts = |stmt: StmtId| match &program.stmts[stmt] {
-        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    };
-    let communicates = |stmt: &StmtId| any_stmt(program, *stmt, &posts);
-    let last = stmts.iter().rposition(communicates)?;
-    let waits = stmts[last + 1..].iter().take_while(
-        |stmt| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.op.def().class == OpClass::Wait),
-    );
-    Some(last + 1 + waits.count())
-}
-
-fn inter_stream_sync(
-    program: &mut Program,
-    style: &ForkJoinStyle,
-    it: &For,
-    index: ExprId,
-    worker: StreamId,
-    span: Span,
-) -> StmtId {
-    let one = program.intern_int(1);
-    let next = builder::infix(program, "+", index, one);
-    let bound = style.count.unwrap_or(it.stop);
-    let cond = builder::infix(program, "<", next, bound);
-    let next = builder::indexed_stream(program, next);
-    let then = [
-        builder::set_current_stream(next),
-        builder::synchronize(worker),
-        builder::set_current_stream(worker),
-    ];
-    let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
-    let then = builder::block(program, then);
-    program
-        .add_stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: None }), span)
 }

@@ -39,7 +39,7 @@ use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
         chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
-        stream_parallel::{self, BACKEND, LoopOptions, OFFSET_BY_RANK, PROTOCOL, STYLE, WAIT},
+        stream_parallel::{self, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
         swizzle_stream,
     },
 };
@@ -89,6 +89,7 @@ pub(crate) const PASS: Pass = Pass {
         BACKEND,
         PROTOCOL,
         OFFSET_BY_RANK,
+        OWN_SLICE,
         WAIT,
         STYLE,
     ],

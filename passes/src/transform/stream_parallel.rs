@@ -67,6 +67,7 @@ pub(crate) const PASS: Pass = Pass {
         BACKEND,
         PROTOCOL,
         OFFSET_BY_RANK,
+        OWN_SLICE,
         WAIT,
         STYLE,
     ],
@@ -94,6 +95,13 @@ pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
     kind: OptionKind::Flag,
     default: Some("true"),
 };
+/// When a ring works on the rank's own slice.
+pub(crate) const OWN_SLICE: OptionSpec = OptionSpec {
+    name: "own-slice",
+    description: "when a rank works on its own slice in a ring with offset-by-rank; auto: last if the loop only reduce-scatters, since this slice is not sent, else first",
+    kind: OptionKind::Word(&["auto", "first", "last"]),
+    default: Some("auto"),
+};
 /// Where the sender waits for CUDA sends.
 pub(crate) const WAIT: OptionSpec = OptionSpec {
     name: "wait",
@@ -117,6 +125,7 @@ pub(crate) struct LoopOptions {
     cuda: bool,
     put: bool,
     offset: bool,
+    own_slice: OwnSlice,
     deferred: bool,
     style: Option<Style>,
 }
@@ -128,6 +137,14 @@ enum Allgather {
     Ring,
     Permute,
     Whole,
+}
+
+/// When a rank works on its own slice in a ring.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnSlice {
+    Auto,
+    First,
+    Last,
 }
 
 /// How a loop performs a reduce-scatter.
@@ -163,6 +180,14 @@ impl LoopOptions {
             );
             return Err(fault.help("use `offset-by-rank=true`, or `backend=nccl`"));
         }
+        if is("allgather", "collective-permute") && is("own-slice", "last") {
+            let fault = arguments.error(
+                "own-slice",
+                "`own-slice=last` needs `allgather=p2p-ring`",
+                "with `allgather=collective-permute`, the own slice comes first",
+            );
+            return Err(fault.help("use `own-slice=first`, or `allgather=p2p-ring`"));
+        }
         Ok(Self {
             allgather: match arguments.text("allgather") {
                 Some("p2p-ring") => Allgather::Ring,
@@ -178,6 +203,11 @@ impl LoopOptions {
             cuda: is("backend", "cuda"),
             put: is("protocol", "put"),
             offset: arguments.flag("offset-by-rank"),
+            own_slice: match arguments.text("own-slice") {
+                Some("first") => OwnSlice::First,
+                Some("last") => OwnSlice::Last,
+                Some(_) | None => OwnSlice::Auto,
+            },
             deferred: is("wait", "deferred"),
             style: match arguments.text("style") {
                 Some("select") => Some(Style::Select),

@@ -1,4 +1,4 @@
-//! use-local-shard-in-place: reads a rank's own shard in place instead of copying it.
+//! use-local-shard-in-place: reads a rank's own shard in place, and computes it in place, instead of copying it.
 //!
 //! Before:
 //! ```text
@@ -27,6 +27,10 @@
 //! The pass does this only if it is not observable: T4 is not an input or output, and the program uses it
 //! only as the base of T6, so no other statement reads the slice that is no longer written. T6 is only read
 //! after the branch, and not sent. T0 is never written.
+//!
+//! `results` does the same for a result that one side of a branch copies.
+
+mod results;
 
 use grammar::{
     attr,
@@ -48,7 +52,7 @@ use crate::{
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
     name: "use-local-shard-in-place",
-    description: "read a rank's own shard in place instead of copying it",
+    description: "read or compute a rank's own shard in place instead of copying it",
     docs: module_docs(include_str!("use_local_shard_in_place.rs")),
     options: &[],
     run,
@@ -61,12 +65,14 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     for block in nested_blocks(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
-            match find_shard_copy(program, body, &mut uses, block, at) {
-                Some(found) => {
-                    rebind(program, &mut uses, block, &found);
-                    changed = true;
-                }
-                None => at += 1,
+            if let Some(found) = find_shard_copy(program, body, &mut uses, block, at) {
+                rebind(program, &mut uses, block, &found);
+                changed = true;
+            } else if let Some(found) = results::find_result_copy(program, &mut uses, (body, block), at) {
+                results::compute_in_place(program, &mut uses, block, &found);
+                changed = true;
+            } else {
+                at += 1;
             }
         }
     }
@@ -95,6 +101,13 @@ impl UsesByStorage {
             });
         });
         Self { storage, stmts, stale: FxHashSet::default() }
+    }
+
+    /// Collects the statements again if the pass has changed one that mentions the storage of `name`.
+    fn refresh(&mut self, program: &Program, body: BlockId, name: TensorId) {
+        if self.stale.contains(&self.storage.alias_class(name)) {
+            *self = Self::of(program, body);
+        }
     }
 
     fn stmts_of_class(&self, class: TensorId) -> &[StmtId] {
@@ -190,9 +203,7 @@ fn is_safe(
         other.insert(stmt);
     });
     let names = [found.shard_name, whole];
-    if names.iter().any(|name| uses.stale.contains(&uses.storage.alias_class(*name))) {
-        *uses = UsesByStorage::of(program, body);
-    }
+    names.iter().for_each(|name| uses.refresh(program, body, *name));
     let storage = &uses.storage;
     let [shards, slices] = names.map(|name| storage.alias_class(name));
     // The caller reads the outputs, whichever view of the slices they are.

@@ -10,7 +10,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Allgather, LoopStmt, ReduceScatter, StmtGroup, StreamParallel, Style, loop_comms,
+    Allgather, LoopStmt, OwnSlice, ReduceScatter, StmtGroup, StreamParallel, Style, loop_comms,
     slicing::{OperandSlice, SliceKind},
 };
 use crate::{
@@ -30,6 +30,8 @@ pub(super) struct LoopWriter<'l, 'p> {
     pub(super) span: Span,
     /// The loop's index.
     pub(super) iteration: ExprId,
+    /// The distance in the ring from the rank's own slice.
+    pub(super) step: ExprId,
     /// The index of the slice that this rank works on.
     pub(super) chunk: ExprId,
     /// The statements before the loop.
@@ -57,6 +59,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             group,
             span,
             iteration: zero,
+            step: zero,
             chunk: zero,
             before: Vec::new(),
             body: Vec::new(),
@@ -76,6 +79,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
             Style::Shard => self.pass.fresh.scalar(program),
         };
         self.iteration = builder::symbol(program, index);
+        self.step = self.step();
         self.chunk = self.chunk();
         let group = self.group;
         for member in &group.members {
@@ -102,8 +106,25 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         all
     }
 
-    /// Returns the index of the slice that this rank works on. In a ring, each rank starts with its own
-    /// slice.
+    /// Returns the distance in the ring from the rank's own slice. It is 0 in the first iteration, or, if the
+    /// own slice comes last, in the last one, where it is the number of ranks.
+    fn step(&mut self) -> ExprId {
+        let rings =
+            || self.group.members.iter().map(|it| &it.slicing).filter(|it| it.rotated && !it.swizzled);
+        let is_last = match self.pass.settings.own_slice {
+            OwnSlice::First => false,
+            OwnSlice::Last => true,
+            OwnSlice::Auto => rings().all(|it| matches!(it.kind, SliceKind::ReduceScatter(_))),
+        };
+        if !is_last || rings().next().is_none() {
+            return self.iteration;
+        }
+        let program = &mut *self.pass.program;
+        let one = program.intern_int(1);
+        infix(program, "+", self.iteration, one)
+    }
+
+    /// Returns the index of the slice that this rank works on.
     fn chunk(&mut self) -> ExprId {
         let rotated = self.group.members.iter().find(|it| it.slicing.rotated && !it.slicing.swizzled);
         let Some(member) = rotated else { return self.iteration };
@@ -113,7 +134,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let program = &mut *self.pass.program;
         let members = program.tensors[member.slicing.out].mesh.clone();
         let me = mesh::coordinate(program, &members, device);
-        let sum = infix(program, "+", me, self.iteration);
+        let sum = infix(program, "+", me, self.step);
         infix(program, "%", sum, self.group.count)
     }
 

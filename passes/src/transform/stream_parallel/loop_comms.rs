@@ -1,10 +1,11 @@
 //! Emits the communications of a loop: broadcasts and reductions of slices, and peer-to-peer transfers.
 //!
-//! In a ring over `d` devices with `offset-by-rank`, rank `r` works on the slice of `(r + i) % d` in
-//! iteration `i`. An all-gather receives the slice from this device, and sends its own shard to
-//! `(d + r - i) % d`, which works on slice `r`. A reduce-scatter sends the slice to this device, and receives
-//! a partial sum of its own slice from `(d + r - i) % d`. Without the offset, both peers are `i`, so that all
-//! pairs communicate. If the peer is the rank itself, it copies.
+//! In a ring over `d` devices with `offset-by-rank`, rank `r` works on the slice of `(r + s) % d` in
+//! iteration `i`, where `s` is `i`, or `i + 1` if the rank's own slice comes last. An all-gather receives the
+//! slice from this device, and sends its own shard to `(d + r - s) % d`, which works on slice `r`. A
+//! reduce-scatter sends the slice to this device, and receives a partial sum of its own slice from
+//! `(d + r - s) % d`. Without the offset, both peers are `i`, so that all pairs communicate. If the peer is
+//! the rank itself, it copies.
 
 use grammar::{
     attr,
@@ -24,6 +25,7 @@ use crate::{
         collective::{Collective, is_whole_world},
         contiguity,
         mesh::{self, teams_along},
+        sharded_tensors::allocate_per_stream,
     },
     transform::decompose_resharding::collective_red_op,
 };
@@ -95,7 +97,7 @@ pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dev
         ReduceScatter::Ring => {
             let peers = RingPeers::of(it, member, device);
             let (to, from) = (peers.ahead, peers.back);
-            let slots = receive_slots(it, out);
+            let slots = receive_slots(it, input);
             let allocate = builder::allocate(it.pass.program, slots);
             it.emit_before(allocate);
             let Some(axis) = it.pass.program.dimensions(slots).next() else { return };
@@ -109,23 +111,23 @@ pub(super) fn reduce_scatter(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, dev
 
 /// The coordinates of the two devices that a rank communicates with.
 struct RingPeers {
-    /// `(r + i) % d`.
+    /// `(r + s) % d`.
     ahead: ExprId,
-    /// `(d + r - i) % d`.
+    /// `(d + r - s) % d`.
     back: ExprId,
 }
 
 impl RingPeers {
     fn of(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: DeviceDim) -> Self {
-        let (iteration, count) = (it.iteration, it.group.count);
+        let (step, count) = (it.step, it.group.count);
         if !member.slicing.rotated && !member.slicing.swizzled {
-            return Self { ahead: iteration, back: iteration };
+            return Self { ahead: step, back: step };
         }
         let program = &mut *it.pass.program;
         let members = program.tensors[member.slicing.out].mesh.clone();
         let me = mesh::coordinate(program, &members, device);
-        let sum = infix(program, "+", me, iteration);
-        let difference = infix(program, "-", me, iteration);
+        let sum = infix(program, "+", me, step);
+        let difference = infix(program, "-", me, step);
         let positive = infix(program, "+", count, difference);
         Self { ahead: infix(program, "%", sum, count), back: infix(program, "%", positive, count) }
     }
@@ -152,7 +154,11 @@ fn emit_transfer(
         (mesh::rank_at(program, &members, device, from), mesh::rank_at(program, &members, device, to));
     let outer = std::mem::take(&mut it.body);
     let mut aliases = Vec::new();
-    let (source, target) = (it.unsharded(input, &mut aliases), it.unsharded(output, &mut aliases));
+    let is_alike = Sharding::of(it.pass.program, input) == Sharding::of(it.pass.program, output);
+    let (source, target) = match is_alike {
+        true => (input, output),
+        false => (it.unsharded(input, &mut aliases), it.unsharded(output, &mut aliases)),
+    };
     it.emit(OpStmt {
         attrs: vec![attr::CACHE_OP.with(CacheOp::Streaming)],
         ..contiguity::unary_op(Op::Set, source, target)
@@ -234,31 +240,42 @@ fn emit_waits(it: &mut LoopWriter<'_, '_>) {
     }
 }
 
-/// Returns a new tensor for the slices that the devices send: a dimension over the senders, then the local
-/// dimensions of `out`.
-fn receive_slots(it: &mut LoopWriter<'_, '_>, out: TensorId) -> TensorId {
+/// Returns a new tensor for the partial sums that the devices send: a dimension over the senders, then the
+/// dimensions of `slice`, the partial sums that one device sends.
+fn receive_slots(it: &mut LoopWriter<'_, '_>, slice: TensorId) -> TensorId {
     let count = it.group.count;
     let StreamParallel { program, fresh, .. } = &mut *it.pass;
-    let Some(sharding) = Sharding::of(program, out) else { return out };
-    let mut leaves = contiguity::sub_axes(program, &sharding, false);
-    leaves.insert(0, contiguity::SubAxis { dim: 0, extent: count, parallel: ParallelType::Serial });
-    contiguity::tensor(program, fresh, out, &leaves)
+    let Some(mut sharding) = Sharding::of(program, slice) else { return slice };
+    sharding.dims.insert(0, Dim::whole(count));
+    let slots = sharding.new_tensor(program, fresh, slice, Memory::Global);
+    if program.is_split_by_stream(slice) {
+        allocate_per_stream(program, slots);
+    }
+    slots
 }
 
-/// Emits the reduction of all received slices, after the loop.
+/// Emits the reduction of all received partial sums, after the loop. A slot holds partial sums of `out`; the
+/// reduction reads the slots as shards of the dimensions of `out`, under another name of the same storage.
 fn reduce_slots(it: &mut LoopWriter<'_, '_>, like: &OpStmt, slots: TensorId, out: TensorId) {
+    let count = it.group.count;
     let StreamParallel { program, fresh, .. } = &mut *it.pass;
-    let Some(mut sharding) = Sharding::of(program, slots) else { return };
+    let Some(sharding) = Sharding::of(program, out) else { return };
+    let mut axes = contiguity::sub_axes(program, &sharding, false);
+    axes.insert(0, contiguity::SubAxis { dim: 0, extent: count, parallel: ParallelType::Serial });
+    let shards = contiguity::tensor(program, fresh, out, &axes);
+    let alias = builder::allocate_alias(program, shards, slots);
+    let Some(mut sharding) = Sharding::of(program, shards) else { return };
     let slot = sharding.dims.remove(0);
-    let sum = sharding.new_tensor(program, fresh, slots, Memory::Global);
+    let sum = sharding.new_tensor(program, fresh, shards, Memory::Global);
     let (mut loops, mut domains) = (Vec::new(), Domains::default());
     Dim { kind: AxisKind::Reduction, ..slot }.append_axes(program, fresh, &mut loops, &mut domains);
     let tensor = &mut program.tensors[sum];
     tensor.loop_domain.splice(0..0, loops);
     tensor.domains.logical.splice(0..0, domains.logical);
+    it.emit_after(alias);
     it.emit_after(OpStmt {
         outs: vec![Operand::Tensor(sum)],
-        args: vec![Operand::Tensor(slots)],
+        args: vec![Operand::Tensor(shards)],
         ..like.clone()
     });
     it.emit_after(contiguity::unary_op(Op::Reshape, sum, out));

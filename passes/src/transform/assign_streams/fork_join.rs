@@ -1,0 +1,177 @@
+//! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
+
+use grammar::{
+    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
+    ops::{Op, OpClass},
+    span::Span,
+};
+
+use super::communications::{IterationStreams, MissingOrder, move_to_shared_stream};
+use crate::{
+    analysis::{blocks::any_stmt, memory_effects::MemoryEffects},
+    rewrite::builder::{self, IrBuilder},
+};
+
+/// The number of streams, and where they fork and join.
+pub(super) struct ForkJoinStyle {
+    /// The number of streams; `None`: one for each iteration.
+    pub(super) count: Option<ExprId>,
+    pub(super) fork_inline: bool,
+    pub(super) join_inline: bool,
+    pub(super) inter_stream: bool,
+    /// Whether the iterations communicate on a stream of their own.
+    pub(super) shares_comm_stream: bool,
+}
+
+impl ForkJoinStyle {
+    /// Returns whether loops can share a fork and a join.
+    pub(super) fn can_share_fork_and_join(&self) -> bool {
+        !(self.fork_inline && self.join_inline || self.inter_stream)
+    }
+}
+
+/// Emits the statements that replace the loops: the capture of the current stream, the forks, the loops and
+/// the joins.
+pub(super) fn fork_and_join(
+    program: &mut Program,
+    fresh: &mut IrBuilder,
+    (style, storage): (&ForkJoinStyle, &MemoryEffects),
+    (loops, shared): (&[(StmtId, For)], Option<StreamId>),
+    stmts: &mut Vec<StmtId>,
+) {
+    let main = fresh.stream(program);
+    let set = |program: &mut Program, stream, span| {
+        builder::add(program, builder::set_current_stream(stream), span)
+    };
+    let wait =
+        |program: &mut Program, stream, span| builder::add(program, builder::synchronize(stream), span);
+    let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
+    let mut capture = builder::op(Op::GetCurrentStream);
+    capture.outs.push(Operand::Stream(main));
+    stmts.push(builder::add(program, capture, first));
+
+    let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
+    let mut before = 0;
+    let mut missing = MissingOrder::default();
+    for (stmt, it) in loops {
+        let span = program.stmt_span(*stmt);
+        let mut index = builder::symbol(program, it.index);
+        if before > 0 {
+            let before = program.intern_int(before);
+            index = builder::infix(program, "+", index, before);
+        }
+        let worker = match style.count {
+            Some(count) => builder::infix(program, "%", index, count),
+            None => index,
+        };
+        let worker = builder::indexed_stream(program, worker);
+        let mut body = vec![set(program, worker, span)];
+        if style.fork_inline {
+            body.push(wait(program, main, span));
+        } else {
+            let fork = vec![set(program, worker, span), wait(program, main, span)];
+            forks.push(like(program, it, fork, span));
+        }
+        let joining = (!style.fork_inline).then_some(main);
+        let mut old = match shared {
+            Some(shared) => {
+                let streams = IterationStreams { worker, shared, joining };
+                move_to_shared_stream(program, storage, it.body, streams, &mut missing)
+            }
+            None => program.blocks[it.body].clone(),
+        };
+        if style.inter_stream
+            && let Some(at) = behind_communications(program, &old)
+        {
+            let sync = inter_stream_sync(program, style, it, index, worker, span);
+            old.insert(at, sync);
+        }
+        body.append(&mut old);
+        if style.join_inline {
+            body.extend([set(program, main, span), wait(program, worker, span)]);
+        }
+        program.blocks[it.body] = body;
+        bodies.push(*stmt);
+        if !style.join_inline {
+            let join = vec![wait(program, worker, span)];
+            joins.push(like(program, it, join, span));
+        }
+        let bounds = program.constant(it.start).zip(program.constant(it.stop));
+        before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
+    }
+    if let Some(shared) = shared.filter(|_| missing.fork) {
+        stmts.extend([set(program, shared, first), wait(program, main, first)]);
+        if forks.is_empty() {
+            stmts.push(set(program, main, first));
+        }
+    }
+    stmts.append(&mut forks);
+    stmts.append(&mut bodies);
+    if !style.join_inline {
+        stmts.push(set(program, main, first));
+    }
+    stmts.append(&mut joins);
+    if let Some(shared) = shared.filter(|_| missing.join) {
+        stmts.push(wait(program, shared, first));
+    }
+}
+
+/// Returns the stream of the communications of all iterations: the one behind those of the iterations.
+pub(super) fn shared_stream(
+    program: &mut Program,
+    style: &ForkJoinStyle,
+    loops: &[(StmtId, For)],
+    trips: Option<i64>,
+) -> StreamId {
+    let index = match (style.count, trips, loops) {
+        (Some(count), ..) => count,
+        (None, Some(trips), _) => program.intern_int(trips),
+        (None, None, [(_, first), ..]) => first.stop,
+        (None, None, []) => program.intern_int(0),
+    };
+    builder::indexed_stream(program, index)
+}
+
+/// Returns a new loop with the index and bounds of `it` and the body `stmts`.
+fn like(program: &mut Program, it: &For, stmts: Vec<StmtId>, span: Span) -> StmtId {
+    let body = builder::block(program, stmts);
+    program.add_stmt(Stmt::For(For { body, ..it.clone() }), span)
+}
+
+/// Returns the index after the last statement that communicates and the Waits that follow it.
+fn behind_communications(program: &Program, stmts: &[StmtId]) -> Option<usize> {
+    let posts = |stmt: StmtId| match &program.stmts[stmt] {
+        Stmt::Op(it) => matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    };
+    let communicates = |stmt: &StmtId| any_stmt(program, *stmt, &posts);
+    let last = stmts.iter().rposition(communicates)?;
+    let waits = stmts[last + 1..].iter().take_while(
+        |stmt| matches!(&program.stmts[**stmt], Stmt::Op(it) if it.op.def().class == OpClass::Wait),
+    );
+    Some(last + 1 + waits.count())
+}
+
+fn inter_stream_sync(
+    program: &mut Program,
+    style: &ForkJoinStyle,
+    it: &For,
+    index: ExprId,
+    worker: StreamId,
+    span: Span,
+) -> StmtId {
+    let one = program.intern_int(1);
+    let next = builder::infix(program, "+", index, one);
+    let bound = style.count.unwrap_or(it.stop);
+    let cond = builder::infix(program, "<", next, bound);
+    let next = builder::indexed_stream(program, next);
+    let then = [
+        builder::set_current_stream(next),
+        builder::synchronize(worker),
+        builder::set_current_stream(worker),
+    ];
+    let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
+    let then = builder::block(program, then);
+    program
+        .add_stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: None }), span)
+}

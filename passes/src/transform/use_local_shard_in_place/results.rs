@@ -1,0 +1,200 @@
+//! Computes a rank's own shard where it is needed.
+//!
+//! Before:
+//! ```text
+//! T6 = ShardByStream(T3, stream_index=i84)
+//! T6 = linear(T5, T1)
+//! T8 = HirAliasSelect( T7, axis = iS10{8}, index = rank )
+//! IF Manual ( i84 == rank ):
+//!   T8 = Set( T6 )
+//! ELSE:
+//!   P2PCommunication 37 (type=send, buffer=T6, peer=i84, backend=CUDA)
+//! ```
+//! After:
+//! ```text
+//! IF Manual ( i84 == rank ):
+//!   T6 = HirAliasSelect( T7, axis = iS10{8}, index = rank )
+//! ELSE:
+//!   T6 = ShardByStream(T3, stream_index=i84)
+//! T6 = linear(T5, T1)
+//! T8 = HirAliasSelect( T7, axis = iS10{8}, index = rank )
+//! IF Manual ( i84 == rank ):
+//! ELSE:
+//!   P2PCommunication 37 (type=send, buffer=T6, peer=i84, backend=CUDA)
+//! ```
+//!
+//! T3 is not an input or output, and no other name of its storage is accessed, so no statement reads the slice
+//! that is no longer written. Between the view and the branch, the current stream does not change, and no
+//! statement uses the storage of T7.
+
+use grammar::{
+    for_each_tensor_use,
+    ir::{BlockId, If, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::{AccessMode, Op, OpClass},
+};
+use rustc_hash::FxHashSet;
+
+use super::{UsesByStorage, is_view, op};
+use crate::analysis::{blocks::walk, sharding::Sharding};
+
+/// A copy of a result to the place where a rank keeps its own shard.
+pub(super) struct ResultCopy {
+    /// The index in the block of the view that the result is written to.
+    view: usize,
+    /// The index in the block of the view that the copy writes to.
+    place: usize,
+    /// The branch, and its side that copies.
+    branch: If,
+    side: BlockId,
+    copy: StmtId,
+    /// The tensors that the copy reads and writes.
+    name: TensorId,
+    place_name: TensorId,
+}
+
+/// Finds a copy of a result that can be removed, in the branch at index `at`.
+pub(super) fn find_result_copy(
+    program: &Program,
+    uses: &mut UsesByStorage,
+    (body, block): (BlockId, BlockId),
+    at: usize,
+) -> Option<ResultCopy> {
+    let stmts = program.block(block);
+    let Stmt::If(branch) = &program.stmts[stmts[at]] else { return None };
+    let If { then_block: then, else_block: Some(other), .. } = branch else { return None };
+    [(*then, *other), (*other, *then)].into_iter().find_map(|(side, other)| {
+        let (copy, drops) = program.block(side).split_first()?;
+        let it = op(program, *copy).filter(|it| it.op == Op::Set)?;
+        let (name, place_name) = (Program::tensors_of(&it.args).next()?, it.out_tensor()?);
+        let is_drop =
+            |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate);
+        let last_view_of = |name| {
+            let binds = |it: &OpStmt| is_view(it) && it.out_tensor() == Some(name);
+            stmts[..at].iter().rposition(|stmt| op(program, *stmt).is_some_and(binds))
+        };
+        let (view, place) = (last_view_of(name)?, last_view_of(place_name)?);
+        let (branch, copy) = (branch.clone(), *copy);
+        let found = ResultCopy { view, place, branch, side, copy, name, place_name };
+        let is_safe = drops.iter().all(is_drop)
+            && has_same_type(program, name, place_name)
+            && is_straight(program, &stmts[view..at])
+            && begins_with_write(program, &stmts[view + 1..at], name)
+            && result_is_unread(program, uses, (body, block), other, at, &found)
+            && place_is_unused(program, uses, &stmts[view..at], &found);
+        is_safe.then_some(found)
+    })
+}
+
+fn has_same_type(program: &Program, a: TensorId, b: TensorId) -> bool {
+    let it = |tensor: TensorId| (program.tensors[tensor].dtype, program.is_split_by_stream(tensor));
+    let sharding = Sharding::of(program, a);
+    it(a) == it(b) && sharding.is_some() && sharding == Sharding::of(program, b)
+}
+
+/// Returns whether statements contain no branches, loops, assignments, and changes of the current stream.
+fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
+    stmts.iter().all(|stmt| op(program, *stmt).is_some_and(|it| it.op.def().class != OpClass::Stream))
+}
+
+/// Returns whether the first statement that mentions a tensor writes it without reading it.
+fn begins_with_write(program: &Program, stmts: &[StmtId], name: TensorId) -> bool {
+    let modes = |stmt: &StmtId| {
+        let mut modes = Vec::new();
+        if let Some(it) = op(program, *stmt) {
+            for_each_tensor_use(program, it, &mut |tensor, mode| {
+                modes.extend((tensor == name).then_some(mode));
+            });
+        }
+        modes
+    };
+    stmts.iter().map(modes).find(|it| !it.is_empty()).is_some_and(|it| it == [AccessMode::Write])
+}
+
+/// Returns whether nothing reads the rank's own part of the storage that the result is written to, except the
+/// copy.
+fn result_is_unread(
+    program: &Program,
+    uses: &mut UsesByStorage,
+    (body, block): (BlockId, BlockId),
+    other: BlockId,
+    at: usize,
+    found: &ResultCopy,
+) -> bool {
+    [found.name, found.place_name].into_iter().for_each(|name| uses.refresh(program, body, name));
+    let storage = &uses.storage;
+    let class = storage.alias_class(found.name);
+    let mut ports = Program::tensors_of(&program.inputs).chain(Program::tensors_of(&program.outputs));
+    if class == storage.alias_class(found.place_name) || ports.any(|it| storage.alias_class(it) == class) {
+        return false;
+    }
+    let mut near: FxHashSet<StmtId> = program.block(block)[found.view..at].iter().copied().collect();
+    near.insert(found.copy);
+    for stmt in program.block(other) {
+        walk(program, *stmt, &mut |stmt| _ = near.insert(stmt));
+    }
+    let mut safe = true;
+    for stmt in uses.stmts_of_class(class) {
+        let Some(it) = op(program, *stmt) else { continue };
+        let harmless = match it.op.def().class {
+            // Sharing the handles of the storage does not read it.
+            OpClass::View | OpClass::Allocate | OpClass::Deallocate | OpClass::ShareHandles => true,
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::HostUnit
+            | OpClass::Opaque => false,
+        };
+        for_each_tensor_use(program, it, &mut |tensor, mode| {
+            let binds_name = tensor == found.name && mode == AccessMode::Bind;
+            let is_own_view = *stmt == program.block(block)[found.view];
+            safe &= storage.alias_class(tensor) != class
+                || harmless && (!binds_name || is_own_view)
+                || tensor == found.name && near.contains(stmt);
+        });
+    }
+    safe
+}
+
+/// Returns whether the statements use the storage of the place only to make the view that the copy writes to,
+/// and that view is not needed earlier.
+fn place_is_unused(program: &Program, uses: &UsesByStorage, stmts: &[StmtId], found: &ResultCopy) -> bool {
+    let class = uses.storage.alias_class(found.place_name);
+    // The view has to be valid where the result is written, before the statements.
+    let place = found.place.checked_sub(found.view);
+    stmts.iter().enumerate().all(|(number, stmt)| {
+        let Some(it) = op(program, *stmt) else { return false };
+        let mut unused = true;
+        for_each_tensor_use(program, it, &mut |tensor, _| {
+            unused &= uses.storage.alias_class(tensor) != class;
+        });
+        unused || Some(number) == place
+    })
+}
+
+/// Makes the result a view of the place on the side that copied it.
+pub(super) fn compute_in_place(
+    program: &mut Program,
+    uses: &mut UsesByStorage,
+    block: BlockId,
+    found: &ResultCopy,
+) {
+    for name in [found.name, found.place_name] {
+        uses.stale.insert(uses.storage.alias_class(name));
+    }
+    let (view, place) = (program.block(block)[found.view], program.block(block)[found.place]);
+    let Some(it) = op(program, place).cloned() else { return };
+    let span = program.stmt_span(found.copy);
+    let own = OpStmt { outs: vec![Operand::Tensor(found.name)], ..it };
+    let own = program.add_stmt(Stmt::Op(own), span);
+    let (own, other) = (program.blocks.push(vec![own]), program.blocks.push(vec![view]));
+    let (then_block, else_block) = match found.side == found.branch.then_block {
+        true => (own, Some(other)),
+        false => (other, Some(own)),
+    };
+    let branch = If { then_block, else_block, ..found.branch.clone() };
+    program.blocks[block][found.view] = program.add_stmt(Stmt::If(branch), span);
+    program.blocks[found.side].retain(|stmt| *stmt != found.copy);
+}
