@@ -27,10 +27,11 @@ pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot
      8:256K=one-shot-ll;8:4M=one-shot-ll128;*=nccl";
 
 /// The algorithms that a rule can select, with the types that support each.
-pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 7] = [
+pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 8] = [
     (Algorithm::Nccl, CommunicationType::ALL),
     (Algorithm::OneShot, &[CommunicationType::Allreduce]),
     (Algorithm::TwoShot, &[CommunicationType::Allreduce]),
+    (Algorithm::TwoShotCopy, &[CommunicationType::Allreduce]),
     (Algorithm::OneShotLl, &PUSHED),
     (Algorithm::OneShotLl128, &PUSHED),
     (Algorithm::TwoShotLl, &[CommunicationType::Allreduce]),

@@ -41,6 +41,7 @@ pub(super) struct Device {
     /// Number of multiprocessors.
     pub multiprocessors: u32,
     pub handle: sys::CUdevice,
+    pub context: sys::CUcontext,
     /// The stream priority of communication.
     high: c_int,
     resources: RefCell<Resources>,
@@ -90,6 +91,7 @@ impl Device {
             capability: 10 * major + minor,
             multiprocessors: processors,
             handle: device,
+            context,
             high,
             resources,
         })

@@ -17,10 +17,11 @@ use super::{
     device::{Device, Event, ResourceMark, Stream},
     error::CudaError,
     executable::{Command, Executable, LogicalStream, ScheduledCommand},
-    kernels::{BLOCK, CommonKernel, SIGNAL_BLOCK},
+    kernels::{BARRIER_BLOCK, BLOCK, CommonKernel},
     library_state::LibraryState,
     memory::DeviceMemory,
     progress::RunProgress,
+    signals::{CapturedSignals, SignalOp},
 };
 use crate::{
     io::dense::DenseTensor,
@@ -96,7 +97,8 @@ enum IssueMode {
     Checked,
     /// The commands alone.
     Plain,
-    /// Into a graph: signals are compared with the epoch that the device counts.
+    /// Into a graph: each replay sets the values of signals, and the device counts the epoch that kernels
+    /// read.
     Captured,
 }
 
@@ -204,7 +206,7 @@ impl Engine {
     fn begin(&mut self, mode: IssueMode) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), mode == IssueMode::Checked);
-        if mode == IssueMode::Captured && self.executable.has_signals {
+        if mode == IssueMode::Captured && self.executable.kernels_read_epoch {
             let advance = self.executable.common_kernel(CommonKernel::AdvanceEpoch);
             self.device.launch(advance, 1, 1, &[self.executable.epoch_address], self.main_stream)?;
         } else if self.executable.kernels_read_epoch {
@@ -227,17 +229,19 @@ impl Engine {
         self.epoch.wrapping_sub(self.base_epoch).wrapping_sub(1)
     }
 
-    /// Issues the whole plan once.
-    fn issue(&mut self, mode: IssueMode) -> Result<(), CudaError> {
+    /// Issues the whole plan once. Returns the operations on signals that were captured.
+    fn issue(&mut self, mode: IssueMode) -> Result<Vec<CapturedSignals>, CudaError> {
         self.begin(mode)?;
+        let mut captured = Vec::new();
         for (number, scheduled) in self.executable.commands.iter().enumerate() {
-            self.issue_command(scheduled, mode)
+            self.issue_command(scheduled, mode, &mut captured)
                 .map_err(|it| it.at_inst(self.plan(), &self.plan().code[scheduled.inst as usize]))?;
             if mode == IssueMode::Checked {
                 self.mark_progress(scheduled.stream, number)?;
             }
         }
-        self.join_streams()
+        self.join_streams()?;
+        Ok(captured)
     }
 
     /// Ends a run: the main stream waits for all others.
@@ -250,10 +254,14 @@ impl Engine {
         Ok(())
     }
 
-    fn issue_command(&self, scheduled: &ScheduledCommand, mode: IssueMode) -> Result<(), CudaError> {
+    fn issue_command(
+        &self,
+        scheduled: &ScheduledCommand,
+        mode: IssueMode,
+        captured: &mut Vec<CapturedSignals>,
+    ) -> Result<(), CudaError> {
         self.progress.issue(self.run_index(), scheduled.inst);
         let (device, stream) = (&self.device, scheduled.stream.stream);
-        let captured = mode == IssueMode::Captured;
         match &scheduled.command {
             Command::Memset { to, byte, bytes } => device.memset(*to, *byte, *bytes, stream),
             Command::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
@@ -265,20 +273,14 @@ impl Engine {
             Command::NcclGroup(it) => it.issue(stream),
             Command::RecordEvent(event) => device.record(*event, stream),
             Command::WaitEvent(event) => device.wait_event(stream, *event),
-            Command::Signal(batch) if captured => device.launch(
-                self.executable.common_kernel(CommonKernel::Signal),
-                1,
-                SIGNAL_BLOCK,
-                batch.params(),
-                stream,
-            ),
-            Command::WaitSignal(batch) if captured => device.launch(
-                self.executable.common_kernel(CommonKernel::WaitSignal),
-                1,
-                SIGNAL_BLOCK,
-                batch.params(),
-                stream,
-            ),
+            Command::Signal(batch) if mode == IssueMode::Captured => {
+                captured.push(device.capture_signals(SignalOp::Write, batch, self.epoch, stream)?);
+                Ok(())
+            }
+            Command::WaitSignal(batch) if mode == IssueMode::Captured => {
+                captured.push(device.capture_signals(SignalOp::Wait, batch, self.epoch, stream)?);
+                Ok(())
+            }
             Command::Signal(batch) => device.write_signals(batch, self.epoch, stream),
             Command::WaitSignal(batch) => device.wait_signals(batch, self.epoch, stream),
             Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
@@ -360,7 +362,7 @@ impl Engine {
             return peers.barrier();
         }
         self.barrier_count = self.barrier_count.wrapping_add(1);
-        let (number, most) = (u64::from(self.barrier_count), SIGNAL_BLOCK as usize);
+        let (number, most) = (u64::from(self.barrier_count), BARRIER_BLOCK as usize);
         let signal = |of: usize, with: usize| {
             self.memory.symmetric[with] + self.memory.assignment.barrier_signal_offset(of) as u64
         };
@@ -374,7 +376,7 @@ impl Engine {
             self.device.launch(
                 self.executable.common_kernel(CommonKernel::RankBarrier),
                 1,
-                SIGNAL_BLOCK,
+                BARRIER_BLOCK,
                 &words,
                 self.main_stream,
             )?;

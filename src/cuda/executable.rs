@@ -200,7 +200,6 @@ pub(super) fn prepare(
         functions,
         epoch_address,
         kernels_read_epoch,
-        has_signals,
         first_calls,
         fused,
         notes,
@@ -274,11 +273,7 @@ impl ExecutableBuilder<'_> {
                     _ => false,
                 };
                 if !joins {
-                    self.push(
-                        at,
-                        stream,
-                        Command::Signal(Box::new(SignalBatch::new(self.epoch_address, signal))),
-                    );
+                    self.push(at, stream, Command::Signal(Box::new(SignalBatch::new(signal))));
                 }
             }
             InstKind::WaitSignal { signal } => {
@@ -288,11 +283,7 @@ impl ExecutableBuilder<'_> {
                     _ => false,
                 };
                 if !joins {
-                    self.push(
-                        at,
-                        stream,
-                        Command::WaitSignal(Box::new(SignalBatch::new(self.epoch_address, signal))),
-                    );
+                    self.push(at, stream, Command::WaitSignal(Box::new(SignalBatch::new(signal))));
                 }
             }
             InstKind::RecordEvent { event } => {

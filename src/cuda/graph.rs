@@ -5,14 +5,17 @@ use cudarc::driver::sys;
 use super::{
     device::{Device, OwnedResource, Stream},
     error::CudaError,
+    signals::CapturedSignals,
 };
 
 /// A captured plan, ready to be launched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Graph {
     pub exec: sys::CUgraphExec,
     /// Number of nodes.
     pub nodes: usize,
+    /// The operations on signals, whose values change with every replay.
+    pub signals: Vec<CapturedSignals>,
 }
 
 impl Device {
@@ -41,11 +44,11 @@ impl Device {
             self.driver.check("cuGraphInstantiate", status)?;
         }
         self.track(OwnedResource::GraphExec(exec));
-        Ok(Graph { exec, nodes })
+        Ok(Graph { exec, nodes, signals: Vec::new() })
     }
 
     /// Launches a captured plan.
-    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
+    pub fn replay(&self, graph: &Graph, stream: Stream) -> Result<(), CudaError> {
         // SAFETY: the graph was instantiated on this device for the current plan.
         self.driver.check("cuGraphLaunch", unsafe { (self.driver.cuGraphLaunch)(graph.exec, stream.0) })
     }

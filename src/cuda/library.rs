@@ -88,6 +88,17 @@ functions! {
         cuStreamWriteValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
         cuStreamWaitValue32_v2(CUstream, CUdeviceptr, cuuint32_t, c_uint);
         cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
+        cuStreamGetCaptureInfo_v3(
+            CUstream, *mut CUstreamCaptureStatus, *mut cuuint64_t, *mut CUgraph, *mut *const CUgraphNode,
+            *mut *const CUgraphEdgeData, *mut usize,
+        );
+        cuStreamUpdateCaptureDependencies_v2(
+            CUstream, *mut CUgraphNode, *const CUgraphEdgeData, usize, c_uint,
+        );
+        cuGraphAddBatchMemOpNode(
+            *mut CUgraphNode, CUgraph, *const CUgraphNode, usize, *const CUDA_BATCH_MEM_OP_NODE_PARAMS,
+        );
+        cuGraphExecBatchMemOpNodeSetParams(CUgraphExec, CUgraphNode, *const CUDA_BATCH_MEM_OP_NODE_PARAMS);
         cuStreamBeginCapture_v2(CUstream, CUstreamCaptureMode);
         cuStreamEndCapture(CUstream, *mut CUgraph);
         cuGraphGetNodes(CUgraph, *mut CUgraphNode, *mut usize);

@@ -1,7 +1,9 @@
 //! Signals: 32-bit words in memory that peers access. A stream writes them after its earlier work, or waits
 //! for them.
 //!
-//! Consecutive signal operations of a stream become one driver call, or one kernel in a graph.
+//! Consecutive signal operations of a stream become one driver call, or one node of a graph. The values are
+//! constants of a node, so every replay of a graph sets them first. A node occupies no multiprocessor: a
+//! kernel that polls a signal would take the place of a block of another kernel, or wait until one ends.
 
 use cudarc::driver::sys;
 
@@ -10,55 +12,52 @@ use super::{
     error::CudaError,
 };
 
-/// Maximum number of signals in one command; `SIGNALS` in `prelude.cu`.
+/// Maximum number of signals in one command. The driver accepts up to 256 operations.
 const MAX_SIGNALS: usize = 32;
 
 /// The signals of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SignalBatch {
-    /// The parameters of the kernels: the address of the epoch, the number of signals, and their addresses.
-    words: [u64; MAX_SIGNALS + 2],
+    addresses: Vec<u64>,
 }
 
 impl SignalBatch {
-    /// Creates a batch of one signal; `counter` is the device address of the epoch.
-    pub fn new(counter: u64, signal: u64) -> Self {
-        let mut words = [0; MAX_SIGNALS + 2];
-        (words[0], words[1], words[2]) = (counter, 1, signal);
-        Self { words }
+    /// Creates a batch of one signal.
+    pub fn new(signal: u64) -> Self {
+        Self { addresses: vec![signal] }
     }
 
     /// Adds a signal; returns false if the batch is full.
     pub fn add(&mut self, signal: u64) -> bool {
-        let count = self.words[1] as usize;
-        if count == MAX_SIGNALS {
-            return false;
+        let has_room = self.addresses.len() < MAX_SIGNALS;
+        if has_room {
+            self.addresses.push(signal);
         }
-        (self.words[1], self.words[2 + count]) = (count as u64 + 1, signal);
-        true
-    }
-
-    /// Returns the parameters of the kernels `write_signals` and `wait_signals`.
-    pub fn params(&self) -> &[u64] {
-        &self.words
-    }
-
-    fn addresses(&self) -> &[u64] {
-        &self.words[2..2 + self.words[1] as usize]
+        has_room
     }
 }
 
 /// An operation on signals.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum SignalOp {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SignalOp {
+    /// Writes the epoch to the signals.
     Write,
+    /// Waits until the signals have reached the epoch.
     Wait,
+}
+
+/// Operations on signals in a captured graph.
+#[derive(Clone, Debug)]
+pub(super) struct CapturedSignals {
+    node: sys::CUgraphNode,
+    op: SignalOp,
+    batch: SignalBatch,
 }
 
 impl Device {
     /// Writes a value to signals after the work on the stream.
     pub fn write_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
-        match flags.addresses() {
+        match &flags.addresses[..] {
             [signal] => self.write_value(*signal, value, stream),
             several => self.batch_mem_op(SignalOp::Write, several, value, stream),
         }
@@ -66,48 +65,131 @@ impl Device {
 
     /// Makes the stream wait until all signals are at least a value, modulo 2^32.
     pub fn wait_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
-        match flags.addresses() {
+        match &flags.addresses[..] {
             [signal] => self.wait_value(*signal, value, stream),
             several => self.batch_mem_op(SignalOp::Wait, several, value, stream),
         }
     }
 
     fn batch_mem_op(&self, op: SignalOp, flags: &[u64], value: u32, stream: Stream) -> Result<(), CudaError> {
-        use sys::{
-            CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitValue,
-            CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Awaited,
-            CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
-            CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Written,
-            CUstreamBatchMemOpType_enum as Kind,
-        };
-        let mut operations = [sys::CUstreamBatchMemOpParams { pad: [0; 6] }; MAX_SIGNALS];
-        for (operation, &address) in operations.iter_mut().zip(flags) {
-            match op {
-                SignalOp::Write => {
-                    operation.writeValue = WriteValue {
-                        operation: Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                        address,
-                        __bindgen_anon_1: Written { value },
-                        flags: 0,
-                        alias: 0,
-                    };
-                }
-                SignalOp::Wait => {
-                    operation.waitValue = WaitValue {
-                        operation: Kind::CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                        address,
-                        __bindgen_anon_1: Awaited { value },
-                        flags: sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32,
-                        alias: 0,
-                    };
-                }
-            }
-        }
-        let count = flags.len().min(MAX_SIGNALS) as u32;
+        let mut operations = operations(op, flags, value);
+        let count = operations.len() as u32;
         // SAFETY: signals lie in mapped segments and are aligned to 4 bytes; the operations are read before
         // the call returns. A write without flags comes after all work on the stream.
         let status =
             unsafe { (self.driver.cuStreamBatchMemOp_v2)(stream.0, count, operations.as_mut_ptr(), 0) };
         self.driver.check("cuStreamBatchMemOp", status)
     }
+
+    /// Adds operations on signals to the graph that captures the stream, after the stream's earlier work.
+    pub fn capture_signals(
+        &self,
+        op: SignalOp,
+        batch: &SignalBatch,
+        value: u32,
+        stream: Stream,
+    ) -> Result<CapturedSignals, CudaError> {
+        let mut state = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+        let (mut id, mut graph, mut count) = (0, std::ptr::null_mut(), 0);
+        let (mut before, mut edges) = (std::ptr::null(), std::ptr::null());
+        let mut node = std::ptr::null_mut();
+        let mut operations = operations(op, &batch.addresses, value);
+        let params = self.mem_op_params(&mut operations);
+        // SAFETY: the pointers are to live variables, and the stream is being captured. `before` belongs to
+        // the driver and is valid until the next call on the stream, which is the last one here.
+        unsafe {
+            let status = (self.driver.cuStreamGetCaptureInfo_v3)(
+                stream.0,
+                &raw mut state,
+                &raw mut id,
+                &raw mut graph,
+                &raw mut before,
+                &raw mut edges,
+                &raw mut count,
+            );
+            self.driver.check("cuStreamGetCaptureInfo", status)?;
+            let status = (self.driver.cuGraphAddBatchMemOpNode)(
+                &raw mut node,
+                graph,
+                before,
+                count,
+                &raw const params,
+            );
+            self.driver.check("cuGraphAddBatchMemOpNode", status)?;
+            let flags = sys::CUstreamUpdateCaptureDependencies_flags::CU_STREAM_SET_CAPTURE_DEPENDENCIES;
+            let status = (self.driver.cuStreamUpdateCaptureDependencies_v2)(
+                stream.0,
+                &raw mut node,
+                std::ptr::null(),
+                1,
+                flags as u32,
+            );
+            self.driver.check("cuStreamUpdateCaptureDependencies", status)?;
+        }
+        Ok(CapturedSignals { node, op, batch: batch.clone() })
+    }
+
+    /// Sets the value of captured operations for the following replays.
+    pub fn update_signals(
+        &self,
+        exec: sys::CUgraphExec,
+        captured: &CapturedSignals,
+        value: u32,
+    ) -> Result<(), CudaError> {
+        let mut operations = operations(captured.op, &captured.batch.addresses, value);
+        let params = self.mem_op_params(&mut operations);
+        // SAFETY: the node belongs to the graph of `exec`; the operations are read before the call returns.
+        let status = unsafe {
+            (self.driver.cuGraphExecBatchMemOpNodeSetParams)(exec, captured.node, &raw const params)
+        };
+        self.driver.check("cuGraphExecBatchMemOpNodeSetParams", status)
+    }
+
+    fn mem_op_params(
+        &self,
+        operations: &mut [sys::CUstreamBatchMemOpParams],
+    ) -> sys::CUDA_BATCH_MEM_OP_NODE_PARAMS {
+        sys::CUDA_BATCH_MEM_OP_NODE_PARAMS {
+            ctx: self.context,
+            count: operations.len() as u32,
+            paramArray: operations.as_mut_ptr(),
+            flags: 0,
+        }
+    }
+}
+
+/// Describes the operations to the driver.
+fn operations(op: SignalOp, flags: &[u64], value: u32) -> Vec<sys::CUstreamBatchMemOpParams> {
+    use sys::{
+        CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitValue,
+        CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as Awaited,
+        CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteValue,
+        CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as Written,
+        CUstreamBatchMemOpType_enum as Kind,
+    };
+    let describe = |&address: &u64| {
+        let mut operation = sys::CUstreamBatchMemOpParams { pad: [0; 6] };
+        match op {
+            SignalOp::Write => {
+                operation.writeValue = WriteValue {
+                    operation: Kind::CU_STREAM_MEM_OP_WRITE_VALUE_32,
+                    address,
+                    __bindgen_anon_1: Written { value },
+                    flags: 0,
+                    alias: 0,
+                };
+            }
+            SignalOp::Wait => {
+                operation.waitValue = WaitValue {
+                    operation: Kind::CU_STREAM_MEM_OP_WAIT_VALUE_32,
+                    address,
+                    __bindgen_anon_1: Awaited { value },
+                    flags: sys::CUstreamWaitValue_flags_enum::CU_STREAM_WAIT_VALUE_GEQ as u32,
+                    alias: 0,
+                };
+            }
+        }
+        operation
+    };
+    flags.iter().map(describe).collect()
 }

@@ -55,6 +55,7 @@ enum TransportChoice {
     OneShot,
     TwoShot,
     CudaTwoShot,
+    TwoShotCopy,
     OneShotLl,
     OneShotLl128,
     TwoShotLl,
@@ -66,7 +67,12 @@ impl TransportChoice {
     fn is_cuda(self) -> bool {
         match self {
             Self::Cuda | Self::CudaTwoShot | Self::OneShotLl128 => true,
-            Self::OneShot | Self::TwoShot | Self::OneShotLl | Self::TwoShotLl | Self::TwoShotLl128 => false,
+            Self::TwoShotCopy
+            | Self::OneShot
+            | Self::TwoShot
+            | Self::OneShotLl
+            | Self::TwoShotLl
+            | Self::TwoShotLl128 => false,
         }
     }
 }
@@ -78,6 +84,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         TransportChoice::OneShot,
         TransportChoice::TwoShot,
         TransportChoice::CudaTwoShot,
+        TransportChoice::TwoShotCopy,
         TransportChoice::OneShotLl,
         TransportChoice::OneShotLl128,
         TransportChoice::TwoShotLl,
@@ -183,6 +190,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
                 it.set(attr::BACKEND, Backend::Cuda);
                 it.set(attr::ALGO, Algorithm::TwoShot);
             }
+            TransportChoice::TwoShotCopy if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotCopy),
             TransportChoice::TwoShotLl if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl),
             TransportChoice::TwoShotLl128 if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl128),
             TransportChoice::OneShotLl if is_pushed => it.set(attr::ALGO, Algorithm::OneShotLl),
@@ -193,6 +201,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
             TransportChoice::OneShot
             | TransportChoice::TwoShot
             | TransportChoice::CudaTwoShot
+            | TransportChoice::TwoShotCopy
             | TransportChoice::OneShotLl
             | TransportChoice::OneShotLl128
             | TransportChoice::TwoShotLl

@@ -14,8 +14,7 @@ impl Engine {
         // A captured run is not executed.
         self.epoch = before;
         self.progress.end();
-        issued?;
-        graph
+        Ok(Graph { signals: issued?, ..graph? })
     }
 
     /// Copies the host's epoch to the device: replays may follow runs that were issued command by command.
@@ -24,10 +23,13 @@ impl Engine {
     }
 
     /// Launches the captured plan once.
-    pub(super) fn replay(&mut self, graph: Graph) -> Result<(), CudaError> {
+    pub(super) fn replay(&mut self, graph: &Graph) -> Result<(), CudaError> {
         self.epoch = self.epoch.wrapping_add(1);
         self.progress.begin(self.run_index(), false);
         self.progress.issued_all(self.run_index());
+        for signals in &graph.signals {
+            self.device.update_signals(graph.exec, signals, self.epoch)?;
+        }
         self.device.replay(graph, self.main_stream)
     }
 }

@@ -196,9 +196,9 @@ impl Engine {
         let (mut round, mut rounds, mut since) = (0, WARMUP, Instant::now());
         while round < rounds {
             let counted = round >= WARMUP;
-            let time = self.time_when_idle(peers, |it| it.issue(IssueMode::Plain))?;
+            let time = self.time_when_idle(peers, |it| it.issue(IssueMode::Plain).map(drop))?;
             runs.extend(counted.then_some(time));
-            if let Some(graph) = captured {
+            if let Some(graph) = &captured {
                 self.upload_epoch()?;
                 let time = self.time_when_idle(peers, |it| it.replay(graph))?;
                 launches.extend(counted.then_some(time));
@@ -275,7 +275,7 @@ impl Engine {
         let passes = if count > 0 { kind.repetitions(count) } else { 0 };
         let begin = Instant::now();
         for _ in 0..passes {
-            steps.iter().try_for_each(|it| self.issue_command(it, IssueMode::Plain))?;
+            steps.iter().try_for_each(|it| self.issue_command(it, IssueMode::Plain, &mut Vec::new()))?;
             if kind == CallKind::RecordEvent {
                 device.record(self.start_event, self.main_stream)?;
                 others.iter().try_for_each(|(stream, end)| device.record(*end, *stream))?;

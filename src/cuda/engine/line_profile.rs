@@ -104,7 +104,7 @@ impl Engine {
             if let Some((begin, _)) = mark {
                 self.device.record(*begin, step.stream.stream)?;
             }
-            self.issue_command(step, IssueMode::Plain)
+            self.issue_command(step, IssueMode::Plain, &mut Vec::new())
                 .map_err(|it| it.at_inst(self.plan(), &self.plan().code[step.inst as usize]))?;
             if let Some((_, end)) = mark {
                 self.device.record(*end, step.stream.stream)?;

@@ -45,12 +45,12 @@ impl Engine {
         for run in 1..=runs {
             self.upload_delays(seed, run)?;
             self.reset_between_runs(peers)?;
-            match captured {
+            match &captured {
                 Some(graph) => {
                     self.replay(graph)?;
                     self.copy_outputs_to_host(self.main_stream)?;
                 }
-                None => self.issue(IssueMode::Checked)?,
+                None => _ = self.issue(IssueMode::Checked)?,
             }
             self.count_run()?;
             self.synchronize()?;

@@ -85,9 +85,9 @@ impl Engine {
             if let Some((begin, _)) = mark {
                 self.device.record(begin, self.main_stream)?;
             }
-            match captured {
+            match &captured {
                 Some(graph) => self.replay(graph)?,
-                None => self.issue(IssueMode::Plain)?,
+                None => _ = self.issue(IssueMode::Plain)?,
             }
             if let Some((_, end)) = mark {
                 self.device.record(end, self.main_stream)?;

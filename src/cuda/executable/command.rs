@@ -101,8 +101,6 @@ pub(in crate::cuda) struct Executable {
     /// Whether a kernel reads the epoch even in runs that are issued command by command. The host then writes
     /// it when such a run begins; captured runs count on the device.
     pub kernels_read_epoch: bool,
-    /// Whether the plan writes signals or waits for them.
-    pub has_signals: bool,
     /// Indices of the commands that call a library with new arguments.
     pub first_calls: Vec<usize>,
     /// Instructions without a command of their own, each with the instruction whose kernel does their work;

@@ -37,8 +37,8 @@ pub(super) use shape::merge_dims;
 const PRELUDE: &str = include_str!("prelude.cu");
 /// Maximum number of words of the parameters: 4 KiB, the limit of CUDA.
 pub(super) const MAX_PARAM_WORDS: usize = 512;
-/// Threads of a block that handles signals, one thread each.
-pub(super) const SIGNAL_BLOCK: u32 = 32;
+/// Threads of the kernel that is a barrier of all ranks: one for each other rank. `BARRIER_BLOCK` in `prelude.cu`.
+pub(super) const BARRIER_BLOCK: u32 = 32;
 /// Threads of a block.
 pub(super) const BLOCK: u32 = 256;
 /// Bytes of the widest memory access.
@@ -198,10 +198,6 @@ pub(super) struct Kernels {
 /// The kernels that every module contains, in their order.
 #[derive(Clone, Copy)]
 pub(super) enum CommonKernel {
-    /// Writes the epoch to signals.
-    Signal,
-    /// Waits until signals reach the epoch.
-    WaitSignal,
     /// Waits for all ranks.
     RankBarrier,
     /// Increments the epoch.
@@ -210,8 +206,7 @@ pub(super) enum CommonKernel {
     Delay,
 }
 
-pub(super) const COMMON_KERNELS: [&str; 5] =
-    ["write_signals", "wait_signals", "rank_barrier", "advance_epoch", "delay_stream"];
+pub(super) const COMMON_KERNELS: [&str; 3] = ["rank_barrier", "advance_epoch", "delay_stream"];
 
 impl Kernels {
     /// Returns the index of an instance, and adds it if it is new.

@@ -260,22 +260,10 @@ struct Matmul {
   i64 a_step, b_step;
 };
 
-// Signals in memory that peers access. They are compared with the epoch in memory, because a captured plan
-// has constant parameters.
-constexpr int SIGNALS = 32;
-struct Signals { u64 epoch, count, signal[SIGNALS]; };
-extern "C" __global__ void write_signals(const __grid_constant__ Signals p) {
-  if (threadIdx.x < p.count) store_release(p.signal[threadIdx.x], *reinterpret_cast<const u32*>(p.epoch));
-}
-extern "C" __global__ void wait_signals(const __grid_constant__ Signals p) {
-  if (threadIdx.x >= p.count) return;
-  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch);
-  while ((i32)(load_acquire(p.signal[threadIdx.x]) - epoch) < 0) {}
-}
-
 // A barrier of all ranks: each rank writes a signal on every other one and waits for theirs, all
 // concurrently, so that the ranks leave at the same time.
-struct RankBarrier { u64 number, count, theirs[SIGNALS], mine[SIGNALS]; };
+constexpr int BARRIER_BLOCK = 32;
+struct RankBarrier { u64 number, count, theirs[BARRIER_BLOCK], mine[BARRIER_BLOCK]; };
 extern "C" __global__ void rank_barrier(const __grid_constant__ RankBarrier p) {
   if (threadIdx.x >= p.count) return;
   store_release(p.theirs[threadIdx.x], (u32)p.number);

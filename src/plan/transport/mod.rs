@@ -13,6 +13,7 @@
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
+//! | CUDA, NCCL | `two-shot-copy` | Allreduce | `TwoShotCopy` |
 //! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `Push` |
 //! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `Push` |
 //!
@@ -31,6 +32,7 @@ mod signals;
 mod slots;
 mod staging;
 mod two_shot;
+mod two_shot_copy;
 
 use grammar::words::Algorithm;
 
@@ -42,6 +44,7 @@ use one_shot::OneShot;
 use push::{Push, PushSteps};
 use slots::Slots;
 use two_shot::TwoShot;
+use two_shot_copy::TwoShotCopy;
 
 /// A way to move the data of collectives over peer memory.
 trait Transport: Sync {
@@ -80,10 +83,11 @@ trait Transport: Sync {
 }
 
 /// All transports.
-static TRANSPORTS: [&dyn Transport; 7] = [
+static TRANSPORTS: [&dyn Transport; 8] = [
     &PeerCopies,
     &OneShot,
     &TwoShot,
+    &TwoShotCopy,
     &Push(PushSteps::OneShot, PacketFormat::Ll),
     &Push(PushSteps::OneShot, PacketFormat::Ll128),
     &Push(PushSteps::TwoShot, PacketFormat::Ll),

@@ -139,14 +139,14 @@ impl CollectiveCall<'_> {
     }
 
     /// Returns the views of this member, if it has both.
-    fn own_views(&self) -> Option<(&View, &View)> {
+    pub(super) fn own_views(&self) -> Option<(&View, &View)> {
         let own = self.members[self.me].as_ref()?;
         Some((own.input.as_ref()?, own.output.as_ref()?))
     }
 
     /// Returns the other members, beginning with the next one, so that not all members send to the same one
     /// first.
-    fn others(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
         let (me, n) = (self.me, self.team.len());
         (1..n).map(move |step| (me + step) % n)
     }
@@ -159,7 +159,7 @@ impl CollectiveCall<'_> {
     }
 
     /// Copies a view to this member's slot on another one.
-    fn send(&self, round: usize, to: usize, from: View) -> InstKind {
+    pub(super) fn send(&self, round: usize, to: usize, from: View) -> InstKind {
         let slot = self.slot(round, to, self.me, from.len());
         InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(slot) }
     }
@@ -177,19 +177,27 @@ impl CollectiveCall<'_> {
     }
 
     /// Signals all other members that their slots are written, and waits until the own slots are.
-    fn exchange(&self, kind: SignalKind) -> Vec<InstKind> {
-        let (me, index) = (self.team[self.me], self.index);
-        let sets = self
-            .others()
-            .map(|to| InstKind::Signal { signal: SignalId { from: me, to: self.team[to], kind, index } });
-        let waits = self.others().map(|from| InstKind::WaitSignal {
-            signal: SignalId { from: self.team[from], to: me, kind, index },
-        });
-        sets.chain(waits).collect()
+    fn exchange(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
+        self.signals(kind).chain(self.wait_for_signals(kind))
+    }
+
+    /// Signals all other members.
+    pub(super) fn signals(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
+        let (from, index) = (self.team[self.me], self.index);
+        self.others()
+            .map(move |to| InstKind::Signal { signal: SignalId { from, to: self.team[to], kind, index } })
+    }
+
+    /// Waits for the signals of all other members.
+    pub(super) fn wait_for_signals(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
+        let (to, index) = (self.team[self.me], self.index);
+        self.others().map(move |from| InstKind::WaitSignal {
+            signal: SignalId { from: self.team[from], to, kind, index },
+        })
     }
 
     /// Reduces this member's own part and the slots of all others, in team order.
-    fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
+    pub(super) fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
         let op: ReduceOp = self.kind.reduce_op()?;
         let part = |member: usize| match member == self.me {
             true => self.here(own.clone()),

@@ -233,27 +233,109 @@ API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t val
   });
 }
 
-// CUstreamBatchMemOpParams of cuda.h.
-struct MemoryOperation {
-  unsigned operation;
-  uint64_t address;
-  uint64_t value;
+namespace {
+
+constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2;
+
+bool is_valid(const MemoryOperation* operations, unsigned count) {
+  constexpr unsigned MOST = 256;
+  if (count == 0 || count > MOST) return false;
+  return std::all_of(operations, operations + count, [](const MemoryOperation& it) {
+    return (it.operation == WAIT_VALUE_32 || it.operation == WRITE_VALUE_32) && it.flags == 0 && it.address % 4 == 0 &&
+           is_mapped(reinterpret_cast<void*>(it.address), 4);
+  });
+}
+
+void run(const MemoryOperation& it) {
+  const std::atomic_ref flag(*reinterpret_cast<uint32_t*>(it.address));
+  const auto value = static_cast<uint32_t>(it.value);
+  if (it.operation == WRITE_VALUE_32) return flag.store(value);
+  wait_until([=] { return static_cast<int32_t>(flag.load() - value) >= 0; });
+}
+
+// CUDA_BATCH_MEM_OP_NODE_PARAMS of cuda.h.
+struct MemoryOperations {
+  void* context;
+  unsigned count;
+  const MemoryOperation* list;
   unsigned flags;
-  uint64_t alias, rest;
 };
-static_assert(sizeof(MemoryOperation) == 48);
+
+// The handle of a node is its index, counted from 1.
+size_t index_of(const void* node) { return reinterpret_cast<size_t>(node) - 1; }
+void* handle_of(size_t index) { return reinterpret_cast<void*>(index + 1); }
+
+}  // namespace
 
 // Runs the operations in the order of the list.
-API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, MemoryOperation* operations, unsigned flags) {
-  constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2, MOST = 256;
+API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, const MemoryOperation* operations, unsigned flags) {
   if (const Status status = enter()) return status;
-  if (count == 0 || count > MOST || flags != 0) return INVALID_VALUE;
+  if (flags != 0 || !is_valid(operations, count)) return INVALID_VALUE;
   for (unsigned at = 0; at < count; ++at) {
-    const MemoryOperation& it = operations[at];
-    const auto call = it.operation == WAIT_VALUE_32 ? cuStreamWaitValue32_v2 : cuStreamWriteValue32_v2;
-    if (it.operation != WAIT_VALUE_32 && it.operation != WRITE_VALUE_32) return INVALID_VALUE;
-    if (const Status status = call(stream, it.address, static_cast<uint32_t>(it.value), it.flags)) return status;
+    const MemoryOperation it = operations[at];
+    if (const Status status = enqueue(stream, "memory operation", [it] { run(it); })) return status;
   }
+  return SUCCESS;
+}
+
+// Nodes that the next node of a captured stream follows. The list is valid until the next call.
+API Status cuStreamGetCaptureInfo_v3(Stream* stream, unsigned* state, uint64_t* id, std::shared_ptr<Graph>** graph,
+                                     void* const** before, const void** edges, size_t* count) {
+  constexpr unsigned NONE = 0, ACTIVE = 1;
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  *state = stream->graph ? ACTIVE : NONE;
+  if (!stream->graph) return SUCCESS;
+  thread_local std::vector<void*> nodes;
+  nodes.clear();
+  for (const size_t index : stream->last) nodes.push_back(handle_of(index));
+  *id = 1;
+  *graph = &stream->graph;
+  *before = nodes.data();
+  *edges = nullptr;
+  *count = nodes.size();
+  return SUCCESS;
+}
+
+API Status cuGraphAddBatchMemOpNode(void** node, std::shared_ptr<Graph>* graph, void* const* before, size_t count,
+                                    const MemoryOperations* params) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  if (graph == nullptr || params->flags != 0 || !is_valid(params->list, params->count)) return INVALID_VALUE;
+  auto& nodes = (*graph)->nodes;
+  std::set<size_t> needs;
+  for (size_t at = 0; at < count; ++at) needs.insert(index_of(before[at]));
+  // The node is in no stream: only its edges order it, so its lane is its own.
+  const auto operations =
+      std::make_shared<const std::vector<MemoryOperation>>(params->list, params->list + params->count);
+  nodes.push_back(Node{"memory operations", [] {}, needs, operations.get(), operations});
+  *node = handle_of(nodes.size() - 1);
+  return SUCCESS;
+}
+
+API Status cuStreamUpdateCaptureDependencies_v2(Stream* stream, void* const* nodes, const void* edges, size_t count,
+                                                unsigned flags) {
+  constexpr unsigned SET = 1;
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  if (!stream->graph || edges != nullptr || flags != SET) return INVALID_VALUE;
+  stream->last.clear();
+  for (size_t at = 0; at < count; ++at) stream->last.insert(index_of(nodes[at]));
+  return SUCCESS;
+}
+
+// Changes what a node does in later launches.
+API Status cuGraphExecBatchMemOpNodeSetParams(std::shared_ptr<Graph>* executable, void* node,
+                                              const MemoryOperations* params) {
+  if (const Status status = enter()) return status;
+  const std::lock_guard lock(api());
+  const size_t index = index_of(node);
+  if (index >= (*executable)->nodes.size() || params->flags != 0 || !is_valid(params->list, params->count)) {
+    return INVALID_VALUE;
+  }
+  Node& it = (*executable)->nodes[index];
+  if (!it.operations) return INVALID_VALUE;
+  it.operations = std::make_shared<const std::vector<MemoryOperation>>(params->list, params->list + params->count);
   return SUCCESS;
 }
 
@@ -308,7 +390,7 @@ API Status cuGraphInstantiateWithFlags(std::shared_ptr<Graph>** executable, cons
   constexpr unsigned long long USE_NODE_PRIORITY = 8;
   if (const Status status = enter()) return status;
   if ((flags & ~USE_NODE_PRIORITY) != 0) return INVALID_VALUE;
-  *executable = new std::shared_ptr<Graph>(*graph);
+  *executable = new std::shared_ptr<Graph>(std::make_shared<Graph>(**graph));
   return SUCCESS;
 }
 
@@ -326,20 +408,25 @@ API Status cuGraphDestroy(std::shared_ptr<Graph>* graph) {
 
 API Status cuGraphLaunch(const std::shared_ptr<Graph>* executable, Stream* stream) {
   if (const Status status = enter()) return status;
-  const auto graph = *executable;
+  // Later changes of nodes do not affect this launch.
+  const auto graph = std::make_shared<const Graph>(**executable);
   return enqueue(stream, "graph", [graph] {
     // Branches run concurrently: one may wait for a value that a branch of another rank writes.
     std::vector<std::atomic<bool>> done(graph->nodes.size());
-    std::set<const Stream*> lanes;
+    std::set<const void*> lanes;
     for (const Node& node : graph->nodes) lanes.insert(node.lane);
     std::vector<std::thread> threads;
-    for (const Stream* lane : lanes) {
+    for (const void* lane : lanes) {
       threads.emplace_back([&, lane] {
         for (size_t at = 0; at < graph->nodes.size(); ++at) {
           if (graph->nodes[at].lane != lane) continue;
           for (const size_t need : graph->nodes[at].needs) wait_until([&, need] { return done[need].load(); });
           delay();
-          if (failed() == SUCCESS) graph->nodes[at].work();
+          const Node& node = graph->nodes[at];
+          if (failed() == SUCCESS && !node.operations) node.work();
+          for (size_t each = 0; node.operations && each < node.operations->size() && failed() == SUCCESS; ++each) {
+            run((*node.operations)[each]);
+          }
           done[at] = true;
         }
       });

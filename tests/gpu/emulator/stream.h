@@ -15,13 +15,25 @@
 
 namespace emulator {
 
+// CUstreamBatchMemOpParams of cuda.h.
+struct MemoryOperation {
+  unsigned operation;
+  uint64_t address;
+  uint64_t value;
+  unsigned flags;
+  uint64_t alias, rest;
+};
+static_assert(sizeof(MemoryOperation) == 48);
+
 // A node of a graph. It runs after the nodes that it needs, which have smaller indices.
 struct Node {
   std::string what;
   std::function<void()> work;
   std::set<size_t> needs;
   // Nodes of one lane run in order, like the work of one stream.
-  const Stream* lane;
+  const void* lane;
+  // Of a node of memory operations: what it does in the next launch.
+  std::shared_ptr<const std::vector<MemoryOperation>> operations = nullptr;
 };
 
 struct Graph {

@@ -1,0 +1,65 @@
+//! Two-shot all-reduce with copy engines: each member copies share `i` of its input to member `i`, which adds
+//! the shares and copies the result to all members. Only the addition uses multiprocessors, so the transport is
+//! for all-reduces that overlap with matrix products.
+//!
+//! `2 · (n - 1) / n · bytes` leave each member. The shares are added in team order and rounded once, so the
+//! results are bitwise equal on all members.
+//!
+//! **Order.** A member copies to slots of its peers (`slots`) before it waits for anything. It writes the outputs
+//! of its peers after it has received a share from each of them: so every peer has posted the collective, and has
+//! sent its input before the part of its output that may be the same memory is written. A slot is used again by
+//! the collective after the next one; `push` shows why two sets of slots are enough. A barrier of all ranks
+//! separates two runs.
+
+use grammar::words::Algorithm;
+
+use super::{CollectiveCall, LoweredComm, Transport, two_shot::share};
+use crate::plan::{CollectiveKind, InstKind, KernelKind, SignalKind, View};
+
+/// Every member adds one share, and copy engines move the data.
+pub(super) struct TwoShotCopy;
+
+impl Transport for TwoShotCopy {
+    fn algorithm(&self) -> Option<Algorithm> {
+        Some(Algorithm::TwoShotCopy)
+    }
+
+    fn supports(&self, kind: CollectiveKind) -> bool {
+        matches!(kind, CollectiveKind::Allreduce { .. })
+    }
+
+    fn supports_in_place(&self, _: CollectiveKind) -> bool {
+        true
+    }
+
+    fn writes_own_output(&self, _: CollectiveKind) -> bool {
+        false
+    }
+
+    fn kernel(&self) -> Option<KernelKind> {
+        None
+    }
+
+    fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
+        vec![(0..n).map(|it| share(it, n, input).1).max().unwrap_or(0)]
+    }
+
+    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
+        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
+        let (n, me) = (call.team.len(), call.me);
+        let (data, result) = (SignalKind::TeamData(call.team_no), SignalKind::TeamResult(call.team_no));
+        let part = |view: &View, member: usize| {
+            let (start, len) = share(member, n, input.len());
+            view.narrow(0, start, len)
+        };
+        let own = share(me, n, input.len());
+        let mut posted: Vec<InstKind> = call.others().map(|to| call.send(0, to, part(input, to))).collect();
+        posted.extend(call.signals(data));
+        posted.extend(call.wait_for_signals(data));
+        posted.extend(call.reduce_slots(&part(input, me), part(output, me)));
+        posted.extend(call.others().filter_map(|to| call.copy(Some(output), own, to, own.0)));
+        posted.extend(call.signals(result));
+        let waited = call.wait_for_signals(result).collect();
+        LoweredComm { at_post: posted, at_wait: waited, ..LoweredComm::default() }
+    }
+}
