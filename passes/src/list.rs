@@ -59,7 +59,8 @@ pub static PIPELINES: &[Pipeline] = &[
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,\
+                 assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -101,11 +102,19 @@ pub static PIPELINES: &[Pipeline] = &[
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
+        name: "@overlap-linear-allreduce-copy",
+        description: "row-parallel linear + all-reduce, in chunks of rows: copy engines move the partial sums",
+        passes: "propagate-shardings,decompose-resharding,overlap{style=shard},lower-to-communication,\
+                 select-algorithms{table=Allreduce/*=two-shot-copy},\
+                 assign-streams{count=2,communications=shared-stream,dependent=keep},allocate-and-deallocate,\
+                 remove-redundant-sync,canonicalize,remove-dead-code",
+    },
+    Pipeline {
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: each rank sends partial sums to their owners, and adds those that it receives after the loop",
         passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
                  lower-to-communication,\
-                 assign-streams{count=numberOfStreams,communications=shared-stream,dependent=keep},\
+                 assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },

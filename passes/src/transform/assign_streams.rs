@@ -96,7 +96,7 @@ use crate::{
     rewrite::builder::{self, IrBuilder},
 };
 
-use fork_join::{ForkJoinStyle, fork_and_join, shared_stream};
+use fork_join::{CommStream, ForkJoinStyle, fork_and_join, shared_stream};
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
 
 const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
@@ -133,8 +133,8 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "communications",
-            description: "stream of the communications: that of the iteration, or one more stream that all iterations share",
-            kind: OptionKind::Word(&["inline", "shared-stream"]),
+            description: "stream of the communications: that of the iteration, or one more stream for all iterations; auto: one more stream for loops that need what they receive only after the last iteration",
+            kind: OptionKind::Word(&["inline", "shared-stream", "auto"]),
             default: Some("inline"),
         },
         OptionSpec {
@@ -261,7 +261,8 @@ impl LoopGroup {
     ) {
         let Self { loops, trips, .. } = std::mem::take(self);
         if !loops.is_empty() {
-            let shared = style.shares_comm_stream.then(|| shared_stream(program, style, &loops, trips));
+            let shared = (style.communications != CommStream::Inline)
+                .then(|| shared_stream(program, style, &loops, trips));
             fork_and_join(program, fresh, (style, storage), (&loops, shared), stmts);
         }
     }
@@ -304,7 +305,11 @@ fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, 
         fork_inline: inline("fork", count.is_none()),
         join_inline: inline("join", count.is_some()),
         inter_stream: arguments.flag("inter-stream-sync"),
-        shares_comm_stream: arguments.text("communications") == Some("shared-stream"),
+        communications: match arguments.text("communications") {
+            Some("shared-stream") => CommStream::Shared,
+            Some("auto") => CommStream::Auto,
+            Some(_) | None => CommStream::Inline,
+        },
         count,
     })
 }

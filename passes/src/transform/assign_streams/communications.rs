@@ -47,13 +47,15 @@ pub(super) struct IterationStreams {
     pub(super) joining: Option<StreamId>,
 }
 
-/// The order between the shared stream and the others that the iterations lack.
+/// The order between the shared stream and the others.
 #[derive(Clone, Copy, Default)]
-pub(super) struct MissingOrder {
+pub(super) struct SharedStreamOrder {
     /// Whether the shared stream has to wait for earlier work before the loop.
     pub(super) fork: bool,
     /// Whether later work has to wait for the shared stream after the loop.
     pub(super) join: bool,
+    /// Whether the computation of an iteration waits for its communications.
+    pub(super) inside: bool,
 }
 
 /// Moves the communications of an iteration to the shared stream. Returns the new statements of the body.
@@ -62,7 +64,7 @@ pub(super) fn move_to_shared_stream(
     storage: &MemoryEffects,
     body: BlockId,
     streams: IterationStreams,
-    missing: &mut MissingOrder,
+    order: &mut SharedStreamOrder,
 ) -> Vec<StmtId> {
     let mut allocated = FxHashSet::default();
     program.walk(body, &mut |stmt| {
@@ -74,7 +76,7 @@ pub(super) fn move_to_shared_stream(
     });
     let mut uses = EarlierUses { storage, by_run: FxHashMap::default() };
     uses.block(program, body, &mut allocated.clone());
-    let mut mover = Mover { storage, streams, used_earlier: uses.by_run, used_later: allocated, missing };
+    let mut mover = Mover { storage, streams, used_earlier: uses.by_run, used_later: allocated, order };
     mover.block(program, body)
 }
 
@@ -146,7 +148,7 @@ struct Mover<'s> {
     /// The alias classes that the rest of the iteration uses, or that the iteration allocates. The statements
     /// are visited backwards.
     used_later: FxHashSet<TensorId>,
-    missing: &'s mut MissingOrder,
+    order: &'s mut SharedStreamOrder,
 }
 
 /// What a statement is for a run of communications.
@@ -239,10 +241,11 @@ impl Mover<'_> {
         let mut out = vec![set(program, shared, span)];
         match was_used {
             true => out.push(synchronize(program, worker, span)),
-            false => self.missing.fork = true,
+            false => self.order.fork = true,
         }
         let joining = joining.filter(|_| is_simple && !is_used);
-        self.missing.join |= !waits_for_all(program, stmts) || joining.is_none() && !is_used;
+        self.order.inside |= is_used;
+        self.order.join |= !waits_for_all(program, stmts) || joining.is_none() && !is_used;
         match joining {
             Some(joining) => {
                 out.extend(&stmts[..posts]);

@@ -1,12 +1,12 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
+    ir::{BlockId, ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
     ops::{Op, OpClass},
     span::Span,
 };
 
-use super::communications::{IterationStreams, MissingOrder, move_to_shared_stream};
+use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream};
 use crate::{
     analysis::{blocks::any_stmt, memory_effects::MemoryEffects},
     rewrite::builder::{self, IrBuilder},
@@ -19,8 +19,19 @@ pub(super) struct ForkJoinStyle {
     pub(super) fork_inline: bool,
     pub(super) join_inline: bool,
     pub(super) inter_stream: bool,
-    /// Whether the iterations communicate on a stream of their own.
-    pub(super) shares_comm_stream: bool,
+    /// The stream of the communications.
+    pub(super) communications: CommStream,
+}
+
+/// The stream on which the iterations of a loop communicate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CommStream {
+    /// That of the iteration.
+    Inline,
+    /// One more stream for all iterations.
+    Shared,
+    /// `Shared`, if no iteration waits for its communications before the loop ends, else `Inline`.
+    Auto,
 }
 
 impl ForkJoinStyle {
@@ -52,7 +63,7 @@ pub(super) fn fork_and_join(
 
     let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
     let mut before = 0;
-    let mut missing = MissingOrder::default();
+    let mut order = SharedStreamOrder::default();
     for (stmt, it) in loops {
         let span = program.stmt_span(*stmt);
         let mut index = builder::symbol(program, it.index);
@@ -73,11 +84,9 @@ pub(super) fn fork_and_join(
             forks.push(like(program, it, fork, span));
         }
         let joining = (!style.fork_inline).then_some(main);
-        let mut old = match shared {
-            Some(shared) => {
-                let streams = IterationStreams { worker, shared, joining };
-                move_to_shared_stream(program, storage, it.body, streams, &mut missing)
-            }
+        let streams = shared.map(|shared| IterationStreams { worker, shared, joining });
+        let mut old = match streams.filter(|to| moves_communications(program, storage, style, it.body, *to)) {
+            Some(streams) => move_to_shared_stream(program, storage, it.body, streams, &mut order),
             None => program.blocks[it.body].clone(),
         };
         if style.inter_stream
@@ -99,7 +108,7 @@ pub(super) fn fork_and_join(
         let bounds = program.constant(it.start).zip(program.constant(it.stop));
         before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
     }
-    if let Some(shared) = shared.filter(|_| missing.fork) {
+    if let Some(shared) = shared.filter(|_| order.fork) {
         stmts.extend([set(program, shared, first), wait(program, main, first)]);
         if forks.is_empty() {
             stmts.push(set(program, main, first));
@@ -111,8 +120,27 @@ pub(super) fn fork_and_join(
         stmts.push(set(program, main, first));
     }
     stmts.append(&mut joins);
-    if let Some(shared) = shared.filter(|_| missing.join) {
+    if let Some(shared) = shared.filter(|_| order.join) {
         stmts.push(wait(program, shared, first));
+    }
+}
+
+/// Returns whether the communications of a loop run on the shared stream.
+fn moves_communications(
+    program: &Program,
+    storage: &MemoryEffects,
+    style: &ForkJoinStyle,
+    body: BlockId,
+    streams: IterationStreams,
+) -> bool {
+    match style.communications {
+        CommStream::Inline => false,
+        CommStream::Shared => true,
+        CommStream::Auto => {
+            let (mut trial, mut order) = (program.clone(), SharedStreamOrder::default());
+            move_to_shared_stream(&mut trial, storage, body, streams, &mut order);
+            !order.inside
+        }
     }
 }
 
