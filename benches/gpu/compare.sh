@@ -101,7 +101,6 @@ if [ $peers = no ] && [ "$shrink" -eq 1 ]; then
 fi
 HIR_BENCH_MACHINE=$(python3 $here/machine.py identity)
 export HIR_BENCH_MACHINE
-python3 $here/machine.py versions --hir "$version" --commit "$commit" >>"$lines"
 
 counts=()
 for d in $ranks; do

@@ -3,10 +3,10 @@
 #   ours WORKLOAD RANKS M N K SLICES PROGRAM NAME PASSES|- FLAG...    queues a measurement of hir-run
 #   turn RANKS NAME                                                   runs what is queued, and PyTorch
 #
-# Both skip what the output file contains ($have). $lines is the output file; $left becomes 1 if something was
-# not measured because the time is over, and $failed if PyTorch failed.
+# Both skip what the output file, $lines, contains ($have). $left becomes 1 if something was not measured because
+# the time is over, and $failed if one of the two jobs failed.
 
-measured=0 seed=0 left=0 failed=0 cases=()
+measured=0 seed=0 left=0 failed=0 recorded="" cases=()
 name_of=() case_of=()
 : >"$work/libraries"
 
@@ -66,6 +66,9 @@ turn() {
         if [ -n "$limit" ] && [ $((SECONDS - since)) -ge "$limit" ]; then
             left=1
         else
+            # Once in each call that measures something.
+            [ -n "$recorded" ] || python3 $here/machine.py versions --hir "${version#hir-run }" --commit "$commit" >>"$lines"
+            recorded=yes
             state start "$d" "$name"
             if [ $((round % 2)) -eq 1 ]; then
                 measure "$d"

@@ -91,20 +91,20 @@ def table(lines, records=()):
     rows = heading(records)
     for shape, measurements in by_shape(lines).items():
         rows.append(f"# {title(shape)}")
-        rows.append(f"# {'':5} {'issue':6} {'what':42} {'rounds':>6} {'us':>11} {'least':>11} {'/peer':>7} {'/matmul':>7}")
+        rows.append(f"# {'':5} {'issue':6} {'what':46} {'rounds':>6} {'us':>11} {'least':>11} {'/peer':>7} {'/matmul':>7}")
         found = medians(measurements)
         peer, matmul = fastest(found, "peer"), fastest(found, "ours", only=True)
         for name, measured in measurements.items():
             who, what, issue = name
             if name not in found:
                 error = next((it["error"] for it in measured if it.get("error")), None)
-                rows.append(f"  {who:5} {issue:6} {what:42} {'-':>6} {error}")
+                rows.append(f"  {who:5} {issue:6} {what:46} {'-':>6} {error}")
                 continue
             good = [it for it in measured if it["us"] is not None]
             compared = [peer if who == "ours" and "only" not in what else None, matmul if name != matmul else None]
             ratios = " ".join(f"{found[name] / found[it]:7.3f}" if it else f"{'-':>7}" for it in compared)
             least = min(it.get("min_us", it["us"]) for it in good)
-            rows.append(f"  {who:5} {issue:6} {what:42} {len(good):>6} {found[name]:11.2f} {least:11.2f} {ratios}")
+            rows.append(f"  {who:5} {issue:6} {what:46} {len(good):>6} {found[name]:11.2f} {least:11.2f} {ratios}")
         rows.append(best(found))
     return rows
 
