@@ -47,7 +47,7 @@ usage() {
     exit 2
 }
 bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines="" limit="" cold="" issues="eager -G"
-while getopts b:r:n:i:s:f:o:t:gc option; do
+while getopts b:r:n:i:s:f:o:t:gch option; do
     case $option in
     b) bin=$OPTARG ;;
     r) ranks=$OPTARG ;;

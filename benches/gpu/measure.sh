@@ -117,14 +117,23 @@ launch() {
     timeout -k 5 1800 "$run" --ranks "$d" "${flags[@]}" "$@" >"$work/log" 2>&1 </dev/null
 }
 
-# Times PyTorch. Arguments: ranks, cases.
+# Times PyTorch. Arguments: ranks, cases. A case that ends the job, such as one that hangs, does not prevent those
+# after it.
 theirs() {
-    local d=$1
+    local d=$1 case rest told fruitless=0
     shift
-    [ $# -gt 0 ] || return 0
-    timeout -k 5 900 python3 -m torch.distributed.run --standalone --nproc-per-node "$d" $here/peers.py time "$@" \
-        --iters "$iterations" --round "$round" 2>"$work/log" >>"$lines" || {
-        echo "# PyTorch on $d ranks failed: $(grep -E '(Error|error):' "$work/log" | tail -1 | grep . || tail -1 "$work/log")"
-        failed=1
-    }
+    while [ $# -gt 0 ]; do
+        timeout -k 5 600 python3 -m torch.distributed.run --standalone --nproc-per-node "$d" $here/peers.py time "$@" \
+            --iters "$iterations" --round "$round" 2>"$work/log" >>"$lines" && return
+        failed=1 rest=()
+        told=$(grep -E '(Error|error):' "$work/log" | grep -v ChildFailedError | tail -1 | grep . || tail -1 "$work/log")
+        for case; do
+            python3 $here/peers.py measured "$lines" | grep -qxF "$case $d peers $round" || rest+=("$case")
+        done
+        echo "# PyTorch on $d ranks failed in ${rest[0]:-its end}: $told"
+        # Two jobs without a result: the fault is not that of a case.
+        [ ${#rest[@]} -lt $# ] || fruitless=$((fruitless + 1))
+        [ $fruitless -lt 2 ] || return
+        set -- "${rest[@]:1}"
+    done
 }

@@ -120,8 +120,8 @@ collective() {
         count=$((count / shrink / shrink))
         [ "$count" -ge "$d" ] || continue
         if [ -n "$cold" ]; then
-            # Between two uses of a slice, and before each run, at least 64 MiB are written: more than the L2
-            # cache contains. From 4 MiB on this takes fewer slices than calls.
+            # At least 64 MiB are written before each run, and read or written between two uses of a slice: more
+            # than the L2 cache contains. From 4 MiB on this takes fewer slices than calls.
             flush=$((33554432 / shrink / shrink))
             slices=$((flush / count + 1))
             slices=$((slices < calls ? slices : calls))
