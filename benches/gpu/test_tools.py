@@ -133,6 +133,13 @@ class Picture(Files):
         for text in ("hir-run", "A & B", "8 KiB", "µs", "bytes", "allreduce, 4 GPUs"):
             self.assertIn(text, texts)
 
+    def test_the_selected_algorithm_is_drawn(self):
+        import picture
+
+        lines = [line("ours", "hir-run, a", 1), line("ours", picture.SELECTED, 2), line("peer", "matmul only", 1)]
+        (measurements,) = tables.by_shape(lines).values()
+        self.assertEqual(picture.series(measurements), {picture.OURS: 2})
+
     def test_layers(self):
         lines = [line("ours", "@lower", 12, "mlp"), line("ours", cases.MATMUL_ONLY, 8, "mlp"), line("peer", "NCCL", 10, "mlp")]
         done = self.run_tool("picture.py", "layers", self.write("a", lines))

@@ -95,6 +95,8 @@ products() {
 # Prints the ways to execute a collective: backend, algorithm, largest number of bytes for which it is measured.
 ways() {
     echo "NCCL - 1000000000"
+    # The algorithm that the pass chooses, which is what a user gets.
+    echo "NCCL select-algorithms 1000000000"
     case $1 in
     allreduce)
         echo "CUDA one-shot 8388608"
@@ -114,7 +116,7 @@ ways() {
 
 # Queues a collective at several sizes. Arguments: kind, ranks.
 collective() {
-    local kind=$1 d=$2 count graph program backend algorithm most name flush slices=1
+    local kind=$1 d=$2 count graph program backend algorithm most name passes flush slices=1
     # 8 KiB to 64 MiB, in elements of 2 bytes.
     for count in 4096 32768 131072 262144 524288 1048576 2097152 4194304 8388608 16777216 33554432; do
         count=$((count / shrink / shrink))
@@ -128,9 +130,10 @@ collective() {
         fi
         while read -r backend algorithm most; do
             [ $((2 * count)) -le "$most" ] || continue
-            name="hir-run, $backend${algorithm/#/ }"
+            name="hir-run, $backend${algorithm/#/ }" passes=-
+            [ "$algorithm" != select-algorithms ] || name="hir-run, $algorithm" passes=$algorithm algorithm=-
             program=$(program "$kind" "$d" "$count" "$backend" "$algorithm" "$calls" ${cold:+"$slices" "$flush"}) || exit 2
-            for graph in $issues; do ours "$kind" "$d" "$count" 1 1 "$slices" "$program" "${name% -}" - ${graph#eager}; done
+            for graph in $issues; do ours "$kind" "$d" "$count" 1 1 "$slices" "$program" "${name% -}" "$passes" ${graph#eager}; done
         done < <(ways "$kind")
     done
 }
