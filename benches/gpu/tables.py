@@ -65,10 +65,13 @@ def fastest(found, who, only=False):
 def heading(records):
     """Returns rows that say how the measurements were made."""
     rows = ["# NVLink multicast is off for all (NCCL_NVLS_ENABLE=0, TORCH_SYMM_MEM_DISABLE_MULTICAST=1)."]
-    rows.append("# Each round is a new job of hir-run and a new job of PyTorch, on new random data. Odd rounds begin with hir-run,")
-    rows.append(f"# even rounds with PyTorch. A time is the median over rounds. Collectives and {' and '.join(cases.SHORT_LAYERS)}: a run is")
-    rows.append(f"# {cases.CALLS} calls, and its time is divided by {cases.CALLS}. They use the same tensors in each call (L2-warm), except in tables with")
-    rows.append("# \"L2-cold\": there the calls go over slices of larger tensors, and the L2 cache is overwritten before each run.")
+    rows += [
+        "# Each round is a new job of hir-run and a new job of PyTorch, on new random data. Odd rounds begin with hir-run,",
+        "# even rounds with PyTorch. A time is the median over rounds.",
+        f"# A run of a collective, of {' or of '.join(cases.SHORT_LAYERS)} is {cases.CALLS} calls, and its time is divided by {cases.CALLS}. The calls use",
+        '# the same tensors (L2-warm), except where "L2-cold" is written: there they go over slices of larger tensors, and',
+        "# the L2 cache is overwritten before each run.",
+    ]
     told = []
     for record in records:
         if record["record"] == "versions":
@@ -81,18 +84,21 @@ def heading(records):
             told.append(row)
     machines = {it.get("machine") for it in records if it["record"] == "versions"}
     if len(machines) > 1:
-        told.append(f"# WARNING: the file has measurements of {len(machines)} machines, whose times are not comparable")
+        told.append(f"# The file has measurements of {len(machines)} machines, whose times are not comparable.")
     return rows + told
 
 
-def table(lines, records=()):
+def table(measured_lines, records=()):
     """Returns rows of text: medians over rounds by shape; the ratio of hir-run to the fastest alternative that
     does the same work; and the ratio to the matrix products alone, on hir-run."""
     rows = heading(records)
-    for shape, measurements in by_shape(lines).items():
+    for shape, measurements in by_shape(measured_lines).items():
         rows.append(f"# {title(shape)}")
         rows.append(f"# {'':5} {'issue':6} {'what':46} {'rounds':>6} {'us':>11} {'least':>11} {'/peer':>7} {'/matmul':>7}")
         found = medians(measurements)
+        machines = {it.get("machine") for lines in measurements.values() for it in lines if it["us"] is not None}
+        if len(machines) > 1:
+            rows.append(f"# WARNING: measured on {len(machines)} machines, so the ratios are of different machines")
         peer, matmul = fastest(found, "peer"), fastest(found, "ours", only=True)
         for name, measured in measurements.items():
             who, what, issue = name

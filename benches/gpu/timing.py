@@ -45,16 +45,17 @@ class Bench:
 
     def times(self, call, before, iters, warmup=5):
         torch, dist = self.torch, self.dist
+        # A millisecond; four for a short layer, whose calls have several operators each.
+        cycles = 8_000_000 if self.case["workload"] in cases.SHORT_LAYERS else 2_000_000
 
         def timed(count, sleeps):
             marks = []
             for _ in range(count):
                 begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                # The GPU sleeps for a millisecond while the host queues a short call, and the ranks
-                # synchronise on the GPU. So neither the host's time nor a late rank adds to the time of a call,
-                # as in hir-run.
+                # The GPU sleeps while the host queues a short run, and the ranks synchronise on the GPU. So
+                # neither the host's time nor a late rank adds to the time of a run, as in hir-run.
                 if sleeps:
-                    torch.cuda._sleep(2_000_000)
+                    torch.cuda._sleep(cycles)
                 before()
                 dist.all_reduce(self.tiny)
                 begin.record()
