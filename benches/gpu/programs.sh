@@ -7,13 +7,25 @@
 #       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, with the rows in chunks
 #   programs.sh matmul-reduce-scatter RANKS M N K
 #       Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
+#   programs.sh column-parallel RANKS M N K [CALLS]
+#       Y[m,n/d] = allgather(X[m/d,k]) · W[n/d,k]ᵀ, not lowered
+#   programs.sh row-parallel RANKS M N K [CALLS]
+#       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered
+#   programs.sh mlp RANKS M N K
+#       Y[m/d,n] = reduce_scatter(relu(allgather(X[m/d,n]) · V[k/d,n]ᵀ) · W[n,k/d]ᵀ), not lowered
+#   programs.sh matmul RANKS M N K [CALLS]
+#       C[m,n] = A[m,k] · B[n,k]ᵀ, by every rank for itself
+#   programs.sh local-mlp RANKS M N K
+#       Y[m,n] = relu(X[m,n] · V[k,n]ᵀ) · W[n,k]ᵀ, by every rank for itself
 #   programs.sh pipeline-stages RANKS B M N
 #       RANKS linear layers, one per rank: B micro-batches of M rows, N·N weights, not lowered
-#   programs.sh allgather|allreduce|reduce-scatter|all-to-all RANKS COUNT [BACKEND [ALGO [CALLS]]]
-#       a collective, CALLS times (default: once); COUNT elements of the whole tensor, or of one rank's part for
-#       all-to-all; ALGO is - for the backend's own
+#   programs.sh allgather|allreduce|reduce-scatter|all-to-all RANKS COUNT [BACKEND [ALGO [CALLS [SLICES [FLUSH]]]]]
+#       a collective, CALLS times; COUNT elements of the whole tensor, or of one rank's part for all-to-all; ALGO
+#       is - for the backend's own. With SLICES > 1 the calls go over slices of larger tensors in turn. The
+#       slices of the result are the first ones of an input of FLUSH elements or more: hir-run restores inputs
+#       that a program writes before each run, which overwrites the L2 cache.
 #
-# All tensors are bf16.
+# Layers and collectives run CALLS times, once by default. All tensors are bf16.
 set -eu
 kind=$1 d=$2
 shift 2
@@ -23,6 +35,17 @@ divides() { [ $(($1 % $2)) -eq 0 ] || { echo "programs.sh: $2 does not divide $1
 
 # Prints a tensor: its name, its axes and its mesh.
 t() { echo "$1_g___bfloat[$2] $mesh"; }
+# Prints a declaration, after which the name alone stands for the tensor.
+declare_tensor() { echo "%tensor $(t "$1" "$2")"; }
+# Prints statements, in a loop if there is more than one call.
+times() {
+    local indent="  "
+    if [ "$1" -gt 1 ]; then
+        echo "  FOR i99 from 0 to $1:"
+        indent="    "
+    fi
+    sed "s/^/$indent/"
+}
 
 case $kind in
 allgather-linear)
@@ -82,6 +105,92 @@ Domains:
   T2: logical(iS13{$m}, iS12{$n}), outer_split(iS13{$m}, $d) -> (ideviceIdx.x10{$d}, iS11{$((m / d))})
 TEXT
     ;;
+matmul)
+    m=$1 n=$2 k=$3
+    declare_tensor T0 "iS0{$m}, iS1{$k}"
+    declare_tensor T1 "iS2{$n}, iS3{$k}"
+    declare_tensor T2 "iS4{$m}, iS5{$n}, rS6{$k}"
+    echo "%HostIrContainer { (T0, T1) -> (T2) :"
+    echo "T2 = linear(T0, T1)" | times "${4:-1}"
+    echo "} // %HostIrContainer"
+    ;;
+local-mlp)
+    m=$1 n=$2 k=$3
+    declare_tensor T0 "iS0{$m}, iS1{$n}"
+    declare_tensor T1 "iS2{$k}, iS3{$n}"
+    declare_tensor T2 "iS4{$n}, iS5{$k}"
+    declare_tensor T3 "iS6{$m}, iS7{$k}, rS8{$n}"
+    declare_tensor T5 "iS9{$m}, iS10{$k}"
+    declare_tensor T4 "iS11{$m}, iS12{$n}, rS13{$k}"
+    cat <<TEXT
+%HostIrContainer { (T0, T1, T2) -> (T4) :
+  T3 = linear(T0, T1)
+  T5 = relu(T3);
+  T4 = linear(T5, T2)
+} // %HostIrContainer
+TEXT
+    ;;
+column-parallel)
+    m=$1 n=$2 k=$3
+    divides "$m" "$d"
+    divides "$n" "$d"
+    declare_tensor T0 "ideviceIdx.x0{$d}, iS1{$((m / d))}, iS2{$k}"
+    declare_tensor T1 "ideviceIdx.x3{$d}, iS4{$((n / d))}, iS5{$k}"
+    declare_tensor T2 "iS6{$m}, ideviceIdx.x7{$d}, iS8{$((n / d))}"
+    echo "%HostIrContainer { (T0, T1) -> (T2) :"
+    echo "T2 = linear(T0, T1)" | times "${4:-1}"
+    cat <<TEXT
+} // %HostIrContainer
+
+Domains:
+  T0: logical(iS9{$m}, iS2{$k}), outer_split(iS9{$m}, $d) -> (ideviceIdx.x0{$d}, iS1{$((m / d))})
+  T1: logical(iS10{$n}, iS5{$k}), outer_split(iS10{$n}, $d) -> (ideviceIdx.x3{$d}, iS4{$((n / d))})
+  T2: logical(iS6{$m}, iS11{$n}), outer_split(iS11{$n}, $d) -> (ideviceIdx.x7{$d}, iS8{$((n / d))})
+TEXT
+    ;;
+row-parallel)
+    m=$1 n=$2 k=$3
+    divides "$k" "$d"
+    declare_tensor T0 "iS0{$m}, ideviceIdx.x1{$d}, iS2{$((k / d))}"
+    declare_tensor T1 "iS3{$n}, ideviceIdx.x4{$d}, iS5{$((k / d))}"
+    declare_tensor T2 "iS6{$m}, iS7{$n}"
+    echo "%HostIrContainer { (T0, T1) -> (T2) :"
+    echo "T2 = linear(T0, T1)" | times "${4:-1}"
+    cat <<TEXT
+} // %HostIrContainer
+
+Domains:
+  T0: logical(iS0{$m}, iS8{$k}), outer_split(iS8{$k}, $d) -> (ideviceIdx.x1{$d}, iS2{$((k / d))})
+  T1: logical(iS3{$n}, iS9{$k}), outer_split(iS9{$k}, $d) -> (ideviceIdx.x4{$d}, iS5{$((k / d))})
+TEXT
+    ;;
+mlp)
+    m=$1 n=$2 k=$3
+    divides "$m" "$d"
+    divides "$k" "$d"
+    rows=$((m / d)) part=$((k / d))
+    declare_tensor T0 "ideviceIdx.x0{$d}, iS1{$rows}, iS2{$n}"
+    declare_tensor T1 "ideviceIdx.x3{$d}, iS4{$part}, iS5{$n}"
+    declare_tensor T2 "iS6{$n}, ideviceIdx.x7{$d}, iS8{$part}"
+    declare_tensor T3 "iS9{$m}, ideviceIdx.x10{$d}, iS11{$part}"
+    declare_tensor T4 "iS12{$m}, ideviceIdx.x13{$d}, iS14{$part}"
+    declare_tensor T5 "ideviceIdx.x15{$d}, iS16{$rows}, iS17{$n}"
+    cat <<TEXT
+%HostIrContainer { (T0, T1, T2) -> (T5) :
+  T3 = linear(T0, T1)
+  T4 = relu(T3);
+  T5 = linear(T4, T2)
+} // %HostIrContainer
+
+Domains:
+  T0: logical(iS20{$m}, iS2{$n}), outer_split(iS20{$m}, $d) -> (ideviceIdx.x0{$d}, iS1{$rows})
+  T1: logical(iS21{$k}, iS5{$n}), outer_split(iS21{$k}, $d) -> (ideviceIdx.x3{$d}, iS4{$part})
+  T2: logical(iS6{$n}, iS22{$k}), outer_split(iS22{$k}, $d) -> (ideviceIdx.x7{$d}, iS8{$part})
+  T3: logical(iS9{$m}, iS23{$k}), outer_split(iS23{$k}, $d) -> (ideviceIdx.x10{$d}, iS11{$part})
+  T4: logical(iS12{$m}, iS24{$k}), outer_split(iS24{$k}, $d) -> (ideviceIdx.x13{$d}, iS14{$part})
+  T5: logical(iS25{$m}, iS17{$n}), outer_split(iS25{$m}, $d) -> (ideviceIdx.x15{$d}, iS16{$rows})
+TEXT
+    ;;
 pipeline-stages)
     b=$1 m=$2 n=$3
     axis=0 ins="" body=""
@@ -115,36 +224,45 @@ pipeline-stages)
     echo "$body} // %HostIrContainer"
     ;;
 allgather | allreduce | reduce-scatter | all-to-all)
-    count=$1 backend=${2:-NCCL} calls=${4:-1} indent=""
+    count=$1 backend=${2:-NCCL} calls=${4:-1} slices=${5:-1} flush=${6:-0}
     [ "${3:--}" = - ] || backend+=", algo=$3"
+    [ "$kind" = allreduce ] || divides "$count" "$d"
+    part=$((count / d)) op="" received=$count
     case $kind in
-    allgather)
-        divides "$count" "$d"
-        type=Allgather op="" x=$(t T0 "ideviceIdx.x0{$d}, iS1{$((count / d))}") y=$(t T1 "iS2{$d}, iS3{$((count / d))}")
-        ;;
-    allreduce)
-        type=Allreduce op=" red_op=SUM," x=$(t T0 "ideviceIdx.x0{$d}, iS1{$count}") y=$(t T1 "iS2{$count}")
-        ;;
+    allgather) type=Allgather x="ideviceIdx.x0{$d}, iS1{$part}" y="iS2{$d}, iS3{$part}" ;;
+    allreduce) type=Allreduce op=" red_op=SUM," x="ideviceIdx.x0{$d}, iS1{$count}" y="iS2{$count}" ;;
     reduce-scatter)
-        divides "$count" "$d"
-        type=ReduceScatter op=" red_op=SUM," x=$(t T0 "ideviceIdx.x0{$d}, iS1{$d}, iS2{$((count / d))}")
-        y=$(t T1 "ideviceIdx.x3{$d}, iS4{$((count / d))}")
+        type=ReduceScatter op=" red_op=SUM," x="ideviceIdx.x0{$d}, iS1{$d}, iS2{$part}" y="ideviceIdx.x3{$d}, iS4{$part}"
+        received=$part
         ;;
-    all-to-all)
-        divides "$count" "$d"
-        type=AllToAll op="" x=$(t T0 "ideviceIdx.x0{$d}, iS1{$d}, iS2{$((count / d))}")
-        y=$(t T1 "ideviceIdx.x3{$d}, iS4{$d}, iS5{$((count / d))}")
-        ;;
+    all-to-all) type=AllToAll x="ideviceIdx.x0{$d}, iS1{$d}, iS2{$part}" y="ideviceIdx.x3{$d}, iS4{$d}, iS5{$part}" ;;
     esac
-    [ "$calls" -eq 1 ] || indent="  "
-    cat <<TEXT
-%HostIrContainer { ($x) -> ($y) :
-  $y = ALLOCATE(mem_type=global, zero_init=false)
-${indent:+  FOR i9 from 0 to $calls:
-}$indent  Communication 3 (type=$type, team=($ranks),$op input=$x, output=$y, backend=$backend)
-$indent  Wait(Communication 3)
-} // %HostIrContainer
-TEXT
+    # Prints the communication. Arguments: input, output.
+    communicate() {
+        echo "Communication 3 (type=$type, team=($ranks),$op input=$1, output=$2, backend=$backend)"
+        echo "Wait(Communication 3)"
+    }
+    if [ "$slices" -gt 1 ]; then
+        copies=$(((flush + slices * received - 1) / (slices * received)))
+        declare_tensor T0 "iS10{$slices}, $x"
+        declare_tensor T1 "iS11{$slices}, $y"
+        declare_tensor T2 "iS12{$((copies > 1 ? copies : 1))}, iS13{$slices}, $y"
+        declare_tensor T3 "$x"
+        declare_tensor T4 "$y"
+        echo "%HostIrContainer { (T0, T2) -> (T1) :"
+        echo "  T1 = HirAliasSelect( T2, axis = iS12{$((copies > 1 ? copies : 1))}, index = 0 )"
+        {
+            echo "T3 = HirAliasSelect( T0, axis = iS10{$slices}, index = ( i99 % $slices ) )"
+            echo "T4 = HirAliasSelect( T1, axis = iS11{$slices}, index = ( i99 % $slices ) )"
+            communicate T3 T4
+        } | times "$calls"
+    else
+        x=$(t T0 "$x") y=$(t T1 "$y")
+        echo "%HostIrContainer { ($x) -> ($y) :"
+        echo "  $y = ALLOCATE(mem_type=global, zero_init=false)"
+        communicate "$x" "$y" | times "$calls"
+    fi
+    echo "} // %HostIrContainer"
     ;;
 *)
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2

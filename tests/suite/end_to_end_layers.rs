@@ -18,7 +18,7 @@ struct Layer {
     pipelines: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 7] = [
+const LAYERS: [Layer; 12] = [
     Layer {
         kind: "allgather-linear",
         sizes: |d| vec![7 * d, 11, 13],
@@ -45,6 +45,23 @@ const LAYERS: [Layer; 7] = [
             "@overlap-matmul-reduce-scatter --set numberOfStreams=2",
         ],
     },
+    Layer {
+        kind: "column-parallel",
+        sizes: |d| vec![7 * d, 5 * d, 13, 3],
+        pipelines: &["@lower", "@lower,select-algorithms"],
+    },
+    Layer {
+        kind: "row-parallel",
+        sizes: |d| vec![15, 7, 3 * d, 3],
+        pipelines: &["@lower", "@lower,select-algorithms"],
+    },
+    Layer {
+        kind: "mlp",
+        sizes: |d| vec![5 * d, 9, 3 * d],
+        pipelines: &["@lower", "@overlap --set numberOfStreams=2"],
+    },
+    Layer { kind: "matmul", sizes: |_| vec![7, 11, 13, 3], pipelines: &["@lower"] },
+    Layer { kind: "local-mlp", sizes: |_| vec![7, 11, 13], pipelines: &["@lower"] },
     Layer {
         kind: "pipeline-stages",
         sizes: |_| vec![6, 5, 7],
