@@ -40,8 +40,8 @@ mod tests;
 pub use device_assignment::assign_device;
 pub use discover::device_names;
 pub use engine::{
-    AlgorithmUse, CallCost, Engine, HostProfile, InstTime, LineProfile, Machine, RunTimes, Timing, TuneOptions,
-    TunedProduct, Tuning, bytes_of, data_of,
+    AlgorithmUse, CallCost, Engine, HostProfile, InstTime, LineProfile, Machine, RunTimes, Timing,
+    TuneOptions, TunedProduct, Tuning, bytes_of, data_of,
 };
 pub use error::CudaError;
 pub use kernels::instances;

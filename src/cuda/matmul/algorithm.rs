@@ -72,8 +72,7 @@ impl CublasLtHandle {
 impl PreparedMatmul {
     /// Returns the algorithms to choose from, at most `wanted`. The first one is that of `prepare`.
     pub fn candidates(&self, wanted: usize) -> Result<Vec<MatmulAlgorithm>, CudaError> {
-        let found =
-            self.cublaslt.find_algorithms(self.operation, self.layouts, self.addresses, wanted)?;
+        let found = self.cublaslt.find_algorithms(self.operation, self.layouts, self.addresses, wanted)?;
         let mut candidates = vec![self.first];
         for it in found {
             if !candidates.contains(&it) && candidates.len() < wanted {
