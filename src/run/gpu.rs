@@ -231,8 +231,10 @@ pub fn run(
         };
         tuning = Some(engine.tune(peers, options, &on_product)?);
         // The chosen algorithms must give correct outputs.
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
         engine.load_inputs(&job.inputs[peers.rank()], peers)?;
         let mine = engine.run()?;
+        member.set_phase("sending its outputs to rank 0");
         (outcome, verdict) = gather_and_judge(job, mine, member)?;
     }
     if job.bench.is_none() || verdict.exit != Exit::Success {

@@ -78,6 +78,7 @@ impl Engine {
         peers: &dyn ProcessGroup,
         given: &[(String, MatmulAlgorithm)],
     ) -> Result<AlgorithmUse, CudaError> {
+        peers.report_phase("setting the algorithms of matrix products");
         self.use_own_algorithms();
         let mut mine: Vec<(String, bool, Option<String>)> = Vec::new();
         for product in 0..self.executable.products.len() {

@@ -57,10 +57,18 @@ pub struct Tuning {
     /// In the order in which they were tuned.
     pub products: Vec<TunedProduct>,
     /// Microseconds of the whole program with cuBLASLt's own choices and with the chosen algorithms, measured in turns
-    /// at the end; `None` if all choices are cuBLASLt's own.
+    /// at the end; `None` if all choices are cuBLASLt's own. If the second time is not shorter, the products keep
+    /// cuBLASLt's choices.
     pub whole: Option<[f64; 2]>,
     /// Algorithms that were dropped.
     pub notes: Vec<String>,
+}
+
+impl Tuning {
+    /// Returns true if the whole program is not faster with the algorithms that were the fastest one by one.
+    pub fn gains_nothing(&self) -> bool {
+        self.whole.is_some_and(|[before, after]| after >= before)
+    }
 }
 
 /// A product of one rank, or of all ranks.
@@ -92,6 +100,7 @@ impl Engine {
         let products = self.products_of_all_ranks(peers)?;
         let own: Assignment = self.executable.products.iter().map(|it| it.first).collect();
         let (mut before, mut chosen) = (own.clone(), own);
+        let mut measured: Vec<&Candidates> = Vec::new();
         for (at, product) in products.iter().enumerate() {
             on_product(at, products.len());
             let usable = self.usable_candidates(peers, product, &mut tuning.notes)?;
@@ -113,6 +122,7 @@ impl Engine {
             if let Some(it) = local {
                 (before[it], chosen[it]) = (first, algorithm);
             }
+            measured.push(product);
             tuning.products.push(TunedProduct {
                 key: product.key.clone(),
                 measured: usable.len(),
@@ -124,8 +134,15 @@ impl Engine {
         }
         on_product(products.len(), products.len());
         if tuning.products.iter().any(|it| it.choice > 0) {
-            let times = self.time_in_turns(peers, &[before, chosen.clone()], options)?;
+            let times = self.time_in_turns(peers, &[before.clone(), chosen.clone()], options)?;
             tuning.whole = times.first().zip(times.get(1)).map(|(before, after)| [*before, *after]);
+            if tuning.gains_nothing() {
+                chosen = before;
+                for (tuned, product) in tuning.products.iter_mut().zip(&measured) {
+                    (tuned.choice, tuned.best) = (0, tuned.first);
+                    tuned.algorithm = product.algorithms[0];
+                }
+            }
         }
         self.assign(&chosen);
         Ok(tuning)

@@ -96,7 +96,7 @@ API Status cuDeviceGet(int* device, int ordinal) {
 
 API Status cuDeviceGetName(char* name, int length, int device) {
   if (!is_device(device)) return INVALID_DEVICE;
-  snprintf(name, static_cast<size_t>(length), "Emulated GPU %d", visible()[static_cast<size_t>(device)]);
+  snprintf(name, static_cast<size_t>(length), "Emulated GPU");
   return SUCCESS;
 }
 
