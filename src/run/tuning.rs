@@ -69,17 +69,15 @@ pub fn load(
         }
     }
     let empty = || TuningTable::new(machine.clone(), peers.world());
-    let found = match (peers.rank(), flag) {
-        (0, TuningFlag::Use(path)) => read(path).and_then(|it| {
-            it.ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
-        }),
-        (0, TuningFlag::Measure(path)) => read(path).map(|it| it.unwrap_or_else(empty)),
-        _ => Ok(empty()),
+    let found = match flag {
+        _ if peers.rank() > 0 => Ok(empty()),
+        TuningFlag::Measure(path) => read(path).map(|it| it.unwrap_or_else(empty)),
+        TuningFlag::Use(path) => match read(path) {
+            Ok(None) => Err(format!("cannot read `{}`: the file does not exist", path.display())),
+            Ok(Some(table)) => other_machine(&table, machine, path).map_or(Ok(table), Err),
+            Err(message) => Err(message),
+        },
     };
-    let found = found.and_then(|it| match flag {
-        TuningFlag::Use(path) => other_machine(&it, machine, path).map_or(Ok(it), Err),
-        TuningFlag::Measure(_) => Ok(it),
-    });
     let mine = match &found {
         Ok(it) => {
             Sent::Entries(it.products.iter().map(|it| (it.product.clone(), it.algorithm)).collect(), it.ranks)

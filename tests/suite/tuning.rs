@@ -224,7 +224,7 @@ fn other_products_keep_their_entries() -> Result<(), Failed> {
             |table: &Value| table["products"].as_array()?.iter().find(|it| it["product"] == **key).cloned();
         of(&before).is_some() && of(&before) == of(&after)
     };
-    check(KEYS.iter().all(|it| kept(it)) && entries(&after).len() == 4 && after["ranks"] == 1, &output)?;
+    check(KEYS.iter().all(kept) && entries(&after).len() == 4 && after["ranks"] == 1, &output)?;
     // Entries of another machine are worth nothing here.
     it.change(|table| table["machine"]["gpu"] = json!("NVIDIA H200"))?;
     let output = it.run("docs/examples/mlp.hir", &tune, &[])?;

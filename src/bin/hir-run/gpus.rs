@@ -228,15 +228,12 @@ fn run_on_engine(
         let TuneOptions { rounds, graph, .. } = tune_options(options);
         tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
         // Algorithms that give wrong results are not stored.
-        say(match ran.verdict.exit {
-            Exit::Success => {
-                let (text, note) = table.add(path, found)?;
-                write_file(path, &text)?;
-                format!("# {note}")
-            }
-            _ => {
-                format!("# `{}` is not written: the outputs are wrong with these algorithms", path.display())
-            }
+        say(if ran.verdict.exit == Exit::Success {
+            let (text, note) = table.add(path, found)?;
+            write_file(path, &text)?;
+            format!("# {note}")
+        } else {
+            format!("# `{}` is not written: the outputs are wrong with these algorithms", path.display())
         });
     }
     if let Some((timing, lines)) = &ran.timing {

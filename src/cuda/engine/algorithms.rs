@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Engine, ProcessGroup};
+use super::{Engine, ProcessGroup, Stream};
 use crate::cuda::{
     CudaError, discover,
     executable::Command,
@@ -144,12 +144,10 @@ impl Engine {
     }
 
     /// Returns the first call of a product, and its stream.
-    pub(super) fn product_call(&self, product: usize) -> Option<(PreparedMatmul, super::Stream)> {
+    pub(super) fn product_call(&self, product: usize) -> Option<(PreparedMatmul, Stream)> {
         let at = *self.executable.products[product].commands.first()?;
         let scheduled = &self.executable.commands[at];
-        match &scheduled.command {
-            Command::Matmul(it) => Some((**it, scheduled.stream.stream)),
-            _ => None,
-        }
+        let Command::Matmul(it) = &scheduled.command else { return None };
+        Some((**it, scheduled.stream.stream))
     }
 }
