@@ -74,7 +74,10 @@ pub fn load(
         TuningFlag::Measure(path) => read(path).map(|it| it.unwrap_or_else(empty)),
         TuningFlag::Use(path) => match read(path) {
             Ok(None) => Err(format!("cannot read `{}`: the file does not exist", path.display())),
-            Ok(Some(table)) => other_machine(&table, machine, path).map_or(Ok(table), Err),
+            Ok(Some(table)) => match other_machine(&table, machine, path) {
+                Some(message) => Err(format!("{message}: measure again with `--tune`")),
+                None => Ok(table),
+            },
             Err(message) => Err(message),
         },
     };
@@ -131,7 +134,7 @@ fn read(path: &Path) -> Result<Option<TuningTable>, String> {
 fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<String> {
     let (name, there, here) = difference(&table.machine, here)?;
     Some(format!(
-        "`{}` was measured on another machine: the {name} was `{there}`, and here it is `{here}`: measure again with `--tune`",
+        "`{}` was measured on another machine: the {name} was `{there}`, and here it is `{here}`",
         path.display()
     ))
 }
@@ -169,7 +172,9 @@ impl TuningFile {
         self.table.products.sort_by(|a, b| a.product.cmp(&b.product));
         let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
         let new = tuning.products.len();
-        Ok((text, format!("`{}`: {new} products measured, {kept} other entries kept", path.display())))
+        let plural = if new == 1 { "" } else { "s" };
+        let note = format!("`{}`: {new} product{plural} measured, {kept} other entries kept", path.display());
+        Ok((text, note))
     }
 }
 

@@ -51,6 +51,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::a_table_of_another_machine_is_refused", a_table_of_another_machine_is_refused),
         Trial::test("tuning::what_is_no_table_is_refused", what_is_no_table_is_refused),
         Trial::test("tuning::only_rank_0_reads_the_table", only_rank_0_reads_the_table),
+        Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
         Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
         Trial::test("tuning::wrong_results_are_not_stored", wrong_results_are_not_stored),
         Trial::test("tuning::a_program_of_a_batch_does_not_tune_the_next", a_program_does_not_tune_the_next),
@@ -335,6 +336,45 @@ fn only_rank_0_reads_the_table() -> Result<(), Failed> {
         let calls: Vec<Vec<u64>> = ends.iter().map(|it| called(&it.2)).collect();
         expect(calls[0] == calls[1] && calls[0].ends_with(&[2, 2]), &ends)?;
         expect(calls[0].iter().filter(|it| **it == 0).count() == 2, &ends)?;
+    }
+    Ok(())
+}
+
+/// Both ranks compute a product, and one of them another one.
+fn ranks_may_have_different_products() -> Result<(), Failed> {
+    let program_with = |more: &str| {
+        format!(
+            "%tensor T0_g_float[iS0{{8}}, iS1{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T1_g_float[iS2{{16}}, iS3{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T2_g_float[iS4{{12}}, iS5{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T3_g_float[iS6{{8}}, iS7{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T4_g_float[iS8{{8}}, iS9{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T5_g_float[iS10{{8}}, iS11{{12}}] (DeviceMesh{{0 1}})\n\
+             %HostIrContainer {{ (T0, T1, T2) -> (T4) :\n  \
+             T3 = linear(T0, T1)\n{more}  \
+             T4 = relu(T3);\n\
+             }} // %HostIrContainer\n"
+        )
+    };
+    let it = Tuned::new()?;
+    let (one, two) = (it.path("one.hir"), it.path("two.hir"));
+    fs::write(&one, program_with(""))?;
+    fs::write(&two, program_with("  T5 = linear(T3, T2)\n"))?;
+    let (one, two, table) = (one.display(), two.display(), it.table());
+    for programs in [format!("0={one},1={two}"), format!("0={two},1={one}")] {
+        for graph in [&[][..], &["-G"]] {
+            let _ = fs::remove_file(&table);
+            let arguments = [&["--ranks", "2", "--expect=sim", "-n", "5", "--tune", &table], graph].concat();
+            let program = format!("--program={programs}");
+            let output = it.run(&program, &arguments, &[("HIR_EMULATED_ALGORITHM_DELAY", "5000")])?;
+            check(output.status.success() && is_tuned(&it.read()?), &output)?;
+            let output = it.run(&program, &["--ranks", "2", "--expect=sim", "--tuning", &table], &[])?;
+            let note = "has an entry for 2 of 2 matrix products\n";
+            check(
+                output.status.success() && String::from_utf8_lossy(&output.stdout).contains(note),
+                &output,
+            )?;
+        }
     }
     Ok(())
 }

@@ -95,6 +95,7 @@ impl Engine {
         options: TuneOptions,
         on_product: &dyn Fn(usize, usize),
     ) -> Result<Tuning, CudaError> {
+        peers.report_phase("finding the algorithms of matrix products");
         self.use_own_algorithms();
         let mut tuning = Tuning::default();
         let products = self.products_of_all_ranks(peers)?;
