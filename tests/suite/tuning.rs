@@ -51,6 +51,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::a_table_of_another_machine_is_refused", a_table_of_another_machine_is_refused),
         Trial::test("tuning::what_is_no_table_is_refused", what_is_no_table_is_refused),
         Trial::test("tuning::only_rank_0_reads_the_table", only_rank_0_reads_the_table),
+        Trial::test("tuning::ranks_have_equal_machines", ranks_have_equal_machines),
         Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
         Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
         Trial::test("tuning::wrong_results_are_not_stored", wrong_results_are_not_stored),
@@ -336,6 +337,24 @@ fn only_rank_0_reads_the_table() -> Result<(), Failed> {
         let calls: Vec<Vec<u64>> = ends.iter().map(|it| called(&it.2)).collect();
         expect(calls[0] == calls[1] && calls[0].ends_with(&[2, 2]), &ends)?;
         expect(calls[0].iter().filter(|it| **it == 0).count() == 2, &ends)?;
+    }
+    Ok(())
+}
+
+/// A table is for one kind of machine, so the ranks of a job must not differ.
+fn ranks_have_equal_machines() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    for option in ["--tune", "--tuning"] {
+        let port = port()?;
+        let (program, table) = (it.program(), it.table());
+        let arguments = [program.as_str(), "--passes", "@lower", "--device=cuda", option, &table];
+        let start = |at: usize| {
+            rank(at, 2, port, &arguments).env("HIR_EMULATED_NAME", ["NVIDIA H100", "NVIDIA H200"][at]).spawn()
+        };
+        let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        let message = "the GPU is `NVIDIA H100` on rank 0 and `NVIDIA H200` on rank 1";
+        expect(ends.iter().all(|it| it.0 == Some(6)) && ends[0].2.contains(message), &ends)?;
+        expect(!Path::new(&table).exists(), &ends)?;
     }
     Ok(())
 }

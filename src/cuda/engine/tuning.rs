@@ -19,7 +19,7 @@ const CANDIDATES: usize = 16;
 /// A candidate replaces the first one if it takes at most this part of its time.
 const WORTHWHILE: f64 = 0.99;
 /// Microseconds for which the GPUs work before a measurement, so that they are as warm as in a long run.
-const WARM: f64 = 500_000.0;
+const WARM: f64 = 1e6;
 /// Maximum number of runs that serve only to warm the GPUs.
 const MOST_WARM_RUNS: usize = 500;
 
@@ -106,6 +106,9 @@ impl Engine {
             on_product(at, products.len());
             let usable = self.usable_candidates(peers, product, &mut tuning.notes)?;
             let Some(first) = usable.first().filter(|it| **it == 0).map(|it| product.algorithms[*it]) else {
+                tuning
+                    .notes
+                    .push(format!("{}: not tuned, because its first algorithm is left out", product.key));
                 continue;
             };
             let local = self.executable.products.iter().position(|it| it.key == product.key);

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
+use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::cuda::{Machine, MatmulAlgorithm};
@@ -9,7 +10,7 @@ use crate::cuda::{Machine, MatmulAlgorithm};
 /// The version of the format.
 const VERSION: u32 = 1;
 /// Maximum size of a file in bytes.
-pub(super) const MAX_BYTES: u64 = 64 << 20;
+pub(super) const MAX_BYTES: u64 = 16 << 20;
 
 /// Algorithms that were measured on one kind of machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -71,9 +72,8 @@ impl TuningTable {
             ));
         }
         let table: Self = serde_json::from_str(text).map_err(|it| wrong(&it))?;
-        let twice = table.products.iter().enumerate().find_map(|(at, it)| {
-            table.products[..at].iter().any(|other| other.product == it.product).then_some(&it.product)
-        });
+        let mut seen = FxHashSet::default();
+        let twice = table.products.iter().map(|it| &it.product).find(|it| !seen.insert(*it));
         match twice {
             Some(product) => Err(format!("`{shown}` has two entries of the product `{product}`")),
             None => Ok(table),
