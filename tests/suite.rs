@@ -133,6 +133,8 @@ mod timeout;
 mod transformer;
 #[path = "suite/transports.rs"]
 mod transports;
+#[path = "suite/tuning.rs"]
+mod tuning;
 #[path = "suite/unsharded.rs"]
 mod unsharded;
 #[path = "suite/untrusted.rs"]
@@ -177,6 +179,7 @@ fn main() -> ExitCode {
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());
+    trials.extend(tuning::trials());
     trials.extend(timeline::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());

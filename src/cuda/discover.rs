@@ -18,9 +18,7 @@ const OLDEST_DRIVER: i32 = 12000;
 /// There is no driver, it is too old, or it finds no GPU.
 pub fn device_names() -> Result<Vec<String>, CudaError> {
     let driver = library::driver()?;
-    let mut version: c_int = 0;
-    // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
-    driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
+    let version = driver_version(driver)?;
     if version < OLDEST_DRIVER {
         return Err(CudaError::Environment(format!(
             "the driver `{}` supports CUDA {}.{}; 12.0 or later is needed",
@@ -38,6 +36,14 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
     // SAFETY: the pointer is to a live integer.
     driver.check("cuDeviceGetCount", unsafe { (driver.cuDeviceGetCount)(&raw mut count) })?;
     (0..count).map(|at| name(driver, handle(driver, at)?)).collect()
+}
+
+/// Returns the version of CUDA that the driver supports: 13000 for 13.0.
+pub(super) fn driver_version(driver: &Driver) -> Result<c_int, CudaError> {
+    let mut version: c_int = 0;
+    // SAFETY: the pointer is to a live integer; this function may be called before `cuInit`.
+    driver.check("cuDriverGetVersion", unsafe { (driver.cuDriverGetVersion)(&raw mut version) })?;
+    Ok(version)
 }
 
 /// Returns the handle of a GPU.

@@ -28,6 +28,7 @@ use crate::{
     plan::{Inst, Plan, View},
 };
 
+mod algorithms;
 mod bytes;
 mod data;
 mod graph;
@@ -37,14 +38,17 @@ mod prepare;
 mod stress;
 mod timestamps;
 mod timing;
+mod tuning;
 mod warmup;
 
+pub use algorithms::{AlgorithmUse, Machine};
 pub use bytes::{data as data_of, of as bytes_of};
 pub use host_profile::{CallCost, HostProfile};
 pub use line_profile::LineProfile;
 use prepare::Prepared;
 pub use timestamps::{InstTime, RunTimes};
 pub use timing::Timing;
+pub use tuning::{TuneOptions, TunedProduct, Tuning};
 
 /// An input of this rank.
 struct Input {
@@ -164,6 +168,7 @@ impl Engine {
     pub(super) fn reuse(&mut self, peers: &dyn ProcessGroup) -> Result<(), CudaError> {
         self.device.release(&self.resource_mark, peers)?;
         (self.base_epoch, self.delays) = (self.epoch, None);
+        self.use_own_algorithms();
         self.progress.end();
         self.count_run()?;
         self.synchronize()

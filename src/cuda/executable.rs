@@ -39,6 +39,8 @@ struct ExecutableBuilder<'a> {
     /// The matrix products prepared so far, and the commands that call a library with new arguments first.
     matmul_descs: Vec<MatmulDesc>,
     first_calls: Vec<usize>,
+    /// The matrix products for which algorithms can be chosen.
+    products: matmul::Products,
     commands: Vec<ScheduledCommand>,
     /// Index of the last command of each stream.
     last_on_stream: FxHashMap<Stream, usize>,
@@ -120,6 +122,7 @@ pub(super) fn prepare(
         kernels: Kernels::default(),
         matmul_descs: Vec::new(),
         first_calls: Vec::new(),
+        products: matmul::Products::default(),
         commands: Vec::new(),
         last_on_stream: FxHashMap::default(),
         epoch_address,
@@ -177,6 +180,7 @@ pub(super) fn prepare(
     let ExecutableBuilder {
         commands,
         first_calls,
+        products,
         mut notes,
         cublaslt,
         matmul_descs,
@@ -201,6 +205,7 @@ pub(super) fn prepare(
         epoch_address,
         kernels_read_epoch,
         first_calls,
+        products: products.list,
         fused,
         notes,
     })

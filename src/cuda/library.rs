@@ -185,6 +185,11 @@ functions! {
             cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatmulPreference_t, c_int,
             *mut cublasLtMatmulHeuristicResult_t, *mut c_int,
         );
+        cublasLtMatmulAlgoCheck(
+            cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+            cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, *const cublasLtMatmulAlgo_t,
+            *mut cublasLtMatmulHeuristicResult_t,
+        );
         cublasLtMatmul(
             cublasLtHandle_t, cublasLtMatmulDesc_t, *const c_void, *const c_void, cublasLtMatrixLayout_t,
             *const c_void, cublasLtMatrixLayout_t, *const c_void, *const c_void, cublasLtMatrixLayout_t,

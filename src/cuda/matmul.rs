@@ -5,10 +5,7 @@
 //! (binary64 for binary64), the bias is added before the only rounding, and partial sums of a split product
 //! are never rounded to the result's type.
 
-use std::{
-    ffi::{c_int, c_void},
-    mem::size_of,
-};
+use std::{ffi::c_void, mem::size_of};
 
 use cudarc::cublaslt::sys;
 use grammar::dtype::DType;
@@ -19,8 +16,11 @@ use super::{
     library::{self, CublasLt},
 };
 
+mod algorithm;
 mod desc;
+mod key;
 
+pub use algorithm::MatmulAlgorithm;
 pub(super) use desc::MatmulDesc;
 use desc::{Bias, Matrix};
 
@@ -41,12 +41,13 @@ pub(super) struct CublasLtHandle {
 /// A matrix product that is ready to be issued.
 #[derive(Clone, Copy)]
 pub(super) struct PreparedMatmul {
-    library: &'static CublasLt,
-    handle: sys::cublasLtHandle_t,
+    cublaslt: CublasLtHandle,
     operation: sys::cublasLtMatmulDesc_t,
     /// In cuBLASLt's order: the plan's right operand comes first.
     layouts: [sys::cublasLtMatrixLayout_t; 4],
     addresses: [u64; 4],
+    /// The algorithm that cuBLASLt expects to be the fastest.
+    first: MatmulAlgorithm,
     algorithm: sys::cublasLtMatmulAlgo_t,
     is_double: bool,
     accumulates: bool,
@@ -73,17 +74,17 @@ impl CublasLtHandle {
         Ok(it)
     }
 
+    /// Returns the version of cuBLASLt.
+    pub fn library_version() -> Result<String, CudaError> {
+        // SAFETY: no arguments.
+        let version = unsafe { (library::cublaslt()?.cublasLtGetVersion)() };
+        Ok(format!("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100))
+    }
+
     /// Returns the version and the path of cuBLASLt.
     pub fn describe_library(&self) -> String {
-        // SAFETY: no arguments.
-        let version = unsafe { (self.library.cublasLtGetVersion)() };
-        format!(
-            "cuBLASLt {}.{}.{} ({})",
-            version / 10000,
-            version % 10000 / 100,
-            version % 100,
-            self.library.path
-        )
+        let version = Self::library_version().unwrap_or_default();
+        format!("cuBLASLt {version} ({})", self.library.path)
     }
 
     fn prefer<T: Copy>(
@@ -154,48 +155,15 @@ impl CublasLtHandle {
         let [a, b, out] = addresses;
         let accumulates = matches!(desc.bias, Bias::Matrix(_));
         let addresses = [b, a, if accumulates { bias } else { out }, out];
-        use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
-        let attributes = [
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
-        ];
-        for (attribute, address) in attributes.into_iter().zip(addresses) {
-            self.prefer(attribute, &alignment(address))?;
-        }
-        let mut found = std::mem::MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
-        let mut count: c_int = 0;
-        // SAFETY: all descriptors are live; `found` holds the one result that is requested.
-        let status = unsafe {
-            (self.library.cublasLtMatmulAlgoGetHeuristic)(
-                self.handle,
-                operation,
-                layouts[0],
-                layouts[1],
-                layouts[2],
-                layouts[3],
-                self.preference,
-                1,
-                found.as_mut_ptr(),
-                &raw mut count,
-            )
-        };
-        const NOT_SUPPORTED: u32 = sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED as u32;
-        if status == NOT_SUPPORTED || (status == 0 && count == 0) {
-            return Ok(None);
-        }
-        self.library.check("cublasLtMatmulAlgoGetHeuristic", status)?;
-        // SAFETY: `count` is 1, so the library has written the result. Only its algorithm, which is plain
-        // words, is read.
-        let algorithm = unsafe { (&raw const (*found.as_ptr()).algo).read() };
+        let found = self.find_algorithms(operation, layouts, addresses, 1)?;
+        let Some(first) = found.first().copied() else { return Ok(None) };
         Ok(Some(PreparedMatmul {
-            library: self.library,
-            handle: self.handle,
+            cublaslt: *self,
             operation,
             layouts,
             addresses,
-            algorithm,
+            first,
+            algorithm: sys::cublasLtMatmulAlgo_t { data: first.0 },
             is_double: double,
             accumulates,
             workspace,
@@ -264,6 +232,14 @@ fn alignment(address: u64) -> u32 {
     1 << address.trailing_zeros().min(8)
 }
 
+impl MatmulDesc {
+    /// Returns the text that identifies the product with these addresses of a, b, the result and the bias.
+    pub fn key(&self, addresses: [u64; 3], bias: u64) -> String {
+        let [a, b, out] = addresses;
+        key::text(self, [a, b, out, bias])
+    }
+}
+
 impl PreparedMatmul {
     /// Issues the product on a stream.
     pub fn issue(&self, stream: Stream) -> Result<(), CudaError> {
@@ -280,11 +256,12 @@ impl PreparedMatmul {
             false => scale(&zero, &zero_double),
         };
         let [b, a, added, out] = self.addresses;
+        let library = self.cublaslt.library;
         // SAFETY: descriptors and memory outlive the call. The descriptors cover the views, which lie inside
         // their buffers. The scales are read before the call returns.
         let status = unsafe {
-            (self.library.cublasLtMatmul)(
-                self.handle,
+            (library.cublasLtMatmul)(
+                self.cublaslt.handle,
                 self.operation,
                 scale(&one, &one_double),
                 b as *const c_void,
@@ -302,6 +279,6 @@ impl PreparedMatmul {
                 stream.0.cast(),
             )
         };
-        self.library.check("cublasLtMatmul", status)
+        library.check("cublasLtMatmul", status)
     }
 }

@@ -39,9 +39,13 @@ mod tests;
 
 pub use device_assignment::assign_device;
 pub use discover::device_names;
-pub use engine::{CallCost, Engine, HostProfile, InstTime, LineProfile, RunTimes, Timing, bytes_of, data_of};
+pub use engine::{
+    AlgorithmUse, CallCost, Engine, HostProfile, InstTime, LineProfile, Machine, RunTimes, Timing,
+    TuneOptions, TunedProduct, Tuning, bytes_of, data_of,
+};
 pub use error::CudaError;
 pub use kernels::instances;
+pub use matmul::MatmulAlgorithm;
 pub use progress::RunProgress;
 pub use session::Gpu;
 

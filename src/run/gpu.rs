@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     cuda::{
-        self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, RunTimes, Timing,
-        buffer_assignment::BufferAssignment,
+        self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
+        Tuning, buffer_assignment::BufferAssignment,
     },
     exit::Exit,
     io::{data::Data, dense::DenseTensor},
@@ -40,6 +40,8 @@ pub struct GpuJob<'a> {
     pub watch: &'a [ViewOnRank],
     /// Tensors that rank 0 gathers from all ranks. All ranks have the same list.
     pub gathered: &'a [ViewOnRank],
+    /// How the algorithms of matrix products are measured, if requested.
+    pub tune: Option<TuneOptions>,
     /// Parameters of timed runs.
     pub bench: Option<Bench>,
     /// Parameters of runs with random delays, whose outputs are compared with each other.
@@ -90,6 +92,8 @@ pub struct GpuRunResult {
     pub outcome: SimOutcome,
     /// The times of whole runs and of lines, if requested.
     pub timing: Option<(Timing, Vec<LineProfile>)>,
+    /// The measured algorithms of matrix products, if requested.
+    pub tuning: Option<Tuning>,
     /// The cost of issuing the plan on the host, if requested.
     pub host: Option<HostProfile>,
     /// When the commands of a run executed, if requested.
@@ -219,6 +223,20 @@ pub fn run(
     if job.keeps_outputs_distributed() {
         say("large outputs stay on their ranks; replicated parts are compared by digest".to_owned());
     }
+    let mut tuning = None;
+    if let Some(options) = job.tune.filter(|_| verdict.exit == Exit::Success) {
+        let on_product = |done: usize, all: usize| {
+            let phase = format!("measuring algorithms of matrix products, {done} of {all} done");
+            member.set_phase_with_limit(&phase, PhaseLimit::Timeout);
+        };
+        tuning = Some(engine.tune(peers, options, &on_product)?);
+        // The chosen algorithms must give correct outputs.
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        let mine = engine.run()?;
+        member.set_phase("sending its outputs to rank 0");
+        (outcome, verdict) = gather_and_judge(job, mine, member)?;
+    }
     if job.bench.is_none() || verdict.exit != Exit::Success {
         outcome.watched = read_watched(job, engine, member)?;
     }
@@ -257,7 +275,7 @@ pub fn run(
         member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
         host = Some(engine.profile_host(peers, graph)?);
     }
-    Ok(GpuRunResult { verdict, outcome, timing, host, times: run_times })
+    Ok(GpuRunResult { verdict, outcome, timing, tuning, host, times: run_times })
 }
 
 /// Gathers the outputs and judges them.

@@ -20,6 +20,7 @@ pub mod schedules;
 pub mod timelines;
 pub mod timing_report;
 pub mod trial;
+pub mod tuning;
 pub mod unsharded;
 pub mod unwritten;
 pub mod verdict;

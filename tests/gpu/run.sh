@@ -22,6 +22,7 @@
 #               samples and cases that are not lowered
 #   protocols   transports and protocols: backends, gets and puts, loops of collectives
 #   launch      the same job started by hir-run, by torchrun's variables and by mpirun
+#   tuning      algorithms of matrix products, measured and then used from the table
 #   stress      many runs with random delays of streams, all with equal results
 #   faults      ranks that are killed or stopped, deadlocks, ranks that run different programs, too little
 #               memory
@@ -53,7 +54,7 @@ while getopts b:r:f:t:s:T:o:q option; do
 done
 shift $((OPTIND - 1))
 parts=("$@")
-every=(programs pipelines protocols launch stress faults sanitizer)
+every=(programs pipelines protocols launch tuning stress faults sanitizer)
 [ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
 for part in "${parts[@]}"; do
     [[ " ${every[*]} " == *" $part "* ]] || usage
@@ -366,6 +367,25 @@ run_launch() {
         done
     done
     style=ranks
+}
+
+# All runs with the same number of ranks are one job, so the table has all entries when it is used.
+run_tuning() {
+    local pipeline kind count file sets name label
+    local -a flags
+    for count in "${counts[@]}"; do
+        enough "$count" || continue
+        for kind in allgather-linear linear-allreduce matmul-reduce-scatter; do
+            file=$(make "$kind" "$count") name=$kind-$count.hir
+            for pipeline in @lower @overlap; do
+                read -ra sets < <(symbols "$file" "$pipeline")
+                flags=("$file" --passes "$pipeline" "${sets[@]}")
+                queue "$count" eager "$name" "$pipeline --tune" "issued command by command" "${flags[@]}" --tune "$work/table-$count.json"
+                queue "$count" graph "$name" "$pipeline --tune" "as captured graphs" "${flags[@]}" -G --tune "$work/table-$count.json"
+                queue "$count" graph "$name" "$pipeline --tuning" "an entry for 1 of 1" "${flags[@]}" -w 1 -n 3 -G --tuning "$work/table-$count.json"
+            done
+        done
+    done
 }
 
 run_stress() {

@@ -1,7 +1,7 @@
 //! Runs one rank's part of a job on GPUs.
 
 use hir::{
-    cuda::{self, CudaError, Engine, Gpu},
+    cuda::{self, CudaError, Engine, Gpu, TuneOptions},
     exit::Exit,
     io::data::Data,
     launch::job_rank::JobRank,
@@ -13,6 +13,7 @@ use hir::{
         prepare::JobFailure,
         rank_process::RunVerdict,
         timing_report,
+        tuning::{self, TuningFile},
         unwritten::UnwrittenReads,
         verdict::{self, Expectation},
     },
@@ -116,8 +117,17 @@ pub fn run(
             return Err(failure);
         }
     };
+    let table = match task.options.tuning_flag() {
+        None => None,
+        Some(flag) => {
+            let note = &mut |note: String| say(format!("# {note}"));
+            // All ranks get the same inner error.
+            let loaded = tuning::load(flag, engine, member, note).inspect_err(|it| abort_job(member, it))?;
+            Some(loaded?)
+        }
+    };
     let wanted = agree_on_setup(GpuRunSetup::of(task, input_spec, member), member)?;
-    run_on_engine(engine, task, &wanted, member, say).map(Ok)
+    run_on_engine(engine, task, (&wanted, table), member, say).map(Ok)
 }
 
 /// The inputs and the expected outputs of a run on GPUs.
@@ -174,7 +184,7 @@ fn agree_on_setup(
 fn run_on_engine(
     engine: &mut Engine,
     task: &Task<'_>,
-    wanted: &GpuRunSetup,
+    (wanted, table): (&GpuRunSetup, Option<TuningFile>),
     member: &JobRank,
     say: &mut dyn FnMut(String),
 ) -> Result<RunVerdict, JobFailure> {
@@ -198,6 +208,7 @@ fn run_on_engine(
         compares: !options.expect.is_empty() || options.reference.is_some(),
         watch: &watch,
         gathered: &gathered,
+        tune: options.tune.is_some().then(|| tune_options(options)),
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         on_stress_run: &on_stress_run,
@@ -212,6 +223,18 @@ fn run_on_engine(
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
         return Ok(RunVerdict { exit: ran.verdict.exit, line: None, summary: String::new() });
+    }
+    if let (Some(path), Some(mut table), Some(found)) = (&options.tune, table, &ran.tuning) {
+        let TuneOptions { rounds, graph, .. } = tune_options(options);
+        tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
+        // Algorithms that give wrong results are not stored.
+        say(if ran.verdict.exit == Exit::Success {
+            let (text, note) = table.add(path, found)?;
+            write_file(path, &text)?;
+            format!("# {note}")
+        } else {
+            format!("# `{}` is not written: the outputs are wrong with these algorithms", path.display())
+        });
     }
     if let Some((timing, lines)) = &ran.timing {
         timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
@@ -229,6 +252,15 @@ fn run_on_engine(
         write_file(path, &text)?;
     }
     Ok(print_outputs(ran.verdict, say))
+}
+
+/// Number of timed runs of an algorithm if `-n` is not given.
+const TUNING_ROUNDS: usize = 20;
+
+/// Returns how `--tune` measures.
+fn tune_options(options: &Options) -> TuneOptions {
+    let rounds = if options.iters > 0 { options.iters } else { TUNING_ROUNDS };
+    TuneOptions { warmup: options.warmup, rounds, graph: options.cudagraph }
 }
 
 /// Tells the other ranks that this rank has failed, so that they do not wait for it.

@@ -209,7 +209,8 @@ fn run(
         gpu::memory_report(plans)?.into_iter().for_each(say);
         return Ok(silent(Exit::Success));
     }
-    if options.cudagraph && options.iters == 0 && options.stress.is_none() && !options.profile_host {
+    let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
+    if options.cudagraph && !is_measured && options.stress.is_none() {
         say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
     }
     let check = (options.check, options.check_model);
@@ -261,6 +262,9 @@ fn run(
         }
     };
     why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
+    if let Some(path) = &options.tuning {
+        say(format!("# `{}` is not used: the simulator has no algorithms to choose from", path.display()));
+    }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
         say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));

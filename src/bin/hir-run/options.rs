@@ -15,6 +15,7 @@ use hir::{
         precheck::CheckMode,
         prepare::{JobFailure, ProgramFiles},
         timelines::TimelineFlags,
+        tuning::TuningFlag,
         verdict::Criteria,
     },
     sim::ScheduleSet,
@@ -151,6 +152,13 @@ pub struct Options {
     /// equal.
     #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
+    /// Measure the algorithms that cuBLASLt offers for the matrix products of the program, inside the whole
+    /// program, use the fastest ones, and add them to FILE.
+    #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
+    pub tune: Option<std::path::PathBuf>,
+    /// Use the algorithms that `--tune` has written to FILE, on GPUs.
+    #[arg(help_heading = "GPUs", long, value_name = "FILE")]
+    pub tuning: Option<std::path::PathBuf>,
     /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.
     #[arg(help_heading = "GPUs", long)]
     pub profile_host: bool,
@@ -218,6 +226,10 @@ impl Options {
              other orders"
         } else if !on_gpus && self.profile_host {
             "`--profile-host` measures the host of a GPU: add `--device=cuda`"
+        } else if !on_gpus && self.tune.is_some() {
+            "`--tune` measures algorithms on GPUs: add `--device=cuda`"
+        } else if self.tune.is_some() && self.memory {
+            "`--tune` measures runs, but `--memory` runs nothing: remove one of the two options"
         } else if on_gpus && !self.schedule.is_program() {
             "`--schedule` applies only to the simulator; on GPUs, use `--stress 100` to delay streams at \
              random"
@@ -229,6 +241,12 @@ impl Options {
             return Ok(());
         };
         Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
+    }
+
+    /// Returns what to do with a table of algorithms.
+    pub fn tuning_flag(&self) -> Option<TuningFlag<'_>> {
+        let measured = self.tune.as_deref().map(TuningFlag::Measure);
+        measured.or(self.tuning.as_deref().map(TuningFlag::Use))
     }
 
     /// Returns the executor of the plans.
@@ -294,6 +312,8 @@ impl Options {
         add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
         add("stress", self.stress.map(|it| it.to_string()));
+        add("tune", self.tune.as_ref().map(|_| "yes".to_owned()));
+        add("tuning", self.tuning.as_ref().map(|_| "yes".to_owned()));
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         add("json", self.json.as_ref().map(|_| "yes".to_owned()));
         add("memory", self.memory.then(|| "yes".to_owned()));

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
+use rustc_hash::FxHashSet;
+
 use super::{Engine, IssueMode};
 use crate::{
     cuda::{CudaError, ProcessGroup},
@@ -32,6 +34,14 @@ impl Timing {
         let count = ranks.iter().map(Vec::len).min().unwrap_or(0);
         (0..count).map(|run| ranks.iter().map(|it| it[run]).fold(0.0, f64::max)).collect()
     }
+}
+
+/// One of several runs that are timed together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Turn {
+    /// The number of the variant of the plan that runs.
+    pub variant: usize,
+    pub is_timed: bool,
 }
 
 /// Number of calls that fit into the queue of any stream; a stream holds about a thousand.
@@ -64,41 +74,68 @@ impl Engine {
             }
             false => None,
         };
-        let mut marks = Vec::with_capacity(iterations);
-        for _ in 0..iterations {
+        let turn = |is_timed| Turn { variant: 0, is_timed };
+        let turns: Vec<Turn> = (0..warmup + iterations).map(|run| turn(run >= warmup)).collect();
+        let is_short = captured.is_some() || self.queued_calls() <= QUEUED;
+        let runs = self.time_turns(peers, &turns, is_short, &mut |engine, _| match &captured {
+            Some(graph) => engine.replay(graph),
+            None => engine.issue(IssueMode::Plain).map(drop),
+        })?;
+        self.copy_outputs_to_host(self.main_stream)?;
+        self.synchronize()?;
+        Ok((Timing { runs, nodes: captured.map(|it| it.nodes) }, self.read_outputs()?))
+    }
+
+    /// Returns the number of calls of a run that is issued command by command.
+    pub(super) fn queued_calls(&self) -> usize {
+        self.executable.commands.iter().map(|it| it.command.queued_calls()).sum()
+    }
+
+    /// Runs the plan once for each turn, as `issue` issues its variant, and returns the microseconds of the timed
+    /// turns on the slowest rank. `is_short` says that any queue holds a whole run. All ranks have to call this with
+    /// the same turns.
+    ///
+    /// # Errors
+    /// A call fails.
+    pub(super) fn time_turns(
+        &mut self,
+        peers: &dyn ProcessGroup,
+        turns: &[Turn],
+        is_short: bool,
+        issue: &mut dyn FnMut(&mut Self, usize) -> Result<(), CudaError>,
+    ) -> Result<Vec<f64>, CudaError> {
+        // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The first run
+        // of a variant is not gated, because a first launch may wait for the device itself. Neither is a long plan
+        // issued command by command, because no queue may hold it, nor runs between which the hosts wait for each
+        // other.
+        let is_gated = self.has_device_barrier() && is_short;
+        let gate = self.device.pinned_words(1)?;
+        let mut marks = Vec::new();
+        for _ in turns.iter().filter(|it| it.is_timed) {
             marks.push((self.device.event(true)?, self.device.event(true)?));
         }
-        // In a short run, the GPU would wait for the host, so a run starts only when all of it is queued. The
-        // first run is not gated, because a first launch may wait for the device itself. Neither is a long
-        // plan issued command by command, because no queue may hold it, nor runs between which the hosts wait for
-        // each other.
-        let queued: usize = self.executable.commands.iter().map(|it| it.command.queued_calls()).sum();
-        let is_gated = self.has_device_barrier() && (captured.is_some() || queued <= QUEUED);
-        let gate = self.device.pinned_words(1)?;
+        let (mut unused_marks, mut started) = (marks.iter(), FxHashSet::default());
         peers.barrier()?;
-        for run in 0..warmup + iterations {
-            if is_gated && run > 0 {
+        for (run, turn) in turns.iter().enumerate() {
+            let is_first = started.insert(turn.variant);
+            if is_gated && !is_first {
                 self.device.wait_value(gate.as_ptr() as u64, run as u32 + 1, self.main_stream)?;
             }
             self.reset_between_runs(peers)?;
-            let mark = run.checked_sub(warmup).map(|it| marks[it]);
+            let mark = if turn.is_timed { unused_marks.next() } else { None };
             if let Some((begin, _)) = mark {
-                self.device.record(begin, self.main_stream)?;
+                self.device.record(*begin, self.main_stream)?;
             }
-            match &captured {
-                Some(graph) => self.replay(graph)?,
-                None => _ = self.issue(IssueMode::Plain)?,
-            }
+            issue(self, turn.variant)?;
             if let Some((_, end)) = mark {
-                self.device.record(end, self.main_stream)?;
+                self.device.record(*end, self.main_stream)?;
             }
             self.count_run()?;
             gate[0].store(run as u32 + 1, Ordering::Release);
-            if is_gated && run == 0 {
+            if is_gated && is_first {
                 self.synchronize()?;
             }
         }
-        self.copy_outputs_to_host(self.main_stream)?;
         self.synchronize()?;
         let mut mine = Vec::new();
         for (begin, end) in marks {
@@ -108,8 +145,7 @@ impl Engine {
             bytes.as_chunks::<8>().0.iter().map(|it| f64::from_le_bytes(*it)).collect()
         };
         let ranks: Vec<Vec<f64>> = peers.all_gather(&mine)?.iter().map(times).collect();
-        let timing = Timing { runs: Timing::slowest(&ranks), nodes: captured.map(|it| it.nodes) };
-        Ok((timing, self.read_outputs()?))
+        Ok(Timing::slowest(&ranks))
     }
 }
 

@@ -4,7 +4,7 @@ use crate::cuda::{
     comm::NcclGroup,
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
-    matmul::PreparedMatmul,
+    matmul::{MatmulAlgorithm, PreparedMatmul},
     signals::SignalBatch,
 };
 
@@ -89,6 +89,16 @@ pub(in crate::cuda) struct ScheduledCommand {
     pub inst: u32,
 }
 
+/// A matrix product as cuBLASLt sees it: commands with equal descriptions, which use the same algorithm.
+pub(in crate::cuda) struct MatmulProduct {
+    /// Identifies the product on all ranks and machines.
+    pub key: String,
+    /// The algorithm that cuBLASLt expects to be the fastest.
+    pub first: MatmulAlgorithm,
+    /// Indices of its commands.
+    pub commands: Vec<usize>,
+}
+
 /// A plan lowered to commands.
 pub(in crate::cuda) struct Executable {
     pub commands: Vec<ScheduledCommand>,
@@ -103,6 +113,8 @@ pub(in crate::cuda) struct Executable {
     pub kernels_read_epoch: bool,
     /// Indices of the commands that call a library with new arguments.
     pub first_calls: Vec<usize>,
+    /// The matrix products that cuBLASLt computes.
+    pub products: Vec<MatmulProduct>,
     /// Instructions without a command of their own, each with the instruction whose kernel does their work;
     /// indices in `Plan::code`.
     pub fused: Vec<(u32, u32)>,

@@ -1,15 +1,35 @@
 //! Lowers matrix products.
 
-use super::{Command, ExecutableBuilder};
+use rustc_hash::FxHashMap;
+
+use super::{Command, ExecutableBuilder, command::MatmulProduct};
 use crate::{
     cuda::{
         error::CudaError,
         executable::LogicalStream,
         kernels,
-        matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulDesc, WORKSPACE},
+        matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
     },
     plan::{Gemm, Inst},
 };
+
+/// The distinct matrix products of a plan, and their numbers by key.
+#[derive(Default)]
+pub(super) struct Products {
+    pub list: Vec<MatmulProduct>,
+    numbers: FxHashMap<String, usize>,
+}
+
+impl Products {
+    /// Adds a command to its product.
+    fn add(&mut self, key: String, first: MatmulAlgorithm, command: usize) {
+        let number = *self.numbers.entry(key).or_insert_with_key(|key| {
+            self.list.push(MatmulProduct { key: key.clone(), first, commands: Vec::new() });
+            self.list.len() - 1
+        });
+        self.list[number].commands.push(command);
+    }
+}
 
 impl ExecutableBuilder<'_> {
     /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it.
@@ -50,6 +70,8 @@ impl ExecutableBuilder<'_> {
                         self.first_calls.push(self.commands.len());
                         self.matmul_descs.push(desc);
                     }
+                    let key = desc.key(addresses, address);
+                    self.products.add(key, product.first_algorithm(), self.commands.len());
                     self.push(at, stream, Command::Matmul(Box::new(product)));
                     return Ok(());
                 }

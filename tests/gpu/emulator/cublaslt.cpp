@@ -2,13 +2,24 @@
 // that the real library does not detect is checked too: an algorithm must be used for the problem for which
 // it was found, with the promised alignment, and nothing else may access the workspace meanwhile (it holds
 // partial sums).
+//
+// Several algorithms are offered for a product. They compute the same; tests distinguish them by these settings:
+//
+//   HIR_EMULATED_ALGORITHMS         maximum number of algorithms of a product; default: 4
+//   HIR_EMULATED_ALGORITHM_DELAY    microseconds that algorithm 0 takes more than algorithm 2, the fastest one;
+//                                   default: 0
+//   HIR_EMULATED_ALGORITHM_LOG      1: prints the algorithm of each call to stderr
+//   HIR_EMULATED_REFUSED_ALGORITHM  an algorithm that is offered, but whose calls fail
+//   HIR_EMULATED_WRONG_ALGORITHM    an algorithm that gives wrong results
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -78,7 +89,9 @@ struct Algorithm {
   uint64_t workspace;
   // Of A, B, C, D and the bias, in bytes.
   std::array<uint16_t, 5> alignments;
-  char rest[30];
+  // Its position among those of the problem.
+  uint16_t number;
+  char rest[28];
 };
 static_assert(sizeof(Algorithm) == 64);
 
@@ -209,7 +222,21 @@ struct Product {
   const char *a, *b, *c;
   char *d, *workspace;
   double alpha, beta;
+  uint16_t number;
 };
+
+uint64_t algorithm_count() { return setting("HIR_EMULATED_ALGORITHMS", 4); }
+
+// Returns how much slower an algorithm is than the fastest one.
+std::chrono::microseconds slowness(uint16_t number) {
+  static const uint64_t unit = setting("HIR_EMULATED_ALGORITHM_DELAY", 0);
+  return std::chrono::microseconds(unit * (number == 2 ? 0 : number + 1u));
+}
+
+bool is_wrong(uint16_t number) {
+  static const uint64_t wrong = setting("HIR_EMULATED_WRONG_ALGORITHM", ~uint64_t{0});
+  return number == wrong;
+}
 
 constexpr size_t HIGH = 8, WIDE = 4;
 
@@ -266,7 +293,7 @@ void multiply(const Product& it, size_t batch) {
       }
     }
   }
-  const auto alpha = static_cast<Sum>(it.alpha), beta = static_cast<Sum>(it.beta);
+  const auto alpha = static_cast<Sum>(is_wrong(it.number) ? it.alpha + 1 : it.alpha), beta = static_cast<Sum>(it.beta);
   with(d_layout.type, [&](auto zero) {
     using Result = decltype(zero);
     const auto* c = reinterpret_cast<const Result*>(start(it.c, c_layout));
@@ -389,7 +416,7 @@ API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation*
   *count = 0;
   const Problem problem{*operation, *a, *b, *c, *d};
   if (const Status status = problem.check()) return status;
-  Algorithm algorithm{.kind = ALGORITHM, .problem = problem.fingerprint(), .workspace = 0, .alignments = {}, .rest = {}};
+  Algorithm algorithm{.kind = ALGORITHM, .problem = problem.fingerprint(), .workspace = 0, .alignments = {}, .number = 0, .rest = {}};
   const std::array<size_t, 4> sizes = {size_of(a->type), size_of(b->type), size_of(c->type), size_of(d->type)};
   for (size_t at = 0; at < 4; ++at) {
     if (preference->alignments[at] < sizes[at]) return NOT_SUPPORTED;
@@ -403,8 +430,28 @@ API Status cublasLtMatmulAlgoGetHeuristic(const Handle* handle, const Operation*
   if ((preference->schemes & SUMS_IN_WORKSPACE) != 0 && problem.sum_bytes() <= preference->workspace) {
     algorithm.workspace = problem.sum_bytes();
   }
-  results[0] = Found{algorithm, algorithm.workspace, SUCCESS, 1, {}};
-  *count = 1;
+  const auto most = std::min(static_cast<uint64_t>(wanted), algorithm_count());
+  for (*count = 0; static_cast<uint64_t>(*count) < most; ++*count) {
+    algorithm.number = static_cast<uint16_t>(*count);
+    results[*count] = Found{algorithm, algorithm.workspace, SUCCESS, 1, {}};
+  }
+  return SUCCESS;
+}
+
+API Status cublasLtMatmulAlgoCheck(const Handle* handle, const Operation* operation, const Layout* a, const Layout* b,
+                                   const Layout* c, const Layout* d, const Algorithm* algorithm, Found* result) {
+  if (!is(handle, HANDLE)) return NO_HANDLE;
+  if (!is(operation, OPERATION) || !is(a, LAYOUT) || !is(b, LAYOUT) || !is(c, LAYOUT) || !is(d, LAYOUT) ||
+      algorithm == nullptr || result == nullptr) {
+    return refuse("an argument of the check is missing");
+  }
+  const Problem problem{*operation, *a, *b, *c, *d};
+  if (const Status status = problem.check()) return status;
+  if (!is(algorithm, ALGORITHM) || algorithm->problem != problem.fingerprint() ||
+      algorithm->number >= algorithm_count()) {
+    return REFUSED;
+  }
+  *result = Found{*algorithm, algorithm->workspace, SUCCESS, 1, {}};
   return SUCCESS;
 }
 
@@ -423,6 +470,10 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
   if (!is(algorithm, ALGORITHM) || algorithm->problem != problem.fingerprint()) {
     return refuse("the algorithm was not found for this product");
   }
+  static const uint64_t refused = setting("HIR_EMULATED_REFUSED_ALGORITHM", ~uint64_t{0});
+  if (algorithm->number == refused) return NOT_SUPPORTED;
+  static const bool logs = setting("HIR_EMULATED_ALGORITHM_LOG", 0) == 1;
+  if (logs) fprintf(stderr, "emulated cuBLASLt: algorithm %u\n", algorithm->number);
   double factors[2];
   for (size_t at = 0; at < 2; ++at) {
     const void* from = at == 0 ? alpha : beta;
@@ -450,8 +501,9 @@ API Status cublasLtMatmul(const Handle* handle, const Operation* operation, cons
     return refuse("the workspace is not %zu bytes of GPU memory, aligned to 256", workspace_bytes);
   }
   char* sums = algorithm->workspace > 0 ? workspace : nullptr;
-  const Product product{problem, a, b, c, d, sums, factors[0], factors[1]};
+  const Product product{problem, a, b, c, d, sums, factors[0], factors[1], algorithm->number};
   const Status status = enqueue(stream, "matrix product", [product] {
+    std::this_thread::sleep_for(slowness(product.number));
     for (size_t batch = 0; batch < static_cast<size_t>(product.problem.d.batch); ++batch) {
       product.problem.is_double() ? multiply<double>(product, batch) : multiply<float>(product, batch);
     }

@@ -2,6 +2,7 @@
 //
 //   HIR_EMULATED_GPUS     number of GPUs of the host; default: 8
 //   HIR_EMULATED_MEMORY   bytes of memory per GPU; default: 4 GiB
+//   HIR_EMULATED_NAME     the name of the GPUs; default: Emulated GPU
 
 #include <unistd.h>
 
@@ -96,7 +97,8 @@ API Status cuDeviceGet(int* device, int ordinal) {
 
 API Status cuDeviceGetName(char* name, int length, int device) {
   if (!is_device(device)) return INVALID_DEVICE;
-  snprintf(name, static_cast<size_t>(length), "Emulated GPU %d", visible()[static_cast<size_t>(device)]);
+  const char* text = getenv("HIR_EMULATED_NAME");
+  snprintf(name, static_cast<size_t>(length), "%s", text == nullptr ? "Emulated GPU" : text);
   return SUCCESS;
 }
 

@@ -1,0 +1,217 @@
+//! `--tune` and `--tuning`: tables of the algorithms of matrix products, which one run measures and later runs use.
+//!
+//! Only rank 0 reads and writes the file. It sends the entries to the others, so that all ranks use the same algorithms.
+//! A table is valid for one kind of GPU, driver and cuBLASLt.
+
+mod table;
+
+use std::{io, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use super::prepare::JobFailure;
+use crate::{
+    cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning},
+    exit::Exit,
+    input_file,
+    launch::job_rank::JobRank,
+};
+use table::{Entry, MAX_BYTES, TuningTable, difference};
+
+/// What to do with a table.
+#[derive(Clone, Copy, Debug)]
+pub enum TuningFlag<'a> {
+    /// Use the algorithms of a file.
+    Use(&'a Path),
+    /// Measure the algorithms of the program, and add them to a file.
+    Measure(&'a Path),
+}
+
+/// A table that the measured algorithms are added to. Only that of rank 0 has the entries of the file.
+#[derive(Debug)]
+pub struct TuningFile {
+    table: TuningTable,
+}
+
+/// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, or why there
+/// are none.
+#[derive(Serialize, Deserialize)]
+enum Sent {
+    Entries(Vec<(String, MatmulAlgorithm)>, usize),
+    Failed(Exit, String),
+}
+
+/// Reads the file on rank 0 and makes all ranks use its algorithms, or prepares it for more. Call it while nothing runs,
+/// before inputs are loaded. The inner result is the same on all ranks.
+///
+/// # Errors
+/// A call fails on this rank, or a rank does not answer. The inner error: the file cannot be read, is no table, or was
+/// made for another machine; or the machines of the ranks differ.
+pub fn load(
+    flag: TuningFlag<'_>,
+    engine: &mut Engine,
+    member: &JobRank,
+    say: &mut dyn FnMut(String),
+) -> Result<Result<TuningFile, JobFailure>, JobFailure> {
+    let peers: &dyn ProcessGroup = member;
+    let failed = |message: String| Ok(Err(JobFailure::Other(Exit::Environment, message)));
+    member.set_phase("reading the table of algorithms");
+    let machines = engine.machines(peers)?;
+    let Some(machine) = machines.first() else {
+        return Err(CudaError::Internal("no rank has a GPU".to_owned()).into());
+    };
+    for (rank, other) in machines.iter().enumerate() {
+        if let Some((name, first, here)) = difference(machine, other) {
+            return failed(format!(
+                "all ranks use the same algorithms, but the {name} is `{first}` on rank 0 and `{here}` on rank {rank}: remove \
+                 `--tune` or `--tuning`, or use equal machines"
+            ));
+        }
+    }
+    let empty = || TuningTable::new(machine.clone(), peers.world());
+    let found = match flag {
+        _ if peers.rank() > 0 => Ok(empty()),
+        TuningFlag::Measure(path) => read(path).map(|it| it.unwrap_or_else(empty)),
+        TuningFlag::Use(path) => match read(path) {
+            Ok(None) => Err(format!("cannot read `{}`: the file does not exist", path.display())),
+            Ok(Some(table)) => match other_machine(&table, machine, path) {
+                Some(message) => Err(format!("{message}: measure again with `--tune`")),
+                None => Ok(table),
+            },
+            Err(message) => Err(message),
+        },
+    };
+    let mine = match &found {
+        Ok(it) => {
+            Sent::Entries(it.products.iter().map(|it| (it.product.clone(), it.algorithm)).collect(), it.ranks)
+        }
+        Err(message) => Sent::Failed(Exit::Environment, message.clone()),
+    };
+    let sent = member.channel.all_gather_values(&mine)?.into_iter().next();
+    let (entries, ranks) = match sent {
+        Some(Sent::Entries(entries, ranks)) => (entries, ranks),
+        Some(Sent::Failed(exit, message)) => return Ok(Err(JobFailure::Other(exit, message))),
+        None => (Vec::new(), 0),
+    };
+    let mut table = found.unwrap_or_else(|_| empty());
+    match flag {
+        TuningFlag::Use(path) => {
+            let used = engine.use_algorithms(peers, &entries)?;
+            if let Some((product, why)) = &used.refused {
+                return failed(format!(
+                    "`{}`: cuBLASLt refuses the algorithm of `{product}`: {why}: measure again with `--tune`",
+                    path.display()
+                ));
+            }
+            say(coverage(path, &used, ranks, peers.world()));
+        }
+        TuningFlag::Measure(path) => {
+            if let Some(message) = other_machine(&table, machine, path) {
+                let dropped = table.products.len();
+                say(format!("{message}; its {dropped} entries are dropped"));
+                table = empty();
+            }
+            table.ranks = peers.world();
+        }
+    }
+    Ok(Ok(TuningFile { table }))
+}
+
+/// Reads a table; `None` if there is no file.
+fn read(path: &Path) -> Result<Option<TuningTable>, String> {
+    let shown = path.display();
+    let bytes = match input_file::read_at_most(path, MAX_BYTES) {
+        Ok(bytes) => bytes,
+        Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(fault) => return Err(format!("cannot read `{shown}`: {fault}")),
+    };
+    let text =
+        String::from_utf8(bytes).map_err(|_| format!("cannot read `{shown}`: it is not UTF-8 text"))?;
+    TuningTable::parse(path, &text).map(Some)
+}
+
+/// Returns a message if a table was made for another machine.
+fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<String> {
+    let (name, there, here) = difference(&table.machine, here)?;
+    Some(format!(
+        "`{}` was measured on another machine: the {name} was `{there}`, and here it is `{here}`",
+        path.display()
+    ))
+}
+
+/// Says how many products have an entry.
+fn coverage(path: &Path, used: &AlgorithmUse, measured: usize, ranks: usize) -> String {
+    let AlgorithmUse { products, given, .. } = used;
+    let plural = if *products == 1 { "" } else { "s" };
+    let other = match measured == ranks {
+        true => String::new(),
+        false => format!("; it was measured with {measured} ranks"),
+    };
+    format!("`{}` has an entry for {given} of {products} matrix product{plural}{other}", path.display())
+}
+
+impl TuningFile {
+    /// Adds measured algorithms, which replace the entries of the same products. Returns the contents of the file and
+    /// what to tell the user.
+    ///
+    /// # Errors
+    /// The table has no text.
+    pub fn add(&mut self, path: &Path, tuning: &Tuning) -> Result<(String, String), JobFailure> {
+        let is_new = |it: &Entry| tuning.products.iter().all(|product| product.key != it.product);
+        let kept = std::mem::take(&mut self.table.products);
+        self.table.products = kept.into_iter().filter(is_new).collect();
+        let kept = self.table.products.len();
+        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
+        self.table.products.extend(tuning.products.iter().map(|it| Entry {
+            product: it.key.clone(),
+            algorithm: it.algorithm,
+            first_us: rounded(it.first),
+            best_us: rounded(it.best),
+        }));
+        // A file does not depend on the order in which products were measured.
+        self.table.products.sort_by(|a, b| a.product.cmp(&b.product));
+        let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
+        let new = tuning.products.len();
+        let plural = if new == 1 { "" } else { "s" };
+        let note = format!("`{}`: {new} product{plural} measured, {kept} other entries kept", path.display());
+        Ok((text, note))
+    }
+}
+
+/// Returns the lines that state what tuning has gained.
+pub fn report(tuning: &Tuning, rounds: usize, graph: bool) -> Vec<String> {
+    let mut lines = tuning.notes.clone();
+    if tuning.products.is_empty() {
+        lines.push("no matrix product to tune: cuBLASLt computes none".to_owned());
+        return lines;
+    }
+    let how = if graph { "as captured graphs" } else { "issued command by command" };
+    lines.push(format!(
+        "algorithms of matrix products, measured in turns, {how}: the time of the whole program on the slowest rank, median of \
+         {rounds} rounds"
+    ));
+    lines.extend(tuning.products.iter().map(|it| {
+        let (key, first, best) = (&it.key, it.first, it.best);
+        match (it.measured, it.choice) {
+            (1, _) => format!("{key}: {first:.2} us with the only algorithm"),
+            (measured, 0) => {
+                format!("{key}: {first:.2} us with the first of {measured} algorithms, which stays")
+            }
+            (measured, choice) => format!(
+                "{key}: {first:.2} us with the first of {measured} algorithms, {best:.2} us with number {}",
+                choice + 1
+            ),
+        }
+    }));
+    lines.push(match tuning.whole {
+        None => "the whole program keeps the algorithms that cuBLASLt chooses".to_owned(),
+        Some([before, after]) => format!(
+            "the whole program: {before:.2} us with the algorithms that cuBLASLt chooses, {after:.2} us with the measured ones{}",
+            match tuning.gains_nothing() {
+                true => ", so it keeps those that cuBLASLt chooses".to_owned(),
+                false => format!(" ({:.1}% less)", 100.0 * (1.0 - after / before.max(1e-3))),
+            }
+        ),
+    });
+    lines
+}

@@ -1,0 +1,457 @@
+//! Tests `--tune` and `--tuning` on emulated GPUs, whose algorithm 2 is the fastest of four: what the file contains,
+//! which algorithms later runs call, and which files are refused.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Output,
+};
+
+use libtest_mimic::{Failed, Trial};
+use serde_json::{Value, json};
+
+use crate::timeout::RunWithTimeout;
+use crate::{
+    ROOT, emulator,
+    ranks::{LIMIT, end, expect, port, rank},
+};
+
+/// A program in which each of two ranks computes two products.
+const PROGRAM: &str = "\
+%tensor T0_g_float[iS0{8}, iS1{16}] (DeviceMesh{0 1})
+%tensor T1_g_float[ideviceIdx.x12{2}, iS13{16}, iS3{16}] (DeviceMesh{0 1})
+%tensor T2_g_float[iS4{12}, ideviceIdx.x14{2}, iS15{16}] (DeviceMesh{0 1})
+%tensor T3_g_float[iS6{8}, ideviceIdx.x16{2}, iS17{16}] (DeviceMesh{0 1})
+%tensor T4_g_float[iS8{8}, ideviceIdx.x18{2}, iS19{16}] (DeviceMesh{0 1})
+%tensor T5_g_float[iS10{8}, iS11{12}] (DeviceMesh{0 1})
+%HostIrContainer { (T0, T1, T2) -> (T5) :
+  T3 = linear(T0, T1)
+  T4 = relu(T3);
+  T5 = linear(T4, T2)
+} // %HostIrContainer
+
+Domains:
+  T1: logical(iS2{32}, iS3{16}), outer_split(iS2{32}, 2) -> (ideviceIdx.x12{2}, iS13{16})
+  T2: logical(iS4{12}, iS5{32}), outer_split(iS5{32}, 2) -> (ideviceIdx.x14{2}, iS15{16})
+  T3: logical(iS6{8}, iS7{32}), outer_split(iS7{32}, 2) -> (ideviceIdx.x16{2}, iS17{16})
+  T4: logical(iS8{8}, iS9{32}), outer_split(iS9{32}, 2) -> (ideviceIdx.x18{2}, iS19{16})
+";
+/// Its products.
+const KEYS: [&str; 2] = [
+    "8x12x16 f32->f32 a(ld 16) b(transposed, ld 16) out(ld 12) align(256 256 256)",
+    "8x16x16 f32->f32 a(ld 16) b(transposed, ld 16) out(ld 16) align(256 256 256)",
+];
+
+/// Returns the trials of this file.
+pub fn trials() -> Vec<Trial> {
+    let trials = [
+        Trial::test("tuning::the_fastest_algorithms_are_stored_and_used", the_fastest_are_stored_and_used),
+        Trial::test("tuning::graphs_are_measured_too", graphs_are_measured_too),
+        Trial::test("tuning::other_products_keep_their_entries", other_products_keep_their_entries),
+        Trial::test("tuning::a_table_of_another_machine_is_refused", a_table_of_another_machine_is_refused),
+        Trial::test("tuning::what_is_no_table_is_refused", what_is_no_table_is_refused),
+        Trial::test("tuning::only_rank_0_reads_the_table", only_rank_0_reads_the_table),
+        Trial::test("tuning::ranks_have_equal_machines", ranks_have_equal_machines),
+        Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
+        Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
+        Trial::test("tuning::wrong_results_are_not_stored", wrong_results_are_not_stored),
+        Trial::test("tuning::a_program_of_a_batch_does_not_tune_the_next", a_program_does_not_tune_the_next),
+    ];
+    trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
+}
+
+/// A folder with a table.
+struct Tuned {
+    folder: tempfile::TempDir,
+}
+
+impl Tuned {
+    fn new() -> Result<Self, Failed> {
+        let it = Self { folder: tempfile::tempdir()? };
+        fs::write(it.program(), PROGRAM)?;
+        Ok(it)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Returns the path of `PROGRAM`.
+    fn program(&self) -> String {
+        self.path("program.hir").display().to_string()
+    }
+
+    /// Returns the path of the table.
+    fn table(&self) -> String {
+        self.path("table.json").display().to_string()
+    }
+
+    fn read(&self) -> Result<Value, Failed> {
+        Ok(serde_json::from_str(&fs::read_to_string(self.table())?)?)
+    }
+
+    /// Writes the table with one change.
+    fn change(&self, change: impl FnOnce(&mut Value)) -> Result<(), Failed> {
+        let mut table = self.read()?;
+        change(&mut table);
+        Ok(fs::write(self.table(), table.to_string())?)
+    }
+
+    /// Runs a program with these arguments.
+    fn run(&self, program: &str, arguments: &[&str], settings: &[(&str, &str)]) -> Result<Output, Failed> {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hir-run"));
+        command.args([program, "--device=cuda", "--check=off", "-w", "1"]).args(arguments);
+        command.current_dir(ROOT).env_clear().envs(emulator::environment()?);
+        command.envs(settings.iter().copied());
+        Ok(command.output_with_timeout()?)
+    }
+
+    /// Tunes `PROGRAM` on two ranks.
+    fn tune(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Result<Output, Failed> {
+        let table = self.table();
+        let common = ["--passes", "@lower", "--ranks", "2", "--expect=sim", "-n", "5", "--tune", &table];
+        let delay = [("HIR_EMULATED_ALGORITHM_DELAY", "5000")];
+        self.run(&self.program(), &[&common[..], arguments].concat(), &[&delay[..], settings].concat())
+    }
+
+    /// Runs `PROGRAM` on two ranks with the table, and logs the algorithms.
+    fn use_table(&self, arguments: &[&str]) -> Result<Output, Failed> {
+        let table = self.table();
+        let common = ["--passes", "@lower", "--ranks", "2", "--expect=sim", "--tuning", &table];
+        self.run(&self.program(), &[&common[..], arguments].concat(), &[("HIR_EMULATED_ALGORITHM_LOG", "1")])
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn check(holds: bool, output: &Output) -> Result<(), Failed> {
+    match holds {
+        true => Ok(()),
+        false => Err(format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr)).into()),
+    }
+}
+
+/// Returns the emulator's number of the algorithm of an entry: two bytes behind 34 others.
+fn number(entry: &Value) -> Option<u64> {
+    u64::from_str_radix(entry["algorithm"].as_str().filter(|it| it.len() == 128)?.get(68..70)?, 16).ok()
+}
+
+/// Returns the numbers of the algorithms that a run with `HIR_EMULATED_ALGORITHM_LOG` calls, in order.
+fn called(log: &str) -> Vec<u64> {
+    let calls = log.lines().filter_map(|it| it.split("emulated cuBLASLt: algorithm ").nth(1));
+    calls.filter_map(|it| it.parse().ok()).collect()
+}
+
+/// Returns the entries of a table: product, number of the algorithm, and both times.
+fn entries(table: &Value) -> Vec<(String, Option<u64>, f64, f64)> {
+    let entry = |it: &Value| {
+        let time = |key: &str| it[key].as_f64().unwrap_or(-1.0);
+        (it["product"].as_str().unwrap_or_default().to_owned(), number(it), time("first_us"), time("best_us"))
+    };
+    table["products"].as_array().into_iter().flatten().map(entry).collect()
+}
+
+/// Returns true if the table has the two products of `PROGRAM`, with algorithm 2 and a gain.
+fn is_tuned(table: &Value) -> bool {
+    let entries = entries(table);
+    let keys: Vec<&str> = entries.iter().map(|it| it.0.as_str()).collect();
+    keys == KEYS
+        && entries.iter().all(|(_, number, first, best)| *number == Some(2) && 0.0 < *best && best < first)
+}
+
+fn the_fastest_are_stored_and_used() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let (plain, tuned) = (it.path("plain.npy"), it.path("tuned.npy"));
+    let written = |path: &Path| format!("--output=T5=@{}", path.display());
+    let output = it.tune(&[&written(&plain)], &[])?;
+    let said = text(&output.stdout);
+    check(output.status.success() && said.ends_with("equal to the simulator (exact)\n"), &output)?;
+    let table = it.read()?;
+    check(is_tuned(&table), &output).map_err(|_| Failed::from(format!("{table:#}\n{said}")))?;
+    let head = json!({ "gpu": "Emulated GPU", "driver": "13.0", "cublaslt": "13.0.0" });
+    check(table["version"] == 1 && table["machine"] == head && table["ranks"] == 2, &output)?;
+    for key in KEYS {
+        let line = said.lines().find(|it| it.starts_with(&format!("# {key}: "))).unwrap_or_default();
+        check(line.contains(" us with the first of 4 algorithms, ") && line.ends_with("number 3"), &output)?;
+    }
+    check(said.contains("# the whole program: ") && said.contains("% less)\n"), &output)?;
+    check(said.contains("issued command by command: the time of the whole program"), &output)?;
+    check(said.contains("table.json`: 2 products measured, 0 other entries kept\n"), &output)?;
+    let output = it.use_table(&[&written(&tuned)])?;
+    let said = text(&output.stdout);
+    check(output.status.success() && said.contains("has an entry for 2 of 2 matrix products\n"), &output)?;
+    // The first two calls of a rank warm up what cuBLASLt itself chooses.
+    let calls = called(&text(&output.stderr));
+    check(calls.iter().filter(|it| **it == 0).count() == 4, &output)?;
+    check(calls.len() > 8 && calls.iter().all(|it| [0, 2].contains(it)), &output)?;
+    check(fs::read(plain)? == fs::read(tuned)?, &output)?;
+    // A table need not have all products, and may come from a job of another size.
+    it.change(|table| {
+        table["ranks"] = json!(4);
+        table["products"].as_array_mut().into_iter().for_each(|it| it.truncate(1));
+    })?;
+    let output = it.use_table(&[])?;
+    let note = "has an entry for 1 of 2 matrix products; it was measured with 4 ranks\n";
+    check(output.status.success() && text(&output.stdout).contains(note), &output)
+}
+
+fn graphs_are_measured_too() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&["-G"], &[])?;
+    let said = text(&output.stdout);
+    check(output.status.success() && said.contains("as captured graphs: the time of"), &output)?;
+    check(is_tuned(&it.read()?), &output)?;
+    // The graph that is timed afterwards has the chosen algorithms: without them no run is shorter than ten milliseconds.
+    let row = said.lines().skip_while(|it| !it.contains("timed runs, one graph of")).nth(2);
+    let shortest = row.and_then(|it| it.split_whitespace().nth(3)?.parse::<f64>().ok());
+    check(shortest.is_some_and(|it| it < 10_000.0), &output)
+}
+
+fn other_products_keep_their_entries() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[])?;
+    check(output.status.success(), &output)?;
+    let before = it.read()?;
+    let table = it.table();
+    let tune = ["--tune", &table, "-n", "1"];
+    let output = it.run("docs/examples/mlp.hir", &tune, &[])?;
+    let said = text(&output.stdout);
+    let note = "table.json`: 2 products measured, 2 other entries kept\n";
+    check(output.status.success() && said.contains(note), &output)?;
+    let after = it.read()?;
+    let kept = |key: &&str| {
+        let of =
+            |table: &Value| table["products"].as_array()?.iter().find(|it| it["product"] == **key).cloned();
+        of(&before).is_some() && of(&before) == of(&after)
+    };
+    check(KEYS.iter().all(kept) && entries(&after).len() == 4 && after["ranks"] == 1, &output)?;
+    // Entries of another machine are worth nothing here.
+    it.change(|table| table["machine"]["gpu"] = json!("NVIDIA H200"))?;
+    let output = it.run("docs/examples/mlp.hir", &tune, &[])?;
+    let said = text(&output.stdout);
+    check(said.contains("the GPU was `NVIDIA H200`, and here it is `Emulated GPU`"), &output)?;
+    check(said.contains("; its 4 entries are dropped\n"), &output)?;
+    let table = it.read()?;
+    check(entries(&table).len() == 2 && table["machine"]["gpu"] == "Emulated GPU", &output)
+}
+
+fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[])?;
+    check(output.status.success(), &output)?;
+    let whole = it.read()?;
+    let values = [
+        ("gpu", "NVIDIA H200", "the GPU was `NVIDIA H200`, and here it is `Emulated GPU`"),
+        ("driver", "12.8", "the CUDA version of the driver was `12.8`, and here it is `13.0`"),
+        ("cublaslt", "13.1.2", "the version of cuBLASLt was `13.1.2`, and here it is `13.0.0`"),
+    ];
+    for (key, value, message) in values {
+        it.change(|table| {
+            *table = whole.clone();
+            table["machine"][key] = json!(value);
+        })?;
+        let output = it.use_table(&[])?;
+        let told = text(&output.stderr);
+        check(output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]"), &output)?;
+        check(told.contains(message) && told.contains(": measure again with `--tune`\n"), &output)?;
+        // All ranks agree, so one of them tells it.
+        check(told.matches("was measured on another machine").count() == 1, &output)?;
+    }
+    // cuBLASLt itself refuses an algorithm that it did not make for this product.
+    it.change(|table| {
+        *table = whole.clone();
+        let digits = "0".repeat(128);
+        table["products"][1]["algorithm"] = json!(digits);
+    })?;
+    let output = it.use_table(&[])?;
+    let message =
+        format!("cuBLASLt refuses the algorithm of `{}`: rank 0: cublasLtMatmulAlgoCheck failed", KEYS[1]);
+    check(output.status.code() == Some(6) && text(&output.stderr).contains(&message), &output)
+}
+
+fn what_is_no_table_is_refused() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[])?;
+    check(output.status.success(), &output)?;
+    let whole = fs::read_to_string(it.table())?;
+    let later = whole.replace("\"version\": 1", "\"version\": 9");
+    let unknown = whole.replace("\"ranks\"", "\"rank\"");
+    let contents = [
+        ("", "table.json:1:0` is not a table that `--tune` writes: EOF while parsing a value"),
+        (&whole[..whole.len() / 2], "` is not a table that `--tune` writes: EOF while parsing"),
+        ("x = 1\n", "table.json:1:1` is not a table that `--tune` writes: expected value"),
+        ("[1, 2]", "is not a table that `--tune` writes: "),
+        (&later, "has version 9, and this hir-run reads version 1: measure again with `--tune`"),
+        (&unknown, "table.json:8:8` is not a table that `--tune` writes: unknown field `rank`"),
+    ];
+    for (content, message) in contents {
+        fs::write(it.table(), content)?;
+        for output in [it.use_table(&[])?, it.tune(&[], &[])?] {
+            let is_refused = output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]");
+            check(is_refused && text(&output.stderr).contains(message), &output)?;
+            check(fs::read_to_string(it.table())? == content, &output)?;
+        }
+    }
+    fs::write(it.table(), [0xff, 0xfe])?;
+    let output = it.use_table(&[])?;
+    check(output.status.code() == Some(6) && text(&output.stderr).contains("not UTF-8 text"), &output)?;
+    fs::remove_file(it.table())?;
+    let output = it.use_table(&[])?;
+    check(output.status.code() == Some(6) && text(&output.stderr).contains("does not exist"), &output)
+}
+
+/// Each rank has its own folder. That of rank 1 has another table, or none.
+fn only_rank_0_reads_the_table() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[])?;
+    check(output.status.success(), &output)?;
+    let program = it.program();
+    for other in [None, Some("no table")] {
+        let port = port()?;
+        let start = |at: usize| -> Result<_, Failed> {
+            let folder = it.path(&format!("rank-{at}"));
+            fs::create_dir_all(&folder)?;
+            match (at, other) {
+                (0, _) => fs::copy(it.table(), folder.join("t.json")).map(|_| ())?,
+                (_, Some(content)) => fs::write(folder.join("t.json"), content)?,
+                (_, None) => (),
+            }
+            let arguments = [
+                program.as_str(),
+                "--passes",
+                "@lower",
+                "--device=cuda",
+                "--expect=sim",
+                "--tuning",
+                "t.json",
+            ];
+            let mut command = rank(at, 2, port, &arguments);
+            command.current_dir(folder).env("HIR_EMULATED_ALGORITHM_LOG", "1");
+            Ok(command.spawn()?)
+        };
+        let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        expect(ends.iter().all(|it| it.0 == Some(0)), &ends)?;
+        expect(ends[0].1.contains("has an entry for 2 of 2 matrix products\n"), &ends)?;
+        let calls: Vec<Vec<u64>> = ends.iter().map(|it| called(&it.2)).collect();
+        expect(calls[0] == calls[1] && calls[0].ends_with(&[2, 2]), &ends)?;
+        expect(calls[0].iter().filter(|it| **it == 0).count() == 2, &ends)?;
+    }
+    Ok(())
+}
+
+/// A table is for one kind of machine, so the ranks of a job must not differ.
+fn ranks_have_equal_machines() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    for option in ["--tune", "--tuning"] {
+        let port = port()?;
+        let (program, table) = (it.program(), it.table());
+        let arguments = [program.as_str(), "--passes", "@lower", "--device=cuda", option, &table];
+        let start = |at: usize| {
+            rank(at, 2, port, &arguments).env("HIR_EMULATED_NAME", ["NVIDIA H100", "NVIDIA H200"][at]).spawn()
+        };
+        let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
+        let message = "the GPU is `NVIDIA H100` on rank 0 and `NVIDIA H200` on rank 1";
+        expect(ends.iter().all(|it| it.0 == Some(6)) && ends[0].2.contains(message), &ends)?;
+        expect(!Path::new(&table).exists(), &ends)?;
+    }
+    Ok(())
+}
+
+/// Both ranks compute a product, and one of them another one.
+fn ranks_may_have_different_products() -> Result<(), Failed> {
+    let program_with = |more: &str| {
+        format!(
+            "%tensor T0_g_float[iS0{{8}}, iS1{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T1_g_float[iS2{{16}}, iS3{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T2_g_float[iS4{{12}}, iS5{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T3_g_float[iS6{{8}}, iS7{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T4_g_float[iS8{{8}}, iS9{{16}}] (DeviceMesh{{0 1}})\n\
+             %tensor T5_g_float[iS10{{8}}, iS11{{12}}] (DeviceMesh{{0 1}})\n\
+             %HostIrContainer {{ (T0, T1, T2) -> (T4) :\n  \
+             T3 = linear(T0, T1)\n{more}  \
+             T4 = relu(T3);\n\
+             }} // %HostIrContainer\n"
+        )
+    };
+    let it = Tuned::new()?;
+    let (one, two) = (it.path("one.hir"), it.path("two.hir"));
+    fs::write(&one, program_with(""))?;
+    fs::write(&two, program_with("  T5 = linear(T3, T2)\n"))?;
+    let (one, two, table) = (one.display(), two.display(), it.table());
+    for programs in [format!("0={one},1={two}"), format!("0={two},1={one}")] {
+        for graph in [&[][..], &["-G"]] {
+            let _ = fs::remove_file(&table);
+            let arguments = [&["--ranks", "2", "--expect=sim", "-n", "5", "--tune", &table], graph].concat();
+            let program = format!("--program={programs}");
+            let output = it.run(&program, &arguments, &[("HIR_EMULATED_ALGORITHM_DELAY", "5000")])?;
+            check(output.status.success() && is_tuned(&it.read()?), &output)?;
+            let output = it.run(&program, &["--ranks", "2", "--expect=sim", "--tuning", &table], &[])?;
+            let note = "has an entry for 2 of 2 matrix products\n";
+            check(
+                output.status.success() && String::from_utf8_lossy(&output.stdout).contains(note),
+                &output,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn algorithms_that_fail_are_left_out() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[("HIR_EMULATED_REFUSED_ALGORITHM", "1")])?;
+    let said = text(&output.stdout);
+    check(output.status.success() && is_tuned(&it.read()?), &output)?;
+    for key in KEYS {
+        let note = format!(
+            "# {key}: algorithm 2 of 4 is left out: rank 0: cublasLtMatmul failed: CUBLAS_STATUS_NOT"
+        );
+        let line = format!("# {key}: ");
+        let measured =
+            said.lines().any(|it| it.starts_with(&line) && it.contains("the first of 3 algorithms"));
+        check(said.contains(&note) && measured, &output)?;
+    }
+    // The first one stays if no other is faster by enough.
+    let output = it.tune(&[], &[("HIR_EMULATED_ALGORITHMS", "2")])?;
+    let said = text(&output.stdout);
+    check(said.matches("with the first of 2 algorithms, which stays\n").count() == 2, &output)?;
+    check(said.contains("the whole program keeps the algorithms that cuBLASLt chooses\n"), &output)?;
+    let numbers: Vec<Option<u64>> = entries(&it.read()?).into_iter().map(|it| it.1).collect();
+    check(output.status.success() && numbers == [Some(0), Some(0)], &output)?;
+    // With a single one there is nothing to choose, but the time is known.
+    let output = it.tune(&[], &[("HIR_EMULATED_ALGORITHMS", "1")])?;
+    check(text(&output.stdout).matches(" us with the only algorithm\n").count() == 2, &output)
+}
+
+fn wrong_results_are_not_stored() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[("HIR_EMULATED_WRONG_ALGORITHM", "2")])?;
+    let said = text(&output.stdout);
+    check(output.status.code() == Some(3) && said.contains("[FAILED] T"), &output)?;
+    check(said.contains("is not written: the outputs are wrong with these algorithms\n"), &output)?;
+    check(!Path::new(&it.table()).exists(), &output)
+}
+
+/// The second program has the same plans, so it keeps those of the first one on the GPU.
+fn a_program_does_not_tune_the_next() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let table = it.table();
+    let batch = it.path("batch.txt");
+    fs::write(
+        &batch,
+        format!(
+            "docs/examples/mlp.hir --tune {table} -n 1\ndocs/examples/mlp.hir\ndocs/examples/mlp.hir --tuning {table}\n"
+        ),
+    )?;
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    command.arg("--batch").arg(&batch).args(["--device=cuda", "--expect=sim"]);
+    command.current_dir(ROOT).env_clear().envs(emulator::environment()?);
+    command.env("HIR_EMULATED_ALGORITHM_LOG", "1").env("HIR_EMULATED_ALGORITHM_DELAY", "2000");
+    let output = command.output_with_timeout()?;
+    let said = text(&output.stdout);
+    check(output.status.success() && said.matches("[SUCCESS]").count() == 3, &output)?;
+    check(said.contains("has an entry for 2 of 2 matrix products\n"), &output)?;
+    // The last program first tries the two algorithms of the table.
+    check(called(&text(&output.stderr)).ends_with(&[2, 2, 0, 0, 2, 2, 2, 2]), &output)
+}
