@@ -11,10 +11,10 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::{Value, json};
 
 use crate::timeout::RunWithTimeout;
-use crate::{
-    ROOT, emulator,
-    ranks::{LIMIT, end, expect, port, rank},
-};
+use crate::{ROOT, emulator};
+
+#[path = "tuning/refused.rs"]
+mod refused;
 
 /// A program in which each of two ranks computes two products.
 const PROGRAM: &str = "\
@@ -48,13 +48,16 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::the_fastest_algorithms_are_stored_and_used", the_fastest_are_stored_and_used),
         Trial::test("tuning::graphs_are_measured_too", graphs_are_measured_too),
         Trial::test("tuning::other_products_keep_their_entries", other_products_keep_their_entries),
-        Trial::test("tuning::a_table_of_another_machine_is_refused", a_table_of_another_machine_is_refused),
-        Trial::test("tuning::what_is_no_table_is_refused", what_is_no_table_is_refused),
-        Trial::test("tuning::only_rank_0_reads_the_table", only_rank_0_reads_the_table),
-        Trial::test("tuning::ranks_have_equal_machines", ranks_have_equal_machines),
+        Trial::test(
+            "tuning::a_table_of_another_machine_is_refused",
+            refused::a_table_of_another_machine_is_refused,
+        ),
+        Trial::test("tuning::what_is_no_table_is_refused", refused::what_is_no_table_is_refused),
+        Trial::test("tuning::only_rank_0_reads_the_table", refused::only_rank_0_reads_the_table),
+        Trial::test("tuning::ranks_have_equal_machines", refused::ranks_have_equal_machines),
         Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
         Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
-        Trial::test("tuning::wrong_results_are_not_stored", wrong_results_are_not_stored),
+        Trial::test("tuning::wrong_results_are_not_stored", refused::wrong_results_are_not_stored),
         Trial::test("tuning::a_program_of_a_batch_does_not_tune_the_next", a_program_does_not_tune_the_next),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
@@ -237,128 +240,6 @@ fn other_products_keep_their_entries() -> Result<(), Failed> {
     check(entries(&table).len() == 2 && table["machine"]["gpu"] == "Emulated GPU", &output)
 }
 
-fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
-    let it = Tuned::new()?;
-    let output = it.tune(&[], &[])?;
-    check(output.status.success(), &output)?;
-    let whole = it.read()?;
-    let values = [
-        ("gpu", "NVIDIA H200", "the GPU was `NVIDIA H200`, and here it is `Emulated GPU`"),
-        ("driver", "12.8", "the CUDA version of the driver was `12.8`, and here it is `13.0`"),
-        ("cublaslt", "13.1.2", "the version of cuBLASLt was `13.1.2`, and here it is `13.0.0`"),
-    ];
-    for (key, value, message) in values {
-        it.change(|table| {
-            *table = whole.clone();
-            table["machine"][key] = json!(value);
-        })?;
-        let output = it.use_table(&[])?;
-        let told = text(&output.stderr);
-        check(output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]"), &output)?;
-        check(told.contains(message) && told.contains(": measure again with `--tune`\n"), &output)?;
-        // All ranks agree, so one of them tells it.
-        check(told.matches("was measured on another machine").count() == 1, &output)?;
-    }
-    // cuBLASLt itself refuses an algorithm that it did not make for this product.
-    it.change(|table| {
-        *table = whole.clone();
-        let digits = "0".repeat(128);
-        table["products"][1]["algorithm"] = json!(digits);
-    })?;
-    let output = it.use_table(&[])?;
-    let message =
-        format!("cuBLASLt refuses the algorithm of `{}`: rank 0: cublasLtMatmulAlgoCheck failed", KEYS[1]);
-    check(output.status.code() == Some(6) && text(&output.stderr).contains(&message), &output)
-}
-
-fn what_is_no_table_is_refused() -> Result<(), Failed> {
-    let it = Tuned::new()?;
-    let output = it.tune(&[], &[])?;
-    check(output.status.success(), &output)?;
-    let whole = fs::read_to_string(it.table())?;
-    let later = whole.replace("\"version\": 1", "\"version\": 9");
-    let unknown = whole.replace("\"ranks\"", "\"rank\"");
-    let contents = [
-        ("", "table.json:1:0` is not a table that `--tune` writes: EOF while parsing a value"),
-        (&whole[..whole.len() / 2], "` is not a table that `--tune` writes: EOF while parsing"),
-        ("x = 1\n", "table.json:1:1` is not a table that `--tune` writes: expected value"),
-        ("[1, 2]", "is not a table that `--tune` writes: "),
-        (&later, "has version 9, and this hir-run reads version 1: measure again with `--tune`"),
-        (&unknown, "table.json:8:8` is not a table that `--tune` writes: unknown field `rank`"),
-    ];
-    for (content, message) in contents {
-        fs::write(it.table(), content)?;
-        for output in [it.use_table(&[])?, it.tune(&[], &[])?] {
-            let is_refused = output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]");
-            check(is_refused && text(&output.stderr).contains(message), &output)?;
-            check(fs::read_to_string(it.table())? == content, &output)?;
-        }
-    }
-    fs::write(it.table(), [0xff, 0xfe])?;
-    let output = it.use_table(&[])?;
-    check(output.status.code() == Some(6) && text(&output.stderr).contains("not UTF-8 text"), &output)?;
-    fs::remove_file(it.table())?;
-    let output = it.use_table(&[])?;
-    check(output.status.code() == Some(6) && text(&output.stderr).contains("does not exist"), &output)
-}
-
-/// Each rank has its own folder. That of rank 1 has another table, or none.
-fn only_rank_0_reads_the_table() -> Result<(), Failed> {
-    let it = Tuned::new()?;
-    let output = it.tune(&[], &[])?;
-    check(output.status.success(), &output)?;
-    let program = it.program();
-    for other in [None, Some("no table")] {
-        let port = port()?;
-        let start = |at: usize| -> Result<_, Failed> {
-            let folder = it.path(&format!("rank-{at}"));
-            fs::create_dir_all(&folder)?;
-            match (at, other) {
-                (0, _) => fs::copy(it.table(), folder.join("t.json")).map(|_| ())?,
-                (_, Some(content)) => fs::write(folder.join("t.json"), content)?,
-                (_, None) => (),
-            }
-            let arguments = [
-                program.as_str(),
-                "--passes",
-                "@lower",
-                "--device=cuda",
-                "--expect=sim",
-                "--tuning",
-                "t.json",
-            ];
-            let mut command = rank(at, 2, port, &arguments);
-            command.current_dir(folder).env("HIR_EMULATED_ALGORITHM_LOG", "1");
-            Ok(command.spawn()?)
-        };
-        let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-        expect(ends.iter().all(|it| it.0 == Some(0)), &ends)?;
-        expect(ends[0].1.contains("has an entry for 2 of 2 matrix products\n"), &ends)?;
-        let calls: Vec<Vec<u64>> = ends.iter().map(|it| called(&it.2)).collect();
-        expect(calls[0] == calls[1] && calls[0].ends_with(&[2, 2]), &ends)?;
-        expect(calls[0].iter().filter(|it| **it == 0).count() == 2, &ends)?;
-    }
-    Ok(())
-}
-
-/// A table is for one kind of machine, so the ranks of a job must not differ.
-fn ranks_have_equal_machines() -> Result<(), Failed> {
-    let it = Tuned::new()?;
-    for option in ["--tune", "--tuning"] {
-        let port = port()?;
-        let (program, table) = (it.program(), it.table());
-        let arguments = [program.as_str(), "--passes", "@lower", "--device=cuda", option, &table];
-        let start = |at: usize| {
-            rank(at, 2, port, &arguments).env("HIR_EMULATED_NAME", ["NVIDIA H100", "NVIDIA H200"][at]).spawn()
-        };
-        let ends = end((0..2).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-        let message = "the GPU is `NVIDIA H100` on rank 0 and `NVIDIA H200` on rank 1";
-        expect(ends.iter().all(|it| it.0 == Some(6)) && ends[0].2.contains(message), &ends)?;
-        expect(!Path::new(&table).exists(), &ends)?;
-    }
-    Ok(())
-}
-
 /// Both ranks compute a product, and one of them another one.
 fn ranks_may_have_different_products() -> Result<(), Failed> {
     let program_with = |more: &str| {
@@ -422,15 +303,6 @@ fn algorithms_that_fail_are_left_out() -> Result<(), Failed> {
     // With a single one there is nothing to choose, but the time is known.
     let output = it.tune(&[], &[("HIR_EMULATED_ALGORITHMS", "1")])?;
     check(text(&output.stdout).matches(" us with the only algorithm\n").count() == 2, &output)
-}
-
-fn wrong_results_are_not_stored() -> Result<(), Failed> {
-    let it = Tuned::new()?;
-    let output = it.tune(&[], &[("HIR_EMULATED_WRONG_ALGORITHM", "2")])?;
-    let said = text(&output.stdout);
-    check(output.status.code() == Some(3) && said.contains("[FAILED] T"), &output)?;
-    check(said.contains("is not written: the outputs are wrong with these algorithms\n"), &output)?;
-    check(!Path::new(&it.table()).exists(), &output)
 }
 
 /// The second program has the same plans, so it keeps those of the first one on the GPU.
