@@ -3,7 +3,7 @@
 # job of PyTorch, a job of hir-run, ...
 #
 #   benches/gpu/compare.sh [-b FOLDER_OF_BINARIES] [-r "2 4 8"] [-n ROUNDS] [-i ITERATIONS] [-s SHRINK]
-#                          [-f FILTER] [-o FILE] [-t SECONDS] [-g] [-c] [WORKLOAD...]
+#                          [-f FILTER] [-o FILE] [-t SECONDS] [-u TABLE] [-g] [-c] [WORKLOAD...]
 #
 #   -b   default: target/release
 #   -r   numbers of ranks, up to the number of GPUs
@@ -18,6 +18,7 @@
 #        Without -o: compare.jsonl, which is overwritten
 #   -t   starts no turn after this number of seconds. A turn is one round of one workload or one kind of
 #        collective, with both jobs, and takes up to about two minutes. The same command continues later.
+#   -u   a table of hir-run --tune; hir-run takes the algorithms of matrix products from it
 #   -g   collectives as graphs only
 #   -c   collectives as graphs only, with a cold L2 cache: the 20 calls of a graph go over slices of larger
 #        tensors, and the L2 cache is overwritten before each run
@@ -46,8 +47,8 @@ usage() {
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
-bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines="" limit="" cold="" issues="eager -G"
-while getopts b:r:n:i:s:f:o:t:gch option; do
+bin=target/release ranks="2 4 8" rounds=3 iterations=20 shrink=1 filter=. lines="" limit="" table="" cold="" issues="eager -G"
+while getopts b:r:n:i:s:f:o:t:u:gch option; do
     case $option in
     b) bin=$OPTARG ;;
     r) ranks=$OPTARG ;;
@@ -57,6 +58,7 @@ while getopts b:r:n:i:s:f:o:t:gch option; do
     f) filter=$OPTARG ;;
     o) lines=$OPTARG ;;
     t) limit=$OPTARG ;;
+    u) table=$OPTARG ;;
     g) issues=-G ;;
     c) issues=-G cold=yes ;;
     *) usage ;;
@@ -93,6 +95,7 @@ while IFS= read -r key; do have["$key"]=1; done < <(python3 $here/peers.py measu
 version=$("$run" --version) commit=$(git describe --always --dirty 2>/dev/null)
 echo "# $(date -u '+%F %T') UTC, $gpus GPUs${HIR_EMULATED_GPUS:+, emulated}; $version, $commit"
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | sed 's/^/# /'
+[ -z "$table" ] || echo "# hir-run: algorithms of matrix products from $table"
 peers=yes
 python3 $here/peers.py versions || peers=no
 if [ $peers = no ] && [ "$shrink" -eq 1 ]; then

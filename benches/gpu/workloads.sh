@@ -41,8 +41,11 @@ pipelines() {
         echo "@overlap-allgather-linear-broadcast 2"
         echo "@overlap-allgather-linear-permute -"
         ;;
-    linear-allreduce) echo "@overlap-linear-allreduce -" ;;
-    matmul-reduce-scatter) echo "@overlap-matmul-reduce-scatter 2" ;;
+    linear-allreduce)
+        echo "@overlap-linear-allreduce -"
+        echo "@overlap-linear-allreduce-copy -"
+        ;;
+    matmul-reduce-scatter) echo "@overlap-matmul-reduce-scatter 1" ;;
     # Their calls are in a loop, in which nothing is split.
     column-parallel | row-parallel) echo "@lower,select-algorithms -" ;;
     mlp) echo "@overlap 2" ;;

@@ -206,7 +206,7 @@ const TRANSPORT: &[Layer] = &[
     ("copies", BEFORE),
     // Both algorithms use the common reductions and copies.
     ("one_shot two_shot", &["copies"]),
-    ("push", &["slots", "two_shot"]),
+    ("push two_shot_copy", &["slots", "two_shot"]),
     ("lower", BEFORE),
 ];
 
@@ -218,7 +218,8 @@ const CUDA: &[Layer] = &[
     ("discover", BEFORE),
     ("device", BEFORE),
     ("links", BEFORE),
-    ("comm signals graph kernels memory", BEFORE),
+    ("comm signals kernels memory", BEFORE),
+    ("graph", BEFORE),
     ("matmul", BEFORE),
     ("library_state", BEFORE),
     ("executable progress", BEFORE),

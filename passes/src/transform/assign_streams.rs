@@ -96,7 +96,7 @@ use crate::{
     rewrite::builder::{self, IrBuilder},
 };
 
-use fork_join::{CommStream, ForkJoinStyle, fork_and_join, shared_stream};
+use fork_join::{CommStream, ForkJoinStyle, fork_and_join, number_streams, shared_stream};
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
 
 const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
@@ -187,6 +187,9 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     }
     group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
     program.blocks[body] = stmts;
+    if changed {
+        number_streams(program);
+    }
     Ok(Change::from_flag(changed))
 }
 

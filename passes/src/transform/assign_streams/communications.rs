@@ -243,6 +243,15 @@ impl Mover<'_> {
             true => out.push(synchronize(program, worker, span)),
             false => self.order.fork = true,
         }
+        // An earlier run has to be complete on the shared stream before this one uses its buffers.
+        for stmt in stmts {
+            if let Stmt::Op(it) = &program.stmts[*stmt] {
+                let used = &mut self.used_later;
+                for_each_tensor_use(program, it, &mut |tensor, _| {
+                    used.insert(self.storage.alias_class(tensor));
+                });
+            }
+        }
         let joining = joining.filter(|_| is_simple && !is_used);
         self.order.inside |= is_used;
         self.order.join |= !waits_for_all(program, stmts) || joining.is_none() && !is_used;
