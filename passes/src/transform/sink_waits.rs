@@ -23,7 +23,7 @@ use grammar::{
     attr,
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::OpClass,
+    ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -82,6 +82,7 @@ pub(crate) fn sink_block_waits(
             }
         }
     }
+    let outside_groups = positions_outside_groups(program, &others);
     // Move the last Wait first, so that an earlier Wait can move past the position it left. `behind` holds
     // the first position of the Waits after it, by key.
     let mut behind: FxHashMap<EffectKey, usize> = FxHashMap::default();
@@ -91,7 +92,9 @@ pub(crate) fn sink_block_waits(
                 let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
                 other.into_iter().chain(behind.get(key)).min().copied()
             };
-            *place = blocking_keys(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+            let lowest =
+                blocking_keys(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+            *place = outside_groups[lowest].max(*place);
         }
         for key in keys(storage, &storage.effects(program, *stmt)) {
             behind.entry(key).and_modify(|first| *first = (*first).min(*place)).or_insert(*place);
@@ -109,6 +112,31 @@ pub(crate) fn sink_block_waits(
     let changed = sunk != stmts;
     program.blocks[block] = sunk;
     changed
+}
+
+/// Returns, for each position between statements, the position itself, or, inside a coalesced group, that before
+/// the group: a group contains only transfers.
+fn positions_outside_groups(program: &Program, stmts: &[StmtId]) -> Vec<usize> {
+    let mut start = None;
+    let mut positions = Vec::with_capacity(stmts.len() + 1);
+    for (at, stmt) in stmts.iter().enumerate() {
+        positions.push(start.unwrap_or(at));
+        match group_bound(program, *stmt) {
+            Some(Op::StartCoalescing) => _ = start.get_or_insert(at),
+            Some(_) => start = None,
+            None => (),
+        }
+    }
+    positions.push(start.unwrap_or(stmts.len()));
+    positions
+}
+
+/// Returns the operator of a statement that begins or ends a coalesced group.
+fn group_bound(program: &Program, stmt: StmtId) -> Option<Op> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op.def().class == OpClass::Coalescing => Some(it.op),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
 }
 
 /// An effect of a statement that may stop a Wait from moving past it.
@@ -165,13 +193,15 @@ pub(crate) fn lowest_position(
     also_stops: &dyn Fn(&StmtEffects) -> bool,
 ) -> usize {
     let mut to = at;
+    let mut is_in_group = false;
     for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
         let effects = storage.effects(program, *stmt);
         if blocks_sinking(storage, &effects, number) || also_stops(&effects) {
             break;
         }
-        // Adjacent Waits keep their order.
-        if awaited_work(program, *stmt).is_none() {
+        is_in_group = group_bound(program, *stmt).map_or(is_in_group, |it| it == Op::StartCoalescing);
+        // Adjacent Waits keep their order, and a coalesced group contains only transfers.
+        if awaited_work(program, *stmt).is_none() && !is_in_group {
             to = next;
         }
     }

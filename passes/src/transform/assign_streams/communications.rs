@@ -93,8 +93,15 @@ impl EarlierUses<'_> {
         for stmt in program.block(block) {
             let was_in_run = std::mem::replace(&mut is_in_run, part_of(program, *stmt) != Part::Other);
             match &program.stmts[*stmt] {
-                Stmt::Op(_) if is_in_run && was_in_run => (),
-                Stmt::Op(_) if is_in_run => _ = self.by_run.insert(*stmt, used.clone()),
+                Stmt::Op(it) if is_in_run => {
+                    if !was_in_run {
+                        self.by_run.insert(*stmt, used.clone());
+                    }
+                    // A later run may follow a Wait for this one on the iteration's stream.
+                    for_each_tensor_use(program, it, &mut |tensor, _| {
+                        used.insert(self.storage.alias_class(tensor));
+                    });
+                }
                 Stmt::Op(it) => note_uses(program, self.storage, it, used),
                 Stmt::If(it) => {
                     let mut other = used.clone();
@@ -235,7 +242,8 @@ impl Mover<'_> {
         }
         let earlier = stmts.first().and_then(|it| self.used_earlier.get(it));
         let was_used = earlier.is_none_or(|earlier| self.uses_any(program, stmts, earlier));
-        let is_used = self.uses_any(program, stmts, &self.used_later);
+        // A Wait for an earlier run has to order the iteration's stream as well.
+        let is_used = self.uses_any(program, stmts, &self.used_later) || waits_for_others(program, stmts);
         let is_simple = stmts[posts..].iter().all(is_wait);
         let IterationStreams { worker, shared, joining } = self.streams;
         let mut out = vec![set(program, shared, span)];
@@ -292,17 +300,28 @@ impl Mover<'_> {
 /// Returns whether the Waits of a run wait for all its posts. The Wait for a coalesced group waits for all
 /// communications in it.
 fn waits_for_all(program: &Program, stmts: &[StmtId]) -> bool {
-    let ops = || {
-        stmts.iter().filter_map(|stmt| match &program.stmts[*stmt] {
-            Stmt::Op(it) => Some(it),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-        })
-    };
-    let numbers_of = |class| ops().filter(move |it| it.op.def().class == class).filter_map(|it| it.number);
-    let is_grouped = ops().any(|it| it.op.def().class == OpClass::Coalescing);
-    let waited: FxHashSet<u32> = ops().filter_map(|it| it.get(attr::WORK)).collect();
+    let numbers_of =
+        |class| ops(program, stmts).filter(move |it| it.op.def().class == class).filter_map(|it| it.number);
+    let is_grouped = ops(program, stmts).any(|it| it.op.def().class == OpClass::Coalescing);
+    let waited: FxHashSet<u32> = ops(program, stmts).filter_map(|it| it.get(attr::WORK)).collect();
     let posted = if is_grouped { OpClass::Coalescing } else { OpClass::Communicate };
     numbers_of(posted).all(|number| waited.contains(&number))
+}
+
+/// Returns whether a run waits for a communication that it has not posted.
+fn waits_for_others(program: &Program, stmts: &[StmtId]) -> bool {
+    let mut posted: FxHashSet<u32> = FxHashSet::default();
+    ops(program, stmts).any(|it| {
+        posted.extend(it.number);
+        it.get(attr::WORK).is_some_and(|number| !posted.contains(&number))
+    })
+}
+
+fn ops<'p>(program: &'p Program, stmts: &'p [StmtId]) -> impl Iterator<Item = &'p OpStmt> {
+    stmts.iter().filter_map(|stmt| match &program.stmts[*stmt] {
+        Stmt::Op(it) => Some(it),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    })
 }
 
 fn set(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
