@@ -17,8 +17,8 @@ use super::{
     two_shot::TwoShot,
 };
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, KernelKind, Plan, SyncEffect,
-    Transfer, View, ViewKey,
+    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, Plan, SyncEffect, Transfer,
+    View, ViewKey,
     limits::Limits,
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
 };
@@ -186,9 +186,7 @@ impl<'a> Lowering<'a> {
         let mut transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
         let has_views =
             |at: InstRef| collective(plans, at).is_some_and(|it| it.input.is_some() && it.output.is_some());
-        if matches!(transport.kernel(), Some(KernelKind::Packets(_)))
-            && !comm.parts.iter().all(|it| has_views(it.inst_ref))
-        {
+        if transport.has_slots() && !comm.parts.iter().all(|it| has_views(it.inst_ref)) {
             transport = without_slots(it.kind);
         }
         let mut parts = vec![None; group.team.len()];

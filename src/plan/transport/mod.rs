@@ -78,6 +78,11 @@ trait Transport: Sync {
         Vec::new()
     }
 
+    /// Returns whether members write to slots of their peers (`slot_lens`).
+    fn has_slots(&self) -> bool {
+        matches!(self.kernel(), Some(KernelKind::Packets(_)))
+    }
+
     /// Returns the instructions of one member.
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm;
 }

@@ -40,6 +40,10 @@ impl Transport for TwoShotCopy {
         None
     }
 
+    fn has_slots(&self) -> bool {
+        true
+    }
+
     fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
         vec![(0..n).map(|it| share(it, n, input).1).max().unwrap_or(0)]
     }

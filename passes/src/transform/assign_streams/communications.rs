@@ -24,7 +24,8 @@
 //!
 //! The shared stream waits for the iteration's stream only if the iteration has used a buffer of the
 //! communications before, or has allocated one. If the rest of the iteration uses a buffer, or the iteration
-//! has allocated one, the Waits stay on the shared stream, and the iteration's stream waits for it.
+//! has allocated one, the Waits stay on the shared stream, and the iteration's stream waits for it. Communications
+//! whose Waits do not follow directly stay on the iteration's stream.
 
 use grammar::{
     attr, for_each_tensor_use,
@@ -93,14 +94,11 @@ impl EarlierUses<'_> {
         for stmt in program.block(block) {
             let was_in_run = std::mem::replace(&mut is_in_run, part_of(program, *stmt) != Part::Other);
             match &program.stmts[*stmt] {
-                Stmt::Op(it) if is_in_run => {
+                Stmt::Op(_) if is_in_run => {
                     if !was_in_run {
                         self.by_run.insert(*stmt, used.clone());
                     }
-                    // A later run may follow a Wait for this one on the iteration's stream.
-                    for_each_tensor_use(program, it, &mut |tensor, _| {
-                        used.insert(self.storage.alias_class(tensor));
-                    });
+                    note_communication(program, self.storage, *stmt, used);
                 }
                 Stmt::Op(it) => note_uses(program, self.storage, it, used),
                 Stmt::If(it) => {
@@ -132,6 +130,21 @@ fn note_uses(program: &Program, storage: &MemoryEffects, it: &OpStmt, used: &mut
         | AccessMode::Bind
         | AccessMode::NoAccess => (),
     });
+}
+
+/// Adds the alias classes that a communication accesses, or that a Wait waits for.
+fn note_communication(
+    program: &Program,
+    storage: &MemoryEffects,
+    stmt: StmtId,
+    used: &mut FxHashSet<TensorId>,
+) {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return };
+    for_each_tensor_use(program, it, &mut |tensor, _| _ = used.insert(storage.alias_class(tensor)));
+    if let Some(number) = it.get(attr::WORK) {
+        let work = storage.work_accesses(number);
+        used.extend(work.reads.union(&work.writes));
+    }
 }
 
 fn note_uses_of_block(
@@ -232,18 +245,21 @@ impl Mover<'_> {
         }
     }
 
-    /// Moves consecutive posts and Waits.
+    /// Moves consecutive posts and Waits, if these Waits wait for these posts and nothing else.
     fn run(&mut self, program: &mut Program, stmts: &[StmtId]) -> Vec<StmtId> {
         let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
-        let is_wait = |stmt: &StmtId| part_of(program, *stmt) == Part::Wait;
-        let posts = stmts.iter().position(is_wait).unwrap_or(stmts.len());
-        if posts == 0 {
-            return stmts.to_vec();
-        }
         let earlier = stmts.first().and_then(|it| self.used_earlier.get(it));
         let was_used = earlier.is_none_or(|earlier| self.uses_any(program, stmts, earlier));
-        // A Wait for an earlier run has to order the iteration's stream as well.
-        let is_used = self.uses_any(program, stmts, &self.used_later) || waits_for_others(program, stmts);
+        let is_used = self.uses_any(program, stmts, &self.used_later);
+        for stmt in stmts {
+            note_communication(program, self.storage, *stmt, &mut self.used_later);
+        }
+        if !waits_for_its_posts(program, stmts) {
+            self.order.inside = true;
+            return stmts.to_vec();
+        }
+        let is_wait = |stmt: &StmtId| part_of(program, *stmt) == Part::Wait;
+        let posts = stmts.iter().position(is_wait).unwrap_or(stmts.len());
         let is_simple = stmts[posts..].iter().all(is_wait);
         let IterationStreams { worker, shared, joining } = self.streams;
         let mut out = vec![set(program, shared, span)];
@@ -251,25 +267,14 @@ impl Mover<'_> {
             true => out.push(synchronize(program, worker, span)),
             false => self.order.fork = true,
         }
-        // An earlier run has to be complete on the shared stream before this one uses its buffers.
-        for stmt in stmts {
-            if let Stmt::Op(it) = &program.stmts[*stmt] {
-                let used = &mut self.used_later;
-                for_each_tensor_use(program, it, &mut |tensor, _| {
-                    used.insert(self.storage.alias_class(tensor));
-                });
-            }
-        }
         let joining = joining.filter(|_| is_simple && !is_used);
         self.order.inside |= is_used;
-        self.order.join |= !waits_for_all(program, stmts) || joining.is_none() && !is_used;
+        self.order.join |= joining.is_none() && !is_used;
         match joining {
             Some(joining) => {
                 out.extend(&stmts[..posts]);
-                if posts < stmts.len() {
-                    out.push(set(program, joining, span));
-                    out.extend(&stmts[posts..]);
-                }
+                out.push(set(program, joining, span));
+                out.extend(&stmts[posts..]);
                 out.push(set(program, worker, span));
             }
             None => {
@@ -297,24 +302,15 @@ impl Mover<'_> {
     }
 }
 
-/// Returns whether the Waits of a run wait for all its posts. The Wait for a coalesced group waits for all
-/// communications in it.
-fn waits_for_all(program: &Program, stmts: &[StmtId]) -> bool {
-    let numbers_of =
-        |class| ops(program, stmts).filter(move |it| it.op.def().class == class).filter_map(|it| it.number);
+/// Returns whether a run posts communications, waits for all of them, and waits for no others. The Wait for a
+/// coalesced group waits for all communications in it.
+fn waits_for_its_posts(program: &Program, stmts: &[StmtId]) -> bool {
     let is_grouped = ops(program, stmts).any(|it| it.op.def().class == OpClass::Coalescing);
-    let waited: FxHashSet<u32> = ops(program, stmts).filter_map(|it| it.get(attr::WORK)).collect();
     let posted = if is_grouped { OpClass::Coalescing } else { OpClass::Communicate };
-    numbers_of(posted).all(|number| waited.contains(&number))
-}
-
-/// Returns whether a run waits for a communication that it has not posted.
-fn waits_for_others(program: &Program, stmts: &[StmtId]) -> bool {
-    let mut posted: FxHashSet<u32> = FxHashSet::default();
-    ops(program, stmts).any(|it| {
-        posted.extend(it.number);
-        it.get(attr::WORK).is_some_and(|number| !posted.contains(&number))
-    })
+    let posted: FxHashSet<u32> =
+        ops(program, stmts).filter(|it| it.op.def().class == posted).filter_map(|it| it.number).collect();
+    let waited: FxHashSet<u32> = ops(program, stmts).filter_map(|it| it.get(attr::WORK)).collect();
+    !posted.is_empty() && posted == waited
 }
 
 fn ops<'p>(program: &'p Program, stmts: &'p [StmtId]) -> impl Iterator<Item = &'p OpStmt> {

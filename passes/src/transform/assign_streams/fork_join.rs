@@ -152,11 +152,16 @@ pub(super) fn shared_stream(
     loops: &[(StmtId, For)],
     trips: Option<i64>,
 ) -> StreamId {
-    let index = match (style.count, trips, loops) {
+    // Without a number of streams, iteration `i` of a loop runs on the stream of `i` plus the iterations of the loops
+    // before it.
+    let last = loops.last().and_then(|(_, it)| program.constant(it.stop).zip(program.constant(it.start)));
+    let index = match (style.count, trips, last, loops) {
         (Some(count), ..) => count,
-        (None, Some(trips), _) => program.intern_int(trips),
-        (None, None, [(_, first), ..]) => first.stop,
-        (None, None, []) => program.intern_int(0),
+        (None, Some(trips), Some((stop, start)), _) => {
+            program.intern_int(trips.max(0) + start.min(stop).max(0))
+        }
+        (None, _, _, [(_, first), ..]) => first.stop,
+        (None, _, _, []) => program.intern_int(0),
     };
     builder::indexed_stream(program, index)
 }

@@ -44,6 +44,7 @@ pub(super) struct ResultCopy {
     /// The index in the block of the view that the copy writes to.
     place: usize,
     /// The branch, and its side that copies.
+    stmt: StmtId,
     branch: If,
     side: BlockId,
     copy: StmtId,
@@ -74,8 +75,11 @@ pub(super) fn find_result_copy(
         };
         let (view, place) = (last_view_of(name)?, last_view_of(place_name)?);
         let (branch, copy) = (branch.clone(), *copy);
-        let found = ResultCopy { view, place, branch, side, copy, name, place_name };
-        let is_safe = drops.iter().all(is_drop)
+        let found = ResultCopy { view, place, stmt: stmts[at], branch, side, copy, name, place_name };
+        // The view of the place is made again where the view of the result is. After that, nothing changes what
+        // it stands for.
+        let is_safe = place > view
+            && drops.iter().all(is_drop)
             && has_same_type(program, name, place_name)
             && is_straight(program, &stmts[view..at])
             && begins_with_write(program, &stmts[view + 1..at], name)
@@ -91,9 +95,25 @@ fn has_same_type(program: &Program, a: TensorId, b: TensorId) -> bool {
     it(a) == it(b) && sharding.is_some() && sharding == Sharding::of(program, b)
 }
 
-/// Returns whether statements contain no branches, loops, assignments, and changes of the current stream.
+/// Returns whether statements only compute and name tensors: nothing between them orders the copy after other work,
+/// and no branch, loop or assignment changes what a view stands for.
 fn is_straight(program: &Program, stmts: &[StmtId]) -> bool {
-    stmts.iter().all(|stmt| op(program, *stmt).is_some_and(|it| it.op.def().class != OpClass::Stream))
+    stmts.iter().all(|stmt| {
+        op(program, *stmt).is_some_and(|it| match it.op.def().class {
+            OpClass::Compute
+            | OpClass::Elementwise
+            | OpClass::View
+            | OpClass::Allocate
+            | OpClass::Deallocate => true,
+            OpClass::Communicate
+            | OpClass::Wait
+            | OpClass::Stream
+            | OpClass::Coalescing
+            | OpClass::ShareHandles
+            | OpClass::HostUnit
+            | OpClass::Opaque => false,
+        })
+    })
 }
 
 /// Returns whether the first statement that mentions a tensor writes it without reading it.
@@ -162,7 +182,6 @@ fn result_is_unread(
 /// and that view is not needed earlier.
 fn place_is_unused(program: &Program, uses: &UsesByStorage, stmts: &[StmtId], found: &ResultCopy) -> bool {
     let class = uses.storage.alias_class(found.place_name);
-    // The view has to be valid where the result is written, before the statements.
     let place = found.place.checked_sub(found.view);
     stmts.iter().enumerate().all(|(number, stmt)| {
         let Some(it) = op(program, *stmt) else { return false };
@@ -197,4 +216,10 @@ pub(super) fn compute_in_place(
     let branch = If { then_block, else_block, ..found.branch.clone() };
     program.blocks[block][found.view] = program.add_stmt(Stmt::If(branch), span);
     program.blocks[found.side].retain(|stmt| *stmt != found.copy);
+    // An empty ELSE is not printed.
+    if program.blocks[found.side].is_empty()
+        && let Stmt::If(it) = &mut program.stmts[found.stmt]
+    {
+        it.else_block = it.else_block.filter(|block| *block != found.side);
+    }
 }
