@@ -9,8 +9,8 @@ use super::{
     library::{self, Driver},
 };
 
-/// The oldest supported driver version: CUDA 12.0, the first with all functions that are called.
-const OLDEST_DRIVER: i32 = 12000;
+/// The oldest supported driver version: CUDA 12.3, the first with all functions that are called.
+const OLDEST_DRIVER: i32 = 12030;
 
 /// Returns the names of the GPUs that this process may use.
 ///
@@ -21,7 +21,7 @@ pub fn device_names() -> Result<Vec<String>, CudaError> {
     let version = driver_version(driver)?;
     if version < OLDEST_DRIVER {
         return Err(CudaError::Environment(format!(
-            "the driver `{}` supports CUDA {}.{}; 12.0 or later is needed",
+            "the driver `{}` supports CUDA {}.{}; 12.3 or later is needed",
             driver.path,
             version / 1000,
             version % 1000 / 10
