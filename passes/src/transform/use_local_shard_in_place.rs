@@ -158,6 +158,10 @@ fn op(program: &Program, stmt: StmtId) -> Option<&OpStmt> {
     }
 }
 
+fn is_deallocate(program: &Program, stmt: StmtId) -> bool {
+    op(program, stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate)
+}
+
 fn is_view(it: &OpStmt) -> bool {
     it.op.def().class == OpClass::View
 }
@@ -167,10 +171,9 @@ fn is_view(it: &OpStmt) -> bool {
 fn shard_and_copy(program: &Program, side: BlockId) -> Option<(StmtId, StmtId)> {
     let stmts = program.block(side);
     let (shard, copy) = (*stmts.first()?, *stmts.get(1)?);
-    let drops = |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate);
     let (from, to) = (op(program, shard)?, op(program, copy)?);
     let same = is_view(from) && to.op == Op::Set && Program::tensors_of(&to.args).eq(from.out_tensor());
-    (same && stmts[2..].iter().all(drops)).then_some((shard, copy))
+    (same && stmts[2..].iter().all(|stmt| is_deallocate(program, *stmt))).then_some((shard, copy))
 }
 
 fn is_safe(

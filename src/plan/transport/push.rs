@@ -20,7 +20,10 @@
 
 use grammar::words::Algorithm;
 
-use super::{CollectiveCall, LoweredComm, Transport, two_shot::share};
+use super::{
+    CollectiveCall, LoweredComm, Transport,
+    two_shot::{longest_share, share},
+};
 use crate::plan::{
     CollectiveKind, InstKind, KernelKind, PacketFormat, PieceSource, ReduceOp, SignalId, SignalKind, View,
     ViewOnRank,
@@ -79,10 +82,7 @@ impl Transport for Push {
     fn slot_lens(&self, kind: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
         match self.0 {
             PushSteps::OneShot => vec![if kind.splits_input() { input / n.max(1) } else { input }],
-            PushSteps::TwoShot => {
-                let longest = (0..n).map(|it| share(it, n, input).1).max().unwrap_or(0);
-                vec![longest; 2]
-            }
+            PushSteps::TwoShot => vec![longest_share(n, input); 2],
         }
     }
 
@@ -123,19 +123,27 @@ impl CollectiveCall<'_> {
     }
 
     fn push_two_shot(&self) -> Vec<InstKind> {
-        let (n, me) = (self.team.len(), self.me);
         let Some((input, output)) = self.own_views() else { return Vec::new() };
-        let part = |view: &View, member: usize| {
-            let (start, len) = share(member, n, input.len());
-            view.narrow(0, start, len)
-        };
-        let mut work: Vec<InstKind> = self.others().map(|to| self.send(0, to, part(input, to))).collect();
-        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
-        work.extend(self.reduce_slots(&part(input, me), part(output, me)));
-        work.extend(self.others().map(|to| self.send(1, to, part(output, me))));
+        let mut work = self.reduce_own_share(input, output);
+        work.extend(self.others().map(|to| self.send(1, to, self.share_of(output, self.me))));
         work.extend(self.exchange(SignalKind::TeamResult(self.team_no)));
-        work.extend(self.others().map(|from| self.receive(1, from, part(output, from))));
+        work.extend(self.others().map(|from| self.receive(1, from, self.share_of(output, from))));
         work
+    }
+
+    /// Sends each other member its share of the input, and reduces the own share of all inputs.
+    pub(super) fn reduce_own_share(&self, input: &View, output: &View) -> Vec<InstKind> {
+        let mut work: Vec<InstKind> =
+            self.others().map(|to| self.send(0, to, self.share_of(input, to))).collect();
+        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
+        work.extend(self.reduce_slots(&self.share_of(input, self.me), self.share_of(output, self.me)));
+        work
+    }
+
+    /// Returns a member's share of a view.
+    fn share_of(&self, view: &View, member: usize) -> View {
+        let (start, len) = share(member, self.team.len(), view.len());
+        view.narrow(0, start, len)
     }
 
     /// Returns the views of this member, if it has both.
@@ -159,7 +167,7 @@ impl CollectiveCall<'_> {
     }
 
     /// Copies a view to this member's slot on another one.
-    pub(super) fn send(&self, round: usize, to: usize, from: View) -> InstKind {
+    fn send(&self, round: usize, to: usize, from: View) -> InstKind {
         let slot = self.slot(round, to, self.me, from.len());
         InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(slot) }
     }
@@ -197,7 +205,7 @@ impl CollectiveCall<'_> {
     }
 
     /// Reduces this member's own part and the slots of all others, in team order.
-    pub(super) fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
+    fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
         let op: ReduceOp = self.kind.reduce_op()?;
         let part = |member: usize| match member == self.me {
             true => self.here(own.clone()),

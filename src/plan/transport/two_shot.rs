@@ -68,6 +68,11 @@ pub(super) fn share(member: usize, n: usize, len: usize) -> (usize, usize) {
     (start(member), start(member + 1) - start(member))
 }
 
+/// Returns the length of the longest share.
+pub(super) fn longest_share(n: usize, len: usize) -> usize {
+    (0..n).map(|it| share(it, n, len).1).max().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{ALIGNED, share};

@@ -13,8 +13,11 @@
 
 use grammar::words::Algorithm;
 
-use super::{CollectiveCall, LoweredComm, Transport, two_shot::share};
-use crate::plan::{CollectiveKind, InstKind, KernelKind, SignalKind, View};
+use super::{
+    CollectiveCall, LoweredComm, Transport,
+    two_shot::{longest_share, share},
+};
+use crate::plan::{CollectiveKind, KernelKind, SignalKind};
 
 /// Every member adds one share, and copy engines move the data.
 pub(super) struct TwoShotCopy;
@@ -45,22 +48,14 @@ impl Transport for TwoShotCopy {
     }
 
     fn slot_lens(&self, _: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
-        vec![(0..n).map(|it| share(it, n, input).1).max().unwrap_or(0)]
+        vec![longest_share(n, input)]
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
-        let (n, me) = (call.team.len(), call.me);
-        let (data, result) = (SignalKind::TeamData(call.team_no), SignalKind::TeamResult(call.team_no));
-        let part = |view: &View, member: usize| {
-            let (start, len) = share(member, n, input.len());
-            view.narrow(0, start, len)
-        };
-        let own = share(me, n, input.len());
-        let mut posted: Vec<InstKind> = call.others().map(|to| call.send(0, to, part(input, to))).collect();
-        posted.extend(call.signals(data));
-        posted.extend(call.wait_for_signals(data));
-        posted.extend(call.reduce_slots(&part(input, me), part(output, me)));
+        let result = SignalKind::TeamResult(call.team_no);
+        let own = share(call.me, call.team.len(), output.len());
+        let mut posted = call.reduce_own_share(input, output);
         posted.extend(call.others().filter_map(|to| call.copy(Some(output), own, to, own.0)));
         posted.extend(call.signals(result));
         let waited = call.wait_for_signals(result).collect();

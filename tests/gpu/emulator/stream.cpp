@@ -216,23 +216,6 @@ API Status cuEventElapsedTime(float* milliseconds, const Event* from, const Even
   return SUCCESS;
 }
 
-API Status cuStreamWriteValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
-  if (const Status status = enter()) return status;
-  auto* flag = reinterpret_cast<uint32_t*>(address);
-  if (flags != 0 || address % 4 != 0 || !is_mapped(flag, 4)) return INVALID_VALUE;
-  return enqueue(stream, "write value", [=] { std::atomic_ref(*flag).store(value); });
-}
-
-API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
-  constexpr unsigned GEQ = 0;
-  if (const Status status = enter()) return status;
-  auto* flag = reinterpret_cast<uint32_t*>(address);
-  if (flags != GEQ || address % 4 != 0 || !is_mapped(flag, 4)) return INVALID_VALUE;
-  return enqueue(stream, "wait value", [=] {
-    wait_until([=] { return static_cast<int32_t>(std::atomic_ref(*flag).load() - value) >= 0; });
-  });
-}
-
 namespace {
 
 constexpr unsigned WAIT_VALUE_32 = 1, WRITE_VALUE_32 = 2;
@@ -276,6 +259,16 @@ API Status cuStreamBatchMemOp_v2(Stream* stream, unsigned count, const MemoryOpe
     if (const Status status = enqueue(stream, "memory operation", [it] { run(it); })) return status;
   }
   return SUCCESS;
+}
+
+API Status cuStreamWriteValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  const MemoryOperation it{WRITE_VALUE_32, address, value, flags, 0, 0};
+  return cuStreamBatchMemOp_v2(stream, 1, &it, 0);
+}
+
+API Status cuStreamWaitValue32_v2(Stream* stream, uint64_t address, uint32_t value, unsigned flags) {
+  const MemoryOperation it{WAIT_VALUE_32, address, value, flags, 0, 0};
+  return cuStreamBatchMemOp_v2(stream, 1, &it, 0);
 }
 
 // Nodes that the next node of a captured stream follows. The list is valid until the next call.

@@ -28,14 +28,17 @@
 //! whose Waits do not follow directly stay on the iteration's stream.
 
 use grammar::{
-    attr, for_each_tensor_use,
+    attr,
     ir::{BlockId, If, OpStmt, Program, Stmt, StmtId, StreamId, TensorId},
-    ops::{AccessMode, OpClass},
+    ops::OpClass,
     span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{analysis::memory_effects::MemoryEffects, rewrite::builder};
+use crate::{
+    analysis::memory_effects::{MemoryEffects, ReadWriteSet},
+    rewrite::builder,
+};
 
 /// The streams of an iteration.
 #[derive(Clone, Copy)]
@@ -75,32 +78,39 @@ pub(super) fn move_to_shared_stream(
             allocated.extend(it.out_tensor().map(|out| storage.alias_class(out)));
         }
     });
-    let mut uses = EarlierUses { storage, by_run: FxHashMap::default() };
+    let mut uses = EarlierUses { storage, by_first: FxHashMap::default() };
     uses.block(program, body, &mut allocated.clone());
-    let mut mover = Mover { storage, streams, used_earlier: uses.by_run, used_later: allocated, order };
+    let mut mover = Mover { storage, streams, used_earlier: uses.by_first, used_later: allocated, order };
     mover.block(program, body)
 }
 
-/// Collects the alias classes that an iteration has used, or allocates, before each run of communications.
+/// Returns the alias classes that statements access. A Wait accesses what its communication does.
+fn accesses(program: &Program, storage: &MemoryEffects, stmts: &[StmtId]) -> FxHashSet<TensorId> {
+    let ReadWriteSet { mut reads, writes } = storage.all_effects(program, stmts).accesses;
+    reads.extend(writes);
+    reads
+}
+
+/// Collects the alias classes that an iteration has used, or allocates, before each sequence of communications.
 struct EarlierUses<'s> {
     storage: &'s MemoryEffects,
-    /// By the first statement of the run.
-    by_run: FxHashMap<StmtId, FxHashSet<TensorId>>,
+    /// By the first statement of the sequence.
+    by_first: FxHashMap<StmtId, FxHashSet<TensorId>>,
 }
 
 impl EarlierUses<'_> {
     fn block(&mut self, program: &Program, block: BlockId, used: &mut FxHashSet<TensorId>) {
-        let mut is_in_run = false;
+        let mut is_in_sequence = false;
         for stmt in program.block(block) {
-            let was_in_run = std::mem::replace(&mut is_in_run, part_of(program, *stmt) != Part::Other);
+            let was_in_sequence =
+                std::mem::replace(&mut is_in_sequence, part_of(program, *stmt) != Part::Other);
+            if is_in_sequence && !was_in_sequence {
+                self.by_first.insert(*stmt, used.clone());
+            }
             match &program.stmts[*stmt] {
-                Stmt::Op(_) if is_in_run => {
-                    if !was_in_run {
-                        self.by_run.insert(*stmt, used.clone());
-                    }
-                    note_communication(program, self.storage, *stmt, used);
+                Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
+                    used.extend(accesses(program, self.storage, &[*stmt]));
                 }
-                Stmt::Op(it) => note_uses(program, self.storage, it, used),
                 Stmt::If(it) => {
                     let mut other = used.clone();
                     self.block(program, it.then_block, used);
@@ -109,61 +119,15 @@ impl EarlierUses<'_> {
                     }
                     used.extend(other);
                 }
-                Stmt::For(it) => note_uses_of_block(program, self.storage, it.body, used),
-                Stmt::Let(..) => (),
             }
         }
     }
 }
 
-/// Adds the alias classes that a statement accesses. Names of views, and the end of a name, do not access the
-/// storage.
-fn note_uses(program: &Program, storage: &MemoryEffects, it: &OpStmt, used: &mut FxHashSet<TensorId>) {
-    let is_name = matches!(it.op.def().class, OpClass::View | OpClass::Deallocate | OpClass::ShareHandles);
-    for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-        AccessMode::Read | AccessMode::Write | AccessMode::Transfer if !is_name => {
-            used.insert(storage.alias_class(tensor));
-        }
-        AccessMode::Read
-        | AccessMode::Write
-        | AccessMode::Transfer
-        | AccessMode::Bind
-        | AccessMode::NoAccess => (),
-    });
-}
-
-/// Adds the alias classes that a communication accesses, or that a Wait waits for.
-fn note_communication(
-    program: &Program,
-    storage: &MemoryEffects,
-    stmt: StmtId,
-    used: &mut FxHashSet<TensorId>,
-) {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return };
-    for_each_tensor_use(program, it, &mut |tensor, _| _ = used.insert(storage.alias_class(tensor)));
-    if let Some(number) = it.get(attr::WORK) {
-        let work = storage.work_accesses(number);
-        used.extend(work.reads.union(&work.writes));
-    }
-}
-
-fn note_uses_of_block(
-    program: &Program,
-    storage: &MemoryEffects,
-    block: BlockId,
-    used: &mut FxHashSet<TensorId>,
-) {
-    program.walk(block, &mut |stmt| {
-        if let Stmt::Op(it) = &program.stmts[stmt] {
-            note_uses(program, storage, it, used);
-        }
-    });
-}
-
 struct Mover<'s> {
     storage: &'s MemoryEffects,
     streams: IterationStreams,
-    /// The alias classes that the iteration has used or allocates, by the first statement of a run.
+    /// The alias classes that the iteration has used or allocates, by the first statement of a sequence.
     used_earlier: FxHashMap<StmtId, FxHashSet<TensorId>>,
     /// The alias classes that the rest of the iteration uses, or that the iteration allocates. The statements
     /// are visited backwards.
@@ -171,7 +135,7 @@ struct Mover<'s> {
     order: &'s mut SharedStreamOrder,
 }
 
-/// What a statement is for a run of communications.
+/// What a statement is for a sequence of communications.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Post,
@@ -200,29 +164,25 @@ impl Mover<'_> {
     /// Returns the statements of a block with their communications moved.
     fn block(&mut self, program: &mut Program, block: BlockId) -> Vec<StmtId> {
         let old = program.blocks[block].clone();
-        let mut runs: Vec<Vec<StmtId>> = Vec::new();
+        let mut moved: Vec<Vec<StmtId>> = Vec::new();
         let mut end = old.len();
         while end > 0 {
             let is_part = |stmt: &&StmtId| part_of(program, **stmt) != Part::Other;
             let length = old[..end].iter().rev().take_while(is_part).count();
             if length > 0 {
-                runs.push(self.run(program, &old[end - length..end]));
+                moved.push(self.sequence(program, &old[end - length..end]));
                 end -= length;
                 continue;
             }
             end -= 1;
-            runs.push(vec![self.other(program, old[end])]);
+            moved.push(vec![self.other(program, old[end])]);
         }
-        runs.into_iter().rev().flatten().collect()
+        moved.into_iter().rev().flatten().collect()
     }
 
     /// Visits a statement that is not a communication. Returns the statement that replaces it.
     fn other(&mut self, program: &mut Program, stmt: StmtId) -> StmtId {
         match program.stmts[stmt].clone() {
-            Stmt::Op(it) => {
-                note_uses(program, self.storage, &it, &mut self.used_later);
-                stmt
-            }
             Stmt::If(it) => {
                 let later = self.used_later.clone();
                 let then_block = self.block(program, it.then_block);
@@ -236,24 +196,22 @@ impl Mover<'_> {
                 let span = program.stmt_span(stmt);
                 program.add_stmt(Stmt::If(If { then_block, else_block, ..it }), span)
             }
-            Stmt::For(it) => {
-                // The iterations of an inner loop follow each other on the iteration's stream.
-                note_uses_of_block(program, self.storage, it.body, &mut self.used_later);
+            // The iterations of an inner loop follow each other on the iteration's stream.
+            Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
+                self.used_later.extend(accesses(program, self.storage, &[stmt]));
                 stmt
             }
-            Stmt::Let(..) => stmt,
         }
     }
 
     /// Moves consecutive posts and Waits, if these Waits wait for these posts and nothing else.
-    fn run(&mut self, program: &mut Program, stmts: &[StmtId]) -> Vec<StmtId> {
+    fn sequence(&mut self, program: &mut Program, stmts: &[StmtId]) -> Vec<StmtId> {
         let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
+        let accessed = accesses(program, self.storage, stmts);
         let earlier = stmts.first().and_then(|it| self.used_earlier.get(it));
-        let was_used = earlier.is_none_or(|earlier| self.uses_any(program, stmts, earlier));
-        let is_used = self.uses_any(program, stmts, &self.used_later);
-        for stmt in stmts {
-            note_communication(program, self.storage, *stmt, &mut self.used_later);
-        }
+        let was_used = earlier.is_none_or(|earlier| !earlier.is_disjoint(&accessed));
+        let is_used = !self.used_later.is_disjoint(&accessed);
+        self.used_later.extend(accessed);
         if !waits_for_its_posts(program, stmts) {
             self.order.inside = true;
             return stmts.to_vec();
@@ -287,22 +245,9 @@ impl Mover<'_> {
         }
         out
     }
-
-    /// Returns whether the communications have a buffer in one of the alias classes.
-    fn uses_any(&self, program: &Program, stmts: &[StmtId], classes: &FxHashSet<TensorId>) -> bool {
-        let mut is_used = false;
-        for stmt in stmts {
-            if let Stmt::Op(it) = &program.stmts[*stmt] {
-                for_each_tensor_use(program, it, &mut |tensor, _| {
-                    is_used |= classes.contains(&self.storage.alias_class(tensor));
-                });
-            }
-        }
-        is_used
-    }
 }
 
-/// Returns whether a run posts communications, waits for all of them, and waits for no others. The Wait for a
+/// Returns whether a sequence posts communications, waits for all of them, and waits for no others. The Wait for a
 /// coalesced group waits for all communications in it.
 fn waits_for_its_posts(program: &Program, stmts: &[StmtId]) -> bool {
     let is_grouped = ops(program, stmts).any(|it| it.op.def().class == OpClass::Coalescing);
@@ -320,10 +265,12 @@ fn ops<'p>(program: &'p Program, stmts: &'p [StmtId]) -> impl Iterator<Item = &'
     })
 }
 
-fn set(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
+/// Adds a change of the current stream.
+pub(super) fn set(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
     builder::add(program, builder::set_current_stream(stream), span)
 }
 
-fn synchronize(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
+/// Adds a Synchronize: the current stream waits for the work on another one.
+pub(super) fn synchronize(program: &mut Program, stream: StreamId, span: Span) -> StmtId {
     builder::add(program, builder::synchronize(stream), span)
 }

@@ -1,13 +1,13 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{BlockId, ExprId, For, If, Operand, Program, Stmt, StmtId, Stream, StreamId},
+    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, Stream, StreamId},
     ops::{Op, OpClass},
     span::Span,
 };
 use indexmap::IndexSet;
 
-use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream};
+use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream, set, synchronize};
 use crate::{
     analysis::{blocks::any_stmt, memory_effects::MemoryEffects},
     rewrite::builder::{self, IrBuilder},
@@ -52,11 +52,6 @@ pub(super) fn fork_and_join(
     stmts: &mut Vec<StmtId>,
 ) {
     let main = fresh.stream(program);
-    let set = |program: &mut Program, stream, span| {
-        builder::add(program, builder::set_current_stream(stream), span)
-    };
-    let wait =
-        |program: &mut Program, stream, span| builder::add(program, builder::synchronize(stream), span);
     let first = loops.first().map(|(stmt, _)| program.stmt_span(*stmt)).unwrap_or_default();
     let mut capture = builder::op(Op::GetCurrentStream);
     capture.outs.push(Operand::Stream(main));
@@ -79,15 +74,21 @@ pub(super) fn fork_and_join(
         let worker = builder::indexed_stream(program, worker);
         let mut body = vec![set(program, worker, span)];
         if style.fork_inline {
-            body.push(wait(program, main, span));
+            body.push(synchronize(program, main, span));
         } else {
-            let fork = vec![set(program, worker, span), wait(program, main, span)];
+            let fork = vec![set(program, worker, span), synchronize(program, main, span)];
             forks.push(like(program, it, fork, span));
         }
         let joining = (!style.fork_inline).then_some(main);
         let streams = shared.map(|shared| IterationStreams { worker, shared, joining });
-        let mut old = match streams.filter(|to| moves_communications(program, storage, style, it.body, *to)) {
-            Some(streams) => move_to_shared_stream(program, storage, it.body, streams, &mut order),
+        let mut own = SharedStreamOrder::default();
+        let moved = streams.map(|to| move_to_shared_stream(program, storage, it.body, to, &mut own));
+        let keeps_moved = style.communications != CommStream::Auto || !own.inside;
+        let mut old = match moved.filter(|_| keeps_moved) {
+            Some(moved) => {
+                (order.fork, order.join) = (order.fork || own.fork, order.join || own.join);
+                moved
+            }
             None => program.blocks[it.body].clone(),
         };
         if style.inter_stream
@@ -98,19 +99,19 @@ pub(super) fn fork_and_join(
         }
         body.append(&mut old);
         if style.join_inline {
-            body.extend([set(program, main, span), wait(program, worker, span)]);
+            body.extend([set(program, main, span), synchronize(program, worker, span)]);
         }
         program.blocks[it.body] = body;
         bodies.push(*stmt);
         if !style.join_inline {
-            let join = vec![wait(program, worker, span)];
+            let join = vec![synchronize(program, worker, span)];
             joins.push(like(program, it, join, span));
         }
         let bounds = program.constant(it.start).zip(program.constant(it.stop));
         before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
     }
     if let Some(shared) = shared.filter(|_| order.fork) {
-        stmts.extend([set(program, shared, first), wait(program, main, first)]);
+        stmts.extend([set(program, shared, first), synchronize(program, main, first)]);
         if forks.is_empty() {
             stmts.push(set(program, main, first));
         }
@@ -122,26 +123,7 @@ pub(super) fn fork_and_join(
     }
     stmts.append(&mut joins);
     if let Some(shared) = shared.filter(|_| order.join) {
-        stmts.push(wait(program, shared, first));
-    }
-}
-
-/// Returns whether the communications of a loop run on the shared stream.
-fn moves_communications(
-    program: &Program,
-    storage: &MemoryEffects,
-    style: &ForkJoinStyle,
-    body: BlockId,
-    streams: IterationStreams,
-) -> bool {
-    match style.communications {
-        CommStream::Inline => false,
-        CommStream::Shared => true,
-        CommStream::Auto => {
-            let (mut trial, mut order) = (program.clone(), SharedStreamOrder::default());
-            move_to_shared_stream(&mut trial, storage, body, streams, &mut order);
-            !order.inside
-        }
+        stmts.push(synchronize(program, shared, first));
     }
 }
 

@@ -24,8 +24,8 @@
 //! ```
 //!
 //! T3 is not an input or output, and no other name of its storage is accessed, so no statement reads the slice
-//! that is no longer written. Between the view and the branch, the current stream does not change, and no
-//! statement uses the storage of T7.
+//! that is no longer written. Between the view and the branch there are only computations and views, and none of
+//! them uses the storage of T7.
 
 use grammar::{
     for_each_tensor_use,
@@ -34,7 +34,7 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
-use super::{UsesByStorage, is_view, op};
+use super::{UsesByStorage, is_deallocate, is_view, op};
 use crate::analysis::{blocks::walk, sharding::Sharding};
 
 /// A copy of a result to the place where a rank keeps its own shard.
@@ -44,8 +44,7 @@ pub(super) struct ResultCopy {
     /// The index in the block of the view that the copy writes to.
     place: usize,
     /// The branch, and its side that copies.
-    stmt: StmtId,
-    branch: If,
+    branch: StmtId,
     side: BlockId,
     copy: StmtId,
     /// The tensors that the copy reads and writes.
@@ -67,19 +66,16 @@ pub(super) fn find_result_copy(
         let (copy, drops) = program.block(side).split_first()?;
         let it = op(program, *copy).filter(|it| it.op == Op::Set)?;
         let (name, place_name) = (Program::tensors_of(&it.args).next()?, it.out_tensor()?);
-        let is_drop =
-            |stmt: &StmtId| op(program, *stmt).is_some_and(|it| it.op.def().class == OpClass::Deallocate);
         let last_view_of = |name| {
             let binds = |it: &OpStmt| is_view(it) && it.out_tensor() == Some(name);
             stmts[..at].iter().rposition(|stmt| op(program, *stmt).is_some_and(binds))
         };
         let (view, place) = (last_view_of(name)?, last_view_of(place_name)?);
-        let (branch, copy) = (branch.clone(), *copy);
-        let found = ResultCopy { view, place, stmt: stmts[at], branch, side, copy, name, place_name };
+        let found = ResultCopy { view, place, branch: stmts[at], side, copy: *copy, name, place_name };
         // The view of the place is made again where the view of the result is. After that, nothing changes what
         // it stands for.
         let is_safe = place > view
-            && drops.iter().all(is_drop)
+            && drops.iter().all(|stmt| is_deallocate(program, *stmt))
             && has_same_type(program, name, place_name)
             && is_straight(program, &stmts[view..at])
             && begins_with_write(program, &stmts[view + 1..at], name)
@@ -178,18 +174,17 @@ fn result_is_unread(
     safe
 }
 
-/// Returns whether the statements use the storage of the place only to make the view that the copy writes to,
-/// and that view is not needed earlier.
+/// Returns whether the statements use the storage of the place only to make the view that the copy writes to.
 fn place_is_unused(program: &Program, uses: &UsesByStorage, stmts: &[StmtId], found: &ResultCopy) -> bool {
     let class = uses.storage.alias_class(found.place_name);
-    let place = found.place.checked_sub(found.view);
+    let place = found.place - found.view;
     stmts.iter().enumerate().all(|(number, stmt)| {
         let Some(it) = op(program, *stmt) else { return false };
         let mut unused = true;
         for_each_tensor_use(program, it, &mut |tensor, _| {
             unused &= uses.storage.alias_class(tensor) != class;
         });
-        unused || Some(number) == place
+        unused || number == place
     })
 }
 
@@ -204,21 +199,24 @@ pub(super) fn compute_in_place(
         uses.stale.insert(uses.storage.alias_class(name));
     }
     let (view, place) = (program.block(block)[found.view], program.block(block)[found.place]);
-    let Some(it) = op(program, place).cloned() else { return };
+    let (Some(it), Stmt::If(branch)) = (op(program, place).cloned(), program.stmts[found.branch].clone())
+    else {
+        return;
+    };
     let span = program.stmt_span(found.copy);
     let own = OpStmt { outs: vec![Operand::Tensor(found.name)], ..it };
     let own = program.add_stmt(Stmt::Op(own), span);
     let (own, other) = (program.blocks.push(vec![own]), program.blocks.push(vec![view]));
-    let (then_block, else_block) = match found.side == found.branch.then_block {
+    let (then_block, else_block) = match found.side == branch.then_block {
         true => (own, Some(other)),
         false => (other, Some(own)),
     };
-    let branch = If { then_block, else_block, ..found.branch.clone() };
+    let branch = If { then_block, else_block, ..branch };
     program.blocks[block][found.view] = program.add_stmt(Stmt::If(branch), span);
     program.blocks[found.side].retain(|stmt| *stmt != found.copy);
     // An empty ELSE is not printed.
     if program.blocks[found.side].is_empty()
-        && let Stmt::If(it) = &mut program.stmts[found.stmt]
+        && let Stmt::If(it) = &mut program.stmts[found.branch]
     {
         it.else_block = it.else_block.filter(|block| *block != found.side);
     }
