@@ -97,17 +97,18 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
-        passes: "propagate-shardings,decompose-resharding,overlap{style=shard},lower-to-communication,\
-                 assign-streams{dependent=keep},allocate-and-deallocate,\
-                 remove-redundant-sync,canonicalize,remove-dead-code",
+        passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before},\
+                 lower-to-communication,\
+                 assign-streams{count=auto,communications=auto,dependent=keep},\
+                 allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce-copy",
         description: "row-parallel linear + all-reduce, in chunks of rows: copy engines move the partial sums",
-        passes: "propagate-shardings,decompose-resharding,overlap{style=shard},lower-to-communication,\
-                 select-algorithms{table=Allreduce/*=two-shot-copy},\
-                 assign-streams{count=2,communications=shared-stream,dependent=keep},allocate-and-deallocate,\
-                 remove-redundant-sync,canonicalize,remove-dead-code",
+        passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before,count=8},\
+                 lower-to-communication,select-algorithms{table=Allreduce/*=two-shot-copy},\
+                 assign-streams{count=auto,communications=auto,dependent=keep},\
+                 allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-matmul-reduce-scatter",

@@ -42,6 +42,12 @@
 //!   Synchronize(Stream ( i5 % numberOfStreams ))
 //! ```
 //!
+//! * `auto`: one stream for loops whose communications get a stream of their own, since their iterations then
+//!   compute one after the other, and communications of earlier iterations run beside them; otherwise a stream
+//!   per iteration. It needs `communications=auto` or `shared-stream`.
+//!
+//! With one stream, the fork and a join in a separate loop are statements without a loop.
+//!
 //! `fork` and `join` select where the fork and the join stand: `inline` in the loop, or `loop` in a separate
 //! loop. If both are inline, the program is correct but runs the iterations one after the other, since the
 //! stream that an iteration forks from has waited for the previous iteration.
@@ -74,6 +80,7 @@
 
 mod communications;
 mod fork_join;
+mod options;
 mod regions;
 
 use grammar::{
@@ -82,7 +89,6 @@ use grammar::{
     for_each_tensor_use,
     ir::{BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, OpClass},
-    span::Span,
 };
 use rustc_hash::FxHashSet;
 
@@ -93,10 +99,11 @@ use crate::{
         memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
-    rewrite::builder::{self, IrBuilder},
+    rewrite::builder::IrBuilder,
 };
 
-use fork_join::{CommStream, ForkJoinStyle, fork_and_join, number_streams, shared_stream};
+use fork_join::{CommStream, fork_and_join, number_streams, shared_stream};
+use options::StreamOptions;
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
 
 const INLINE_OR_LOOP: OptionKind = OptionKind::Word(&["inline", "loop"]);
@@ -109,7 +116,7 @@ pub(crate) const PASS: Pass = Pass {
     options: &[
         OptionSpec {
             name: "count",
-            description: "number of streams: per-iteration, numberOfStreams or a number",
+            description: "number of streams: per-iteration, numberOfStreams or a number; auto: one for loops whose communications get a stream of their own (communications=auto), else per-iteration",
             kind: OptionKind::Text,
             default: Some("per-iteration"),
         },
@@ -148,7 +155,7 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let style = style(program, arguments)?;
+    let options = StreamOptions::of(program, arguments)?;
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let (storage, mentioned) = (MemoryEffects::of(program), MentionCounts::of(program));
     let views = ViewDefs::of(program);
@@ -164,28 +171,28 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
                 continue;
             }
             Stmt::For(_) | Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_) => {
-                group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
+                group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
                 stmts.push(stmt);
                 continue;
             }
         };
         match loop_carried_dep(program, &storage, &mentioned, &it) {
             Some(_) if arguments.text("dependent") == Some("keep") => {
-                group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
+                group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
                 stmts.push(stmt);
             }
             Some(why) => return Err(dependence_error(program, &it, &why)),
             None => {
                 let footprint = Footprint::of(program, &storage, &views, &it);
-                if !style.can_share_fork_and_join() || !group.can_add(program, &footprint, &it) {
-                    group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
+                if !options.can_share_fork_and_join() || !group.can_add(program, &footprint, &it) {
+                    group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
                 }
                 group.add(program, stmt, it, footprint);
                 changed = true;
             }
         }
     }
-    group.emit(program, &mut fresh, (&style, &storage), &mut stmts);
+    group.emit(program, &mut fresh, (&options, &storage), &mut stmts);
     program.blocks[body] = stmts;
     if changed {
         number_streams(program);
@@ -259,14 +266,15 @@ impl LoopGroup {
         &mut self,
         program: &mut Program,
         fresh: &mut IrBuilder,
-        (style, storage): (&ForkJoinStyle, &MemoryEffects),
+        (options, storage): (&StreamOptions, &MemoryEffects),
         stmts: &mut Vec<StmtId>,
     ) {
         let Self { loops, trips, .. } = std::mem::take(self);
         if !loops.is_empty() {
+            let style = options.style_for(program, storage, &loops);
             let shared = (style.communications != CommStream::Inline)
-                .then(|| shared_stream(program, style, &loops, trips));
-            fork_and_join(program, fresh, (style, storage), (&loops, shared), stmts);
+                .then(|| shared_stream(program, &style, &loops, trips));
+            fork_and_join(program, fresh, (&style, storage), (&loops, shared), stmts);
         }
     }
 }
@@ -285,36 +293,6 @@ fn bound_in(program: &Program, block: BlockId) -> FxHashSet<TensorId> {
         }
     });
     names
-}
-
-fn style(program: &mut Program, arguments: &Arguments) -> Result<ForkJoinStyle, Diagnostic> {
-    let count = match arguments.text("count") {
-        None | Some("per-iteration") => None,
-        Some("numberOfStreams") => {
-            let symbol = program.intern_symbol(None, "numberOfStreams", Span::default());
-            Some(builder::symbol(program, symbol))
-        }
-        Some(text) => match text.parse::<i64>() {
-            Ok(count) if count > 0 => Some(program.intern_int(count)),
-            Ok(_) | Err(_) => {
-                let message = format!("`{text}` is not a number of streams");
-                let label = "expected `per-iteration`, `numberOfStreams` or a number above 0";
-                return Err(arguments.error("count", message, label));
-            }
-        },
-    };
-    let inline = |name: &str, default: bool| arguments.text(name).map_or(default, |it| it == "inline");
-    Ok(ForkJoinStyle {
-        fork_inline: inline("fork", count.is_none()),
-        join_inline: inline("join", count.is_some()),
-        inter_stream: arguments.flag("inter-stream-sync"),
-        communications: match arguments.text("communications") {
-            Some("shared-stream") => CommStream::Shared,
-            Some("auto") => CommStream::Auto,
-            Some(_) | None => CommStream::Inline,
-        },
-        count,
-    })
 }
 
 /// Returns whether a loop's body computes or communicates, and contains no stream operation.

@@ -39,7 +39,9 @@ use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
         chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
-        stream_parallel::{self, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT},
+        stream_parallel::{
+            self, ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT,
+        },
         swizzle_stream,
     },
 };
@@ -92,6 +94,7 @@ pub(crate) const PASS: Pass = Pass {
         OWN_SLICE,
         WAIT,
         STYLE,
+        ALLOCATE,
     ],
     run,
 };

@@ -25,7 +25,9 @@
 //!
 //! `style=select` loops over a stream axis that is a whole dimension and selects an index
 //! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
-//! and allocates tensors that only one iteration needs in the iteration.
+//! and allocates tensors that only one iteration needs in the iteration. With `allocate=before`, it allocates them
+//! before the loop, for all iterations. That takes more memory, but the storage of an iteration is not used again,
+//! so that no later iteration has to wait until its communications have ended.
 
 mod body;
 mod loop_comms;
@@ -70,6 +72,7 @@ pub(crate) const PASS: Pass = Pass {
         OWN_SLICE,
         WAIT,
         STYLE,
+        ALLOCATE,
     ],
     run,
 };
@@ -116,6 +119,13 @@ pub(crate) const STYLE: OptionSpec = OptionSpec {
     kind: OptionKind::Word(&["auto", "select", "shard"]),
     default: Some("auto"),
 };
+/// Where to allocate the results that only one iteration needs.
+pub(crate) const ALLOCATE: OptionSpec = OptionSpec {
+    name: "allocate",
+    description: "with style=shard, where to allocate results that only one iteration needs: inside the loop, or before it for all iterations",
+    kind: OptionKind::Word(&["inside", "before"]),
+    default: Some("inside"),
+};
 
 /// The parsed options.
 #[derive(Clone, Copy)]
@@ -128,6 +138,7 @@ pub(crate) struct LoopOptions {
     own_slice: OwnSlice,
     deferred: bool,
     style: Option<Style>,
+    allocate_before: bool,
 }
 
 /// How a loop performs an all-gather.
@@ -214,6 +225,7 @@ impl LoopOptions {
                 Some("shard") => Some(Style::Shard),
                 Some(_) | None => None,
             },
+            allocate_before: is("allocate", "before"),
         })
     }
 }

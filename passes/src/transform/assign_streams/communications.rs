@@ -84,6 +84,23 @@ pub(super) fn move_to_shared_stream(
     mover.block(program, body)
 }
 
+/// Returns whether an iteration communicates, and its computation does not wait for its communications if they have
+/// a stream of their own. Adds statements to the program that no block contains.
+pub(super) fn can_leave_communications(
+    program: &mut Program,
+    storage: &MemoryEffects,
+    body: BlockId,
+) -> bool {
+    let zero = program.intern_int(0);
+    let any = builder::indexed_stream(program, zero);
+    let mut order = SharedStreamOrder::default();
+    let streams = IterationStreams { worker: any, shared: any, joining: None };
+    move_to_shared_stream(program, storage, body, streams, &mut order);
+    let mut communicates = false;
+    program.walk(body, &mut |stmt| communicates |= part_of(program, stmt) == Part::Post);
+    communicates && !order.inside
+}
+
 /// Returns the alias classes that statements access. A Wait accesses what its communication does.
 fn accesses(program: &Program, storage: &MemoryEffects, stmts: &[StmtId]) -> FxHashSet<TensorId> {
     let ReadWriteSet { mut reads, writes } = storage.all_effects(program, stmts).accesses;

@@ -35,13 +35,6 @@ pub(super) enum CommStream {
     Auto,
 }
 
-impl ForkJoinStyle {
-    /// Returns whether loops can share a fork and a join.
-    pub(super) fn can_share_fork_and_join(&self) -> bool {
-        !(self.fork_inline && self.join_inline || self.inter_stream)
-    }
-}
-
 /// Emits the statements that replace the loops: the capture of the current stream, the forks, the loops and
 /// the joins.
 pub(super) fn fork_and_join(
@@ -57,6 +50,7 @@ pub(super) fn fork_and_join(
     capture.outs.push(Operand::Stream(main));
     stmts.push(builder::add(program, capture, first));
 
+    let is_single = style.count.is_some_and(|count| program.constant(count) == Some(1));
     let (mut forks, mut bodies, mut joins) = (Vec::new(), Vec::new(), Vec::new());
     let mut before = 0;
     let mut order = SharedStreamOrder::default();
@@ -68,6 +62,7 @@ pub(super) fn fork_and_join(
             index = builder::infix(program, "+", index, before);
         }
         let worker = match style.count {
+            Some(_) if is_single => program.intern_int(0),
             Some(count) => builder::infix(program, "%", index, count),
             None => index,
         };
@@ -77,7 +72,7 @@ pub(super) fn fork_and_join(
             body.push(synchronize(program, main, span));
         } else {
             let fork = vec![set(program, worker, span), synchronize(program, main, span)];
-            forks.push(like(program, it, fork, span));
+            add_for_each_stream(program, is_single, it, fork, &mut forks);
         }
         let joining = (!style.fork_inline).then_some(main);
         let streams = shared.map(|shared| IterationStreams { worker, shared, joining });
@@ -105,7 +100,7 @@ pub(super) fn fork_and_join(
         bodies.push(*stmt);
         if !style.join_inline {
             let join = vec![synchronize(program, worker, span)];
-            joins.push(like(program, it, join, span));
+            add_for_each_stream(program, is_single, it, join, &mut joins);
         }
         let bounds = program.constant(it.start).zip(program.constant(it.stop));
         before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
@@ -148,10 +143,24 @@ pub(super) fn shared_stream(
     builder::indexed_stream(program, index)
 }
 
-/// Returns a new loop with the index and bounds of `it` and the body `stmts`.
-fn like(program: &mut Program, it: &For, stmts: Vec<StmtId>, span: Span) -> StmtId {
-    let body = builder::block(program, stmts);
-    program.add_stmt(Stmt::For(For { body, ..it.clone() }), span)
+/// Adds a loop with the index and bounds of `it`, whose body does something with the stream of an iteration. If all
+/// iterations of all loops have one stream, adds the statements of the first loop alone.
+fn add_for_each_stream(
+    program: &mut Program,
+    is_single: bool,
+    it: &For,
+    stmts: Vec<StmtId>,
+    to: &mut Vec<StmtId>,
+) {
+    match is_single {
+        true if to.is_empty() => to.extend(stmts),
+        true => (),
+        false => {
+            let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
+            let body = builder::block(program, stmts);
+            to.push(program.add_stmt(Stmt::For(For { body, ..it.clone() }), span));
+        }
+    }
 }
 
 /// Returns the index after the last statement that communicates and the Waits that follow it.

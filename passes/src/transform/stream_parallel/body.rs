@@ -171,7 +171,8 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
-        if self.group.style == Style::Shard && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
+        let is_inside = self.group.style == Style::Shard && !self.pass.settings.allocate_before;
+        if is_inside && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
             allocate_per_stream(self.pass.program, out);
             let allocate = builder::allocate(self.pass.program, out);
             self.emit(allocate);
