@@ -458,7 +458,7 @@ impl Choice<'_> {
 }
 
 /// Returns the sharding of a tensor on `mesh` with each dimension that can be split split into these pieces, or
-/// `None` if it would have two stream axes.
+/// `None` if it would have two stream axes, or a stream axis that does not divide the part of each device.
 fn with_pieces(
     program: &Program,
     tensor: TensorId,
@@ -477,7 +477,15 @@ fn with_pieces(
     sharding.mesh = mesh.clone();
     let pieces = sharding.dims.iter().flat_map(|dim| &dim.pieces);
     let streams = pieces.filter(|piece| piece.parallel == ParallelType::Stream).count();
-    (streams <= 1).then_some(sharding)
+    let even = |dim: &Dim| dim.stream().is_none() || divides_evenly(program, dim);
+    (streams <= 1 && sharding.dims.iter().all(even)).then_some(sharding)
+}
+
+/// Returns whether the pieces of a dimension divide it. Extents that are not constants may.
+fn divides_evenly(program: &Program, dim: &Dim) -> bool {
+    let mut counts = dim.pieces.iter().map(|piece| program.constant(piece.count));
+    let parts = counts.try_fold(1_i64, |parts, count| parts.checked_mul(count?));
+    program.constant(dim.extent).zip(parts).is_none_or(|(extent, parts)| parts > 0 && extent % parts == 0)
 }
 
 /// Returns the extents of a tensor's dimensions.

@@ -337,11 +337,10 @@ impl StreamParallel<'_> {
             self.out.push(stmt);
             return;
         };
-        if !self
-            .group
-            .as_ref()
-            .is_some_and(|group| self.is_disjoint(group, &slicing) && group.can_add(self.program, &slicing))
-        {
+        let can_add = |group: &StmtGroup| {
+            self.is_disjoint(group, &slicing) && group.can_add(self.program, self.settings, &slicing)
+        };
+        if !self.group.as_ref().is_some_and(can_add) {
             self.emit_group();
             // If no loop computes the partial sums, they are reduced as a whole, outside of a loop.
             if matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
@@ -420,7 +419,7 @@ impl StreamParallel<'_> {
 impl StmtGroup {
     /// Returns whether a statement can be added to the group: it has the same stream axis, and reads the
     /// results of the loop slice by slice.
-    fn can_add(&self, program: &Program, slicing: &Slicing) -> bool {
+    fn can_add(&self, program: &Program, settings: LoopOptions, slicing: &Slicing) -> bool {
         // The result of a reduce-scatter is complete only after the loop.
         let unfinished = |tensor: TensorId| {
             self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
@@ -439,7 +438,12 @@ impl StmtGroup {
             let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
             // Two rings along the same devices use the same slice on each rank.
             let other = b.kind != SliceKind::Local && !(b.rotated && a.kind.device() == b.kind.device());
-            a.rotated && (other || elsewhere) || a.swizzled != b.swizzled
+            // Without the offset, two devices of a ring meet in an iteration of one and a later one of the other.
+            // A collective between the two would wait for this later iteration.
+            let collective = b.kind != SliceKind::Local && !b.is_ring_without_offset(settings);
+            a.rotated && (other || elsewhere)
+                || a.is_ring_without_offset(settings) && collective
+                || a.swizzled != b.swizzled
         };
         let agree =
             self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));

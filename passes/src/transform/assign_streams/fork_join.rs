@@ -105,13 +105,16 @@ pub(super) fn fork_and_join(
         let bounds = program.constant(it.start).zip(program.constant(it.stop));
         before += bounds.map_or(0, |(start, stop)| stop.saturating_sub(start).max(0));
     }
+    // A loop may have no iterations, so statements outside of loops make the captured stream current again.
     if let Some(shared) = shared.filter(|_| order.fork) {
-        stmts.extend([set(program, shared, first), synchronize(program, main, first)]);
-        if forks.is_empty() {
-            stmts.push(set(program, main, first));
-        }
+        stmts.push(set(program, shared, first));
+        stmts.push(synchronize(program, main, first));
+        stmts.push(set(program, main, first));
     }
     stmts.append(&mut forks);
+    if is_single && !style.fork_inline {
+        stmts.push(set(program, main, first));
+    }
     stmts.append(&mut bodies);
     if !style.join_inline {
         stmts.push(set(program, main, first));

@@ -105,7 +105,7 @@ impl StreamOptions {
                         let one = program.intern_int(1);
                         style(Some(one), self.placement(false, false), CommStream::Shared)
                     }
-                    false => style(None, self.placement(true, false), CommStream::Inline),
+                    false => style(None, self.placement(true, false), self.communications),
                 }
             }
         }

@@ -171,7 +171,9 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     pub(super) fn result_slice(&mut self, member: &LoopStmt) -> TensorId {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
-        let is_inside = self.group.style == Style::Shard && !self.pass.settings.allocate_before;
+        // The allocation of a tensor that is split by stream holds the slice of one iteration.
+        let is_inside = !self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out);
+        let is_inside = self.group.style == Style::Shard && is_inside;
         if is_inside && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
             allocate_per_stream(self.pass.program, out);
             let allocate = builder::allocate(self.pass.program, out);

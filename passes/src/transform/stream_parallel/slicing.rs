@@ -57,6 +57,18 @@ pub(super) struct Slicing {
     pub(super) swizzled: bool,
 }
 
+impl Slicing {
+    /// Returns whether it is a ring in which all ranks work on the same slice at a time.
+    pub(super) fn is_ring_without_offset(&self, settings: LoopOptions) -> bool {
+        let is_ring = match self.kind {
+            SliceKind::Allgather(_) => settings.allgather == Allgather::Ring,
+            SliceKind::ReduceScatter(_) => settings.reduce_scatter == ReduceScatter::Ring,
+            SliceKind::Local | SliceKind::Collective => false,
+        };
+        is_ring && !self.rotated && !self.swizzled
+    }
+}
+
 /// The part of an operand that an iteration reads.
 #[derive(Clone, Copy)]
 pub(super) struct OperandSlice {
