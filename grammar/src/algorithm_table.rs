@@ -18,7 +18,7 @@ use crate::words::{Algorithm, CommunicationType};
 /// Teams of 8 were not measured: their rules follow from the amount of data that a rank sends. The rules behind
 /// those with `nccl` give the fastest algorithm where NCCL is not available.
 pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot-ll128;Allreduce/2=two-shot;\
-     2:512K=one-shot-ll;AllToAll/2:4M=one-shot-ll128;2:8M=one-shot-ll128;\
+     2:512K=one-shot-ll;AllToAll/2:4M=one-shot-ll128;2:8M=one-shot-ll128;Allgather/2=one-shot-copy;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;Allreduce/4:512K=two-shot-ll128;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
      4:256K=one-shot-ll;Allgather/4:8M=one-shot-ll128;4:4M=one-shot-ll128;\
@@ -27,10 +27,11 @@ pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot
      8:256K=one-shot-ll;8:4M=one-shot-ll128;*=nccl";
 
 /// The algorithms that a rule can select, with the types that support each.
-pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 8] = [
+pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 9] = [
     (Algorithm::Nccl, CommunicationType::ALL),
     (Algorithm::OneShot, &[CommunicationType::Allreduce]),
     (Algorithm::TwoShot, &[CommunicationType::Allreduce]),
+    (Algorithm::OneShotCopy, &[CommunicationType::Allgather, CommunicationType::AllToAll]),
     (Algorithm::TwoShotCopy, &[CommunicationType::Allreduce]),
     (Algorithm::OneShotLl, &PUSHED),
     (Algorithm::OneShotLl128, &PUSHED),

@@ -123,6 +123,8 @@ words! {
         OneShot = "one-shot",
         /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",
+        /// Copies by copy engines: each rank copies its data to all peers.
+        OneShotCopy = "one-shot-copy",
         /// A ReduceScatter and an Allgather by copy engines; only the reduction is a kernel.
         TwoShotCopy = "two-shot-copy",
         /// One kernel in which each rank sends its data to all peers in packets of 16 bytes, half of which are

@@ -30,8 +30,6 @@ use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.
 const BYTES: usize = 1 << 26;
-/// Minimum number of programs that each choice of transport must compare.
-const COMPARED: usize = 20;
 /// Number of schedules per program.
 const SEEDS: u64 = 8;
 /// Number of schedules of the program with NCCL that are tried to detect a race.
@@ -55,6 +53,7 @@ enum TransportChoice {
     OneShot,
     TwoShot,
     CudaTwoShot,
+    OneShotCopy,
     TwoShotCopy,
     OneShotLl,
     OneShotLl128,
@@ -67,12 +66,30 @@ impl TransportChoice {
     fn is_cuda(self) -> bool {
         match self {
             Self::Cuda | Self::CudaTwoShot | Self::OneShotLl128 => true,
-            Self::TwoShotCopy
+            Self::OneShotCopy
+            | Self::TwoShotCopy
             | Self::OneShot
             | Self::TwoShot
             | Self::OneShotLl
             | Self::TwoShotLl
             | Self::TwoShotLl128 => false,
+        }
+    }
+
+    /// Returns the least number of programs that a trial has to compare.
+    fn least_programs(self) -> usize {
+        match self {
+            // Few cases have an Allgather or AllToAll before they are lowered.
+            Self::OneShotCopy => 12,
+            Self::Cuda
+            | Self::OneShot
+            | Self::TwoShot
+            | Self::CudaTwoShot
+            | Self::TwoShotCopy
+            | Self::OneShotLl
+            | Self::OneShotLl128
+            | Self::TwoShotLl
+            | Self::TwoShotLl128 => 20,
         }
     }
 }
@@ -84,6 +101,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         TransportChoice::OneShot,
         TransportChoice::TwoShot,
         TransportChoice::CudaTwoShot,
+        TransportChoice::OneShotCopy,
         TransportChoice::TwoShotCopy,
         TransportChoice::OneShotLl,
         TransportChoice::OneShotLl128,
@@ -113,7 +131,7 @@ fn compare(cases: &[PathBuf], way: TransportChoice) -> Result<(), Failed> {
             }
         }
     }
-    match faults.is_empty() && compared >= COMPARED {
+    match faults.is_empty() && compared >= way.least_programs() {
         true => Ok(()),
         false => Err(Failed::from(format!("{faults}{compared} programs compared"))),
     }
@@ -175,6 +193,8 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         let is_nccl = it.get(attr::BACKEND).is_none_or(|it| it == Backend::Nccl);
         let is_allreduce = it.get(attr::TYPE) == Some(CommunicationType::Allreduce);
         let is_pushed = it.get(attr::TYPE).is_some_and(|it| PUSHED.contains(&it));
+        let is_copied =
+            matches!(it.get(attr::TYPE), Some(CommunicationType::Allgather | CommunicationType::AllToAll));
         // A program that names algorithms tests the queue that they share.
         if it.get(attr::ALGO).is_some() {
             return None;
@@ -191,6 +211,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
                 it.set(attr::ALGO, Algorithm::TwoShot);
             }
             TransportChoice::TwoShotCopy if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotCopy),
+            TransportChoice::OneShotCopy if is_copied => it.set(attr::ALGO, Algorithm::OneShotCopy),
             TransportChoice::TwoShotLl if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl),
             TransportChoice::TwoShotLl128 if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl128),
             TransportChoice::OneShotLl if is_pushed => it.set(attr::ALGO, Algorithm::OneShotLl),
@@ -201,6 +222,7 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
             TransportChoice::OneShot
             | TransportChoice::TwoShot
             | TransportChoice::CudaTwoShot
+            | TransportChoice::OneShotCopy
             | TransportChoice::TwoShotCopy
             | TransportChoice::OneShotLl
             | TransportChoice::OneShotLl128

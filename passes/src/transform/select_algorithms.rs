@@ -9,8 +9,8 @@
 //! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot-ll)
 //! ```
 //!
-//! All algorithms but `nccl` and `two-shot-copy` run as one kernel over peer memory; all run on the communicator's
-//! queue (`plan::transport`).
+//! All algorithms but `nccl`, `one-shot-copy` and `two-shot-copy` run as one kernel over peer memory; all run on the
+//! communicator's queue (`plan::transport`).
 //!
 //! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms. Its other collectives, and
 //! those of UCC, are not changed: the CUDA backend copies with copy engines, which leave the multiprocessors to

@@ -1,4 +1,4 @@
-//! The CUDA backend's default transport. For collectives without a reduction, each contributing member copies
+//! The CUDA backend's default transport, and `one-shot-copy`. For collectives without a reduction, each contributing member copies
 //! to the outputs of the receiving members; for reductions, each receiving member reads the inputs of all.
 
 use grammar::words::Algorithm;
@@ -8,16 +8,20 @@ use crate::plan::{
     CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank,
 };
 
-/// Pushes copies to peers, or pulls the operands of a reduction from peers.
-pub(super) struct PeerCopies;
+/// Pushes copies to peers, or pulls the operands of a reduction from peers. The `algo=` that selects it; `None` for
+/// the default of the CUDA backend.
+pub(super) struct PeerCopies(pub(super) Option<Algorithm>);
 
 impl Transport for PeerCopies {
     fn algorithm(&self) -> Option<Algorithm> {
-        None
+        self.0
     }
 
     fn supports(&self, kind: CollectiveKind) -> bool {
-        !matches!(kind, CollectiveKind::Allreduce { .. })
+        match self.0 {
+            None => !matches!(kind, CollectiveKind::Allreduce { .. }),
+            Some(_) => matches!(kind, CollectiveKind::Allgather | CollectiveKind::AllToAll),
+        }
     }
 
     fn supports_in_place(&self, kind: CollectiveKind) -> bool {

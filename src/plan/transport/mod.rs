@@ -11,6 +11,7 @@
 //! |---|---|---|---|
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
 //! | CUDA | none | all but Allreduce | `PeerCopies` |
+//! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `PeerCopies` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
 //! | CUDA, NCCL | `two-shot-copy` | Allreduce | `TwoShotCopy` |
@@ -88,8 +89,9 @@ trait Transport: Sync {
 }
 
 /// All transports.
-static TRANSPORTS: [&dyn Transport; 8] = [
-    &PeerCopies,
+static TRANSPORTS: [&dyn Transport; 9] = [
+    &PeerCopies(None),
+    &PeerCopies(Some(Algorithm::OneShotCopy)),
     &OneShot,
     &TwoShot,
     &TwoShotCopy,
