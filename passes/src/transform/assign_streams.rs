@@ -43,8 +43,9 @@
 //! ```
 //!
 //! * `auto`: one stream for loops whose communications get a stream of their own, since their iterations then
-//!   compute one after the other, and communications of earlier iterations run beside them; otherwise a stream
-//!   per iteration. It needs `communications=auto` or `shared-stream`.
+//!   compute one after the other, and communications of earlier iterations run beside them; otherwise two, so
+//!   that an iteration computes while the one before it communicates. Loops that share a fork have the same
+//!   number. It needs `communications=auto` or `shared-stream`.
 //!
 //! With one stream, the fork and a join in a separate loop are statements without a loop.
 //!
@@ -116,7 +117,7 @@ pub(crate) const PASS: Pass = Pass {
     options: &[
         OptionSpec {
             name: "count",
-            description: "number of streams: per-iteration, numberOfStreams or a number; auto: one for loops whose communications get a stream of their own (communications=auto), else per-iteration",
+            description: "number of streams: per-iteration, numberOfStreams or a number; auto: one for loops whose communications get a stream of their own (communications=auto or shared-stream), else two",
             kind: OptionKind::Text,
             default: Some("per-iteration"),
         },
@@ -128,7 +129,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "join",
-            description: "where later work waits for the streams; default: loop for per-iteration, else inline",
+            description: "where later work waits for the streams; default: loop for per-iteration or one stream of auto, else inline",
             kind: INLINE_OR_LOOP,
             default: None,
         },

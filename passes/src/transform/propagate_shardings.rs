@@ -458,7 +458,7 @@ impl Choice<'_> {
 }
 
 /// Returns the sharding of a tensor on `mesh` with each dimension that can be split split into these pieces, or
-/// `None` if it would have two stream axes, or a stream axis that does not divide the part of each device.
+/// `None` if it would have two stream axes, or a stream axis that does not divide the part of each device evenly.
 fn with_pieces(
     program: &Program,
     tensor: TensorId,
@@ -477,15 +477,18 @@ fn with_pieces(
     sharding.mesh = mesh.clone();
     let pieces = sharding.dims.iter().flat_map(|dim| &dim.pieces);
     let streams = pieces.filter(|piece| piece.parallel == ParallelType::Stream).count();
-    let even = |dim: &Dim| dim.stream().is_none() || divides_evenly(program, dim);
+    let even =
+        |dim: &Dim| dim.stream().is_none() || dim.devices().next().is_none() || divides_evenly(program, dim);
     (streams <= 1 && sharding.dims.iter().all(even)).then_some(sharding)
 }
 
-/// Returns whether the pieces of a dimension divide it. Extents that are not constants may.
+/// Returns whether the pieces of a dimension divide it evenly. Returns true if an extent or a count is not a constant,
+/// because it may divide then.
 fn divides_evenly(program: &Program, dim: &Dim) -> bool {
-    let mut counts = dim.pieces.iter().map(|piece| program.constant(piece.count));
-    let parts = counts.try_fold(1_i64, |parts, count| parts.checked_mul(count?));
-    program.constant(dim.extent).zip(parts).is_none_or(|(extent, parts)| parts > 0 && extent % parts == 0)
+    let counts: Option<Vec<i64>> = dim.pieces.iter().map(|piece| program.constant(piece.count)).collect();
+    let Some((extent, counts)) = program.constant(dim.extent).zip(counts) else { return true };
+    let parts = counts.into_iter().try_fold(1_i64, i64::checked_mul);
+    parts.is_some_and(|parts| parts > 0 && extent % parts == 0)
 }
 
 /// Returns the extents of a tensor's dimensions.

@@ -438,8 +438,9 @@ impl StmtGroup {
             let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
             // Two rings along the same devices use the same slice on each rank.
             let other = b.kind != SliceKind::Local && !(b.rotated && a.kind.device() == b.kind.device());
-            // Without the offset, two devices of a ring meet in an iteration of one and a later one of the other.
-            // A collective between the two would wait for this later iteration.
+            // Without the offset, rank `r` exchanges with rank `s` in its iteration `s`, and `s` does so in its
+            // iteration `r`. A collective in each iteration would make the earlier of the two wait for the later
+            // one. Two such rings are safe: all ranks visit their peers in the same order.
             let collective = b.kind != SliceKind::Local && !b.is_ring_without_offset(settings);
             a.rotated && (other || elsewhere)
                 || a.is_ring_without_offset(settings) && collective

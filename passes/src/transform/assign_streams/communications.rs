@@ -36,7 +36,10 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::memory_effects::{MemoryEffects, ReadWriteSet},
+    analysis::{
+        blocks::any_stmt,
+        memory_effects::{MemoryEffects, ReadWriteSet},
+    },
     rewrite::builder,
 };
 
@@ -213,8 +216,10 @@ impl Mover<'_> {
                 let span = program.stmt_span(stmt);
                 program.add_stmt(Stmt::If(If { then_block, else_block, ..it }), span)
             }
-            // The iterations of an inner loop follow each other on the iteration's stream.
             Stmt::Op(_) | Stmt::For(_) | Stmt::Let(..) => {
+                // An inner loop stays on the iteration's stream, and so do its communications.
+                let communicates = |it| part_of(program, it) != Part::Other;
+                self.order.inside |= any_stmt(program, stmt, &communicates);
                 self.used_later.extend(accesses(program, self.storage, &[stmt]));
                 stmt
             }

@@ -43,7 +43,9 @@ impl StreamOptions {
             Some("auto") if communications == CommStream::Inline => {
                 let label = "`communications=inline` gives them none";
                 let message = "`count=auto` needs communications that may get a stream of their own";
-                return Err(arguments.error("count", message, label).help("set `communications=auto`"));
+                return Err(arguments
+                    .error("count", message, label)
+                    .help("set `communications=auto` or `communications=shared-stream`"));
             }
             Some("auto") => StreamCount::Auto,
             Some("numberOfStreams") => {
@@ -62,13 +64,19 @@ impl StreamOptions {
         let inline = |name: &str| arguments.text(name).map(|it| it == "inline");
         let (fork_inline, join_inline) = (inline("fork"), inline("join"));
         let inter_stream = arguments.flag("inter-stream-sync");
+        if inter_stream && communications != CommStream::Inline {
+            let message = "`inter-stream-sync` needs communications on the streams of the iterations";
+            let label = "the communications may get a stream of their own";
+            let fault = arguments.error("communications", message, label);
+            return Err(fault.help("set `communications=inline`, or leave out `inter-stream-sync`"));
+        }
         Ok(Self { count, fork_inline, join_inline, inter_stream, communications })
     }
 
     /// Returns whether loops can share a fork and a join.
     pub(super) fn can_share_fork_and_join(&self) -> bool {
-        let is_number = matches!(self.count, StreamCount::Number(_));
-        let (fork_inline, join_inline) = self.placement(!is_number, is_number);
+        let is_per_iteration = matches!(self.count, StreamCount::PerIteration);
+        let (fork_inline, join_inline) = self.placement(is_per_iteration, !is_per_iteration);
         !(fork_inline && join_inline || self.inter_stream)
     }
 
@@ -105,7 +113,10 @@ impl StreamOptions {
                         let one = program.intern_int(1);
                         style(Some(one), self.placement(false, false), CommStream::Shared)
                     }
-                    false => style(None, self.placement(true, false), self.communications),
+                    false => {
+                        let two = program.intern_int(2);
+                        style(Some(two), self.placement(false, true), self.communications)
+                    }
                 }
             }
         }
