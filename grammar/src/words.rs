@@ -123,7 +123,7 @@ words! {
         OneShot = "one-shot",
         /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",
-        /// Copies by copy engines: each rank copies its data to all peers.
+        /// Copies by copy engines: each rank copies to each peer what that peer receives from it.
         OneShotCopy = "one-shot-copy",
         /// A ReduceScatter and an Allgather by copy engines; only the reduction is a kernel.
         TwoShotCopy = "two-shot-copy",

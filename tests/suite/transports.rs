@@ -76,6 +76,23 @@ impl TransportChoice {
         }
     }
 
+    /// Returns the `algo=` that the collectives get, and the kinds of collectives that get it.
+    fn algorithm(self) -> Option<(Algorithm, &'static [CommunicationType])> {
+        const ALLREDUCE: &[CommunicationType] = &[CommunicationType::Allreduce];
+        const COPIED: &[CommunicationType] = &[CommunicationType::Allgather, CommunicationType::AllToAll];
+        match self {
+            Self::Cuda => None,
+            Self::OneShot => Some((Algorithm::OneShot, ALLREDUCE)),
+            Self::TwoShot | Self::CudaTwoShot => Some((Algorithm::TwoShot, ALLREDUCE)),
+            Self::OneShotCopy => Some((Algorithm::OneShotCopy, COPIED)),
+            Self::TwoShotCopy => Some((Algorithm::TwoShotCopy, ALLREDUCE)),
+            Self::OneShotLl => Some((Algorithm::OneShotLl, &PUSHED)),
+            Self::OneShotLl128 => Some((Algorithm::OneShotLl128, &PUSHED)),
+            Self::TwoShotLl => Some((Algorithm::TwoShotLl, ALLREDUCE)),
+            Self::TwoShotLl128 => Some((Algorithm::TwoShotLl128, ALLREDUCE)),
+        }
+    }
+
     /// Returns the least number of programs that a trial has to compare.
     fn least_programs(self) -> usize {
         match self {
@@ -191,10 +208,6 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         let is_collective = matches!(it.op, Op::Communication | Op::CollectivePermute);
         let is_nccl = it.get(attr::BACKEND).is_none_or(|it| it == Backend::Nccl);
-        let is_allreduce = it.get(attr::TYPE) == Some(CommunicationType::Allreduce);
-        let is_pushed = it.get(attr::TYPE).is_some_and(|it| PUSHED.contains(&it));
-        let is_copied =
-            matches!(it.get(attr::TYPE), Some(CommunicationType::Allgather | CommunicationType::AllToAll));
         // A program that names algorithms tests the queue that they share.
         if it.get(attr::ALGO).is_some() {
             return None;
@@ -202,32 +215,14 @@ fn with_transport(program: &Program, way: TransportChoice) -> Option<Program> {
         if !is_collective || !is_nccl {
             continue;
         }
-        match way {
-            TransportChoice::Cuda => it.set(attr::BACKEND, Backend::Cuda),
-            TransportChoice::OneShot if is_allreduce => it.set(attr::ALGO, Algorithm::OneShot),
-            TransportChoice::TwoShot if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShot),
-            TransportChoice::CudaTwoShot if is_allreduce => {
-                it.set(attr::BACKEND, Backend::Cuda);
-                it.set(attr::ALGO, Algorithm::TwoShot);
+        if let Some((algorithm, kinds)) = way.algorithm() {
+            if !it.get(attr::TYPE).is_some_and(|kind| kinds.contains(&kind)) {
+                continue;
             }
-            TransportChoice::TwoShotCopy if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotCopy),
-            TransportChoice::OneShotCopy if is_copied => it.set(attr::ALGO, Algorithm::OneShotCopy),
-            TransportChoice::TwoShotLl if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl),
-            TransportChoice::TwoShotLl128 if is_allreduce => it.set(attr::ALGO, Algorithm::TwoShotLl128),
-            TransportChoice::OneShotLl if is_pushed => it.set(attr::ALGO, Algorithm::OneShotLl),
-            TransportChoice::OneShotLl128 if is_pushed => {
-                it.set(attr::BACKEND, Backend::Cuda);
-                it.set(attr::ALGO, Algorithm::OneShotLl128);
-            }
-            TransportChoice::OneShot
-            | TransportChoice::TwoShot
-            | TransportChoice::CudaTwoShot
-            | TransportChoice::OneShotCopy
-            | TransportChoice::TwoShotCopy
-            | TransportChoice::OneShotLl
-            | TransportChoice::OneShotLl128
-            | TransportChoice::TwoShotLl
-            | TransportChoice::TwoShotLl128 => continue,
+            it.set(attr::ALGO, algorithm);
+        }
+        if way.is_cuda() {
+            it.set(attr::BACKEND, Backend::Cuda);
         }
         count += 1;
     }

@@ -1,5 +1,6 @@
-//! The CUDA backend's default transport, and `one-shot-copy`. For collectives without a reduction, each contributing member copies
-//! to the outputs of the receiving members; for reductions, each receiving member reads the inputs of all.
+//! The CUDA backend's default transport, and `one-shot-copy`. For collectives without a reduction, each contributing
+//! member copies to the outputs of the receiving members; for reductions, each receiving member reads the inputs of
+//! all.
 
 use grammar::words::Algorithm;
 
@@ -8,8 +9,8 @@ use crate::plan::{
     CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank,
 };
 
-/// Pushes copies to peers, or pulls the operands of a reduction from peers. The `algo=` that selects it; `None` for
-/// the default of the CUDA backend.
+/// Pushes copies to peers, or pulls the operands of a reduction from peers. The field is the `algo=` that selects the
+/// transport; `None` is the default of the CUDA backend.
 pub(super) struct PeerCopies(pub(super) Option<Algorithm>);
 
 impl Transport for PeerCopies {

@@ -105,10 +105,7 @@ impl StreamOptions {
                 style(Some(count), self.placement(false, true), self.communications)
             }
             StreamCount::Auto => {
-                let mut trial = program.clone();
-                let mut is_apart =
-                    |(_, it): &(StmtId, For)| can_leave_communications(&mut trial, storage, it.body);
-                match loops.iter().all(&mut is_apart) {
+                match loops.iter().all(|(_, it)| can_leave_communications(program, storage, it.body)) {
                     true => {
                         let one = program.intern_int(1);
                         style(Some(one), self.placement(false, false), CommStream::Shared)

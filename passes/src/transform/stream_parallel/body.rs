@@ -10,7 +10,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    Allgather, LoopStmt, OwnSlice, ReduceScatter, StmtGroup, StreamParallel, Style, loop_comms,
+    LoopStmt, OwnSlice, StmtGroup, StreamParallel, Style, loop_comms,
     slicing::{OperandSlice, SliceKind},
 };
 use crate::{
@@ -172,8 +172,8 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let (out, stmt) = (member.slicing.out, member.stmt);
         let Some(dim) = member.slicing.out_dim else { return out };
         // The allocation of a tensor that is split by stream holds the slice of one iteration.
-        let is_inside = !self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out);
-        let is_inside = self.group.style == Style::Shard && is_inside;
+        let is_inside = self.group.style == Style::Shard
+            && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out));
         if is_inside && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
             allocate_per_stream(self.pass.program, out);
             let allocate = builder::allocate(self.pass.program, out);
@@ -201,12 +201,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
     /// for all iterations.
     fn escapes(&self, tensor: TensorId) -> bool {
         let settings = self.pass.settings;
-        let rings = (settings.allgather == Allgather::Ring, settings.reduce_scatter == ReduceScatter::Ring);
-        let is_shared = |member: &LoopStmt| match member.slicing.kind {
-            SliceKind::Allgather(_) => rings.0 && member.slicing.out == tensor,
-            SliceKind::ReduceScatter(_) => rings.1 && member.slicing.operands[0].tensor == tensor,
-            SliceKind::Local | SliceKind::Collective => false,
-        };
+        let is_shared = |member: &LoopStmt| member.slicing.ring_buffer(settings) == Some(tensor);
         if settings.cuda && self.group.members.iter().any(is_shared) {
             return true;
         }

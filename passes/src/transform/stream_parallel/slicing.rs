@@ -58,14 +58,23 @@ pub(super) struct Slicing {
 }
 
 impl Slicing {
+    /// Returns the tensor whose slices a ring transfers; `None` if the statement is not a ring.
+    pub(super) fn ring_buffer(&self, settings: LoopOptions) -> Option<TensorId> {
+        match self.kind {
+            SliceKind::Allgather(_) if settings.allgather == Allgather::Ring => Some(self.out),
+            SliceKind::ReduceScatter(_) if settings.reduce_scatter == ReduceScatter::Ring => {
+                self.operands.first().map(|it| it.tensor)
+            }
+            SliceKind::Allgather(_)
+            | SliceKind::ReduceScatter(_)
+            | SliceKind::Local
+            | SliceKind::Collective => None,
+        }
+    }
+
     /// Returns whether it is a ring in which all ranks work on the same slice at a time.
     pub(super) fn is_ring_without_offset(&self, settings: LoopOptions) -> bool {
-        let is_ring = match self.kind {
-            SliceKind::Allgather(_) => settings.allgather == Allgather::Ring,
-            SliceKind::ReduceScatter(_) => settings.reduce_scatter == ReduceScatter::Ring,
-            SliceKind::Local | SliceKind::Collective => false,
-        };
-        is_ring && !self.rotated && !self.swizzled
+        self.ring_buffer(settings).is_some() && !self.rotated && !self.swizzled
     }
 }
 
