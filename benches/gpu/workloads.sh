@@ -48,7 +48,10 @@ pipelines() {
     matmul-reduce-scatter) echo "@overlap-matmul-reduce-scatter 1" ;;
     # Their calls are in a loop, in which nothing is split.
     column-parallel | row-parallel) echo "@lower,select-algorithms -" ;;
-    mlp) echo "@overlap 2" ;;
+    mlp)
+        echo "@lower,select-algorithms -"
+        echo "@overlap 2"
+        ;;
     esac
 }
 
@@ -111,8 +114,9 @@ ways() {
         ;;
     *)
         echo "CUDA - 1000000000"
+        echo "CUDA one-shot 1000000000"
         echo "CUDA one-shot-ll 1048576"
-        echo "CUDA one-shot-ll128 16777216"
+        echo "CUDA one-shot-ll128 8388608"
         ;;
     esac
 }

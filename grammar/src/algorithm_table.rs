@@ -17,30 +17,30 @@ use crate::words::{Algorithm, CommunicationType};
 /// (`benches/gpu/compare.sh collectives`). A size between two measured sizes uses the result of the larger one.
 /// Teams of 8 were not measured: their rules follow from the amount of data that a rank sends. The rules behind
 /// those with `nccl` give the fastest algorithm where NCCL is not available.
-pub const MEASURED: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:1M=one-shot-ll128;Allreduce/2=two-shot;\
-     2:512K=one-shot-ll;AllToAll/2:4M=one-shot-ll128;2:8M=one-shot-ll128;Allgather/2=one-shot-copy;\
+pub const MEASURED: &str = "Allreduce/2:64K=one-shot-ll;Allreduce/2:2M=one-shot-ll128;Allreduce/2:4M=two-shot-ll128;\
+     Allreduce/2=two-shot;2:256K=one-shot-ll;2:4M=one-shot-ll128;2=one-shot;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;Allreduce/4:512K=two-shot-ll128;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
-     4:256K=one-shot-ll;Allgather/4:8M=one-shot-ll128;4:4M=one-shot-ll128;\
+     4:256K=one-shot-ll;4:1M=one-shot-ll128;4=one-shot;\
      Allreduce/8:32K=one-shot-ll;Allreduce/8:256K=two-shot-ll;Allreduce/8:1M=two-shot-ll128;\
      Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
-     8:256K=one-shot-ll;8:4M=one-shot-ll128;*=nccl";
+     8:256K=one-shot-ll;8:1M=one-shot-ll128;8=one-shot;*=nccl";
 
 /// The algorithms that a rule can select, with the types that support each.
 pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 9] = [
     (Algorithm::Nccl, CommunicationType::ALL),
-    (Algorithm::OneShot, &[CommunicationType::Allreduce]),
+    (Algorithm::OneShot, &SYMMETRIC),
     (Algorithm::TwoShot, &[CommunicationType::Allreduce]),
     (Algorithm::OneShotCopy, &[CommunicationType::Allgather, CommunicationType::AllToAll]),
     (Algorithm::TwoShotCopy, &[CommunicationType::Allreduce]),
-    (Algorithm::OneShotLl, &PUSHED),
-    (Algorithm::OneShotLl128, &PUSHED),
+    (Algorithm::OneShotLl, &SYMMETRIC),
+    (Algorithm::OneShotLl128, &SYMMETRIC),
     (Algorithm::TwoShotLl, &[CommunicationType::Allreduce]),
     (Algorithm::TwoShotLl128, &[CommunicationType::Allreduce]),
 ];
 
 /// The collectives in which every rank sends to every other one.
-const PUSHED: [CommunicationType; 4] = [
+const SYMMETRIC: [CommunicationType; 4] = [
     CommunicationType::Allreduce,
     CommunicationType::Allgather,
     CommunicationType::ReduceScatter,

@@ -119,7 +119,8 @@ words! {
     Algorithm {
         /// The algorithm that NCCL selects.
         Nccl = "nccl",
-        /// One kernel in which each rank reads the complete inputs of all peers.
+        /// One kernel in which each rank writes to all peers what they receive from it, or reads from all peers what it
+        /// reduces.
         OneShot = "one-shot",
         /// One kernel that performs a ReduceScatter and an Allgather over peer memory.
         TwoShot = "two-shot",

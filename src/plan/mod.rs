@@ -135,7 +135,7 @@ pub struct KernelRange {
 /// A kernel that executes several instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelKind {
-    /// An all-reduce that accesses the inputs and outputs of its peers, between signals.
+    /// A collective that accesses the inputs and outputs of its peers, between signals.
     PeerMemory,
     /// A collective that writes packets to slots of its peers. The packets contain the signals, so either all
     /// members of a team run this kernel or none does.

@@ -203,9 +203,9 @@ const CHECK: &[Layer] = &[
 
 const TRANSPORT: &[Layer] = &[
     ("messages signals queue slots staging", &[]),
-    ("copies", BEFORE),
-    // Both algorithms use the common reductions and copies.
-    ("one_shot two_shot", &["copies"]),
+    ("one_shot", BEFORE),
+    // Both algorithms use the same reductions and copies.
+    ("two_shot", &["one_shot"]),
     ("push two_shot_copy", &["slots", "two_shot"]),
     ("lower", BEFORE),
 ];

@@ -38,8 +38,8 @@ const RACE_SEEDS: u64 = 40;
 /// A program whose statements are ordered by the queue of an NCCL communicator only. The CUDA backend has no queues.
 const ORDERED_BY_QUEUE: &str = "hoist-communication-order-by-queue.hir";
 
-/// The collectives whose data `one-shot-ll` pushes.
-const PUSHED: [CommunicationType; 4] = [
+/// The collectives in which every rank sends to every other one.
+const SYMMETRIC: [CommunicationType; 4] = [
     CommunicationType::Allreduce,
     CommunicationType::Allgather,
     CommunicationType::ReduceScatter,
@@ -82,12 +82,12 @@ impl TransportChoice {
         const COPIED: &[CommunicationType] = &[CommunicationType::Allgather, CommunicationType::AllToAll];
         match self {
             Self::Cuda => None,
-            Self::OneShot => Some((Algorithm::OneShot, ALLREDUCE)),
+            Self::OneShot => Some((Algorithm::OneShot, &SYMMETRIC)),
             Self::TwoShot | Self::CudaTwoShot => Some((Algorithm::TwoShot, ALLREDUCE)),
             Self::OneShotCopy => Some((Algorithm::OneShotCopy, COPIED)),
             Self::TwoShotCopy => Some((Algorithm::TwoShotCopy, ALLREDUCE)),
-            Self::OneShotLl => Some((Algorithm::OneShotLl, &PUSHED)),
-            Self::OneShotLl128 => Some((Algorithm::OneShotLl128, &PUSHED)),
+            Self::OneShotLl => Some((Algorithm::OneShotLl, &SYMMETRIC)),
+            Self::OneShotLl128 => Some((Algorithm::OneShotLl128, &SYMMETRIC)),
             Self::TwoShotLl => Some((Algorithm::TwoShotLl, ALLREDUCE)),
             Self::TwoShotLl128 => Some((Algorithm::TwoShotLl128, ALLREDUCE)),
         }

@@ -44,16 +44,7 @@ impl Engine {
     pub fn profile_lines(&mut self, peers: &dyn ProcessGroup) -> Result<Vec<LineProfile>, CudaError> {
         let marks = self.marks()?;
         let mut table = Table::of(self.plan());
-        // The time of a fused all-reduce kernel belongs to its reduction, not to its first wait.
-        let is_peer_reduce =
-            |inst: &u32| matches!(self.plan().code[*inst as usize].kind, InstKind::PeerReduce { .. });
-        let timed: FxHashMap<u32, u32> = self
-            .executable
-            .fused
-            .iter()
-            .filter(|(inst, _)| is_peer_reduce(inst))
-            .map(|(inst, step)| (*step, *inst))
-            .collect();
+        let timed = self.timed_insts();
         let mut times = vec![0.0; table.lines.len()];
         for run in 0..=RUNS {
             self.reset_between_runs(peers)?;
@@ -88,6 +79,26 @@ impl Engine {
         lines.retain(|it| it.microseconds > 0.0 || it.fused_into.is_some());
         lines.sort_by_key(|it| it.line);
         Ok(lines)
+    }
+
+    /// Returns the instruction to which the time of a collective's kernel belongs, by the instruction of its command:
+    /// its reduction, or else its first copy, instead of the wait that hang reports name.
+    fn timed_insts(&self) -> FxHashMap<u32, u32> {
+        let kind = |inst: u32| &self.plan().code[inst as usize].kind;
+        let mut timed = FxHashMap::default();
+        for (inst, step) in &self.executable.fused {
+            let is_collective = matches!(kind(*step), InstKind::Signal { .. } | InstKind::WaitSignal { .. });
+            match kind(*inst) {
+                InstKind::PeerReduce { .. } if is_collective => {
+                    timed.insert(*step, *inst);
+                }
+                InstKind::Copy { .. } if is_collective => {
+                    timed.entry(*step).or_insert(*inst);
+                }
+                _ => (),
+            }
+        }
+        timed
     }
 
     /// Returns two events for each command that does work on the device.

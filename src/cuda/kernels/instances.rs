@@ -4,9 +4,9 @@
 use grammar::{dtype::DType, ops::OPS};
 
 use super::{
-    DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective, ScalarFunction,
-    Source, elementwise::elementwise_launch, matmul::matmul_launch, nvrtc, packets::packet_launch,
-    reduce::reduce_launches,
+    DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective, PeerCollective,
+    PeerResult, ScalarFunction, Source, elementwise::elementwise_launch, matmul::matmul_launch, nvrtc,
+    packets::packet_launch, peer_memory::peer_memory_launch, reduce::reduce_launches,
 };
 use crate::{
     cuda::CudaError,
@@ -72,6 +72,7 @@ fn source() -> Result<String, String> {
     steps(&mut kernels)?;
     combinations(&mut kernels)?;
     packets(&mut kernels)?;
+    peer_memory(&mut kernels)?;
     let source = kernels.source();
     match source.contains("void,") {
         true => Err("an element type has no name in the kernels".to_owned()),
@@ -219,6 +220,35 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
                 add(kernels, Some(launch));
             } else if op.is_none() {
                 return Err(format!("copies of `{}` have no kernel", dtype.short_name()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds collectives over peer memory: reductions of three inputs to three outputs, one copy to three outputs, and
+/// three copies, with the widest accesses and with accesses of one element.
+fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
+    for dtype in DTYPES {
+        for (op, count) in REDUCTIONS.into_iter().map(Some).chain([None]).flat_map(|op| [(op, 64), (op, 63)])
+        {
+            let view = View::contiguous(0, vec![count]);
+            let place = || aligned_view(dtype, &view);
+            let result = |inputs: usize, outputs: usize| PeerResult {
+                inputs: vec![place(); inputs],
+                outputs: vec![place(); outputs],
+            };
+            let works = match op {
+                Some(_) => vec![vec![result(3, 3)]],
+                None => vec![vec![result(1, 3)], vec![result(1, 1), result(1, 1), result(1, 1)]],
+            };
+            for results in works {
+                let it = PeerCollective { op, results, start_signals: vec![4096; 2], ..Default::default() };
+                match peer_memory_launch(&it, 1 << 20) {
+                    Ok(launch) => add(kernels, launch),
+                    Err(_) if op.is_some() => (),
+                    Err(message) => return Err(message),
+                }
             }
         }
     }

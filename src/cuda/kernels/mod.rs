@@ -4,7 +4,6 @@
 //! plan has few instances. All parameters are one structure of 8-byte words: `Launch::params` has the order
 //! of the structure in `prelude.cu`.
 
-mod all_reduce;
 mod device_view;
 mod elementwise;
 mod expression;
@@ -12,6 +11,7 @@ pub mod instances;
 mod matmul;
 pub(super) mod nvrtc;
 mod packets;
+mod peer_memory;
 mod reduce;
 mod shape;
 #[cfg(test)]
@@ -24,12 +24,12 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
 
-pub(super) use all_reduce::{AllReduce, BLOCK_COUNTER_PARAM, all_reduce_launch};
 pub(super) use device_view::DeviceView;
 pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, defining_op, elementwise_launch};
 pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
+pub(super) use peer_memory::{BLOCK_COUNTER_PARAM, PeerCollective, PeerResult, peer_memory_launch};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use shape::merge_dims;
 
@@ -143,13 +143,19 @@ pub(super) struct ReduceKernel {
     is_last_pass: bool,
 }
 
-/// An all-reduce over peer memory, including its signals; see `all_reduce`.
+/// A collective over peer memory, including its signals; see `peer_memory`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct AllReduceKernel {
-    op: ReduceOp,
+pub(super) struct PeerMemoryKernel {
+    /// `None`: each result is a copy.
+    op: Option<ReduceOp>,
     dtype: DType,
     computed: ComputeType,
-    members: usize,
+    /// Maximum number of peers that it signals or waits for.
+    peers: usize,
+    results: usize,
+    /// Inputs of each result.
+    inputs: usize,
+    /// Outputs of each result.
     outputs: usize,
     width: usize,
 }
@@ -171,8 +177,8 @@ pub(super) enum Kernel {
     Elementwise(ElementwiseKernel),
     /// A reduction along axes; see `reduce`.
     Reduce(ReduceKernel),
-    /// An all-reduce over peer memory, including its signals.
-    AllReduce(AllReduceKernel),
+    /// A collective over peer memory, including its signals; see `peer_memory`.
+    PeerMemory(PeerMemoryKernel),
     /// A collective that exchanges packets with its peers; see `packets`.
     Packets(PacketKernel),
     /// A generic matrix product; each thread computes one element at a time.
@@ -236,14 +242,14 @@ impl Kernels {
                     format!("Elementwise<{view_count}, {}>", it.constants)
                 }
                 Kernel::Reduce(_) => "Reduce".to_owned(),
-                Kernel::AllReduce(it) => all_reduce::parameters(it.members, it.outputs),
+                Kernel::PeerMemory(it) => peer_memory::parameters(it),
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
             };
             let body = match kernel {
                 Kernel::Elementwise(it) => elementwise::body(it),
                 Kernel::Reduce(it) => reduce::body(it),
-                Kernel::AllReduce(it) => all_reduce::body(it),
+                Kernel::PeerMemory(it) => peer_memory::body(it),
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),
             };

@@ -265,7 +265,7 @@ fn reduction_text(kernel: &PacketKernel, step: &Step) -> String {
     format!(
         "#pragma unroll\n      for (int v = 0; v < {}; ++v) {{\n{}      y[h].e[v] = narrow(To<{}>(), r);\n      }}\n",
         HALF / kernel.dtype.size(),
-        super::all_reduce::reduction_statements(op, kernel.computed, members),
+        super::peer_memory::reduction_statements(op, kernel.computed, members),
         type_name(kernel.dtype)
     )
 }

@@ -270,10 +270,10 @@ extern "C" __global__ void rank_barrier(const __grid_constant__ RankBarrier p) {
   while ((i32)(load_acquire(p.mine[threadIdx.x]) - (u32)p.number) < 0) {}
 }
 
-// An all-reduce of M members over peer memory: addresses of the signals and of the elements of all members.
-template<int M, int OUT> struct AllReduce {
+// A collective over the memory of up to PEERS peers: addresses of the signals and of the elements.
+template<int PEERS, int IN, int OUT> struct PeerMemory {
   u64 epoch, arrived, groups, readies, expectations, dones, ends;
-  u64 ready[M], expected[M], done[M], ended[M], in[M], out[OUT];
+  u64 ready[PEERS], expected[PEERS], done[PEERS], ended[PEERS], in[IN], out[OUT];
 };
 
 // A collective that exchanges packets; see packets.rs.

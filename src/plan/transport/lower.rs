@@ -9,8 +9,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CollectiveCall, LoweredComm, MemberViews, Transport,
-    copies::PeerCopies,
     messages::Message,
+    one_shot::OneShot,
     queue::rewrite_plan,
     slots::{SlotPool, Slots},
     staging, transport,
@@ -168,7 +168,7 @@ struct Lowering<'a> {
 fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
     match kind {
         CollectiveKind::Allreduce { .. } => &TwoShot,
-        _ => &PeerCopies(None),
+        _ => &OneShot::Default,
     }
 }
 

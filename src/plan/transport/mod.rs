@@ -10,10 +10,11 @@
 //! | `backend=` | `algo=` | collectives | transport |
 //! |---|---|---|---|
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
-//! | CUDA | none | all but Allreduce | `PeerCopies` |
-//! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `PeerCopies` |
+//! | CUDA | none | all but Allreduce | `OneShot` |
 //! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
-//! | CUDA, NCCL | `one-shot`, `two-shot` | Allreduce | `OneShot`, `TwoShot` |
+//! | CUDA, NCCL | `one-shot` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShot` |
+//! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `OneShot` |
+//! | CUDA, NCCL | `two-shot` | Allreduce | `TwoShot` |
 //! | CUDA, NCCL | `two-shot-copy` | Allreduce | `TwoShotCopy` |
 //! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `Push` |
 //! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `Push` |
@@ -23,7 +24,6 @@
 //!
 //! To add a transport, add a file with its `impl Transport`, an entry in `TRANSPORTS`, and tests.
 
-mod copies;
 mod lower;
 mod messages;
 mod one_shot;
@@ -40,7 +40,6 @@ use grammar::words::Algorithm;
 pub(super) use lower::lower;
 
 use super::{Backend, CollectiveKind, InstKind, KernelKind, PacketFormat, View, algorithm::chosen_algorithm};
-use copies::PeerCopies;
 use one_shot::OneShot;
 use push::{Push, PushSteps};
 use slots::Slots;
@@ -90,9 +89,9 @@ trait Transport: Sync {
 
 /// All transports.
 static TRANSPORTS: [&dyn Transport; 9] = [
-    &PeerCopies(None),
-    &PeerCopies(Some(Algorithm::OneShotCopy)),
-    &OneShot,
+    &OneShot::Default,
+    &OneShot::CopyEngines,
+    &OneShot::Kernel,
     &TwoShot,
     &TwoShotCopy,
     &Push(PushSteps::OneShot, PacketFormat::Ll),

@@ -1,40 +1,161 @@
-//! One-shot all-reduce: every member reads the inputs of all members and reduces them itself.
+//! Collectives in one round of signals: members access the inputs and outputs of their peers directly.
 //!
-//! It needs one round of signals. Each member reads `(n - 1) · bytes` from its peers. All members reduce in
-//! team order, so the results are bitwise equal on all members. The scheme is that of vLLM's one-stage
-//! all-reduce and of PyTorch's `one_shot_all_reduce`.
+//! Without a reduction, each member copies to the outputs of the receiving members; with one, each receiving member
+//! reads the inputs of all and reduces them in team order, so the results are bitwise equal on all members. The
+//! all-reduce is the one-stage all-reduce of vLLM and PyTorch's `one_shot_all_reduce`.
 
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::{CollectiveKind, KernelKind};
+use crate::plan::{
+    CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank,
+};
 
-/// Every member reduces all elements.
-pub(super) struct OneShot;
+/// What accesses the memory of peers.
+#[derive(Clone, Copy)]
+pub(super) enum OneShot {
+    /// The CUDA backend without `algo=`: copy engines copy, kernels reduce, and neither waits for signals.
+    Default,
+    /// `one-shot-copy`: the same, for collectives without a reduction.
+    CopyEngines,
+    /// `one-shot`: one kernel, including its signals.
+    Kernel,
+}
 
 impl Transport for OneShot {
     fn algorithm(&self) -> Option<Algorithm> {
-        Some(Algorithm::OneShot)
+        match self {
+            Self::Default => None,
+            Self::CopyEngines => Some(Algorithm::OneShotCopy),
+            Self::Kernel => Some(Algorithm::OneShot),
+        }
     }
 
     fn supports(&self, kind: CollectiveKind) -> bool {
-        matches!(kind, CollectiveKind::Allreduce { .. })
+        match self {
+            Self::Default => !matches!(kind, CollectiveKind::Allreduce { .. }),
+            Self::CopyEngines => matches!(kind, CollectiveKind::Allgather | CollectiveKind::AllToAll),
+            Self::Kernel => matches!(
+                kind,
+                CollectiveKind::Allreduce { .. }
+                    | CollectiveKind::Allgather
+                    | CollectiveKind::ReduceScatter { .. }
+                    | CollectiveKind::AllToAll
+            ),
+        }
     }
 
-    /// Returns false: a member that runs ahead would overwrite input that others still read.
-    fn supports_in_place(&self, _: CollectiveKind) -> bool {
-        false
+    fn supports_in_place(&self, kind: CollectiveKind) -> bool {
+        match kind {
+            // Each element is accessed by only one member, which may be its owner.
+            CollectiveKind::Broadcast { .. }
+            | CollectiveKind::Gather { .. }
+            | CollectiveKind::Allgather
+            | CollectiveKind::Scatter { .. }
+            | CollectiveKind::Reduce { .. }
+            | CollectiveKind::ReduceScatter { .. } => true,
+            // A member's output is written while the member, or another one, still reads its input.
+            CollectiveKind::Allreduce { .. }
+            | CollectiveKind::SendRecv { .. }
+            | CollectiveKind::AllToAll
+            | CollectiveKind::Permute { .. } => false,
+        }
     }
 
-    fn writes_own_output(&self, _: CollectiveKind) -> bool {
-        true
+    fn writes_own_output(&self, kind: CollectiveKind) -> bool {
+        kind.reduce_op().is_some()
     }
 
     fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::PeerMemory)
+        match self {
+            Self::Default | Self::CopyEngines => None,
+            Self::Kernel => Some(KernelKind::PeerMemory),
+        }
     }
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        call.kind.reduce_op().map(|op| call.pull(op)).unwrap_or_default()
+        match call.kind.reduce_op() {
+            Some(op) => call.pull(op),
+            None => call.push(),
+        }
+    }
+}
+
+impl CollectiveCall<'_> {
+    /// Lowers a collective with a reduction: each receiving member reads the inputs of all.
+    pub(super) fn pull(&self, op: ReduceOp) -> LoweredComm {
+        let n = self.team.len();
+        let getters: Vec<usize> =
+            self.all().into_iter().filter(|it| !self.kind.output_pieces(*it, n).is_empty()).collect();
+        let work: Vec<InstKind> = match self.kind.output_pieces(self.me, n).as_slice() {
+            [] => Vec::new(),
+            [first, ..] => {
+                let own = self.members[self.me].as_ref();
+                let given = own.and_then(|it| it.input.as_ref()).map_or(0, View::len);
+                let elements = first.source_range(given, n);
+                let out = own.and_then(|it| it.output.clone());
+                out.and_then(|out| self.peer_reduce(op, elements.start, elements.len(), out))
+                    .into_iter()
+                    .collect()
+            }
+        };
+        let accessed = if getters.contains(&self.me) { self.all() } else { Vec::new() };
+        self.with_signals(&accessed, &getters, work)
+    }
+
+    /// Reduces `len` elements from `start` on of all members' inputs, in team order; `None` if the views of
+    /// some member are not known.
+    pub(super) fn peer_reduce(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
+        let part = |(member, rank): (usize, &usize)| {
+            let input = self.members[member].as_ref()?.input.as_ref()?;
+            Some(ViewOnRank { rank: *rank, view: input.narrow(0, start, len) })
+        };
+        let parts = self.team.iter().enumerate().map(part).collect::<Option<Vec<_>>>()?;
+        Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
+    }
+
+    /// Lowers a collective without a reduction: this member copies its input to every member that receives
+    /// it.
+    fn push(&self) -> LoweredComm {
+        let n = self.team.len();
+        let mut work = Vec::new();
+        let mut getters = Vec::new();
+        let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
+        for to in self.others().chain([self.me]) {
+            let Some((at, delivery)) = self.delivery(to) else { continue };
+            let elements = delivery.source_range(own.map_or(0, View::len), n);
+            getters.push(to);
+            // All pieces of an output have the same length.
+            work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
+        }
+        let givers = self.kind.source_members(self.me, n);
+        self.with_signals(&getters, &givers, work)
+    }
+
+    /// Returns the piece that member `to` receives from this one, and its index in the output. In a
+    /// permutation, a member knows only the peer that it sends to.
+    fn delivery(&self, to: usize) -> Option<(usize, OutputPiece)> {
+        match self.kind {
+            CollectiveKind::Permute { send_peer, .. } if to != self.me => (send_peer == to)
+                .then_some((0, OutputPiece { source: PieceSource::Member(self.me), part: None })),
+            kind => kind.output_piece_from(self.me, to, self.team.len()),
+        }
+    }
+
+    /// Copies `len` elements of this member's view to a member's output, unless they are there already.
+    pub(super) fn copy(
+        &self,
+        from: Option<&View>,
+        (start, len): (usize, usize),
+        to: usize,
+        offset: usize,
+    ) -> Option<InstKind> {
+        let output = self.members[to].as_ref()?.output.as_ref()?;
+        // `agreement` has compared the sizes if all members post the collective, and otherwise the collective
+        // never runs.
+        let from = from.filter(|it| start + len <= it.len() && offset + len <= output.len())?;
+        let from = ViewOnRank { rank: self.team[self.me], view: from.narrow(0, start, len) };
+        let to = ViewOnRank { rank: self.team[to], view: output.narrow(0, offset, len) };
+        (from != to).then(|| InstKind::Copy { from: Box::new(from), to: Box::new(to) })
     }
 }

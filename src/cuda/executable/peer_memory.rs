@@ -1,4 +1,4 @@
-//! Lowers all-reduces that the plan marks as one kernel (`Plan::kernels`).
+//! Lowers collectives over peer memory that the plan marks as one kernel (`Plan::kernels`).
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use super::{ExecutableBuilder, LogicalStream};
 use crate::{
     cuda::{
         error::CudaError,
-        kernels::{self, AllReduce},
+        kernels::{self, PeerCollective, PeerResult},
     },
-    plan::{InstKind, ReduceOp, View},
+    plan::{InstKind, View},
 };
 
 impl ExecutableBuilder<'_> {
@@ -17,25 +17,18 @@ impl ExecutableBuilder<'_> {
     ///
     /// Otherwise, returns the instruction to which the command belongs: the first one that waits, which is
     /// the one that hang reports name.
-    pub(super) fn fuse_all_reduce(
+    pub(super) fn fuse_peer_memory(
         &mut self,
         range: &Range<usize>,
         stream: LogicalStream,
     ) -> Result<Option<u32>, CudaError> {
         let plan = self.plan;
-        let mut it = AllReduce {
-            op: ReduceOp::Sum,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-            start_signals: Vec::new(),
-            start_waits: Vec::new(),
-            end_signals: Vec::new(),
-            end_waits: Vec::new(),
-        };
-        let mut combined: Option<&View> = None;
+        let mut it = PeerCollective::default();
+        // By result: the view that a following copy reads to copy the result to another member.
+        let mut copied: Vec<&View> = Vec::new();
         let mut waits = range.start;
         for (at, inst) in plan.code.iter().enumerate().take(range.end).skip(range.start) {
-            let behind = combined.is_some();
+            let behind = !it.results.is_empty();
             match &inst.kind {
                 InstKind::Signal { signal } => {
                     let signals = if behind { &mut it.end_signals } else { &mut it.start_signals };
@@ -49,27 +42,28 @@ impl ExecutableBuilder<'_> {
                     signals.push(self.signal_address(signal)?);
                 }
                 InstKind::PeerReduce { op, parts, out } if !behind => {
-                    it.op = *op;
-                    for part in parts {
-                        it.inputs.push(self.device_view(part.rank, &part.view)?);
-                    }
-                    it.outputs.push(self.local_view(out)?);
-                    combined = Some(&**out);
+                    let inputs = parts.iter().map(|part| self.device_view(part.rank, &part.view));
+                    let (inputs, outputs) = (inputs.collect::<Result<_, _>>()?, vec![self.local_view(out)?]);
+                    it.op = Some(*op);
+                    it.results.push(PeerResult { inputs, outputs });
+                    copied.push(out);
                 }
-                InstKind::Copy { from, to }
-                    if from.rank == plan.rank
-                        && Some(&from.view) == combined
-                        && it.end_signals.is_empty() =>
-                {
-                    it.outputs.push(self.device_view(to.rank, &to.view)?);
+                InstKind::Copy { from, to } if from.rank == plan.rank && it.end_signals.is_empty() => {
+                    let output = self.device_view(to.rank, &to.view)?;
+                    match copied.iter().position(|view| **view == from.view) {
+                        Some(result) => it.results[result].outputs.push(output),
+                        None if it.op.is_none() => {
+                            let inputs = vec![self.local_view(&from.view)?];
+                            it.results.push(PeerResult { inputs, outputs: vec![output] });
+                            copied.push(&from.view);
+                        }
+                        None => return Ok(None),
+                    }
                 }
                 _ => return Ok(None),
             }
         }
-        if combined.is_none() {
-            return Ok(None);
-        }
-        let launch = kernels::all_reduce_launch(&it, self.epoch_address)
+        let launch = kernels::peer_memory_launch(&it, self.epoch_address)
             .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
         let Some(mut launch) = launch else { return Ok(None) };
         // Each kernel resets the counter to 0, and a stream runs one kernel after another.

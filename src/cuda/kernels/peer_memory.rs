@@ -1,0 +1,214 @@
+//! A whole collective over peer memory in one kernel: signals, accesses, signals, as `plan::transport` lowers
+//! one-shot and two-shot.
+//!
+//! Block 0 writes this member's start signals, and every block waits for those of the peers. So block 0 of
+//! every member must be resident: the grids of collectives that may run concurrently must fit on the GPU
+//! together. The last block to finish writes the end signals and, if required, waits for those of the peers.
+
+use std::fmt::Write;
+
+use grammar::dtype::DType;
+
+use super::{
+    BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, PeerMemoryKernel,
+    check_dtypes, expression, float_compute_type, integer_compute_type, type_name,
+};
+use crate::plan::ReduceOp;
+
+/// A collective of one member. Signals are addresses in mapped memory.
+#[derive(Default)]
+pub(in crate::cuda) struct PeerCollective<'a> {
+    /// The reduction of results with several inputs; `None` if all results are copies.
+    pub op: Option<ReduceOp>,
+    /// What the member computes.
+    pub results: Vec<PeerResult<'a>>,
+    /// Written at the start.
+    pub start_signals: Vec<u64>,
+    /// Awaited before the inputs are read.
+    pub start_waits: Vec<u64>,
+    /// Written at the end.
+    pub end_signals: Vec<u64>,
+    /// Awaited after `end_signals` are written.
+    pub end_waits: Vec<u64>,
+}
+
+/// A copy or a reduction.
+pub(in crate::cuda) struct PeerResult<'a> {
+    /// The operands in the order of the reduction; a copy has one.
+    pub inputs: Vec<DeviceView<'a>>,
+    /// The destinations; all receive the same elements.
+    pub outputs: Vec<DeviceView<'a>>,
+}
+
+/// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; the
+/// kernels of one stream share it.
+pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
+
+/// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM`; returns `None` if the kernel does not
+/// support the views or the number of members. `counter` is the device address of the epoch.
+///
+/// # Errors
+/// The kernels do not support the element type or the operation of a reduction.
+pub(in crate::cuda) fn peer_memory_launch(
+    it: &PeerCollective<'_>,
+    counter: u64,
+) -> Result<Option<Launch>, String> {
+    let Some(PeerResult { inputs: sources, outputs: targets }) = it.results.first() else { return Ok(None) };
+    let Some(first) = sources.first() else { return Ok(None) };
+    let (dtype, count) = (first.dtype, first.view.len());
+    let lists = [&it.start_signals, &it.start_waits, &it.end_signals, &it.end_waits];
+    let peers = lists.iter().map(|it| it.len()).max().unwrap_or(0).max(1);
+    let inputs = || it.results.iter().flat_map(|it| &it.inputs);
+    let outputs = || it.results.iter().flat_map(|it| &it.outputs);
+    let all = || inputs().chain(outputs());
+    let is_dense =
+        |it: &DeviceView| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
+    let has_shape =
+        |it: &PeerResult<'_>| (it.inputs.len(), it.outputs.len()) == (sources.len(), targets.len());
+    // Each thread handles one signal.
+    let fits = peers <= BLOCK as usize && it.results.iter().all(has_shape);
+    if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
+        return Ok(None);
+    }
+    let Some((dtype, computed)) = element_type(it.op, dtype)? else { return Ok(None) };
+    let size = dtype.size();
+    let mut width = MAX_ACCESS_BYTES / size;
+    while width > 1 && (count % width != 0 || all().any(|it| it.address % (width * size) as u64 != 0)) {
+        width /= 2;
+    }
+    let groups = (count / width) as u64;
+    let mut words = vec![counter, 0, groups];
+    words.extend(lists.iter().map(|it| it.len() as u64));
+    for list in lists {
+        words.extend(list);
+        words.resize(words.len() + peers - list.len(), 0);
+    }
+    words.extend(all().map(|it| it.address));
+    if words.len() > MAX_PARAM_WORDS {
+        return Ok(None);
+    }
+    let (results, inputs, outputs) = (it.results.len(), sources.len(), targets.len());
+    let kernel = PeerMemoryKernel { op: it.op, dtype, computed, peers, results, inputs, outputs, width };
+    Ok(Some(Launch {
+        kernel: Kernel::PeerMemory(kernel),
+        params: words,
+        blocks: groups.div_ceil(u64::from(BLOCK)),
+    }))
+}
+
+/// Returns the element type that the kernel accesses, and the type in which it computes. A copy accesses elements of
+/// any type as integers; `None` if there are no integers of their size.
+///
+/// # Errors
+/// The kernels do not support the element type or the operation of a reduction.
+fn element_type(op: Option<ReduceOp>, dtype: DType) -> Result<Option<(DType, ComputeType)>, String> {
+    let Some(op) = op else {
+        let integer = match dtype.size() {
+            1 => DType::UInt8,
+            2 => DType::UInt16,
+            4 => DType::UInt32,
+            8 => DType::UInt64,
+            _ => return Ok(None),
+        };
+        return Ok(Some((integer, ComputeType::U64)));
+    };
+    check_dtypes([dtype])?;
+    let types = [dtype].into_iter();
+    let computed = if dtype.is_integral() { integer_compute_type(types) } else { float_compute_type(types) };
+    match expression::reduction_expression(op, computed) {
+        Some(_) => Ok(Some((dtype, computed))),
+        None => Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name())),
+    }
+}
+
+/// Loads that a thread issues before it uses the first one. Links between GPUs have a latency of about a
+/// microsecond.
+const LOADS: usize = 8;
+
+/// Returns the type of an instance's parameters.
+pub(super) fn parameters(it: &PeerMemoryKernel) -> String {
+    format!("PeerMemory<{}, {}, {}>", it.peers, it.results * it.inputs, it.results * it.outputs)
+}
+
+/// Returns the body of an instance.
+pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
+    let PeerMemoryKernel { op, dtype, computed, peers: _, results, inputs, outputs, width } = kernel;
+    let (element, computed) = (type_name(*dtype), *computed);
+    let bytes = width * dtype.size();
+    let groups = (LOADS / (results * inputs)).max(1);
+    let mut work = String::new();
+    // Writing to a string does not fail. All loads are issued before the first result is used.
+    for group in 0..groups {
+        for it in 0..results * inputs {
+            let _ = writeln!(
+                work,
+                "    Pack<{element}, {width}> a{group}_{it};\n    if (g + {group} * stride < p.groups) a{group}_{it} = \
+                 load<{element}, {width}>(p.in[{it}] + (g + {group} * stride) * {bytes});"
+            );
+        }
+    }
+    for group in 0..groups {
+        let _ = writeln!(work, "    if (g + {group} * stride < p.groups) {{");
+        for result in 0..*results {
+            let _ = writeln!(work, "    {{");
+            for it in 0..*inputs {
+                let from = result * inputs + it;
+                let _ = writeln!(work, "    const Pack<{element}, {width}>& x{it} = a{group}_{from};");
+            }
+            match op {
+                Some(op) => {
+                    let _ = writeln!(
+                        work,
+                        "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) \
+                         {{\n{}      y.e[v] = narrow(To<{element}>(), r);\n    }}",
+                        reduction_statements(*op, computed, *inputs)
+                    );
+                }
+                None => work += "    const auto& y = x0;\n",
+            }
+            for it in 0..*outputs {
+                let to = result * outputs + it;
+                let _ = writeln!(
+                    work,
+                    "    save<{element}, {width}>(p.out[{to}] + (g + {group} * stride) * {bytes}, y);"
+                );
+            }
+            let _ = writeln!(work, "    }}");
+        }
+        work += "    }\n";
+    }
+    format!(
+        "  typedef {} C;
+  if (p.epoch == 0) return;
+  const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
+  if (blockIdx.x == 0 && thread < p.readies) store_release(p.ready[thread], epoch);
+  if (thread < p.expectations) while ((i32)(load_acquire(p.expected[thread]) - epoch) < 0) {{}}
+  __syncthreads();
+  const u64 stride = gridDim.x * (u64){BLOCK};
+  for (u64 g = blockIdx.x * (u64){BLOCK} + thread; g < p.groups; g += {groups} * stride) {{
+{work}  }}
+  __shared__ u32 is_last;
+  __syncthreads();
+  if (thread == 0) is_last = arrive(p.arrived) + 1 == gridDim.x;
+  __syncthreads();
+  if (is_last == 0) return;
+  if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
+  if (thread < p.dones) store_release(p.done[thread], epoch);
+  if (thread < p.ends) while ((i32)(load_acquire(p.ended[thread]) - epoch) < 0) {{}}
+",
+        computed.name()
+    )
+}
+
+/// Returns statements that reduce element `v` of all inputs to `r`, in team order.
+pub(super) fn reduction_statements(op: ReduceOp, computed: ComputeType, members: usize) -> String {
+    let step = expression::reduction_expression(op, computed).unwrap_or_default();
+    let mut text = "      C r = widen<C>(x0.e[v]);\n".to_owned();
+    for it in 1..members {
+        let _ = writeln!(text, "      {{ const C a = r, b = widen<C>(x{it}.e[v]); r = {step}; }}");
+    }
+    if op == ReduceOp::Avg {
+        let _ = writeln!(text, "      r = r / (C){members};");
+    }
+    text
+}
