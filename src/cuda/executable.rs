@@ -62,8 +62,8 @@ struct ExecutableBuilder<'a> {
     scratch: Vec<Scratch>,
     /// Device addresses of the block counters of kernels over peer memory, by stream.
     block_counters: FxHashMap<Stream, u64>,
-    /// Maximum number of streams of a rank that run kernels which wait for other ranks.
-    waiting_streams: u64,
+    /// Maximum number of blocks of a kernel that waits for other ranks.
+    waiting_blocks: u64,
     /// Number of different flags of packets in a run.
     flags_per_run: u32,
     notes: Vec<String>,
@@ -78,14 +78,21 @@ struct Scratch {
     bytes: usize,
 }
 
-/// Returns the maximum number of streams of a rank with instruction ranges that run as one kernel. All ranks
-/// launch the same grids, because packets require it.
-fn count_waiting_streams(plans: &[Plan]) -> u64 {
-    let count = |plan: &Plan| {
+/// Returns the maximum number of blocks of an instruction range that runs as one kernel. All ranks launch the same
+/// grids, because packets require it.
+///
+/// Such kernels wait for blocks of other ranks (`kernels::peer_memory`, `kernels::packets`), so those on different
+/// streams must be resident together: they share the multiprocessors. If the program also calls NCCL, whose
+/// blocks wait too and need most of a multiprocessor's registers, half of the multiprocessors remain for NCCL. Half as
+/// many blocks take up to 5% longer, and with packets of 1 MiB and more up to 25%.
+pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 {
+    let streams = |plan: &Plan| {
         let streams = plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream);
         streams.collect::<FxHashSet<_>>().len() as u64
     };
-    plans.iter().map(count).max().unwrap_or(0)
+    let most = plans.iter().map(streams).max().unwrap_or(0).max(1);
+    let calls_nccl = plans.iter().any(|it| !it.communicators.is_empty());
+    u64::from(multiprocessors) / (most * if calls_nccl { 2 } else { 1 })
 }
 
 /// Returns the number of flags that the collectives of a team need in one run.
@@ -111,8 +118,8 @@ pub(super) fn prepare(
     let event = |_| device.event(false);
     let epoch_address = memory.allocate_scratch(device, 8)?;
     device.memset(epoch_address, 0, 8, first)?;
-    let (waiting_streams, flags_per_run) =
-        (count_waiting_streams(memory.plans()), count_flags(memory.plans()));
+    let waiting_blocks = count_waiting_blocks(memory.plans(), device.multiprocessors);
+    let flags_per_run = count_flags(memory.plans());
     let mut builder = ExecutableBuilder {
         device,
         plan,
@@ -134,7 +141,7 @@ pub(super) fn prepare(
         last_nccl_group: None,
         scratch: Vec::new(),
         block_counters: FxHashMap::default(),
-        waiting_streams,
+        waiting_blocks,
         flags_per_run,
         notes: Vec::new(),
     };
@@ -338,12 +345,7 @@ impl ExecutableBuilder<'_> {
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::Reduce(_) => i32::MAX as u64,
-            // Kernels on different streams must be resident together, because a block waits for a block of every
-            // member (`kernels::peer_memory`, `kernels::packets`): together they have one block for each
-            // multiprocessor. Half as many take up to 5% longer, and packets of 1 MiB and more up to 25%.
-            Kernel::PeerMemory(_) | Kernel::Packets(_) => {
-                u64::from(self.device.multiprocessors) / self.waiting_streams.max(1)
-            }
+            Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
         self.push(inst, stream, Command::Launch { function, grid, params: params.into_boxed_slice() });

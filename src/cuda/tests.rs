@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use grammar::dtype::DType;
 
-use super::buffer_assignment::{ALIGNMENT, BufferAssignment};
-use crate::plan::{Buffer, Inst, InstKind, Number, Origin, Plan, SignalId, SignalKind, View, ViewOnRank};
+use super::{
+    buffer_assignment::{ALIGNMENT, BufferAssignment},
+    executable::count_waiting_blocks,
+};
+use crate::plan::{
+    Buffer, Inst, InstKind, Number, Origin, Plan, SignalId, SignalKind, View, ViewOnRank, tests::plans_of,
+};
 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     let buffer = |len: &usize| Buffer { name: "T0".to_owned(), dtype: DType::BFloat, len: *len };
@@ -103,4 +108,28 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     zero.code[1].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
     assert_eq!(offsets(&BufferAssignment::of(&[zero])?, 0), [0, 1, 0]);
     Ok(())
+}
+
+#[test]
+fn kernels_that_wait_leave_room_for_each_other() {
+    let blocks = |second: &str, algorithm: &str| {
+        let collective = |number: u32, on: &str, algo: &str| {
+            format!(
+                "  {on}\n  Communication {number} (type=Allreduce, team=(0 1), red_op=SUM, input=T0, output=T{number}, \
+                 backend={algo})\n  Wait(Communication {number})\n"
+            )
+        };
+        let text = format!(
+            "%tensor T0_g_float[ideviceIdx.x0{{2}}, iS1{{8}}] (DeviceMesh{{0 1}})\n\
+             %tensor T1_g_float[iS2{{8}}] (DeviceMesh{{0 1}})\n%tensor T2_g_float[iS3{{8}}] (DeviceMesh{{0 1}})\n\
+             %HostIrContainer {{ (T0) -> (T1, T2) :\n  T1 = ALLOCATE(mem_type=global, zero_init=false)\n  \
+             T2 = ALLOCATE(mem_type=global, zero_init=false)\n{}{}}} // %HostIrContainer\n",
+            collective(1, "SetCurrentStream(Stream 0)", "CUDA, algo=one-shot"),
+            collective(2, second, algorithm)
+        );
+        count_waiting_blocks(&plans_of(&text, 2), 132)
+    };
+    assert_eq!(blocks("SetCurrentStream(Stream 0)", "CUDA, algo=two-shot"), 132);
+    assert_eq!(blocks("SetCurrentStream(Stream 1)", "CUDA, algo=two-shot"), 66);
+    assert_eq!(blocks("SetCurrentStream(Stream 1)", "NCCL"), 66);
 }
