@@ -66,7 +66,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let uses = TensorUses::of(program, body);
     if uses.candidates.is_empty() {
@@ -74,7 +74,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     }
     let builder = IrBuilder::of(program);
     let stmts = program.block(body).to_vec();
-    let mut propagation = Propagation { program, builder, uses, changed: false };
+    let mut propagation = Propagation { program, builder, uses, remarks, changed: false };
     for stmt in &stmts {
         propagation.forward(*stmt)?;
     }
@@ -159,6 +159,7 @@ struct Propagation<'p> {
     program: &'p mut Program,
     builder: IrBuilder,
     uses: TensorUses,
+    remarks: &'p mut Remarks,
     changed: bool,
 }
 
@@ -197,7 +198,7 @@ impl Propagation<'_> {
                 Some(_) | None => Vec::new(),
             };
             let pieces = theirs.iter().enumerate().map(pieces).collect();
-            self.set_pieces(out, &mesh, pieces);
+            self.set_pieces(stmt, out, &mesh, pieces);
         }
         Ok(())
     }
@@ -245,7 +246,7 @@ impl Propagation<'_> {
             }
         }
         let mesh = first.mesh.clone();
-        self.set_pieces(out, &mesh, pieces);
+        self.set_pieces(stmt, out, &mesh, pieces);
     }
 
     /// Returns the shardings that a statement needs of `arg`, one for each time that it reads it, or `None` if
@@ -307,8 +308,16 @@ impl Propagation<'_> {
     }
 
     /// Gives a tensor a mesh, and splits each dimension that can be split into these pieces.
-    fn set_pieces(&mut self, tensor: TensorId, mesh: &Arc<Mesh>, pieces: Vec<Vec<DimPiece>>) {
-        let Some(sharding) = with_pieces(self.program, tensor, mesh, pieces) else { return };
+    fn set_pieces(&mut self, stmt: StmtId, tensor: TensorId, mesh: &Arc<Mesh>, pieces: Vec<Vec<DimPiece>>) {
+        let sharding = match with_pieces(self.program, tensor, mesh, pieces) {
+            Ok(it) => it,
+            Err(reason) => {
+                let name = self.program.tensor_name(tensor);
+                let message = format!("`{name}` gets no DeviceMesh: {reason}");
+                self.remarks.no_effect(self.program.stmt_span(stmt), message, "written here");
+                return;
+            }
+        };
         let renamed = sharding.apply_to(self.program, &mut self.builder, tensor);
         // A select names an axis of its operand.
         for stmt in self.uses.stmts.get(&tensor).into_iter().flatten() {
@@ -441,7 +450,7 @@ impl Choice<'_> {
         }
         let mut program = self.program.clone();
         let mesh = program.tensors[first.0].mesh.clone();
-        if let Some(sharding) = with_pieces(&program, self.out, &mesh, pieces) {
+        if let Ok(sharding) = with_pieces(&program, self.out, &mesh, pieces) {
             let mut builder = IrBuilder::of(&program);
             sharding.apply_to(&mut program, &mut builder, self.out);
         }
@@ -457,15 +466,15 @@ impl Choice<'_> {
     }
 }
 
-/// Returns the sharding of a tensor on `mesh` with each dimension that can be split split into these pieces, or
-/// `None` if it would have two stream axes, or a stream axis that does not divide the part of each device evenly.
+/// Returns the sharding of a tensor on `mesh` with each dimension that can be split split into these pieces, or the
+/// reason why it cannot have it.
 fn with_pieces(
     program: &Program,
     tensor: TensorId,
     mesh: &Arc<Mesh>,
     pieces: Vec<Vec<DimPiece>>,
-) -> Option<Sharding> {
-    let mut sharding = Sharding::of(program, tensor)?;
+) -> Result<Sharding, &'static str> {
+    let mut sharding = Sharding::of(program, tensor).ok_or("its domain is not a sharding")?;
     let axes = program.dimensions(tensor).map(|axis| &program.axes[axis]);
     for ((dim, axis), mut pieces) in sharding.dims.iter_mut().zip(axes).zip(pieces) {
         if axis.kind == AxisKind::Iteration && !axis.is_ragged && axis.expanded.is_none() {
@@ -479,7 +488,11 @@ fn with_pieces(
     let streams = pieces.filter(|piece| piece.parallel == ParallelType::Stream).count();
     let even =
         |dim: &Dim| dim.stream().is_none() || dim.devices().next().is_none() || divides_evenly(program, dim);
-    (streams <= 1 && sharding.dims.iter().all(even)).then_some(sharding)
+    match (streams <= 1, sharding.dims.iter().all(even)) {
+        (true, true) => Ok(sharding),
+        (false, _) => Err("it would have two stream axes"),
+        (true, false) => Err("its stream axis does not divide the part of each device"),
+    }
 }
 
 /// Returns whether the pieces of a dimension divide it evenly. Returns true if an extent or a count is not a constant,
