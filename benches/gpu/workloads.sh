@@ -98,25 +98,26 @@ products() {
     done
 }
 
-# Prints the ways to execute a collective: backend, algorithm, largest number of bytes for which it is measured.
+# Prints the ways to execute a collective: backend, algorithm, largest number of bytes for which it is measured. With
+# NCCL, all algorithms run on the queue of the communicator, as in programs that select-algorithms has changed.
 ways() {
     echo "NCCL - 1000000000"
     # The algorithm that the pass chooses, which is what a user gets.
     echo "NCCL select-algorithms 1000000000"
     case $1 in
     allreduce)
-        echo "CUDA one-shot 8388608"
-        echo "CUDA two-shot 1000000000"
-        echo "CUDA one-shot-ll 1048576"
-        echo "CUDA one-shot-ll128 1048576"
-        echo "CUDA two-shot-ll 1048576"
-        echo "CUDA two-shot-ll128 16777216"
+        echo "NCCL one-shot 8388608"
+        echo "NCCL two-shot 1000000000"
+        echo "NCCL one-shot-ll 1048576"
+        echo "NCCL one-shot-ll128 4194304"
+        echo "NCCL two-shot-ll 1048576"
+        echo "NCCL two-shot-ll128 16777216"
         ;;
     *)
         echo "CUDA - 1000000000"
-        echo "CUDA one-shot 1000000000"
-        echo "CUDA one-shot-ll 1048576"
-        echo "CUDA one-shot-ll128 8388608"
+        echo "NCCL one-shot 1000000000"
+        echo "NCCL one-shot-ll 1048576"
+        echo "NCCL one-shot-ll128 8388608"
         ;;
     esac
 }

@@ -13,7 +13,9 @@ use super::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, View};
+use crate::plan::{
+    Inst, InstClass, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
+};
 
 mod command;
 mod communication;
@@ -82,17 +84,21 @@ struct Scratch {
 /// grids, because packets require it.
 ///
 /// Such kernels wait for blocks of other ranks (`kernels::peer_memory`, `kernels::packets`), so those on different
-/// streams must be resident together: they share the multiprocessors. If the program also calls NCCL, whose
-/// blocks wait too and need most of a multiprocessor's registers, half of the multiprocessors remain for NCCL. Half as
-/// many blocks take up to 5% longer, and with packets of 1 MiB and more up to 25%.
+/// streams must be resident together: they share the multiprocessors. Half of the multiprocessors remain for other
+/// streams that compute, and for NCCL, whose blocks wait too and need most of a multiprocessor's registers.
+/// `benches/gpu/NOTES.md` has the figures.
 pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 {
-    let streams = |plan: &Plan| {
-        let streams = plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream);
-        streams.collect::<FxHashSet<_>>().len() as u64
+    let waiting = |plan: &Plan| -> FxHashSet<StreamNo> {
+        plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream).collect()
     };
-    let most = plans.iter().map(streams).max().unwrap_or(0).max(1);
-    let calls_nccl = plans.iter().any(|it| !it.communicators.is_empty());
-    u64::from(multiprocessors) / (most * if calls_nccl { 2 } else { 1 })
+    let most = plans.iter().map(|it| waiting(it).len() as u64).max().unwrap_or(0).max(1);
+    let has_others = |plan: &Plan| {
+        let waiting = waiting(plan);
+        let computes =
+            |it: &Inst| it.kind.work_info().kind == InstClass::Compute && !waiting.contains(&it.stream);
+        plan.communicators.iter().any(|it| it.team.len() > 1) || plan.code.iter().any(computes)
+    };
+    u64::from(multiprocessors) / (most * if plans.iter().any(has_others) { 2 } else { 1 })
 }
 
 /// Returns the number of flags that the collectives of a team need in one run.

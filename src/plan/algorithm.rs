@@ -9,7 +9,7 @@ use grammar::{
 use super::{Backend, CollectiveKind};
 
 /// Returns the algorithm of a collective, given the `algo=` of its statement. `None` stands for the library's
-/// own algorithm, or for the CUDA backend's peer copies. `bytes` is the size of one member's input.
+/// own algorithm, or for the CUDA backend's default transport. `bytes` is the size of one member's input.
 pub(super) fn chosen_algorithm(
     backend: Option<Backend>,
     kind: CollectiveKind,

@@ -238,7 +238,12 @@ make() {
     # A length that neither the number of ranks nor the width of a vector access divides, and one of many
     # blocks.
     allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4099 NCCL "${1#allreduce-}" ;;
-    large-allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4194304 NCCL "${1#large-allreduce-}" ;;
+    large-*-shot)
+        local kind=${1#large-}
+        local algorithm=${kind: -8}
+        benches/gpu/programs.sh "${kind%-"$algorithm"}" "$2" 4194304 NCCL "$algorithm"
+        ;;
+    *-one-shot) benches/gpu/programs.sh "${1%-one-shot}" "$2" $((4099 * $2 * $2)) NCCL one-shot ;;
     *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
     esac >"$file"
     echo "$file"
@@ -343,7 +348,7 @@ run_protocols() {
             label="{$options}" check "$count" "$file" "$passes"
         done
         for kind in allgather allreduce reduce-scatter allreduce-UCC {allgather,allreduce,reduce-scatter}-CUDA \
-            {,large-}allreduce-{one,two}-shot; do
+            {,large-}allreduce-{one,two}-shot {,large-}{allgather,reduce-scatter,all-to-all}-one-shot; do
             check "$count" "$(make $kind "$count")" -
         done
         check "$count" "$(make linear-allreduce "$count")" "@overlap-linear-allreduce,select-algorithms"

@@ -51,6 +51,7 @@ const SYMMETRIC: [CommunicationType; 4] = [
 enum TransportChoice {
     Cuda,
     OneShot,
+    CudaOneShot,
     TwoShot,
     CudaTwoShot,
     OneShotCopy,
@@ -65,7 +66,7 @@ impl TransportChoice {
     /// Returns whether the collectives get `backend=CUDA`.
     fn is_cuda(self) -> bool {
         match self {
-            Self::Cuda | Self::CudaTwoShot | Self::OneShotLl128 => true,
+            Self::Cuda | Self::CudaOneShot | Self::CudaTwoShot | Self::OneShotLl128 => true,
             Self::OneShotCopy
             | Self::TwoShotCopy
             | Self::OneShot
@@ -82,7 +83,7 @@ impl TransportChoice {
         const COPIED: &[CommunicationType] = &[CommunicationType::Allgather, CommunicationType::AllToAll];
         match self {
             Self::Cuda => None,
-            Self::OneShot => Some((Algorithm::OneShot, &SYMMETRIC)),
+            Self::OneShot | Self::CudaOneShot => Some((Algorithm::OneShot, &SYMMETRIC)),
             Self::TwoShot | Self::CudaTwoShot => Some((Algorithm::TwoShot, ALLREDUCE)),
             Self::OneShotCopy => Some((Algorithm::OneShotCopy, COPIED)),
             Self::TwoShotCopy => Some((Algorithm::TwoShotCopy, ALLREDUCE)),
@@ -100,6 +101,7 @@ impl TransportChoice {
             Self::OneShotCopy => 12,
             Self::Cuda
             | Self::OneShot
+            | Self::CudaOneShot
             | Self::TwoShot
             | Self::CudaTwoShot
             | Self::TwoShotCopy
@@ -116,6 +118,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let ways = [
         TransportChoice::Cuda,
         TransportChoice::OneShot,
+        TransportChoice::CudaOneShot,
         TransportChoice::TwoShot,
         TransportChoice::CudaTwoShot,
         TransportChoice::OneShotCopy,

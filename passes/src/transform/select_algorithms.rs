@@ -14,7 +14,9 @@
 //!
 //! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms. Its other collectives, and
 //! those of UCC, are not changed: the CUDA backend copies with copy engines, which leave the multiprocessors to
-//! other work. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects these
+//! other work, and reduces after them. A rule with `one-shot` does not apply to an Allgather, ReduceScatter or AllToAll
+//! in which the part of a rank is not a multiple of 16 bytes: most parts would begin at addresses that allow narrow
+//! accesses only. An existing `algo=` is overwritten. The GPUs have to be on one host (`hir-run` rejects these
 //! algorithms across hosts).
 //!
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
@@ -74,6 +76,9 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     Ok(Change::from_flag(changed))
 }
 
+/// Bytes of the widest access to memory.
+const ACCESS_BYTES: u64 = 16;
+
 fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<Algorithm> {
     let kind = it.get(attr::TYPE)?;
     let members = it.get(attr::TEAM)?.len();
@@ -84,9 +89,22 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<
         Some(Backend::Cuda) if kind == CommunicationType::Allreduce => false,
         Some(Backend::Cuda | Backend::Ucc | Backend::Gloo) => return None,
     };
-    let algorithm = table.choose(kind, (members, bytes), |it| has_library || it != Algorithm::Nccl)?;
+    let has_wide_parts = bytes.is_multiple_of(ACCESS_BYTES * members as u64);
+    let is_available = |it| match it {
+        Algorithm::Nccl => has_library,
+        Algorithm::OneShot => kind == CommunicationType::Allreduce || has_wide_parts,
+        Algorithm::TwoShot
+        | Algorithm::OneShotCopy
+        | Algorithm::TwoShotCopy
+        | Algorithm::OneShotLl
+        | Algorithm::TwoShotLl
+        | Algorithm::OneShotLl128
+        | Algorithm::TwoShotLl128
+        | Algorithm::Ring => true,
+    };
+    let algorithm = table.choose(kind, (members, bytes), is_available)?;
     // `nccl` is the default of a statement, so it is written only where it replaces another algorithm or concerns an
-    // Allreduce, for which there are always several.
+    // Allreduce, whose default depends on the backend.
     let is_default = algorithm == Algorithm::Nccl && kind != CommunicationType::Allreduce;
     (!is_default || it.get(attr::ALGO).is_some()).then_some(algorithm)
 }

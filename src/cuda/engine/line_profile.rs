@@ -83,7 +83,7 @@ impl Engine {
 
     /// Returns the instruction to which the time of a collective's kernel belongs, by the instruction of its command:
     /// its reduction, or else its first copy, instead of the wait that hang reports name.
-    fn timed_insts(&self) -> FxHashMap<u32, u32> {
+    pub(super) fn timed_insts(&self) -> FxHashMap<u32, u32> {
         let kind = |inst: u32| &self.plan().code[inst as usize].kind;
         let mut timed = FxHashMap::default();
         for (inst, step) in &self.executable.fused {

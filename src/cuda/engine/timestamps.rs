@@ -74,9 +74,10 @@ impl Engine {
             self.synchronize()?;
         }
         let mut mine = reading.error.to_le_bytes().to_vec();
+        let timed = self.timed_insts();
         for (step, mark) in self.executable.commands.iter().zip(&marks) {
             let Some((begin, end)) = mark else { continue };
-            mine.extend(step.inst.to_le_bytes());
+            mine.extend(timed.get(&step.inst).unwrap_or(&step.inst).to_le_bytes());
             for event in [begin, end] {
                 let time = reading.time + self.device.elapsed_microseconds(reading.event, *event)?;
                 mine.extend(time.to_le_bytes());

@@ -25,37 +25,37 @@ impl ExecutableBuilder<'_> {
         let plan = self.plan;
         let mut it = PeerCollective::default();
         // By result: the view that a following copy reads to copy the result to another member.
-        let mut copied: Vec<&View> = Vec::new();
-        let mut waits = range.start;
+        let mut sources: Vec<&View> = Vec::new();
+        let mut first_wait = range.start;
         for (at, inst) in plan.code.iter().enumerate().take(range.end).skip(range.start) {
-            let behind = !it.results.is_empty();
+            let has_results = !it.results.is_empty();
             match &inst.kind {
                 InstKind::Signal { signal } => {
-                    let signals = if behind { &mut it.end_signals } else { &mut it.start_signals };
+                    let signals = if has_results { &mut it.end_signals } else { &mut it.start_signals };
                     signals.push(self.signal_address(signal)?);
                 }
                 InstKind::WaitSignal { signal } => {
                     if it.start_waits.is_empty() {
-                        waits = at;
+                        first_wait = at;
                     }
-                    let signals = if behind { &mut it.end_waits } else { &mut it.start_waits };
+                    let signals = if has_results { &mut it.end_waits } else { &mut it.start_waits };
                     signals.push(self.signal_address(signal)?);
                 }
-                InstKind::PeerReduce { op, parts, out } if !behind => {
+                InstKind::PeerReduce { op, parts, out } if !has_results => {
                     let inputs = parts.iter().map(|part| self.device_view(part.rank, &part.view));
                     let (inputs, outputs) = (inputs.collect::<Result<_, _>>()?, vec![self.local_view(out)?]);
                     it.op = Some(*op);
                     it.results.push(PeerResult { inputs, outputs });
-                    copied.push(out);
+                    sources.push(out);
                 }
                 InstKind::Copy { from, to } if from.rank == plan.rank && it.end_signals.is_empty() => {
                     let output = self.device_view(to.rank, &to.view)?;
-                    match copied.iter().position(|view| **view == from.view) {
+                    match sources.iter().position(|view| **view == from.view) {
                         Some(result) => it.results[result].outputs.push(output),
                         None if it.op.is_none() => {
                             let inputs = vec![self.local_view(&from.view)?];
                             it.results.push(PeerResult { inputs, outputs: vec![output] });
-                            copied.push(&from.view);
+                            sources.push(&from.view);
                         }
                         None => return Ok(None),
                     }
@@ -65,7 +65,13 @@ impl ExecutableBuilder<'_> {
         }
         let launch = kernels::peer_memory_launch(&it, self.epoch_address)
             .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
-        let Some(mut launch) = launch else { return Ok(None) };
+        let Some(mut launch) = launch else {
+            self.notes.push(format!(
+                "{}: several commands instead of one kernel, because views are not contiguous or the team is too large",
+                plan.location(&plan.code[range.start])
+            ));
+            return Ok(None);
+        };
         // Each kernel resets the counter to 0, and a stream runs one kernel after another.
         launch.params[kernels::BLOCK_COUNTER_PARAM] = match self.block_counters.get(&stream.stream) {
             Some(known) => *known,
@@ -77,7 +83,7 @@ impl ExecutableBuilder<'_> {
             }
         };
         self.kernels_read_epoch = true;
-        self.push_launch(waits as u32, stream, Some(launch));
-        Ok(Some(waits as u32))
+        self.push_launch(first_wait as u32, stream, Some(launch));
+        Ok(Some(first_wait as u32))
     }
 }

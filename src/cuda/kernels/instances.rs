@@ -229,11 +229,11 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
 /// Adds collectives over peer memory: reductions of three inputs to three outputs, one copy to three outputs, and
 /// three copies, with the widest accesses and with accesses of one element.
 fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
-    for dtype in DTYPES {
-        for (op, count) in REDUCTIONS.into_iter().map(Some).chain([None]).flat_map(|op| [(op, 64), (op, 63)])
-        {
-            let view = View::contiguous(0, vec![count]);
-            let place = || aligned_view(dtype, &view);
+    let view = View::contiguous(0, vec![67]);
+    let reductions = COMPUTE_DTYPES.into_iter().flat_map(|dtype| REDUCTIONS.map(|op| (dtype, Some(op))));
+    for (dtype, op) in reductions.chain(DTYPES.map(|dtype| (dtype, None))) {
+        for address in [4096, 4096 + dtype.size() as u64] {
+            let place = || DeviceView { address, dtype, view: &view };
             let result = |inputs: usize, outputs: usize| PeerResult {
                 inputs: vec![place(); inputs],
                 outputs: vec![place(); outputs],
@@ -245,7 +245,10 @@ fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
             for results in works {
                 let it = PeerCollective { op, results, start_signals: vec![4096; 2], ..Default::default() };
                 match peer_memory_launch(&it, 1 << 20) {
-                    Ok(launch) => add(kernels, launch),
+                    Ok(Some(launch)) => add(kernels, Some(launch)),
+                    Ok(None) => {
+                        return Err(format!("`{}` has no kernel over peer memory", dtype.short_name()));
+                    }
                     Err(_) if op.is_some() => (),
                     Err(message) => return Err(message),
                 }

@@ -45,13 +45,13 @@ pub(in crate::cuda) struct PeerResult<'a> {
 pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
 
 /// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM`; returns `None` if the kernel does not
-/// support the views or the number of members. `counter` is the device address of the epoch.
+/// support the views or the number of members. `epoch` is the device address of the epoch.
 ///
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction.
 pub(in crate::cuda) fn peer_memory_launch(
     it: &PeerCollective<'_>,
-    counter: u64,
+    epoch: u64,
 ) -> Result<Option<Launch>, String> {
     let Some(PeerResult { inputs: sources, outputs: targets }) = it.results.first() else { return Ok(None) };
     let Some(first) = sources.first() else { return Ok(None) };
@@ -73,11 +73,11 @@ pub(in crate::cuda) fn peer_memory_launch(
     let Some((dtype, computed)) = element_type(it.op, dtype)? else { return Ok(None) };
     let size = dtype.size();
     let mut width = MAX_ACCESS_BYTES / size;
-    while width > 1 && (count % width != 0 || all().any(|it| it.address % (width * size) as u64 != 0)) {
+    while width > 1 && all().any(|it| it.address % (width * size) as u64 != 0) {
         width /= 2;
     }
     let groups = (count / width) as u64;
-    let mut words = vec![counter, 0, groups];
+    let mut words = vec![epoch, 0, groups, count as u64];
     words.extend(lists.iter().map(|it| it.len() as u64));
     for list in lists {
         words.extend(list);
@@ -130,74 +130,85 @@ pub(super) fn parameters(it: &PeerMemoryKernel) -> String {
     format!("PeerMemory<{}, {}, {}>", it.peers, it.results * it.inputs, it.results * it.outputs)
 }
 
-/// Returns the body of an instance.
+/// Returns the body of an instance: a loop over groups of `width` elements, and one over the elements behind the last
+/// group.
 pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
-    let PeerMemoryKernel { op, dtype, computed, peers: _, results, inputs, outputs, width } = kernel;
-    let (element, computed) = (type_name(*dtype), *computed);
-    let bytes = width * dtype.size();
-    let groups = (LOADS / (results * inputs)).max(1);
-    let mut work = String::new();
-    // Writing to a string does not fail. All loads are issued before the first result is used.
-    for group in 0..groups {
-        for it in 0..results * inputs {
-            let _ = writeln!(
-                work,
-                "    Pack<{element}, {width}> a{group}_{it};\n    if (g + {group} * stride < p.groups) a{group}_{it} = \
-                 load<{element}, {width}>(p.in[{it}] + (g + {group} * stride) * {bytes});"
-            );
-        }
-    }
-    for group in 0..groups {
-        let _ = writeln!(work, "    if (g + {group} * stride < p.groups) {{");
-        for result in 0..*results {
-            let _ = writeln!(work, "    {{");
-            for it in 0..*inputs {
-                let from = result * inputs + it;
-                let _ = writeln!(work, "    const Pack<{element}, {width}>& x{it} = a{group}_{from};");
-            }
-            match op {
-                Some(op) => {
-                    let _ = writeln!(
-                        work,
-                        "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) \
-                         {{\n{}      y.e[v] = narrow(To<{element}>(), r);\n    }}",
-                        reduction_statements(*op, computed, *inputs)
-                    );
-                }
-                None => work += "    const auto& y = x0;\n",
-            }
-            for it in 0..*outputs {
-                let to = result * outputs + it;
-                let _ = writeln!(
-                    work,
-                    "    save<{element}, {width}>(p.out[{to}] + (g + {group} * stride) * {bytes}, y);"
-                );
-            }
-            let _ = writeln!(work, "    }}");
-        }
-        work += "    }\n";
-    }
+    let main = access_loop(kernel, kernel.width, ["0", "p.groups"]);
+    let rest = match kernel.width {
+        1 => String::new(),
+        width => access_loop(kernel, 1, [&format!("p.groups * {width}"), "p.count"]),
+    };
     format!(
         "  typedef {} C;
   if (p.epoch == 0) return;
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
-  if (blockIdx.x == 0 && thread < p.readies) store_release(p.ready[thread], epoch);
-  if (thread < p.expectations) while ((i32)(load_acquire(p.expected[thread]) - epoch) < 0) {{}}
+  if (blockIdx.x == 0 && thread < p.start_signals) store_release(p.start_signal[thread], epoch);
+  if (thread < p.start_waits) while ((i32)(load_acquire(p.start_wait[thread]) - epoch) < 0) {{}}
   __syncthreads();
   const u64 stride = gridDim.x * (u64){BLOCK};
-  for (u64 g = blockIdx.x * (u64){BLOCK} + thread; g < p.groups; g += {groups} * stride) {{
-{work}  }}
-  __shared__ u32 is_last;
+{main}{rest}  __shared__ u32 is_last;
   __syncthreads();
   if (thread == 0) is_last = arrive(p.arrived) + 1 == gridDim.x;
   __syncthreads();
   if (is_last == 0) return;
   if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
-  if (thread < p.dones) store_release(p.done[thread], epoch);
-  if (thread < p.ends) while ((i32)(load_acquire(p.ended[thread]) - epoch) < 0) {{}}
+  if (thread < p.end_signals) store_release(p.end_signal[thread], epoch);
+  if (thread < p.end_waits) while ((i32)(load_acquire(p.end_wait[thread]) - epoch) < 0) {{}}
 ",
-        computed.name()
+        kernel.computed.name()
     )
+}
+
+/// Returns a loop over accesses of `width` elements, numbered from the first to the second bound.
+fn access_loop(kernel: &PeerMemoryKernel, width: usize, [from, to]: [&str; 2]) -> String {
+    let PeerMemoryKernel { op, dtype, computed, results, inputs, outputs, .. } = kernel;
+    let element = type_name(*dtype);
+    let bytes = width * dtype.size();
+    let in_flight = (LOADS / (results * inputs)).max(1);
+    let mut text = format!(
+        "  for (u64 g = {from} + blockIdx.x * (u64){BLOCK} + thread; g < {to}; g += {in_flight} * stride) {{\n"
+    );
+    // Writing to a string does not fail. All loads are issued before the first result is used.
+    for access in 0..in_flight {
+        for it in 0..results * inputs {
+            let _ = writeln!(
+                text,
+                "    Pack<{element}, {width}> a{access}_{it};\n    if (g + {access} * stride < {to}) a{access}_{it} = \
+                 load<{element}, {width}>(p.in[{it}] + (g + {access} * stride) * {bytes});"
+            );
+        }
+    }
+    for access in 0..in_flight {
+        let _ = writeln!(text, "    if (g + {access} * stride < {to}) {{");
+        for result in 0..*results {
+            text += "    {\n";
+            for it in 0..*inputs {
+                let from = result * inputs + it;
+                let _ = writeln!(text, "    const Pack<{element}, {width}>& x{it} = a{access}_{from};");
+            }
+            match op {
+                Some(op) => {
+                    let _ = writeln!(
+                        text,
+                        "    Pack<{element}, {width}> y;\n#pragma unroll\n    for (int v = 0; v < {width}; ++v) \
+                         {{\n{}      y.e[v] = narrow(To<{element}>(), r);\n    }}",
+                        reduction_statements(*op, *computed, *inputs)
+                    );
+                }
+                None => text += "    const auto& y = x0;\n",
+            }
+            for it in 0..*outputs {
+                let to = result * outputs + it;
+                let _ = writeln!(
+                    text,
+                    "    save<{element}, {width}>(p.out[{to}] + (g + {access} * stride) * {bytes}, y);"
+                );
+            }
+            text += "    }\n";
+        }
+        text += "    }\n";
+    }
+    text + "  }\n"
 }
 
 /// Returns statements that reduce element `v` of all inputs to `r`, in team order.

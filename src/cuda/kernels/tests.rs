@@ -7,6 +7,7 @@ use super::{
     DeviceView, ElementwiseArg, ElementwiseOp, Launch, ScalarFunction,
     elementwise::elementwise_launch,
     instances::{aligned_view, reduction, single_op_launch},
+    peer_memory::{PeerCollective, PeerResult, peer_memory_launch},
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
@@ -125,5 +126,47 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
         reduce_scratch_bytes(&it, &aligned_view(half, &input), &aligned_view(half, &out))?,
         16 * 8192 * 4
     );
+    Ok(())
+}
+
+#[test]
+fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result<(), String> {
+    let view = View::contiguous(0, vec![67]);
+    let place = |address| DeviceView { address, dtype: DType::BFloat, view: &view };
+    let collective = |op, results| PeerCollective {
+        op,
+        results,
+        start_signals: vec![1, 2],
+        start_waits: vec![3],
+        end_signals: Vec::new(),
+        end_waits: vec![4, 5],
+    };
+    let copy = |from, to: &[u64]| PeerResult {
+        inputs: vec![place(from)],
+        outputs: to.iter().map(|it| place(*it)).collect(),
+    };
+    let launch = |op, results| peer_memory_launch(&collective(op, results), 9);
+    let Some(Launch { kernel: super::Kernel::PeerMemory(kernel), params, blocks }) =
+        launch(None, vec![copy(4096, &[8192, 16384])])?
+    else {
+        return Err("not a kernel over peer memory".to_owned());
+    };
+    // 8 groups of 8 elements, and 3 elements behind them. Lists of signals are as long as the longest one.
+    assert_eq!((kernel.width, blocks), (8, 1));
+    assert_eq!(params, [9, 0, 8, 67, 2, 1, 0, 2, 1, 2, 3, 0, 0, 0, 4, 5, 4096, 8192, 16384]);
+    let width = |address| -> Result<Option<usize>, String> {
+        Ok(launch(Some(ReduceOp::Sum), vec![copy(address, &[8192])])?.map(|it| match it.kernel {
+            super::Kernel::PeerMemory(kernel) => kernel.width,
+            _ => 0,
+        }))
+    };
+    assert_eq!((width(4096)?, width(4104)?, width(4098)?), (Some(8), Some(4), Some(1)));
+    // Results of different forms, and more addresses than the parameters hold, have no kernel.
+    assert_eq!(launch(None, vec![copy(4096, &[8192]), copy(4096, &[8192, 16384])])?, None);
+    assert_eq!(launch(None, (0..300).map(|_| copy(4096, &[8192])).collect())?, None);
+    assert_eq!(launch(None, Vec::new())?, None);
+    let complex = DeviceView { dtype: DType::Complex128, ..place(4096) };
+    let copies = vec![PeerResult { inputs: vec![complex], outputs: vec![complex] }];
+    assert_eq!(launch(None, copies)?, None);
     Ok(())
 }

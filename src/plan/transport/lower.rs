@@ -168,7 +168,7 @@ struct Lowering<'a> {
 fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
     match kind {
         CollectiveKind::Allreduce { .. } => &TwoShot,
-        _ => &OneShot::Default,
+        _ => &OneShot::Kernel,
     }
 }
 

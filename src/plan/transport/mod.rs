@@ -10,10 +10,10 @@
 //! | `backend=` | `algo=` | collectives | transport |
 //! |---|---|---|---|
 //! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
-//! | CUDA | none | all but Allreduce | `OneShot` |
-//! | CUDA | none | Allreduce | `OneShot` or `TwoShot`, by size (`algorithm`) |
-//! | CUDA, NCCL | `one-shot` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShot` |
-//! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `OneShot` |
+//! | CUDA | none | all but Allreduce | `OneShot::Default` |
+//! | CUDA | none | Allreduce | `Push` or `TwoShot`, by size (`algorithm`) |
+//! | CUDA, NCCL | `one-shot` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShot::Kernel` |
+//! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `OneShot::CopyEngines` |
 //! | CUDA, NCCL | `two-shot` | Allreduce | `TwoShot` |
 //! | CUDA, NCCL | `two-shot-copy` | Allreduce | `TwoShotCopy` |
 //! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `Push` |
@@ -173,4 +173,37 @@ fn transport(
         (_, algo) => chosen_algorithm(Some(backend), kind, algo, (members, bytes)),
     };
     TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.supports(kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use grammar::{
+        algorithm_table::ALGORITHMS,
+        words::{Algorithm, CommunicationType},
+    };
+
+    use super::algorithms;
+    use crate::plan::{Backend, CollectiveKind, ReduceOp};
+
+    #[test]
+    fn the_table_of_algorithms_names_what_transports_support() {
+        let op = ReduceOp::Sum;
+        let kinds = [
+            (CommunicationType::Allreduce, CollectiveKind::Allreduce { op }),
+            (CommunicationType::Allgather, CollectiveKind::Allgather),
+            (CommunicationType::ReduceScatter, CollectiveKind::ReduceScatter { op }),
+            (CommunicationType::AllToAll, CollectiveKind::AllToAll),
+            (CommunicationType::Broadcast, CollectiveKind::Broadcast { root: 0 }),
+            (CommunicationType::Gather, CollectiveKind::Gather { root: 0 }),
+            (CommunicationType::Scatter, CollectiveKind::Scatter { root: 0 }),
+            (CommunicationType::Reduce, CollectiveKind::Reduce { op, root: 0 }),
+        ];
+        for (word, kind) in kinds {
+            let supported = algorithms(Backend::Nccl, kind);
+            let in_table = ALGORITHMS.iter().filter(|(_, kinds)| kinds.contains(&word));
+            let in_table: Vec<Algorithm> = in_table.map(|(algorithm, _)| *algorithm).collect();
+            assert!(supported.iter().all(|it| in_table.contains(it)), "{word:?}: {supported:?} {in_table:?}");
+            assert_eq!(supported.len(), in_table.len(), "{word:?}");
+        }
+    }
 }

@@ -75,15 +75,15 @@ impl Transport for OneShot {
 
     fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
         match call.kind.reduce_op() {
-            Some(op) => call.pull(op),
-            None => call.push(),
+            Some(op) => call.reduce_from_members(op),
+            None => call.copy_to_members(),
         }
     }
 }
 
 impl CollectiveCall<'_> {
     /// Lowers a collective with a reduction: each receiving member reads the inputs of all.
-    pub(super) fn pull(&self, op: ReduceOp) -> LoweredComm {
+    pub(super) fn reduce_from_members(&self, op: ReduceOp) -> LoweredComm {
         let n = self.team.len();
         let getters: Vec<usize> =
             self.all().into_iter().filter(|it| !self.kind.output_pieces(*it, n).is_empty()).collect();
@@ -116,7 +116,7 @@ impl CollectiveCall<'_> {
 
     /// Lowers a collective without a reduction: this member copies its input to every member that receives
     /// it.
-    fn push(&self) -> LoweredComm {
+    fn copy_to_members(&self) -> LoweredComm {
         let n = self.team.len();
         let mut work = Vec::new();
         let mut getters = Vec::new();
