@@ -51,6 +51,15 @@ const SYMMETRIC: [CommunicationType; 4] = [
 #[derive(Clone, Debug)]
 pub struct AlgorithmTable(Vec<Rule>);
 
+/// A rule that does not parse.
+#[derive(Clone, Debug)]
+pub struct RuleError<'t> {
+    /// The text of the rule.
+    pub rule: &'t str,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
 #[derive(Clone, Debug)]
 struct Rule {
     /// The type of the collective; `None` matches all types that support the algorithm.
@@ -66,9 +75,10 @@ impl AlgorithmTable {
     /// Parses a table.
     ///
     /// # Errors
-    /// Returns the first rule that does not parse.
-    pub fn parse(text: &str) -> Result<Self, &str> {
-        let rules = text.split(';').map(|it| rule(it.trim()).ok_or(it.trim()));
+    /// Returns the first rule that does not parse, and why.
+    pub fn parse(text: &str) -> Result<Self, RuleError<'_>> {
+        let rules = text.split(';').map(str::trim);
+        let rules = rules.map(|it| rule(it).map_err(|reason| RuleError { rule: it, reason }));
         rules.collect::<Result<Vec<_>, _>>().map(Self)
     }
 
@@ -93,24 +103,52 @@ impl AlgorithmTable {
     }
 }
 
-/// Parses one rule, such as `Allreduce/2:8M=one-shot`, `4=nccl` or `*=nccl`.
-fn rule(text: &str) -> Option<Rule> {
-    let (condition, algorithm) = text.split_once('=')?;
+/// Parses one rule, such as `Allreduce/2:8M=one-shot`, `4=nccl` or `*=nccl`. Returns what is wrong with it otherwise.
+fn rule(text: &str) -> Result<Rule, String> {
+    let (condition, word) = text
+        .split_once('=')
+        .ok_or("expected `type/team:bytes=algorithm`, such as `Allreduce/2:8M=one-shot`")?;
     let (kind, size) = match condition.split_once('/') {
-        Some((kind, size)) => (Some(CommunicationType::from_text(kind.trim())?), size),
+        Some((kind, size)) => (Some(kind.trim()), size),
         None => (None, condition),
     };
+    let as_kind = |kind| {
+        let words = CommunicationType::ALL.iter().map(|it| it.text()).collect::<Vec<_>>().join(", ");
+        CommunicationType::from_text(kind)
+            .ok_or_else(|| format!("`{kind}` is not a type of collective; expected one of {words}"))
+    };
+    let kind = kind.map(as_kind).transpose()?;
     let (team, bytes) = match size.split_once(':') {
-        Some((team, bytes)) => (team, Some(bytes_of(bytes.trim())?)),
-        None => (size, None),
+        Some((team, bytes)) => (team.trim(), Some(bytes.trim())),
+        None => (size.trim(), None),
     };
-    let team = match team.trim() {
+    let team = match team {
         "*" => None,
-        team => Some(team.parse().ok()?),
+        team => Some(team.parse().map_err(|_| {
+            format!(
+                "`{team}` is not a number of ranks; expected a number or `*`, such as `Allreduce/2=one-shot`"
+            )
+        })?),
     };
-    let (algorithm, kinds) = ALGORITHMS.into_iter().find(|(it, _)| it.text() == algorithm.trim())?;
-    let supported = kind.is_none_or(|it| kinds.contains(&it));
-    supported.then_some(Rule { kind, team, bytes, algorithm })
+    let as_bytes = |text| {
+        bytes_of(text).ok_or_else(|| format!("`{text}` is not a number of bytes; expected one such as `64K`"))
+    };
+    let bytes = bytes.map(as_bytes).transpose()?;
+    let word = word.trim();
+    let names = |kind: Option<CommunicationType>| {
+        let all = ALGORITHMS.iter().filter(|(_, kinds)| kind.is_none_or(|it| kinds.contains(&it)));
+        all.map(|(it, _)| it.text()).collect::<Vec<_>>().join(", ")
+    };
+    let (algorithm, kinds) = ALGORITHMS
+        .into_iter()
+        .find(|(it, _)| it.text() == word)
+        .ok_or_else(|| format!("`{word}` is not an algorithm; expected one of {}", names(kind)))?;
+    match kind {
+        Some(kind) if !kinds.contains(&kind) => {
+            Err(format!("{} has no algorithm `{word}`; expected one of {}", kind.text(), names(Some(kind))))
+        }
+        kind => Ok(Rule { kind, team, bytes, algorithm }),
+    }
 }
 
 fn bytes_of(text: &str) -> Option<u64> {
@@ -122,11 +160,11 @@ fn bytes_of(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AlgorithmTable, MEASURED};
+    use super::{AlgorithmTable, MEASURED, RuleError};
     use crate::words::{Algorithm, CommunicationType};
 
     #[test]
-    fn the_measured_table_has_an_answer_for_every_size() -> Result<(), &'static str> {
+    fn the_measured_table_has_an_answer_for_every_size() -> Result<(), RuleError<'static>> {
         let table = AlgorithmTable::parse(MEASURED)?;
         let kind = CommunicationType::Allreduce;
         for team in [2, 4, 8] {
@@ -144,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_applies_to_the_types_that_support_its_algorithm() -> Result<(), &'static str> {
+    fn a_rule_applies_to_the_types_that_support_its_algorithm() -> Result<(), RuleError<'static>> {
         let table = AlgorithmTable::parse("2=two-shot;Allgather/2:1K=one-shot-ll;*=nccl")?;
         let chosen = |kind, bytes| table.choose(kind, (2, bytes), |_| true);
         assert_eq!(chosen(CommunicationType::Allreduce, 1), Some(Algorithm::TwoShot));

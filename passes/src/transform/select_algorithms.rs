@@ -25,7 +25,7 @@
 //! post has to use the same algorithm.
 
 use grammar::{
-    algorithm_table::{ALGORITHMS, AlgorithmTable, MEASURED},
+    algorithm_table::{AlgorithmTable, MEASURED},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
@@ -54,14 +54,9 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(MEASURED);
-    let table = AlgorithmTable::parse(text).map_err(|rule| {
-        let message = format!("`{rule}` is not a selection rule");
-        let label = format!(
-            "expected `type/team:bytes=algorithm` with one of {}",
-            ALGORITHMS.map(|(it, _)| it.text()).join(", ")
-        );
+    let table = AlgorithmTable::parse(text).map_err(|it| {
         arguments
-            .error("table", message, label)
+            .error("table", format!("`{}` is not a selection rule", it.rule), it.reason)
             .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
     let mut changed = false;

@@ -131,7 +131,8 @@ pub(super) fn parameters(it: &PeerMemoryKernel) -> String {
 }
 
 /// Returns the body of an instance: a loop over groups of `width` elements, and one over the elements behind the last
-/// group.
+/// group. A block writes all its signals before one of its threads waits, because a thread that waits may prevent
+/// others from writing.
 pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
     let main = access_loop(kernel, kernel.width, ["0", "p.groups"]);
     let rest = match kernel.width {
@@ -143,6 +144,7 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
   if (p.epoch == 0) return;
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
   if (blockIdx.x == 0 && thread < p.start_signals) store_release(p.start_signal[thread], epoch);
+  __syncthreads();
   if (thread < p.start_waits) while ((i32)(load_acquire(p.start_wait[thread]) - epoch) < 0) {{}}
   __syncthreads();
   const u64 stride = gridDim.x * (u64){BLOCK};
@@ -153,6 +155,7 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
   if (is_last == 0) return;
   if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
   if (thread < p.end_signals) store_release(p.end_signal[thread], epoch);
+  __syncthreads();
   if (thread < p.end_waits) while ((i32)(load_acquire(p.end_wait[thread]) - epoch) < 0) {{}}
 ",
         kernel.computed.name()
