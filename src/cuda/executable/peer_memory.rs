@@ -63,6 +63,9 @@ impl ExecutableBuilder<'_> {
                 _ => return Ok(None),
             }
         }
+        if it.results.is_empty() {
+            return Ok(None);
+        }
         let launch = kernels::peer_memory_launch(&it, self.epoch_address)
             .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
         let Some(mut launch) = launch else {

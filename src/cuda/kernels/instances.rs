@@ -227,31 +227,28 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
 }
 
 /// Adds collectives over peer memory: reductions of three inputs to three outputs, one copy to three outputs, and
-/// three copies, with the widest accesses and with accesses of one element.
+/// three copies. Each instance has accesses of 16 bytes, and accesses of one element for the rest.
 fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
     let view = View::contiguous(0, vec![67]);
     let reductions = COMPUTE_DTYPES.into_iter().flat_map(|dtype| REDUCTIONS.map(|op| (dtype, Some(op))));
     for (dtype, op) in reductions.chain(DTYPES.map(|dtype| (dtype, None))) {
-        for address in [4096, 4096 + dtype.size() as u64] {
-            let place = || DeviceView { address, dtype, view: &view };
-            let result = |inputs: usize, outputs: usize| PeerResult {
-                inputs: vec![place(); inputs],
-                outputs: vec![place(); outputs],
-            };
-            let works = match op {
-                Some(_) => vec![vec![result(3, 3)]],
-                None => vec![vec![result(1, 3)], vec![result(1, 1), result(1, 1), result(1, 1)]],
-            };
-            for results in works {
-                let it = PeerCollective { op, results, start_signals: vec![4096; 2], ..Default::default() };
-                match peer_memory_launch(&it, 1 << 20) {
-                    Ok(Some(launch)) => add(kernels, Some(launch)),
-                    Ok(None) => {
-                        return Err(format!("`{}` has no kernel over peer memory", dtype.short_name()));
-                    }
-                    Err(_) if op.is_some() => (),
-                    Err(message) => return Err(message),
+        let result = |inputs: usize, outputs: usize| PeerResult {
+            inputs: vec![aligned_view(dtype, &view); inputs],
+            outputs: vec![aligned_view(dtype, &view); outputs],
+        };
+        let works = match op {
+            Some(_) => vec![vec![result(3, 3)]],
+            None => vec![vec![result(1, 3)], vec![result(1, 1), result(1, 1), result(1, 1)]],
+        };
+        for results in works {
+            let it = PeerCollective { op, results, start_signals: vec![4096; 2], ..Default::default() };
+            match peer_memory_launch(&it, 1 << 20) {
+                Ok(Some(launch)) => add(kernels, Some(launch)),
+                Ok(None) => {
+                    return Err(format!("`{}` has no kernel over peer memory", dtype.short_name()));
                 }
+                Err(_) if op.is_some() => (),
+                Err(message) => return Err(message),
             }
         }
     }

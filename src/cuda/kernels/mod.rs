@@ -303,6 +303,29 @@ fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
     }
 }
 
+/// Returns the element type that the kernel of a collective accesses, the number of such elements in one of `dtype`, and
+/// the type in which it computes. A copy (no `op`) accesses elements of any type as integers of up to 8 bytes.
+///
+/// # Errors
+/// The kernels do not support the element type or the operation of a reduction.
+fn collective_dtype(op: Option<ReduceOp>, dtype: DType) -> Result<(DType, usize, ComputeType), String> {
+    let Some(op) = op else {
+        return Ok(match dtype.size() {
+            2 => (DType::UInt16, 1, ComputeType::I64),
+            4 => (DType::UInt32, 1, ComputeType::I64),
+            size if size % 8 == 0 => (DType::UInt64, size / 8, ComputeType::I64),
+            size => (DType::UInt8, size, ComputeType::I64),
+        });
+    };
+    check_dtypes([dtype])?;
+    let types = [dtype].into_iter();
+    let computed = if dtype.is_integral() { integer_compute_type(types) } else { float_compute_type(types) };
+    match expression::reduction_expression(op, computed) {
+        Some(_) => Ok((dtype, 1, computed)),
+        None => Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name())),
+    }
+}
+
 /// Returns the compute type of integers: unsigned if there is a 64-bit unsigned type and no signed type.
 fn integer_compute_type(dtypes: impl Iterator<Item = DType> + Clone) -> ComputeType {
     let signed =

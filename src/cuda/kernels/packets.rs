@@ -18,10 +18,7 @@ use std::fmt::Write;
 
 use grammar::dtype::DType;
 
-use super::{
-    BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, check_dtypes, expression, float_compute_type,
-    integer_compute_type, type_name,
-};
+use super::{BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, collective_dtype, type_name};
 use crate::plan::{PacketFormat, ReduceOp};
 
 /// Bytes of data that are accessed together; a thread handles one or two of these halves.
@@ -108,24 +105,7 @@ impl Step {
 /// The kernels do not support the element type or the operation, or the team is too large. The result is the same
 /// for all members.
 pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, String> {
-    // A copy handles elements as integers of the same size.
-    let (dtype, scale) = match (it.op, it.dtype.size()) {
-        (Some(_), _) => (it.dtype, 1),
-        (None, 1) => (DType::UInt8, 1),
-        (None, 2) => (DType::UInt16, 1),
-        (None, 4) => (DType::UInt32, 1),
-        (None, size) => (DType::UInt64, size / HALF),
-    };
-    check_dtypes([dtype])?;
-    let computed = match dtype.is_integral() {
-        true => integer_compute_type([dtype].into_iter()),
-        false => float_compute_type([dtype].into_iter()),
-    };
-    if let Some(op) = it.op
-        && expression::reduction_expression(op, computed).is_none()
-    {
-        return Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name()));
-    }
+    let (dtype, parts, computed) = collective_dtype(it.op, it.dtype)?;
     let width = HALF / dtype.size();
     let (mut steps, mut is_whole, mut most) = (Vec::<Step>::new(), true, 1);
     let mut words = vec![it.epoch, u64::from(it.flags_per_run), u64::from(it.flag)];
@@ -135,7 +115,7 @@ pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, St
             Some(last) if Step { items: 1, ..last.clone() } == step => last.items += 1,
             _ => steps.push(step),
         }
-        let count = item.count * scale;
+        let count = item.count * parts;
         // A member sends a packet to every other one, even without data.
         let halves = count.div_ceil(width).max(1);
         let groups = match it.format {

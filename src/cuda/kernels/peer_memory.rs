@@ -7,11 +7,9 @@
 
 use std::fmt::Write;
 
-use grammar::dtype::DType;
-
 use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, PeerMemoryKernel,
-    check_dtypes, expression, float_compute_type, integer_compute_type, type_name,
+    collective_dtype, expression, type_name,
 };
 use crate::plan::ReduceOp;
 
@@ -70,8 +68,8 @@ pub(in crate::cuda) fn peer_memory_launch(
     if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
         return Ok(None);
     }
-    let Some((dtype, computed)) = element_type(it.op, dtype)? else { return Ok(None) };
-    let size = dtype.size();
+    let (dtype, parts, computed) = collective_dtype(it.op, dtype)?;
+    let (size, count) = (dtype.size(), count * parts);
     let mut width = MAX_ACCESS_BYTES / size;
     while width > 1 && all().any(|it| it.address % (width * size) as u64 != 0) {
         width /= 2;
@@ -94,31 +92,6 @@ pub(in crate::cuda) fn peer_memory_launch(
         params: words,
         blocks: groups.div_ceil(u64::from(BLOCK)),
     }))
-}
-
-/// Returns the element type that the kernel accesses, and the type in which it computes. A copy accesses elements of
-/// any type as integers; `None` if there are no integers of their size.
-///
-/// # Errors
-/// The kernels do not support the element type or the operation of a reduction.
-fn element_type(op: Option<ReduceOp>, dtype: DType) -> Result<Option<(DType, ComputeType)>, String> {
-    let Some(op) = op else {
-        let integer = match dtype.size() {
-            1 => DType::UInt8,
-            2 => DType::UInt16,
-            4 => DType::UInt32,
-            8 => DType::UInt64,
-            _ => return Ok(None),
-        };
-        return Ok(Some((integer, ComputeType::U64)));
-    };
-    check_dtypes([dtype])?;
-    let types = [dtype].into_iter();
-    let computed = if dtype.is_integral() { integer_compute_type(types) } else { float_compute_type(types) };
-    match expression::reduction_expression(op, computed) {
-        Some(_) => Ok(Some((dtype, computed))),
-        None => Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name())),
-    }
 }
 
 /// Loads that a thread issues before it uses the first one. Links between GPUs have a latency of about a

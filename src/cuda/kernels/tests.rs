@@ -165,8 +165,10 @@ fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result
     assert_eq!(launch(None, vec![copy(4096, &[8192]), copy(4096, &[8192, 16384])])?, None);
     assert_eq!(launch(None, (0..300).map(|_| copy(4096, &[8192])).collect())?, None);
     assert_eq!(launch(None, Vec::new())?, None);
+    // An element of 16 bytes is copied as two of 8 bytes.
     let complex = DeviceView { dtype: DType::Complex128, ..place(4096) };
     let copies = vec![PeerResult { inputs: vec![complex], outputs: vec![complex] }];
-    assert_eq!(launch(None, copies)?, None);
+    let words = launch(None, copies)?.map(|it| it.params[2..4].to_vec());
+    assert_eq!(words, Some(vec![67, 134]));
     Ok(())
 }
