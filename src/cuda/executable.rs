@@ -91,14 +91,17 @@ pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 
     let waiting = |plan: &Plan| -> FxHashSet<StreamNo> {
         plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream).collect()
     };
-    let most = plans.iter().map(|it| waiting(it).len() as u64).max().unwrap_or(0).max(1);
-    let has_others = |plan: &Plan| {
+    let (mut most, mut shares) = (1, 1);
+    for plan in plans {
         let waiting = waiting(plan);
         let computes =
             |it: &Inst| it.kind.work_info().kind == InstClass::Compute && !waiting.contains(&it.stream);
-        plan.communicators.iter().any(|it| it.team.len() > 1) || plan.code.iter().any(computes)
-    };
-    u64::from(multiprocessors) / (most * if plans.iter().any(has_others) { 2 } else { 1 })
+        if plan.communicators.iter().any(|it| it.team.len() > 1) || plan.code.iter().any(computes) {
+            shares = 2;
+        }
+        most = most.max(waiting.len() as u64);
+    }
+    u64::from(multiprocessors) / (most * shares)
 }
 
 /// Returns the number of flags that the collectives of a team need in one run.

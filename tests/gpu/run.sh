@@ -227,7 +227,7 @@ check() {
 
 # Writes a program for a number of ranks, and prints its path. Arguments: kind, ranks.
 make() {
-    local file=$work/$1-$2.hir
+    local file=$work/$1-$2.hir kind=${1#large-}
     case $1 in
     allgather-linear) benches/gpu/programs.sh "$1" "$2" 512 384 256 ;;
     linear-allreduce) benches/gpu/programs.sh "$1" "$2" 480 384 256 ;;
@@ -236,14 +236,11 @@ make() {
     allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
     *-CUDA) benches/gpu/programs.sh "${1%-CUDA}" "$2" 4096 CUDA ;;
     # A length that neither the number of ranks nor the width of a vector access divides, and one of many
-    # blocks.
+    # blocks. The parts of other collectives have this length.
     allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4099 NCCL "${1#allreduce-}" ;;
-    large-*-shot)
-        local kind=${1#large-}
-        local algorithm=${kind: -8}
-        benches/gpu/programs.sh "${kind%-"$algorithm"}" "$2" 4194304 NCCL "$algorithm"
-        ;;
-    *-one-shot) benches/gpu/programs.sh "${1%-one-shot}" "$2" $((4099 * $2 * $2)) NCCL one-shot ;;
+    large-allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4194304 NCCL "${1#large-allreduce-}" ;;
+    large-*-one-shot) benches/gpu/programs.sh "${kind%-one-shot}" "$2" 4194304 NCCL one-shot ;;
+    *-one-shot) benches/gpu/programs.sh "${1%-one-shot}" "$2" $((4099 * $2)) NCCL one-shot ;;
     *) benches/gpu/programs.sh "$1" "$2" 4096 ;;
     esac >"$file"
     echo "$file"

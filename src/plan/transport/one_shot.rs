@@ -14,7 +14,7 @@ use crate::plan::{
 /// What accesses the memory of peers.
 #[derive(Clone, Copy)]
 pub(super) enum OneShot {
-    /// The CUDA backend without `algo=`: copy engines copy, kernels reduce, and neither waits for signals.
+    /// The CUDA backend without `algo=`: copy engines copy, or a kernel reduces, between commands that signal and wait.
     Default,
     /// `one-shot-copy`: the same, for collectives without a reduction.
     CopyEngines,
@@ -83,9 +83,9 @@ impl Transport for OneShot {
 
 impl CollectiveCall<'_> {
     /// Lowers a collective with a reduction: each receiving member reads the inputs of all.
-    pub(super) fn reduce_from_members(&self, op: ReduceOp) -> LoweredComm {
+    fn reduce_from_members(&self, op: ReduceOp) -> LoweredComm {
         let n = self.team.len();
-        let getters: Vec<usize> =
+        let receivers: Vec<usize> =
             self.all().into_iter().filter(|it| !self.kind.output_pieces(*it, n).is_empty()).collect();
         let work: Vec<InstKind> = match self.kind.output_pieces(self.me, n).as_slice() {
             [] => Vec::new(),
@@ -99,8 +99,8 @@ impl CollectiveCall<'_> {
                     .collect()
             }
         };
-        let accessed = if getters.contains(&self.me) { self.all() } else { Vec::new() };
-        self.with_signals(&accessed, &getters, work)
+        let accessed = if receivers.contains(&self.me) { self.all() } else { Vec::new() };
+        self.with_signals(&accessed, &receivers, work)
     }
 
     /// Reduces `len` elements from `start` on of all members' inputs, in team order; `None` if the views of
@@ -119,17 +119,17 @@ impl CollectiveCall<'_> {
     fn copy_to_members(&self) -> LoweredComm {
         let n = self.team.len();
         let mut work = Vec::new();
-        let mut getters = Vec::new();
+        let mut receivers = Vec::new();
         let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
         for to in self.others().chain([self.me]) {
             let Some((at, delivery)) = self.delivery(to) else { continue };
             let elements = delivery.source_range(own.map_or(0, View::len), n);
-            getters.push(to);
+            receivers.push(to);
             // All pieces of an output have the same length.
             work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
         }
-        let givers = self.kind.source_members(self.me, n);
-        self.with_signals(&getters, &givers, work)
+        let senders = self.kind.source_members(self.me, n);
+        self.with_signals(&receivers, &senders, work)
     }
 
     /// Returns the piece that member `to` receives from this one, and its index in the output. In a

@@ -152,13 +152,6 @@ impl CollectiveCall<'_> {
         Some((own.input.as_ref()?, own.output.as_ref()?))
     }
 
-    /// Returns the other members, beginning with the next one, so that not all members send to the same one
-    /// first.
-    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
-        let (me, n) = (self.me, self.team.len());
-        (1..n).map(move |step| (me + step) % n)
-    }
-
     /// Returns the first `len` elements of the slot of `from` on member `to`.
     fn slot(&self, round: usize, to: usize, from: usize, len: usize) -> ViewOnRank {
         let slots = &self.slots[round];

@@ -40,6 +40,13 @@ impl CollectiveCall<'_> {
         }
     }
 
+    /// Returns the other members, beginning with the next one, so that not all members send to the same one
+    /// first.
+    pub(super) fn others(&self) -> impl Iterator<Item = usize> {
+        let (me, n) = (self.me, self.team.len());
+        (1..n).map(move |step| (me + step) % n)
+    }
+
     /// Returns all members.
     pub(super) fn all(&self) -> Vec<usize> {
         (0..self.team.len()).collect()
