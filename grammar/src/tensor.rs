@@ -2,6 +2,9 @@
 //!
 //! Invariant: nothing here resolves names; the tables of `ir` and `dtype` define the valid words.
 
+mod mesh;
+mod spanned_text;
+
 use crate::{
     ast::{Expr, ExprKind},
     codes::Code,
@@ -12,6 +15,9 @@ use crate::{
     parse::parse_scalar_at,
     span::Span,
 };
+use mesh::parse_mesh;
+pub use spanned_text::SpannedText;
+use spanned_text::{matching_bracket, shortened, unreadable};
 
 /// The parsed text of a tensor token.
 #[derive(Debug)]
@@ -30,15 +36,6 @@ pub struct TensorText<'s> {
     pub positions: &'s str,
     /// The device mesh; empty if the text has none.
     pub mesh: Mesh,
-}
-
-/// A part of a token's text, with its span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SpannedText<'s> {
-    /// The text.
-    pub text: &'s str,
-    /// Span in the whole source.
-    pub span: Span,
 }
 
 /// The parsed text of an axis token.
@@ -313,55 +310,6 @@ fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
     }
 }
 
-impl<'s> SpannedText<'s> {
-    fn slice(self, from: usize, to: usize) -> Self {
-        let text = self.text.get(from..to).unwrap_or("");
-        let start = self.span.start + from as u32;
-        Self { text, span: Span { start, end: start + text.len() as u32 } }
-    }
-
-    fn trimmed(self) -> Self {
-        let from = self.text.len() - self.text.trim_start().len();
-        self.slice(from, from + self.text.trim().len())
-    }
-
-    /// Splits the text at the first `mark` outside brackets.
-    fn split_once(self, mark: &str) -> Option<(Self, Self)> {
-        let at = find_outside_brackets(self.text, mark)?;
-        Some((self.slice(0, at), self.slice(at + mark.len(), self.text.len())))
-    }
-
-    /// Splits the text at each `mark` outside brackets and trims the parts. An empty last part is dropped.
-    fn split(self, mark: &str) -> Vec<Self> {
-        let mut res = Vec::new();
-        let mut rest = self;
-        while let Some((part, tail)) = rest.split_once(mark) {
-            res.push(part.trimmed());
-            rest = tail;
-        }
-        let last = rest.trimmed();
-        res.extend((!last.text.is_empty()).then_some(last));
-        res
-    }
-}
-
-fn unreadable(piece: SpannedText<'_>, label: &str) -> Diagnostic {
-    let message = match piece.text.is_empty() {
-        true => "the text is empty here".to_owned(),
-        false => format!("cannot read `{}`", shortened(piece.text)),
-    };
-    Diagnostic::new(Code::BadTensor, piece.span, message, label)
-}
-
-fn shortened(text: &str) -> String {
-    let mut res: String =
-        text.chars().take(40).map(|it| if it.is_ascii_whitespace() { ' ' } else { it }).collect();
-    if res.len() < text.len() {
-        res.push('…');
-    }
-    res
-}
-
 fn parse_number(digits: SpannedText<'_>) -> Result<u32, Diagnostic> {
     let number = digits.text.parse().ok().filter(|it| *it < NUMBER_LIMIT);
     number.ok_or_else(|| match !digits.text.is_empty() && digits.text.bytes().all(|it| it.is_ascii_digit()) {
@@ -448,153 +396,6 @@ fn memory_and_type(name: SpannedText<'_>) -> Result<(Memory, Option<DType>), Dia
 fn longest_match<'s, T: Copy>(table: &[(&str, T)], text: &'s str) -> Option<(T, &'s str)> {
     let fitting = table.iter().filter_map(|(word, value)| Some((*value, text.strip_prefix(word)?)));
     fitting.min_by_key(|(_, rest)| rest.len())
-}
-
-/// Returns the offset of the closing bracket of the bracket at `open`.
-fn matching_bracket(text: &str, open: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    for (at, byte) in text.bytes().enumerate().skip(open) {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => {
-                depth = depth.checked_sub(1)?;
-                if depth == 0 {
-                    return Some(at);
-                }
-            }
-            _ => (),
-        }
-    }
-    None
-}
-
-/// Returns the offset of the first `mark` outside brackets. The `::` of a type does not match `:`.
-fn find_outside_brackets(text: &str, mark: &str) -> Option<usize> {
-    let bytes = text.as_bytes();
-    let mut depth = 0usize;
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ if depth > 0 => (),
-            b':' if bytes.get(at + 1) == Some(&b':') || at > 0 && bytes.get(at - 1) == Some(&b':') => (),
-            _ if bytes.get(at..).is_some_and(|it| it.starts_with(mark.as_bytes())) => return Some(at),
-            _ => (),
-        }
-    }
-    None
-}
-
-/// Parses `(DeviceMesh{0 1})`, `(DeviceMesh{0, 1, })` or `(DeviceMesh{{0 1}{2 3}})`. nvFuser prints a comma
-/// after every device or after none.
-fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
-    let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
-    let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
-    if inner.starts_with('{') && matching_bracket(inner, 0).is_none() {
-        let close = piece.span.end - 1;
-        let at = piece.span.start + piece.text.find('{').unwrap_or(0) as u32;
-        let message = "the `{` of the mesh is never closed";
-        let it =
-            Diagnostic::new(Code::BadTensor, Span { start: close, end: close }, message, "expected `}` here");
-        return Err(it.label(Span { start: at, end: at + 1 }, "opened here"));
-    }
-    if let Some(list) = inner.strip_prefix(['[', '(']).and_then(|it| it.strip_suffix([']', ')'])) {
-        let message = "write the devices of a mesh in braces";
-        let label = format!("expected `(DeviceMesh{{{}}})`", shortened(list.trim()));
-        return Err(Diagnostic::new(Code::BadTensor, piece.span, message, label));
-    }
-    let irregular = || {
-        let label = "expected rows of the same length, in up to three dimensions";
-        Diagnostic::new(Code::BadTensor, piece.span, "the mesh is not a rectangular grid of ranks", label)
-    };
-    let mut devices = Vec::new();
-    // `open`: the number of members so far of each open brace. `shape`: the number of members of the closed
-    // braces, by level.
-    let mut open: Vec<usize> = Vec::new();
-    let mut shape: Vec<Option<usize>> = Vec::new();
-    let mut leaf = None;
-    let mut bytes = inner.bytes().enumerate().peekable();
-    // `commas`: commas since the last device or brace. `separated`: whether devices have a comma between
-    // them. `last`: where the last device or brace ended.
-    let (mut commas, mut separated, mut last) = (0, None, 0);
-    let base = piece.span.start + (piece.text.find(inner).unwrap_or(0)) as u32;
-    let misplaced = |from: usize, to: usize, message: &str, text: &str| {
-        let place = Span { start: base + from as u32, end: base + to as u32 };
-        Diagnostic::new(Code::Syntax, place, message, "expected a comma between all devices, or none")
-            .fix(place, text)
-    };
-    while let Some((at, byte)) = bytes.next() {
-        let members = open.last().copied().unwrap_or(0);
-        let between = inner.get(last..at).unwrap_or("");
-        match byte {
-            b'{' | b'}' | b'0'..=b'9' if commas > 1 || commas == 1 && members == 0 => {
-                let extra = last + between.rfind(',').unwrap_or(0);
-                return Err(misplaced(extra, extra + 1, "an extra comma between the devices", ""));
-            }
-            b'0'..=b'9' if members > 0 && *separated.get_or_insert(commas == 1) != (commas == 1) => {
-                return Err(match commas {
-                    0 => misplaced(last, last, "a comma is missing between the devices", ","),
-                    _ => misplaced(last, last + 1, "an extra comma between the devices", ""),
-                });
-            }
-            b'}' if commas == 1 && separated == Some(false) => {
-                let extra = last + between.rfind(',').unwrap_or(0);
-                return Err(misplaced(extra, extra + 1, "a comma after the last device", ""));
-            }
-            _ => (),
-        }
-        match byte {
-            b'{' => {
-                if open.len() == 3 || open.is_empty() && at > 0 {
-                    return Err(irregular());
-                }
-                open.push(0);
-                if shape.len() < open.len() {
-                    shape.push(None);
-                }
-            }
-            b'}' => {
-                let members = open.pop().ok_or_else(irregular)?;
-                let extent = shape.get_mut(open.len()).ok_or_else(irregular)?;
-                if extent.replace(members).is_some_and(|it| it != members) {
-                    return Err(irregular());
-                }
-                if let Some(outer) = open.last_mut() {
-                    *outer += 1;
-                }
-            }
-            b'0'..=b'9' => {
-                let mut end = at + 1;
-                while bytes.next_if(|(_, it)| it.is_ascii_digit()).is_some() {
-                    end += 1;
-                }
-                let device = inner.get(at..end).and_then(|it| it.parse().ok());
-                devices.push(device.ok_or_else(|| unreadable(piece, "expected the numbers of ranks"))?);
-                if *leaf.get_or_insert(open.len()) != open.len() {
-                    return Err(irregular());
-                }
-                *open.last_mut().ok_or_else(irregular)? += 1;
-            }
-            b',' => {
-                commas += 1;
-                continue;
-            }
-            _ if byte.is_ascii_whitespace() => continue,
-            _ => {
-                let word = inner.get(at..).and_then(|it| it.split([' ', ',', '{', '}']).next()).unwrap_or("");
-                let span = Span { start: base + at as u32, end: base + (at + word.len()) as u32 };
-                let message = format!("the mesh contains `{}`, which is not a rank", shortened(word));
-                return Err(Diagnostic::new(Code::BadTensor, span, message, "expected the number of a rank"));
-            }
-        }
-        commas = 0;
-        last = bytes.peek().map_or(inner.len(), |(next, _)| *next);
-    }
-    let shape: Vec<usize> = shape.into_iter().flatten().collect();
-    if !open.is_empty() || leaf.is_some_and(|it| it != shape.len()) {
-        return Err(irregular());
-    }
-    Ok(if devices.is_empty() { Mesh::default() } else { Mesh::new(shape, devices) })
 }
 
 #[cfg(test)]

@@ -1,20 +1,24 @@
 //! Tests jobs of several processes, started as torchrun starts them. They agree on one verdict. When a rank
 //! is lost, the other ranks name it and end. The same holds for jobs on GPUs, which are emulated here.
 
+#[path = "ranks/children.rs"]
+mod children;
+#[path = "ranks/hosts.rs"]
+mod hosts;
+
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
-    os::unix::process::CommandExt,
-    path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use hir::{
-    exit::Exit,
-    launch::spawn::{self, Job},
+use children::{
+    a_child_that_stays_is_not_waited_for, a_failing_child_ends_all, a_killed_child_is_named,
+    a_parent_passes_on_who_asks_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_told_to_end,
 };
+use hosts::{hosts_share_no_memory, two_hosts_run_a_job};
 use libtest_mimic::{Failed, Trial};
 
 use crate::timeout::{Deadline, RunWithTimeout};
@@ -318,88 +322,6 @@ fn send(signal: &str, to: &str) -> Result<(), Failed> {
     }
 }
 
-/// A job on GPUs whose ranks are children of one process.
-struct SpawnedJob {
-    parent: Child,
-    said: BufReader<ChildStdout>,
-    children: Vec<String>,
-}
-
-impl SpawnedJob {
-    /// Starts a job in its own process group, and waits until all ranks run.
-    fn start() -> Result<Self, Failed> {
-        let (arguments, ranks, lines) = ON_GPUS;
-        let mut command = rank(0, 1, port()?, arguments);
-        let mut parent = command.args(["--ranks", &ranks.to_string()]).process_group(0).spawn()?;
-        let mut said = BufReader::new(parent.stdout.take().ok_or("no standard output")?);
-        let deadline = Deadline::of(&parent);
-        for _ in 0..lines {
-            said.read_line(&mut String::new())?;
-        }
-        drop(deadline);
-        let id = parent.id();
-        // Any thread of the parent may have started the children.
-        let mut children = String::new();
-        for task in fs::read_dir(format!("/proc/{id}/task"))? {
-            children += &fs::read_to_string(task?.path().join("children"))?;
-        }
-        let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
-        match children.len() == ranks {
-            true => Ok(Self { parent, said, children }),
-            false => Err(format!("{ranks} ranks, but the children are {children:?}").into()),
-        }
-    }
-
-    /// Waits until the job ends with this exit code and no process is left. Returns its output.
-    fn end(mut self, code: i32) -> Result<String, Failed> {
-        let ends = end(vec![self.parent], LIMIT);
-        let left = |id: &&String| Path::new("/proc").join(id).exists();
-        let left: Vec<&String> = self.children.iter().filter(left).collect();
-        left.iter().try_for_each(|id| send("KILL", id))?;
-        let ends = ends?;
-        expect(left.is_empty() && ends[0].0 == Some(code), &ends)?;
-        let mut text = String::new();
-        self.said.read_to_string(&mut text)?;
-        Ok(text + &ends[0].2)
-    }
-}
-
-fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
-    let family = SpawnedJob::start()?;
-    let since = Instant::now();
-    send("STOP", &family.children[victim])?;
-    let text = family.end(4)?;
-    let named = text.contains(&format!("[FAILED] rank {victim} is silent for"));
-    match named && since.elapsed() < STOPPED {
-        true => Ok(()),
-        false => Err(format!("{:?}\n{text}", since.elapsed()).into()),
-    }
-}
-
-/// The user knows only the process that starts the ranks, so a signal to that process must reach rank 0.
-fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
-    let family = SpawnedJob::start()?;
-    send("USR1", &family.parent.id().to_string())?;
-    let text = family.end(4)?;
-    match text.contains("[FAILED] rank 0: report requested (SIGUSR1)") {
-        true => Ok(()),
-        false => Err(text.into()),
-    }
-}
-
-/// Sends a signal to all processes of the group, as a terminal does, or only to the parent.
-fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
-    let family = SpawnedJob::start()?;
-    let group = if all { "-" } else { "" };
-    send(signal, &format!("{group}{}", family.parent.id()))?;
-    let text = family.end(code)?;
-    let last = format!("[STOPPED] received SIG{signal}\n");
-    match text.ends_with(&last) && text.matches("[STOPPED]").count() == 1 && !text.contains("[FAILED]") {
-        true => Ok(()),
-        false => Err(text.into()),
-    }
-}
-
 /// A deadlock that follows from the plans is reported before anything runs, without waiting for the time-out.
 fn who_holds_up_the_others_is_named() -> Result<(), Failed> {
     let (port, start) = (port()?, Instant::now());
@@ -424,40 +346,6 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
     // All ranks detect it together, so no rank aborts, and rank 0 reports it once.
     expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
-}
-
-/// Starts four ranks, two on each of two hosts with two GPUs, without the launcher's local rank.
-fn on_two_hosts(arguments: &[&str]) -> Result<Vec<(Option<i32>, String, String)>, Failed> {
-    let port = port()?;
-    let start = |at: usize| {
-        rank(at, 4, port, arguments)
-            .env_remove("LOCAL_RANK")
-            .env("HIR_HOSTID", ["first", "second"][at / 2])
-            .env("CUDA_VISIBLE_DEVICES", ["0,1", "2,3"][at / 2])
-            .spawn()
-    };
-    end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)
-}
-
-fn two_hosts_run_a_job() -> Result<(), Failed> {
-    let flags = ["--device=cuda", "--inputs=exact", "--expect=sim", "-w1", "-n3", "--stress=3"];
-    for graph in [&[][..], &["-G"]] {
-        let arguments = [&["tests/cases/launch/two-hosts.hir"], &flags[..], graph].concat();
-        let ends = on_two_hosts(&arguments)?;
-        let is_right = ends.iter().all(|it| it.0 == Some(0));
-        expect(
-            is_right && ends[0].1.contains("[SUCCESS] 24 elements equal to the simulator (exact)"),
-            &ends,
-        )?;
-    }
-    Ok(())
-}
-
-fn hosts_share_no_memory() -> Result<(), Failed> {
-    let ends = on_two_hosts(&["tests/cases/transport/teams.hir", "--device=cuda"])?;
-    let is_named =
-        ends.iter().any(|it| (it.1.clone() + &it.2).contains("are on different hosts: only NCCL sends data"));
-    expect(is_named && ends.iter().all(|it| it.0 == Some(6)), &ends)
 }
 
 /// Packets of 128 bytes are for NVLink only.
@@ -525,74 +413,6 @@ fn who_does_not_come_is_named() -> Result<(), Failed> {
     let ends = end([0, 2].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
     expect(ends.iter().all(|it| it.2.contains("ranks [1] of 3 did not join")), &ends)
-}
-
-/// Returns the output of a job that runs `sh`.
-fn sh(script: &str, ranks: usize) -> Result<(Exit, String, String), Failed> {
-    let job = Job { program: "sh".into(), arguments: vec!["-c".into(), script.into()], ranks };
-    spawned(&job)
-}
-
-fn spawned(job: &Job) -> Result<(Exit, String, String), Failed> {
-    let (mut out, out_end) = std::io::pipe()?;
-    let (mut err, err_end) = std::io::pipe()?;
-    let read = |from: &mut std::io::PipeReader| {
-        let mut text = String::new();
-        from.read_to_string(&mut text).map(|_| text)
-    };
-    let errors = thread::spawn(move || read(&mut err));
-    let prints = thread::spawn(move || read(&mut out));
-    let exit = spawn::run(job, out_end, Some(Box::new(err_end)))?;
-    let (out, err) = (prints.join().map_err(|_| "lost")??, errors.join().map_err(|_| "lost")??);
-    Ok((exit, out, err))
-}
-
-fn a_failing_child_ends_all() -> Result<(), Failed> {
-    let start = Instant::now();
-    let script = "echo $RANK/$WORLD_SIZE; echo $$ >&2; [ $RANK = 1 ] && exit 7; exec sleep 60";
-    let (exit, out, err) = sh(script, 3)?;
-    let mut lines: Vec<&str> = out.lines().collect();
-    lines.sort_unstable();
-    if exit != Exit::Check || lines != ["0/3", "[1] 1/3", "[2] 2/3"] || start.elapsed() > LIMIT {
-        return Err(format!("{exit:?} {out} {:?}", start.elapsed()).into());
-    }
-    // Every child has been waited for, so its process id no longer exists.
-    for line in err.lines() {
-        let id = line.rsplit(' ').next().unwrap_or_default();
-        if Path::new("/proc").join(id).exists() {
-            return Err(format!("process {id} still exists").into());
-        }
-    }
-    Ok(())
-}
-
-fn a_killed_child_is_named() -> Result<(), Failed> {
-    // The rank has not joined the others, so no other rank notices its loss.
-    let (exit, out, _) = sh("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 3)?;
-    match exit == Exit::Hang && out == "[FAILED] rank 1 was killed by SIGKILL\n" {
-        true => Ok(()),
-        false => Err(format!("{exit:?} {out}").into()),
-    }
-}
-
-fn a_child_that_stays_is_not_waited_for() -> Result<(), Failed> {
-    let start = Instant::now();
-    let (exit, out, _) = sh("[ $RANK = 0 ] && exit 0; exec sleep 60", 2)?;
-    match exit == Exit::Success && out.is_empty() && start.elapsed() < LIMIT {
-        true => Ok(()),
-        false => Err(format!("{exit:?} {out} {:?}", start.elapsed()).into()),
-    }
-}
-
-fn children_run_a_job() -> Result<(), Failed> {
-    let program = env!("CARGO_BIN_EXE_hir-run").into();
-    let arguments = vec![format!("{ROOT}/samples/allgather.hir").into(), "--device=sim".into()];
-    let (exit, out, err) = spawned(&Job { program, arguments, ranks: 4 })?;
-    match exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty()
-    {
-        true => Ok(()),
-        false => Err(format!("{exit:?}\n{out}{err}").into()),
-    }
 }
 
 /// mpirun ends the other processes about a second after the loss, so the report must come sooner.
