@@ -114,7 +114,9 @@ pub struct Arrow {
 }
 
 impl Timeline {
-    /// Returns the arrow that leads to a slice, if it waited for another one.
+    /// Returns the arrow that leads to a slice, if it waited for another one. Both ends of it lie in their
+    /// slices, and it never leads back in time: where measured times contradict the order of the program, because
+    /// the clocks of two ranks differ by more than the work takes, there is no arrow.
     pub fn arrow_to(&self, slice: usize) -> Option<Arrow> {
         let it = &self.slices[slice];
         let from = it.cause?;
@@ -130,7 +132,8 @@ impl Timeline {
             // A communication waits for a peer to begin, which may be after its own beginning.
             _ => (cause.begin, reached.max(cause.begin)),
         };
-        Some(Arrow { from, from_time, to: slice, to_time })
+        let is_inside = it.end.is_none_or(|end| to_time <= end);
+        is_inside.then_some(Arrow { from, from_time, to: slice, to_time })
     }
 }
 
@@ -196,4 +199,53 @@ fn rows_of(plan: &Plan) -> Vec<Row> {
         rows.push(row(RowKind::Queue, name));
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A slice that begins and ends at these times.
+    fn slice(row: usize, kind: SliceKind, begin: f64, end: Option<f64>, cause: Option<usize>) -> Slice {
+        let inst_ref = InstRef { rank: row, inst: 0 };
+        let (line, iteration, label) = (1, String::new(), String::new());
+        Slice { row, kind, inst_ref, line, iteration, label, begin, end, cause }
+    }
+
+    /// Times that may contradict the order of the program, as those of two clocks do.
+    fn times() -> impl Strategy<Value = (f64, Option<f64>)> {
+        let begin_and_length = (0u8..9, proptest::option::of(0u8..4));
+        begin_and_length.prop_map(|(begin, length)| {
+            (f64::from(begin), length.map(|length| f64::from(begin) + f64::from(length)))
+        })
+    }
+
+    proptest! {
+        /// For all times of work and of what waits for it.
+        #[test]
+        fn arrows_touch_their_slices_and_do_not_lead_back(
+            before in times(),
+            after in times(),
+            kind in proptest::sample::select(vec![SliceKind::Communication, SliceKind::Wait]),
+        ) {
+            let row = |rank| Row { rank, kind: RowKind::Queue, name: String::new() };
+            let slices = vec![
+                slice(0, SliceKind::Communication, before.0, before.1, None),
+                slice(1, kind, after.0, after.1, Some(0)),
+            ];
+            let timeline = Timeline { rows: vec![row(0), row(1)], slices, source: String::new() };
+            let is_inside = |time: f64, (begin, end): (f64, Option<f64>)| begin <= time && end.is_none_or(|end| time <= end);
+            let ends = after.1.is_some_and(|end| end < before.0);
+            match timeline.arrow_to(1) {
+                Some(it) => {
+                    prop_assert!(is_inside(it.from_time, before) && is_inside(it.to_time, after), "{it:?}");
+                    prop_assert!(it.from_time <= it.to_time, "{it:?}");
+                    prop_assert!(!ends);
+                }
+                None => prop_assert!(ends || kind == SliceKind::Wait && after.1.is_none()),
+            }
+        }
+    }
 }

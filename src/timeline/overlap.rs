@@ -178,8 +178,9 @@ fn waits_of(timeline: &Timeline, rank: usize) -> Vec<WaitSummary> {
             (SliceKind::Wait, Some(end)) if is_remote || cause.kind == SliceKind::Communication => {
                 end - it.begin
             }
-            // A communication has begun and waits for the other rank to begin.
-            (SliceKind::Communication, Some(_)) if is_remote => cause.begin - it.begin,
+            // A communication has begun and waits for the other rank to begin. The clocks of the two ranks may
+            // differ by more than it takes.
+            (SliceKind::Communication, Some(end)) if is_remote => cause.begin.min(end) - it.begin,
             _ => continue,
         };
         if microseconds <= 0.0 {

@@ -22,11 +22,13 @@ impl Times<'_> {
         let mut slices: Vec<Slice> = Vec::new();
         // By item: its slice.
         let mut slice_of: Vec<Option<usize>> = vec![None; self.items.len()];
+        let next_begins = self.next_begins();
         // The actor of the last item that ended, and when.
         let mut previous_end: Option<(u32, f64)> = None;
         for (number, item) in self.items.iter().enumerate() {
             let before = previous_end.filter(|it| it.0 == item.actor).map_or(0.0, |it| it.1);
             let (begin, end) = (self.times[item.first as usize], self.times[item.last as usize]);
+            let end = end.map(|it| if item.is_work { it } else { it.min(next_begins[number]) });
             if let Some(end) = end {
                 previous_end = Some((item.actor, end));
             }
@@ -58,6 +60,21 @@ impl Times<'_> {
             }
         }
         sorted(Timeline { rows, slices, source })
+    }
+
+    /// By item: when the next work of its actor begins. A wait is over by then, also if it ends with work of
+    /// another rank, whose measured time is that of another clock, or inside of a kernel that also does the work.
+    fn next_begins(&self) -> Vec<f64> {
+        let mut next_begins = vec![f64::INFINITY; self.items.len()];
+        let mut next: Option<(u32, f64)> = None;
+        for (number, item) in self.items.iter().enumerate().rev() {
+            next = next.filter(|it| it.0 == item.actor);
+            next_begins[number] = next.map_or(f64::INFINITY, |it| it.1);
+            if let Some(begin) = self.times[item.first as usize].filter(|_| item.is_work) {
+                next = Some((item.actor, begin));
+            }
+        }
+        next_begins
     }
 
     /// Returns true if the item that precedes this one on its actor has ended.

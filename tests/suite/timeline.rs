@@ -7,11 +7,33 @@ use std::{
     process::Command,
 };
 
+use grammar::span::LineIndex;
+use hir::{
+    plan,
+    timeline::{
+        SliceKind, Timeline,
+        estimate::{MeasuredTime, estimate, measured},
+        file::TimelineFile,
+        overlap::Overlap,
+    },
+};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 use super::{ROOT, emulator};
-use crate::timeout::RunWithTimeout;
+use crate::{pipelines::lowered, rng::Rng, timeout::RunWithTimeout};
+
+/// Programs, and the pipelines that lower them.
+const LOWERED: &[(&str, &str)] = &[
+    ("samples/ring.hir", "canonicalize"),
+    ("samples/sequence-parallel-mlp.hir", "@overlap"),
+    ("tests/cases/overlap/allocate-before.hir", "@overlap-linear-allreduce-copy"),
+    ("tests/cases/overlap/allocate-before.hir", "@lower,select-algorithms"),
+    ("samples/column-parallel.hir", "@overlap-allgather-linear"),
+    ("tests/cases/launch/loop.hir", "canonicalize"),
+];
+/// Number of times that the clocks of the ranks of each program are set anew.
+const CLOCKS: u64 = 20;
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
@@ -19,6 +41,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("timeline::of_a_ring", of_a_ring),
         Trial::test("timeline::of_a_deadlock", of_a_deadlock),
+        Trial::test("timeline::of_clocks_that_differ", of_clocks_that_differ),
         measured.with_ignored_flag(emulator::is_missing()),
     ]
 }
@@ -162,6 +185,52 @@ fn of_a_deadlock() -> Result<(), Failed> {
         true => Ok(()),
         false => Err(format!("{:?} {hung:?}\n{}", files.exit, files.printed).into()),
     }
+}
+
+/// The clocks of the ranks differ by more than most pieces of work take, as they may on a host under load. Work
+/// that is measured on one rank before what it waits for on another one still gives valid files.
+fn of_clocks_that_differ() -> Result<(), Failed> {
+    let mut rng = Rng(16);
+    let mut missing_arrows = 0;
+    for (file, pipeline) in LOWERED {
+        let text = fs::read_to_string(Path::new(ROOT).join(file))?;
+        let (program, _) = lowered(pipeline, &text)?.ok_or(format!("{file} {pipeline}: not lowered"))?;
+        let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
+        let plans = plans.map_err(|faults| format!("{file} {pipeline}: {faults:?}"))?;
+        let exact = estimate(&plans).map_err(|_| "too many streams")?;
+        for _ in 0..CLOCKS {
+            let clocks: Vec<f64> = plans.iter().map(|_| rng.below(50) as f64).collect();
+            let mut times = vec![Vec::new(); plans.len()];
+            for it in exact.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
+                let (rank, inst) = (it.inst_ref.rank, it.inst_ref.inst as u32);
+                let end = it.end.ok_or(format!("{file} {pipeline}: {} never ends", it.label))?;
+                let (begin, end) = (it.begin + clocks[rank], end + clocks[rank]);
+                times[rank].push(MeasuredTime { inst, begin, end });
+            }
+            let timeline = measured(&plans, &times, "measured".to_owned()).map_err(|_| "too many streams")?;
+            slices(&files_of(&timeline)?)
+                .map_err(|it| format!("{file} {pipeline}: {}", it.message().unwrap_or_default()))?;
+            let arrows = |it: &Timeline| (0..it.slices.len()).filter(|at| it.arrow_to(*at).is_some()).count();
+            missing_arrows += arrows(&exact).saturating_sub(arrows(&timeline));
+        }
+    }
+    match missing_arrows {
+        0 => Err("no clock contradicted the order of a program".into()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the files of a timeline.
+fn files_of(timeline: &Timeline) -> Result<Files, Failed> {
+    let report = Overlap::of(timeline).report(timeline);
+    let text = |name: &str| name.parse::<TimelineFile>()?.text(timeline, "title", &report);
+    Ok(Files {
+        trace: serde_json::from_str(&text("t.json")?)?,
+        page: text("t.html")?,
+        picture: text("t.svg")?,
+        exit: None,
+        printed: report.join("\n"),
+    })
 }
 
 /// Every command of every rank is measured, and all-reduces overlap in time on all ranks.
