@@ -3,6 +3,8 @@
 //! An option whose value is a list also takes the following items, up to one that is `name=value` or the name
 //! of an option: `chunk{sizes=2048,2048,1024,axis=T3.0}`.
 //!
+//! The options of a named pipeline are those of its passes: `@overlap{overlap.count=4,assign-streams.count=2}`.
+//!
 //! Invariant: the span of every diagnostic lies in the pipeline's text, so that a caret can point into it.
 
 use std::fmt::{self, Display};
@@ -23,6 +25,12 @@ pub struct PassCall {
     pub arguments: Arguments,
     /// Span of the pass, or of the pipeline that contains it, in the pipeline's text.
     pub span: Span,
+}
+
+impl PassCall {
+    fn has_option(&self, name: &str) -> bool {
+        self.pass.options.iter().any(|it| it.name == name)
+    }
 }
 
 impl Display for PassCall {
@@ -63,7 +71,7 @@ pub(crate) fn parse_with(
             return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, label));
         }
         match (name.text.starts_with('@'), options) {
-            (true, None) => {
+            (true, options) => {
                 let pipeline = pipelines.iter().find(|it| it.name == name.text);
                 let Some(pipeline) = pipeline else {
                     let known = pipelines.iter().map(|it| it.name);
@@ -79,11 +87,10 @@ pub(crate) fn parse_with(
                     call.span = name.span();
                     call.arguments.set_call(name.span());
                 });
+                if let Some(options) = options {
+                    read_pipeline_options(pipeline, options, &mut inner)?;
+                }
                 calls.extend(inner);
-            }
-            (true, Some(options)) => {
-                let message = format!("the pipeline `{}` has no options", name.text);
-                return Err(Diagnostic::new(Code::BadOption, options.span(), message, "expected `,`"));
             }
             (false, options) => {
                 let Some(pass) = passes.iter().find(|it| it.name == name.text) else {
@@ -221,6 +228,89 @@ fn read_options(
         list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (spec, it.start));
     }
     Ok(())
+}
+
+/// Reads the options of a pipeline, `overlap.count=4,assign-streams.count=2`, into its passes.
+fn read_pipeline_options(
+    pipeline: &Pipeline,
+    options: TextSlice<'_>,
+    calls: &mut [PassCall],
+) -> Result<(), Diagnostic> {
+    if options.text.trim().is_empty() {
+        return Ok(());
+    }
+    let mut settings: Vec<PipelineSetting<'_>> = Vec::new();
+    for item in split(options)? {
+        let name = item.part(0, item.text.find('=').unwrap_or(item.text.len())).trim();
+        match (name.text.find('.').filter(|it| *it > 0), settings.last_mut()) {
+            (Some(dot), _) => settings.push(PipelineSetting {
+                pass: name.part(0, dot),
+                option: name.part(dot + 1, name.text.len()),
+                text: item.part(dot + 1, item.text.len()),
+            }),
+            // A further item of a list.
+            (None, Some(last))
+                if name.text == item.text && calls.iter().all(|it| !it.has_option(name.text)) =>
+            {
+                let from = last.text.start - options.start;
+                last.text = options.part(from, item.start + item.text.len() - options.start);
+            }
+            (None, _) => return Err(option_without_pass(pipeline, calls, name)),
+        }
+    }
+    for (at, it) in settings.iter().enumerate() {
+        let is_same = |other: &PipelineSetting<'_>| {
+            (other.pass.text, other.option.text) == (it.pass.text, it.option.text)
+        };
+        if settings[..at].iter().any(is_same) {
+            let message = format!("the option `{}.{}` is given twice", it.pass.text, it.option.text);
+            return Err(Diagnostic::new(Code::BadOption, it.option.span(), message, "already given"));
+        }
+        if calls.iter().all(|call| call.pass.name != it.pass.text) {
+            let message = format!("the pipeline `{}` has no pass `{}`", pipeline.name, it.pass.text);
+            let label = format!("expected one of {}", pass_names(calls).join(", "));
+            let fault = Diagnostic::new(Code::BadOption, it.pass.span(), message, label);
+            return Err(suggest(fault, it.pass.text, pass_names(calls).into_iter()));
+        }
+        for call in calls.iter_mut().filter(|call| call.pass.name == it.pass.text) {
+            read_options(call.pass, it.text, &mut call.arguments)?;
+        }
+    }
+    Ok(())
+}
+
+/// An option of a pass in a pipeline.
+struct PipelineSetting<'t> {
+    pass: TextSlice<'t>,
+    option: TextSlice<'t>,
+    /// The option and its value, as in the options of the pass.
+    text: TextSlice<'t>,
+}
+
+/// Returns the names of the passes of a pipeline, each once.
+fn pass_names(calls: &[PassCall]) -> Vec<&'static str> {
+    let mut names: Vec<&str> = Vec::new();
+    for call in calls {
+        if !names.contains(&call.pass.name) {
+            names.push(call.pass.name);
+        }
+    }
+    names
+}
+
+/// Returns the error for an option of a pipeline that does not name its pass.
+fn option_without_pass(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<'_>) -> Diagnostic {
+    let having: Vec<String> = pass_names(calls)
+        .into_iter()
+        .filter(|pass| calls.iter().any(|it| it.pass.name == *pass && it.has_option(name.text)))
+        .map(|pass| format!("`{pass}.{}`", name.text))
+        .collect();
+    let message = format!("`{}` does not name a pass of `{}`", name.text, pipeline.name);
+    let it = Diagnostic::new(Code::BadOption, name.span(), message, "expected `PASS.OPTION=VALUE`");
+    match having.is_empty() {
+        true => it.help(format!("the passes are {}", pass_names(calls).join(", "))),
+        false => it.help(format!("write {}", having.join(" or "))),
+    }
 }
 
 /// Sets an option if its kind accepts the value.

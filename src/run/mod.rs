@@ -12,6 +12,7 @@ pub mod inputs;
 pub mod oracle;
 pub mod output;
 pub mod per_rank;
+pub mod pipeline_tuning;
 pub mod precheck;
 pub mod prepare;
 pub mod rank_process;

@@ -95,5 +95,5 @@ pub fn check_before_run(
         return Ok(());
     }
     let line = format!("[FAILED] {}{more}; `--check=warn` runs the program anyway", first.message);
-    Err(RunVerdict { exit: Exit::Check, summary: line.clone(), line: Some(line) })
+    Err(RunVerdict::with_line(Exit::Check, line))
 }

@@ -69,6 +69,16 @@ pub enum ProgramFiles {
     PerRank(Vec<String>),
 }
 
+impl ProgramFiles {
+    /// Returns the names of the files.
+    pub fn paths(&self) -> &[String] {
+        match self {
+            Self::One(path) => std::slice::from_ref(path),
+            Self::PerRank(paths) => paths,
+        }
+    }
+}
+
 /// Parses the operand of `--program`: `0=a.hir,1=b.hir`.
 impl std::str::FromStr for ProgramFiles {
     type Err = String;

@@ -26,6 +26,20 @@ pub struct RunVerdict {
     pub line: Option<String>,
     /// A one-line summary for the reports of other ranks.
     pub summary: String,
+    /// The median of the timed runs on GPUs, in microseconds, on the rank that reports it.
+    pub median: Option<f64>,
+}
+
+impl RunVerdict {
+    /// Returns a verdict that prints nothing.
+    pub fn without_line(exit: Exit) -> Self {
+        Self { exit, line: None, summary: String::new(), median: None }
+    }
+
+    /// Returns a verdict with the last line on standard output.
+    pub fn with_line(exit: Exit, line: String) -> Self {
+        Self { exit, summary: line.clone(), line: Some(line), median: None }
+    }
 }
 
 /// Collects everything that must be equal on all ranks: versions, options, program texts, and contents of
@@ -41,11 +55,7 @@ pub fn manifest(
     let version = format!("hir {}\n", env!("CARGO_PKG_VERSION"));
     manifest.add("the versions", "", version);
     manifest.add("the options", "", options);
-    let paths: &[String] = match texts {
-        ProgramFiles::One(path) => std::slice::from_ref(path),
-        ProgramFiles::PerRank(paths) => paths,
-    };
-    let programs = paths.iter().map(|it| ("the programs", it.as_str()));
+    let programs = texts.paths().iter().map(|it| ("the programs", it.as_str()));
     let mut failure = None;
     for (what, path) in programs.chain(reference.map(|it| ("the references", it))) {
         let wrong = match path {
@@ -123,7 +133,7 @@ pub fn run(
             if rank == 0 {
                 screen.message(&difference);
             }
-            RunVerdict { exit: Exit::Environment, line: None, summary: String::new() }
+            RunVerdict::without_line(Exit::Environment)
         }
         None => {
             member.set_phase("running the program");

@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::timeout::RunWithTimeout;
 use crate::{ROOT, emulator};
 
+#[path = "tuning/pipelines.rs"]
+mod pipelines;
 #[path = "tuning/refused.rs"]
 mod refused;
 
@@ -58,6 +60,12 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
         Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
         Trial::test("tuning::wrong_results_are_not_stored", refused::wrong_results_are_not_stored),
+        Trial::test("tuning::the_fastest_pipeline_is_named", pipelines::the_fastest_pipeline_is_named),
+        Trial::test("tuning::wrong_results_fail", pipelines::wrong_results_fail),
+        Trial::test(
+            "tuning::other_options_apply_to_all_pipelines",
+            pipelines::other_options_apply_to_all_pipelines,
+        ),
         Trial::test("tuning::a_program_of_a_batch_does_not_tune_the_next", a_program_does_not_tune_the_next),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()

@@ -25,12 +25,16 @@ static LIST: &[Pass] = &[
             option("exact", OptionKind::Flag, None),
             option("by", OptionKind::Word(&["rank", "stream"]), None),
             option("names", OptionKind::Text, None),
+            option("parts", OptionKind::Counts, None),
         ],
         run: nothing,
     },
     Pass { name: "fuse", description: "", docs: "", options: &[], run: nothing },
 ];
-static NAMED: &[Pipeline] = &[Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" }];
+static NAMED: &[Pipeline] = &[
+    Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" },
+    Pipeline { name: "@lists", description: "", passes: "tile, tile" },
+];
 
 /// Returns the calls as they print, or the message, the text under the caret, its offset, and the label.
 fn show(text: &str) -> String {
@@ -56,6 +60,10 @@ fn pipelines_are_written_out() {
         ("tile{by=rank,exact=false},fuse", "tile{size=4,by=rank,exact=false} fuse"),
         ("tile{names={a,{b,c}}}", "tile{size=4,names={a,{b,c}}}"),
         ("@both,fuse", "fuse tile{size=8} fuse"),
+        ("@both{},fuse", "fuse tile{size=8} fuse"),
+        ("@both{tile.size=16, tile.exact},fuse", "fuse tile{size=16,exact=true} fuse"),
+        ("@both{tile.names={a,b}}", "fuse tile{size=8,names={a,b}}"),
+        ("@lists{tile.parts=1, 2,3,tile.size=2}", "tile{size=2,parts=1, 2,3} tile{size=2,parts=1, 2,3}"),
     ];
     for (text, calls) in cases {
         assert_eq!(show(text), calls, "{text}");
@@ -81,7 +89,7 @@ fn faults_point_into_the_text() {
         ("fuse,", "the list of passes ends with a comma: ``@5 expected a pass, or no comma before this"),
         (
             "tile{sizes=4}",
-            "the pass `tile` has no option `sizes`: `sizes`@5 expected one of size, exact, by, names; did you mean `size`?",
+            "the pass `tile` has no option `sizes`: `sizes`@5 expected one of size, exact, by, names, parts; did you mean `size`?",
         ),
         ("fuse{x=1}", "the pass `fuse` has no option `x`: `x`@5 the pass has no options"),
         (
@@ -105,7 +113,36 @@ fn faults_point_into_the_text() {
         ("tile}", "unmatched `}`: `}`@4 no `{` precedes it"),
         ("tile{size=4}x", "text after a closing brace: `x`@12 expected `,`"),
         ("tile{size=4}{size=4}", "options are given twice: `{`@12 expected `,`"),
-        ("@both{size=4}", "the pipeline `@both` has no options: `size=4`@6 expected `,`"),
+        (
+            "@both{size=4}",
+            "`size` does not name a pass of `@both`: `size`@6 expected `PASS.OPTION=VALUE`; write `tile.size`",
+        ),
+        (
+            "@both{tile.size=4,exact}",
+            "`exact` does not name a pass of `@both`: `exact`@18 expected `PASS.OPTION=VALUE`; write `tile.exact`",
+        ),
+        (
+            "@both{count=4}",
+            "`count` does not name a pass of `@both`: `count`@6 expected `PASS.OPTION=VALUE`; the passes are fuse, tile",
+        ),
+        (
+            "@both{tle.size=4}",
+            "the pipeline `@both` has no pass `tle`: `tle`@6 expected one of fuse, tile; did you mean `tile`?",
+        ),
+        (
+            "@both{tile.sizes=4}",
+            "the pass `tile` has no option `sizes`: `sizes`@11 expected one of size, exact, by, names, parts; did you mean \
+             `size`?",
+        ),
+        ("@both{tile.size=1,tile.size=2}", "the option `tile.size` is given twice: `size`@23 already given"),
+        (
+            "@both{tile.size=x}",
+            "`x` is not a value of the option `size` of `tile`: `x`@16 expected a non-negative integer",
+        ),
+        (
+            "@both{.size=1}",
+            "`.size` does not name a pass of `@both`: `.size`@6 expected `PASS.OPTION=VALUE`; the passes are fuse, tile",
+        ),
     ];
     for (text, fault) in cases {
         assert_eq!(show(text), fault, "{text}");

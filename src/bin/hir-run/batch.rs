@@ -1,4 +1,4 @@
-//! Reads the programs of a job: a single one, or those of a file of command lines.
+//! Reads the programs of a job: a single one, those of a file of command lines, or one with several pipelines.
 //!
 //! ```text
 //! # batch.txt: hir-run --batch batch.txt --ranks 8 --device=cuda -n 20
@@ -21,27 +21,76 @@ use std::{
     },
 };
 
-use hir::{exit::Exit, input_file, tool::print_line};
+use hir::{
+    exit::Exit,
+    input_file,
+    tool::{Reporter, print_line},
+};
 
 use crate::{
     command_lines::{self, BatchLine},
     gpus,
     options::Options,
+    pipelines::{self, PipelineTurn},
 };
 
 /// A program of a job.
 pub struct JobProgram {
     /// The options of the program.
     pub options: Options,
-    /// Its command line, and its position ("program 1 of 2"), in a batch.
-    line: Option<(String, String)>,
+    /// Where it comes from.
+    pub step: JobStep,
+}
+
+/// Where a program of a job comes from.
+pub enum JobStep {
+    /// The command line of the job.
+    Only,
+    /// A line of a batch file, and its position ("program 1 of 2").
+    Line(String, String),
+    /// One of the pipelines of `--tune-passes`.
+    Turn(PipelineTurn),
+    /// The report on all pipelines. It runs no program.
+    Report,
 }
 
 impl JobProgram {
     /// Returns the options that must be equal on all ranks.
     pub fn canonical_options(&self) -> String {
-        let position = self.line.as_ref().map_or(String::new(), |(_, position)| format!("{position}\n"));
+        let position = match &self.step {
+            JobStep::Only => String::new(),
+            JobStep::Line(_, position) => format!("{position}\n"),
+            JobStep::Turn(it) => format!("pipeline {}, round {}\n", it.number + 1, it.round + 1),
+            JobStep::Report => "the report on all pipelines\n".to_owned(),
+        };
         position + &self.options.canonical_options()
+    }
+
+    /// Returns the reporter of the program's diagnostics. Those of a pipeline are the same in both rounds.
+    pub fn reporter(&self, screen: Reporter) -> Reporter {
+        match self.turn() {
+            Some(turn) if turn.round > 0 => screen.silent(),
+            Some(_) | None => screen,
+        }
+    }
+
+    /// Returns the pipeline that the program runs with, if several are measured.
+    pub fn turn(&self) -> Option<&PipelineTurn> {
+        match &self.step {
+            JobStep::Turn(it) => Some(it),
+            JobStep::Only | JobStep::Line(..) | JobStep::Report => None,
+        }
+    }
+
+    /// Returns the line that is printed before the program runs.
+    fn title(&self) -> Option<String> {
+        match &self.step {
+            JobStep::Line(line, _) => Some(format!("$ hir-run {line}")),
+            JobStep::Turn(it) if it.round == 0 && !self.options.diagnostics.quiet => {
+                Some(format!("# pipeline {} of {}: {}", it.number + 1, it.count, it.passes))
+            }
+            JobStep::Only | JobStep::Turn(_) | JobStep::Report => None,
+        }
     }
 }
 
@@ -50,8 +99,11 @@ impl JobProgram {
 /// # Errors
 /// The batch file cannot be read, or one of its lines is not a valid command line.
 pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgram>, (Exit, String)> {
+    if !job.tune_passes.is_empty() {
+        return pipelines::turns(job);
+    }
     let Some(path) = &job.batch else {
-        return Ok(vec![JobProgram { options: job.clone(), line: None }]);
+        return Ok(vec![JobProgram { options: job.clone(), step: JobStep::Only }]);
     };
     let shown = path.display();
     let cannot = |fault: std::io::Error| (Exit::Environment, format!("cannot read `{shown}`: {fault}"));
@@ -66,14 +118,18 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     let all = lines.len();
     let entry = |(at, line): (usize, BatchLine)| {
         let BatchLine { number, text, options } = line;
-        let only = [(options.batch.is_some(), "--batch"), (options.timeout != job.timeout, "--timeout")];
+        let only = [
+            (options.batch.is_some(), "--batch"),
+            (!options.tune_passes.is_empty(), "--tune-passes"),
+            (options.timeout != job.timeout, "--timeout"),
+        ];
         if let Some((_, name)) = only.into_iter().find(|it| it.0) {
             return Err(wrong(
                 number,
                 &format!("{name} applies to the whole job and cannot be set for one of its programs"),
             ));
         }
-        Ok(JobProgram { options, line: Some((text, format!("program {} of {all}", at + 1))) })
+        Ok(JobProgram { options, step: JobStep::Line(text, format!("program {} of {all}", at + 1)) })
     };
     match lines.is_empty() {
         true => Err((Exit::Usage, format!("`{shown}` contains no command line"))),
@@ -93,7 +149,7 @@ pub struct BatchProgress {
 impl BatchProgress {
     /// Creates a counter for programs of which none has started.
     pub fn of(programs: &[JobProgram]) -> Self {
-        let is_batch = programs.iter().any(|it| it.line.is_some());
+        let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line(..)));
         Self { started: Arc::default(), all: programs.len(), is_batch }
     }
 
@@ -119,7 +175,8 @@ impl BatchProgress {
 }
 
 /// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last
-/// program. Returns the first exit code that is not a success.
+/// program. Returns the first exit code that is not a success; a pipeline that fails counts in the report on all
+/// pipelines only.
 ///
 /// # Errors
 /// The first error of `run`.
@@ -132,15 +189,13 @@ pub fn run_each<E>(
     let mut first = Exit::Success;
     for (at, entry) in programs.iter().enumerate() {
         count.started.store(at + 1, Relaxed);
-        if let Some((line, _)) = entry.line.as_ref().filter(|_| prints_lines) {
-            print_line(&format!("$ hir-run {line}"));
-        }
+        entry.title().iter().filter(|_| prints_lines).for_each(|it| print_line(it));
         let end = run(entry, at + 1 == programs.len())?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         if prints_lines {
             count.report_exit(exit, end.is_break());
         }
-        if first == Exit::Success {
+        if first == Exit::Success && (entry.turn().is_none() || end.is_break()) {
             first = exit;
         }
         if end.is_break() {

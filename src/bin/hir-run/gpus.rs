@@ -222,7 +222,7 @@ fn run_on_engine(
     // continues.
     output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
-        return Ok(RunVerdict { exit: ran.verdict.exit, line: None, summary: String::new() });
+        return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
     if let (Some(path), Some(mut table), Some(found)) = (&options.tune, table, &ran.tuning) {
         let TuneOptions { rounds, graph, .. } = tune_options(options);
@@ -251,7 +251,8 @@ fn run_on_engine(
         let text = format!("{:#}\n", timing_report::json(&ran, plans, names));
         write_file(path, &text)?;
     }
-    Ok(print_outputs(ran.verdict, say))
+    let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
+    Ok(RunVerdict { median, ..print_outputs(ran.verdict, say) })
 }
 
 /// Number of timed runs of an algorithm if `-n` is not given.

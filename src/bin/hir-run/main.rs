@@ -4,6 +4,7 @@ mod batch;
 mod command_lines;
 mod gpus;
 mod options;
+mod pipelines;
 mod task;
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc, time::Instant};
@@ -32,8 +33,9 @@ use hir::{
 };
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
-use batch::{BatchProgress, JobProgram};
+use batch::{BatchProgress, JobProgram, JobStep};
 use options::{Device, EXAMPLES, Options};
+use pipelines::PipelineTimes;
 use task::{RunMonitor, Task};
 
 #[global_allocator]
@@ -83,14 +85,22 @@ fn run_tool() -> ExitCode {
 fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
+    let mut times = PipelineTimes::of(programs, 1);
     if let Err(exit) = watched.watch(screen, count.exit_reporter()) {
         return exit;
     }
     let ended = batch::run_each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");
         input_file::forget_read_files();
-        let verdict = run(&entry.options, screen, None, (&mut gpu, &count, &watched))
-            .unwrap_or_else(|failure| report_failure(screen, failure));
+        let own = entry.reporter(screen);
+        let verdict = match entry.step {
+            JobStep::Report => times.report(&entry.options, true),
+            JobStep::Only | JobStep::Line(..) | JobStep::Turn(_) => {
+                run(&entry.options, own, None, (&mut gpu, &count, &watched))
+            }
+        };
+        let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
+        times.add(entry, verdict.exit.flow(), verdict.median);
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
         });
@@ -110,20 +120,29 @@ fn run_rank_process(
 ) -> Exit {
     let own = if launch.rank == 0 { screen } else { screen.silent() };
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
+    let mut times = PipelineTimes::of(programs, launch.world);
     rank_process::join(launch, options.timeout_duration(), screen, count.exit_reporter(), |member| {
         let mut gpu = None;
         batch::run_each(programs, launch.rank == 0, &count, |entry, last| {
             let manifest = || job_manifest(entry, launch);
-            rank_process::run(member, screen, last, manifest, |failure| {
-                let outcome = failure.map_or_else(
-                    || run(&entry.options, own, Some(member), (&mut gpu, &count, &watched)),
-                    Err,
-                );
-                outcome.unwrap_or_else(|failure| {
+            let (own, mut median) = (entry.reporter(own), None);
+            let end = rank_process::run(member, screen, last, manifest, |failure| {
+                let outcome = match (failure, &entry.step) {
+                    (Some(failure), _) => Err(failure),
+                    (None, JobStep::Report) => times.report(&entry.options, launch.rank == 0),
+                    (None, JobStep::Only | JobStep::Line(..) | JobStep::Turn(_)) => {
+                        run(&entry.options, own, Some(member), (&mut gpu, &count, &watched))
+                    }
+                };
+                let verdict = outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
                     RunVerdict { summary, ..report_failure(own, failure) }
-                })
-            })
+                });
+                median = verdict.median;
+                verdict
+            })?;
+            times.add(entry, end, median);
+            Ok(end)
         })
     })
 }
@@ -166,14 +185,14 @@ fn run(
     options.validate()?;
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
-    let silent = |exit| RunVerdict { exit, line: None, summary: "rejected".to_owned() };
+    let silent = |exit| RunVerdict { summary: "rejected".to_owned(), ..RunVerdict::without_line(exit) };
     let passes_text = options.passes().unwrap_or_default();
     let calls = match options.passes().map(|text| screen.parse_pipeline(&text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
     };
-    let quiet = owner.is_some_and(|it| it > 0);
+    let quiet = options.reports_times_only || owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !(quiet || options.diagnostics.quiet && line.starts_with('#')) {
             print_line(&line);
@@ -256,6 +275,9 @@ fn run(
                 }
             };
             match gpus::run(&task, input_spec.clone(), (gpu, member), &mut say)? {
+                Ok(verdict) if options.reports_times_only && verdict.exit == Exit::Success => {
+                    return Ok(RunVerdict { line: None, ..verdict });
+                }
                 Ok(verdict) => return Ok(verdict),
                 Err(why) => Some(why),
             }
@@ -319,23 +341,22 @@ fn run_passes(
 
 /// Reports a failure that prevents a verdict.
 fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
-    let without_line = |exit| RunVerdict { exit, line: None, summary: String::new() };
     match failure {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
-            without_line(Exit::Rejected)
+            RunVerdict::without_line(Exit::Rejected)
         }
         JobFailure::BadOption(source, fault) => {
             screen.report_diagnostics(&source, &[*fault]);
-            without_line(Exit::Usage)
+            RunVerdict::without_line(Exit::Usage)
         }
         // The report comes first: the last line is the verdict.
         JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
             let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
             let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
             lines.push(format!("[FAILED] {verdict}"));
-            RunVerdict { exit, line: Some(lines.join("\n")), summary: String::new() }
+            RunVerdict { line: Some(lines.join("\n")), ..RunVerdict::without_line(exit) }
         }
-        JobFailure::Other(exit, message) => without_line(screen.fail(exit, &message)),
+        JobFailure::Other(exit, message) => RunVerdict::without_line(screen.fail(exit, &message)),
     }
 }

@@ -156,6 +156,14 @@ pub struct Options {
     /// program, use the fastest ones, and add them to FILE.
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
+    /// Measure the program with each of several pipelines in turns, check the outputs, and print which pipeline
+    /// is the fastest. `v|w` stands for either word: `@overlap{overlap.count=2|4|8}`. A repeated option adds
+    /// pipelines. The passes of `--passes` run before each of them.
+    #[arg(help_heading = "GPUs", long, value_name = "a,b{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
+    pub tune_passes: Vec<String>,
+    /// True for one of the pipelines of `tune_passes`: of a success, only the time is reported.
+    #[arg(skip)]
+    pub reports_times_only: bool,
     /// Use the algorithms that `--tune` has written to FILE, on GPUs.
     #[arg(help_heading = "GPUs", long, value_name = "FILE")]
     pub tuning: Option<std::path::PathBuf>,
@@ -228,6 +236,8 @@ impl Options {
             "`--profile-host` measures the host of a GPU: add `--device=cuda`"
         } else if !on_gpus && self.tune.is_some() {
             "`--tune` measures algorithms on GPUs: add `--device=cuda`"
+        } else if !on_gpus && !self.tune_passes.is_empty() {
+            "`--tune-passes` measures pipelines on GPUs: add `--device=cuda`"
         } else if self.tune.is_some() && self.memory {
             "`--tune` measures runs, but `--memory` runs nothing: remove one of the two options"
         } else if on_gpus && !self.schedule.is_program() {
@@ -235,7 +245,8 @@ impl Options {
              random"
         } else if self.witness.is_some() && !matches!(self.schedule, ScheduleSet::Explore(_)) {
             "`--witness` writes an order that `--schedule=explore:N` finds: add `--schedule=explore:N`"
-        } else if self.json.is_some() && self.iters == 0 && !self.profile_host {
+        } else if self.json.is_some() && self.iters == 0 && !self.profile_host && self.tune_passes.is_empty()
+        {
             "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
             return Ok(());
@@ -313,6 +324,7 @@ impl Options {
         add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
         add("stress", self.stress.map(|it| it.to_string()));
         add("tune", self.tune.as_ref().map(|_| "yes".to_owned()));
+        add("tune-passes", (!self.tune_passes.is_empty()).then(|| self.tune_passes.join(" ")));
         add("tuning", self.tuning.as_ref().map(|_| "yes".to_owned()));
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         add("json", self.json.as_ref().map(|_| "yes".to_owned()));
@@ -326,12 +338,10 @@ impl Options {
 
     /// Returns the command line of a reproducer, in which `%s` stands for the program file.
     pub fn reproducer_command(&self) -> String {
-        let texts = match self.texts() {
-            ProgramFiles::One(path) => vec![path],
-            ProgramFiles::PerRank(paths) => paths,
-        };
-        let words =
-            tool::arguments().into_iter().map(|it| if texts.contains(&it) { "%s".to_owned() } else { it });
+        let texts = self.texts();
+        let words = tool::arguments()
+            .into_iter()
+            .map(|it| if texts.paths().contains(&it) { "%s".to_owned() } else { it });
         words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
     }
 

@@ -213,11 +213,7 @@ impl Task<'_> {
                 self.print_unwritten_warnings(&reads);
                 say(format!("# schedule {schedule}"));
                 self.write_witness(&schedule, &judged.line, say)?;
-                return Ok(RunVerdict {
-                    exit: judged.exit,
-                    summary: judged.line.clone(),
-                    line: Some(judged.line),
-                });
+                return Ok(RunVerdict::with_line(judged.exit, judged.line));
             }
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
@@ -237,7 +233,7 @@ impl Task<'_> {
         progress.finish();
         self.print_unwritten_warnings(&reads);
         let Some(verdict) = verdict else {
-            return Ok(RunVerdict { exit: Exit::Success, line: None, summary: String::new() });
+            return Ok(RunVerdict::without_line(Exit::Success));
         };
         if let Some(path) = &options.witness {
             say(format!("# no order gives a different result: `{}` is not written", path.display()));
@@ -377,5 +373,5 @@ pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(String
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
         say(format!("  {:<10} {:>6} {:>20}", output.name, tensor.data.dtype().short_name(), shape.join("x")));
     }
-    RunVerdict { exit: verdict.exit, summary: verdict.line.clone(), line: Some(verdict.line) }
+    RunVerdict::with_line(verdict.exit, verdict.line)
 }
