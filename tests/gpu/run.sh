@@ -22,7 +22,7 @@
 #               samples and cases that are not lowered
 #   protocols   transports and protocols: backends, gets and puts, loops of collectives
 #   launch      the same job started by hir-run, by torchrun's variables and by mpirun
-#   tuning      algorithms of matrix products, measured and then used from the table
+#   tuning      algorithms of matrix products, measured and then used from the table; pipelines, measured in turns
 #   stress      many runs with random delays of streams, all with equal results
 #   faults      ranks that are killed or stopped, deadlocks, ranks that run different programs, too little
 #               memory
@@ -371,6 +371,25 @@ run_launch() {
     style=ranks
 }
 
+# Measures two pipelines in turns. Arguments: ranks, program, its name.
+tune_passes() {
+    local count=$1 file=$2 name=$3 label='--tune-passes @lower|@overlap' mode status
+    local -a sets graph
+    read -ra sets < <(symbols "$file" @overlap)
+    for mode in "${modes[@]}"; do
+        [ "$mode" = eager ] && graph=() || graph=(-G)
+        chosen "$count" "$mode" "$name" "$label" || continue
+        launch "$count" "$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 "${graph[@]}" \
+            --tune-passes '@lower|@overlap' -T "$patience"
+        status=$?
+        if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines: '; then
+            pass "$count" "$mode" "$name" "$label"
+        else
+            fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
+        fi
+    done
+}
+
 # All runs with the same number of ranks are one job, so the table has all entries when it is used.
 run_tuning() {
     local pipeline kind count file sets name label
@@ -386,6 +405,7 @@ run_tuning() {
                 queue "$count" graph "$name" "$pipeline --tune" "as captured graphs" "${flags[@]}" -G --tune "$work/table-$count.json"
                 queue "$count" graph "$name" "$pipeline --tuning" "an entry for 1 of 1" "${flags[@]}" -w 1 -n 3 -G --tuning "$work/table-$count.json"
             done
+            tune_passes "$count" "$file" "$name"
         done
     done
 }

@@ -5,7 +5,6 @@
 
 // C headers, because the compiler reads them for each kernel and they are short.
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -40,6 +39,25 @@ static thread_local Vote* votes;
 // How the threads of a block run: one after another; together, from one __syncthreads to the next; or in turns,
 // where a thread that polls lets the others run.
 enum class Threads { APART, TOGETHER, IN_TURNS };
+
+// Pauses a thread that polls, more and more rarely. It sleeps instead of calling sched_yield, because that would let other
+// processes that use the processor run for a whole time slice, once for each poll.
+inline void pause(unsigned polls) {
+  if (polls < 16) return;
+  const timespec time = {0, polls < 256 ? 10'000 : 100'000};
+  nanosleep(&time, nullptr);
+}
+
+// Called before each load from memory that other ranks write. A thread that loads from the same address again polls.
+static thread_local unsigned long long polled;
+static thread_local unsigned polls;
+inline void poll(unsigned long long at) {
+  polls = at == polled ? polls + 1 : 0;
+  polled = at;
+  pause(polls);
+}
+// The number of lines in succession that were not complete when their threads looked.
+static thread_local unsigned incomplete;
 
 inline void barrier() {
   const unsigned own = threadIdx.x;
@@ -174,8 +192,7 @@ inline void store_release(unsigned long long at, unsigned value) {
   __atomic_store_n(reinterpret_cast<unsigned*>(at), value, __ATOMIC_RELEASE);
 }
 inline unsigned load_acquire(unsigned long long at) {
-  // A thread that polls lets other threads run.
-  sched_yield();
+  host::poll(at);
   return __atomic_load_n(reinterpret_cast<unsigned*>(at), __ATOMIC_ACQUIRE);
 }
 inline void store_16(unsigned long long at, uint4 v) {
@@ -185,7 +202,7 @@ inline void store_16(unsigned long long at, uint4 v) {
   __atomic_store_n(to + 1, half(v.z, v.w), __ATOMIC_RELEASE);
 }
 inline uint4 load_16(unsigned long long at) {
-  sched_yield();
+  host::poll(at);
   const auto* from = reinterpret_cast<const unsigned long long*>(at);
   const unsigned long long low = __atomic_load_n(from, __ATOMIC_ACQUIRE);
   const unsigned long long high = __atomic_load_n(from + 1, __ATOMIC_ACQUIRE);
@@ -216,6 +233,8 @@ inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) 
   const unsigned own = threadIdx.x, line = own / 8;
   if (host::votes[line].meeting != host::meetings[own]) {
     host::votes[line] = {host::meetings[own], __atomic_load_n(last, __ATOMIC_ACQUIRE) == both};
+    host::incomplete = host::votes[line].yes ? 0 : host::incomplete + 1;
+    host::pause(host::incomplete);
   }
   if (!host::votes[line].yes) {
     host::barrier();
@@ -228,7 +247,8 @@ inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
 }
 inline unsigned long long clock_nanoseconds() {
-  sched_yield();
+  const timespec pause = {0, 10'000};
+  nanosleep(&pause, nullptr);
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return 1000000000ull * static_cast<unsigned long long>(now.tv_sec) + static_cast<unsigned long long>(now.tv_nsec);

@@ -71,10 +71,8 @@ void emulator::wait_until(const std::function<bool()>& holds) {
   constexpr std::chrono::microseconds MOST(1000);
   std::chrono::microseconds pause(10);
   for (int round = 0; !holds() && failed() == SUCCESS; ++round) {
-    if (round < 20) {
-      std::this_thread::yield();
-      continue;
-    }
+    // Not a yield, which would let other processes that use the processor run for a whole time slice.
+    if (round < 20) continue;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, MOST);
   }
