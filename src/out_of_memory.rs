@@ -6,6 +6,9 @@
 //! waits for no locks. Files that were being replaced keep their old contents, because they are replaced by a
 //! rename; the temporary files registered with `remove_on_out_of_memory` are removed.
 //!
+//! Other threads still run then, and one of them may run into an allocation of the C library that fails, which aborts
+//! the process. `end_aborts` gives this abort the same exit code.
+//!
 //! Code that can handle a failed allocation (`Vec::try_reserve`) runs inside `with_fallible_allocation`,
 //! where the failure is returned to it.
 
@@ -16,10 +19,12 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
+
+use signal_hook::{consts::SIGABRT, flag};
 
 use crate::{exit::Exit, tool_name::tool_name};
 
@@ -65,6 +70,16 @@ fn remove_temporary() {
         let is_gone = fs::remove_file(path).is_ok() || fs::remove_dir(path).is_ok();
         let _ = is_gone || fs::remove_dir_all(path).is_ok();
     }
+}
+
+/// Whether an allocation has failed, once a signal handler reads it.
+static IS_EXHAUSTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// Makes an abort end the process with exit code 6 if an allocation has failed before. Other aborts stay aborts.
+pub fn end_aborts() {
+    let flag = IS_EXHAUSTED.get_or_init(Arc::default);
+    // Without the handler, only the exit code is another one.
+    let _ = flag::register_conditional_shutdown(SIGABRT, Exit::Environment as i32, Arc::clone(flag));
 }
 
 /// Runs code that handles failed allocations itself, such as `Vec::try_reserve` and `Read::read_to_end`.
@@ -116,6 +131,7 @@ fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
 }
 
 fn exit_out_of_memory(bytes: usize) -> ! {
+    IS_EXHAUSTED.get().into_iter().for_each(|it| it.store(true, Relaxed));
     let mut line = LineBuffer { bytes: [0; 512], length: 0 };
     // A message that is too long is truncated.
     let _ = writeln!(

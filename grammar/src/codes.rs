@@ -156,12 +156,13 @@ codes! {
     Deadlock = "W0502", Warning;
 
     /// A pass pipeline cannot be parsed. A pipeline is a list such as `canonicalize,remove-dead-code` or
-    /// `@default`. The options of a pass follow its name in braces: `name{option=value,other=value}`.
+    /// `@default`. The options of a pass follow its name in braces: `name{option=value,other=value}`; those of a
+    /// pass in a pipeline begin with its name: `@pipeline{name.option=value}`.
     BadPipeline = "E0601", Error;
     /// A pass or pipeline does not exist. `hir-opt --list-passes` prints all passes and pipelines.
     UnknownPass = "E0602", Error;
     /// A pass does not have this option, the option is given twice, or its value is invalid, possibly only for
-    /// this program. The position lies in the text of `--passes`, and the exit code is 2.
+    /// this program; or an option of a pipeline does not name one of its passes. The position lies in the text of `--passes`, and the exit code is 2.
     BadOption = "E0603", Error;
     /// A pass changed the meaning of the program. On the same inputs, under the schedule that the note names,
     /// the program gives another result than before the first pass, deadlocks, or fails to run. This is a bug

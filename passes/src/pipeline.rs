@@ -7,6 +7,8 @@
 //!
 //! Invariant: the span of every diagnostic lies in the pipeline's text, so that a caret can point into it.
 
+mod named;
+
 use std::fmt::{self, Display};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, nearest, span::Span};
@@ -25,12 +27,6 @@ pub struct PassCall {
     pub arguments: Arguments,
     /// Span of the pass, or of the pipeline that contains it, in the pipeline's text.
     pub span: Span,
-}
-
-impl PassCall {
-    fn has_option(&self, name: &str) -> bool {
-        self.pass.options.iter().any(|it| it.name == name)
-    }
 }
 
 impl Display for PassCall {
@@ -77,6 +73,13 @@ pub(crate) fn parse_with(
                     let known = pipelines.iter().map(|it| it.name);
                     let fault = unknown_name("pipeline", name, known);
                     let plain = name.text.trim_start_matches('@');
+                    if let Some((start, _)) = name.text.split_once(['(', '=', ':'])
+                        && pipelines.iter().any(|it| it.name == start.trim())
+                    {
+                        let message = "write the options of a pipeline in braces";
+                        let label = format!("expected `{}{{PASS.OPTION=VALUE}}`", start.trim());
+                        return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, label));
+                    }
                     return Err(match passes.iter().find(|it| it.name == plain) {
                         Some(pass) => fault.help(format!("`{}` is a pass: write it without `@`", pass.name)),
                         None => fault,
@@ -88,7 +91,7 @@ pub(crate) fn parse_with(
                     call.arguments.set_call(name.span());
                 });
                 if let Some(options) = options {
-                    read_pipeline_options(pipeline, options, &mut inner)?;
+                    named::read_named_options(pipeline, options, &mut inner)?;
                 }
                 calls.extend(inner);
             }
@@ -131,6 +134,14 @@ impl<'t> TextSlice<'t> {
         match text.is_empty() {
             true => self.part(0, 0),
             false => self.part(front, front + text.len()),
+        }
+    }
+
+    /// Returns the text before the first `=`, and the text after it.
+    fn name_and_value(self) -> (Self, Option<Self>) {
+        match self.text.find('=') {
+            Some(sign) => (self.part(0, sign).trim(), Some(self.part(sign + 1, self.text.len()).trim())),
+            None => (self, None),
         }
     }
 
@@ -196,10 +207,7 @@ fn read_options(
     // The last option if its value is a list, with the offset of the value.
     let mut list: Option<(&'static OptionSpec, usize)> = None;
     for item in split(options)? {
-        let (name, value) = match item.text.find('=') {
-            Some(sign) => (item.part(0, sign).trim(), Some(item.part(sign + 1, item.text.len()).trim())),
-            None => (item, None),
-        };
+        let (name, value) = item.name_and_value();
         let known = pass.options.iter().find(|it| it.name == name.text);
         if let (None, None, Some((spec, start))) = (known, value, list) {
             let end = item.start + item.text.len() - options.start;
@@ -207,17 +215,7 @@ fn read_options(
             set_option(pass, spec, value, value.text, arguments)?;
             continue;
         }
-        let Some(spec) = known else {
-            // `count:2`.
-            if let Some((option, value)) = name.text.split_once(':')
-                && pass.options.iter().any(|it| it.name == option.trim())
-            {
-                let message = "`=` separates an option from its value";
-                let label = format!("expected `{}={}`", option.trim(), value.trim());
-                return Err(Diagnostic::new(Code::BadOption, name.span(), message, label));
-            }
-            return Err(unknown_option(pass, name));
-        };
+        let Some(spec) = known else { return Err(unknown_option(pass, name)) };
         if given.contains(&spec.name) {
             let message = format!("the option `{}` is given twice", spec.name);
             return Err(Diagnostic::new(Code::BadOption, name.span(), message, "already given"));
@@ -228,89 +226,6 @@ fn read_options(
         list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (spec, it.start));
     }
     Ok(())
-}
-
-/// Reads the options of a pipeline, `overlap.count=4,assign-streams.count=2`, into its passes.
-fn read_pipeline_options(
-    pipeline: &Pipeline,
-    options: TextSlice<'_>,
-    calls: &mut [PassCall],
-) -> Result<(), Diagnostic> {
-    if options.text.trim().is_empty() {
-        return Ok(());
-    }
-    let mut settings: Vec<PipelineSetting<'_>> = Vec::new();
-    for item in split(options)? {
-        let name = item.part(0, item.text.find('=').unwrap_or(item.text.len())).trim();
-        match (name.text.find('.').filter(|it| *it > 0), settings.last_mut()) {
-            (Some(dot), _) => settings.push(PipelineSetting {
-                pass: name.part(0, dot),
-                option: name.part(dot + 1, name.text.len()),
-                text: item.part(dot + 1, item.text.len()),
-            }),
-            // A further item of a list.
-            (None, Some(last))
-                if name.text == item.text && calls.iter().all(|it| !it.has_option(name.text)) =>
-            {
-                let from = last.text.start - options.start;
-                last.text = options.part(from, item.start + item.text.len() - options.start);
-            }
-            (None, _) => return Err(option_without_pass(pipeline, calls, name)),
-        }
-    }
-    for (at, it) in settings.iter().enumerate() {
-        let is_same = |other: &PipelineSetting<'_>| {
-            (other.pass.text, other.option.text) == (it.pass.text, it.option.text)
-        };
-        if settings[..at].iter().any(is_same) {
-            let message = format!("the option `{}.{}` is given twice", it.pass.text, it.option.text);
-            return Err(Diagnostic::new(Code::BadOption, it.option.span(), message, "already given"));
-        }
-        if calls.iter().all(|call| call.pass.name != it.pass.text) {
-            let message = format!("the pipeline `{}` has no pass `{}`", pipeline.name, it.pass.text);
-            let label = format!("expected one of {}", pass_names(calls).join(", "));
-            let fault = Diagnostic::new(Code::BadOption, it.pass.span(), message, label);
-            return Err(suggest(fault, it.pass.text, pass_names(calls).into_iter()));
-        }
-        for call in calls.iter_mut().filter(|call| call.pass.name == it.pass.text) {
-            read_options(call.pass, it.text, &mut call.arguments)?;
-        }
-    }
-    Ok(())
-}
-
-/// An option of a pass in a pipeline.
-struct PipelineSetting<'t> {
-    pass: TextSlice<'t>,
-    option: TextSlice<'t>,
-    /// The option and its value, as in the options of the pass.
-    text: TextSlice<'t>,
-}
-
-/// Returns the names of the passes of a pipeline, each once.
-fn pass_names(calls: &[PassCall]) -> Vec<&'static str> {
-    let mut names: Vec<&str> = Vec::new();
-    for call in calls {
-        if !names.contains(&call.pass.name) {
-            names.push(call.pass.name);
-        }
-    }
-    names
-}
-
-/// Returns the error for an option of a pipeline that does not name its pass.
-fn option_without_pass(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<'_>) -> Diagnostic {
-    let having: Vec<String> = pass_names(calls)
-        .into_iter()
-        .filter(|pass| calls.iter().any(|it| it.pass.name == *pass && it.has_option(name.text)))
-        .map(|pass| format!("`{pass}.{}`", name.text))
-        .collect();
-    let message = format!("`{}` does not name a pass of `{}`", name.text, pipeline.name);
-    let it = Diagnostic::new(Code::BadOption, name.span(), message, "expected `PASS.OPTION=VALUE`");
-    match having.is_empty() {
-        true => it.help(format!("the passes are {}", pass_names(calls).join(", "))),
-        false => it.help(format!("write {}", having.join(" or "))),
-    }
 }
 
 /// Sets an option if its kind accepts the value.
@@ -330,7 +245,18 @@ fn set_option(
 }
 
 fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
-    let message = format!("the pass `{}` has no option `{}`", pass.name, name.text);
+    // `count:2`.
+    if let Some((option, value)) = name.text.split_once(':')
+        && pass.options.iter().any(|it| it.name == option.trim())
+    {
+        let message = "`=` separates an option from its value";
+        let label = format!("expected `{}={}`", option.trim(), value.trim());
+        return Diagnostic::new(Code::BadOption, name.span(), message, label);
+    }
+    let message = match name.text.is_empty() {
+        true => format!("missing option of the pass `{}`", pass.name),
+        false => format!("the pass `{}` has no option `{}`", pass.name, name.text),
+    };
     let known: Vec<&str> = pass.options.iter().map(|it| it.name).collect();
     let label = match known.as_slice() {
         [] => "the pass has no options".to_owned(),

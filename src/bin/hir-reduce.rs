@@ -103,7 +103,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
-    let calls = screen.parse_pipeline(&options.passes.join(","))?;
+    let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     let missing = match options.oracle {
         FailureOracle::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
         FailureOracle::WrongResult if calls.is_empty() && options.reference.is_none() => {

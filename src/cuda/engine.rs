@@ -47,7 +47,7 @@ pub use host_profile::{CallCost, HostProfile};
 pub use line_profile::LineProfile;
 use prepare::Prepared;
 pub use timestamps::{InstTime, RunTimes};
-pub use timing::Timing;
+pub use timing::{Timing, WarmUp};
 pub use tuning::{TuneOptions, TunedProduct, Tuning};
 
 /// An input of this rank.

@@ -41,7 +41,7 @@ pub use device_assignment::assign_device;
 pub use discover::device_names;
 pub use engine::{
     AlgorithmUse, CallCost, Engine, HostProfile, InstTime, LineProfile, Machine, RunTimes, Timing,
-    TuneOptions, TunedProduct, Tuning, bytes_of, data_of,
+    TuneOptions, TunedProduct, Tuning, WarmUp, bytes_of, data_of,
 };
 pub use error::CudaError;
 pub use kernels::instances;

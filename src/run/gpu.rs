@@ -11,7 +11,7 @@ use super::{
 use crate::{
     cuda::{
         self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
-        Tuning, buffer_assignment::BufferAssignment,
+        Tuning, WarmUp, buffer_assignment::BufferAssignment,
     },
     exit::Exit,
     io::{data::Data, dense::DenseTensor},
@@ -65,8 +65,8 @@ impl GpuJob<'_> {
 /// Parameters of timed runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// Number of runs before the timed ones.
-    pub warmup: usize,
+    /// The runs before the timed ones.
+    pub warmup: WarmUp,
     /// Number of timed runs.
     pub iterations: usize,
     /// True to capture the plan as a CUDA graph.

@@ -3,8 +3,8 @@
 //! A text stands for several pipelines if words of it are alternatives: `@overlap{count=2|4}` stands for
 //! `@overlap{count=2}` and `@overlap{count=4}`. All pipelines run in one job, in the given order and then in the
 //! opposite order, so that a slow change of the GPUs' clocks affects all of them equally.
-
-use std::fmt::Write as _;
+//!
+//! Invariant: the exit code of the job depends only on exit codes on which all ranks agree, because only rank 0 has times.
 
 use crate::exit::Exit;
 
@@ -16,7 +16,7 @@ pub const ROUNDS: usize = 2;
 /// The characters that end a word of a pipeline.
 const DELIMITERS: [char; 7] = ['{', '}', ',', ';', ':', '=', '/'];
 
-/// What was measured of a pipeline.
+/// The measurements of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasuredPipeline {
     /// The text of the pipeline.
@@ -43,6 +43,11 @@ impl MeasuredPipeline {
         }
     }
 
+    /// Returns the text of the pipeline in a table.
+    pub fn shown(&self) -> &str {
+        if self.passes.is_empty() { "(no passes)" } else { &self.passes }
+    }
+
     /// Returns the mean of all rounds, or `None` if one of them failed.
     fn time(&self) -> Option<f64> {
         let rounds: Option<Vec<f64>> = self.rounds.iter().copied().collect();
@@ -57,10 +62,22 @@ impl MeasuredPipeline {
         (most - least).max(0.0)
     }
 
-    /// Returns true if the program was not run with this pipeline, because the pipeline does not apply to it or the
-    /// plans do not fit on the machine. The other pipelines are compared nevertheless.
+    /// Returns true if the program was not run with this pipeline: the pipeline does not apply to it, or the plans do not
+    /// fit into memory. The other pipelines are compared nevertheless.
     fn is_refused(&self) -> bool {
         matches!(self.exit, Exit::Rejected | Exit::Usage | Exit::Environment)
+    }
+
+    /// Returns what happened instead of a measurement.
+    fn status(&self) -> &'static str {
+        match self.exit {
+            Exit::Success => "not run",
+            _ if self.is_refused() => "refused",
+            Exit::WrongResult => "wrong result",
+            Exit::Hang => "hang",
+            Exit::Check => "check failed",
+            _ => "failed",
+        }
     }
 }
 
@@ -76,7 +93,7 @@ pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
         let (word, after) = rest.split_at(end);
         let words: Vec<&str> = word.split('|').collect();
         if words.len() > 1 && words.contains(&"") {
-            return Err(format!("`{word}` has an empty alternative"));
+            return Err(format!("`{word}` has an empty alternative; write `a|b`, without blanks"));
         }
         if all.len() * words.len() > MAX_PIPELINES {
             return Err(too_many(text));
@@ -89,13 +106,14 @@ pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// Returns the pipelines that several texts stand for, each once.
+/// Returns the pipelines that several texts stand for, each once. Blanks and line breaks become single blanks.
 ///
 /// # Errors
 /// As for `alternatives`.
 pub fn all_alternatives(texts: &[String]) -> Result<Vec<String>, String> {
     let mut all: Vec<String> = Vec::new();
     for text in texts {
+        let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
         for it in alternatives(text)? {
             if !all.contains(&it) {
                 all.push(it);
@@ -112,70 +130,115 @@ fn too_many(text: &str) -> String {
     format!("with `{text}` there are more than {MAX_PIPELINES} pipelines; give fewer alternatives")
 }
 
-/// Returns the table of all pipelines, the fastest first, and the verdict. `rounds` says how each round was measured.
-/// `compared` says that outputs were compared with expected ones.
-pub fn report(all: &[MeasuredPipeline], rounds: &str, compared: bool) -> (Vec<String>, Exit) {
+/// Returns the exit code of the job: that of the first pipeline that was run and failed, or success if one was measured,
+/// or that of the first pipeline.
+pub fn exit_code(all: &[MeasuredPipeline]) -> Exit {
+    let failed = all.iter().find(|it| it.exit != Exit::Success && !it.is_refused());
+    let is_measured = all.iter().any(|it| it.exit == Exit::Success);
+    match failed.or(all.first().filter(|_| !is_measured)) {
+        Some(it) => it.exit,
+        None => Exit::Success,
+    }
+}
+
+/// How the pipelines of a job were measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measurement {
+    /// Number of timed runs in a round.
+    pub runs: usize,
+    /// Minimum number of runs before them.
+    pub warmup: usize,
+    /// True for captured graphs.
+    pub graph: bool,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// True if outputs were compared with expected ones.
+    pub compares: bool,
+}
+
+/// Returns the table of all pipelines, the fastest first, and the verdict.
+pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {
+    let key = |it: &MeasuredPipeline| it.time().unwrap_or(f64::INFINITY);
     let mut order: Vec<&MeasuredPipeline> = all.iter().collect();
-    order.sort_by(|a, b| a.time().unwrap_or(f64::INFINITY).total_cmp(&b.time().unwrap_or(f64::INFINITY)));
+    order.sort_by(|a, b| key(a).total_cmp(&key(b)));
+    let issue = if how.graph { "one graph" } else { "step by step" };
     let mut lines = vec![
-        format!("# microseconds of a run: {rounds}"),
+        format!(
+            "# pipelines: median of {} runs in microseconds, {issue}, MAX over ranks; round 2 has the opposite order",
+            how.runs
+        ),
         format!("# {:>12} {:>12} {:>8}  pipeline", "round 1", "round 2", "ratio"),
     ];
     let least = order.first().and_then(|it| it.time());
-    for it in &order {
-        lines.push(match (it.time(), least, it.rounds) {
-            (Some(time), Some(least), [Some(first), Some(second)]) => {
-                format!("  {first:>12.2} {second:>12.2} {:>8.3}  {}", time / least.max(1e-3), it.passes)
-            }
-            _ => {
-                let what = if it.is_refused() { "refused" } else { "failed" };
-                format!("  {what:>12} {:>12} {:>8}  {}", "-", "-", it.passes)
-            }
-        });
-    }
-    if let Some(failed) = all.iter().find(|it| it.exit != Exit::Success && !it.is_refused()) {
-        lines.push(format!("[FAILED] exit code {} with --passes '{}'", failed.exit as u8, failed.passes));
-        return (lines, failed.exit);
-    }
-    let Some(best) = order.first().filter(|it| it.time().is_some()) else {
-        lines.push("[FAILED] no pipeline was measured".to_owned());
-        return (lines, all.first().map_or(Exit::Usage, |it| it.exit));
-    };
-    if let Some(second) = order.get(1) {
-        let (spread, gap) = (best.spread().max(second.spread()), second.time().zip(best.time()));
-        if gap.is_some_and(|(second, best)| second - best <= spread) {
+    lines.extend(order.iter().map(|it| match (it.time(), least, it.rounds) {
+        (Some(time), Some(least), [Some(first), Some(second)]) => {
+            format!("  {first:>12.2} {second:>12.2} {:>8.3}  {}", time / least.max(1e-3), it.shown())
+        }
+        _ => format!("  {:>12} {:>12} {:>8}  {}", it.status(), "-", "-", it.shown()),
+    }));
+    let measured = order.iter().filter(|it| it.time().is_some()).count();
+    if let [best, second, ..] = order[..measured] {
+        let spread = best.spread().max(second.spread());
+        if key(second) - key(best) <= spread {
             lines.push(format!(
-                "# the first two differ by no more than their rounds do ({spread:.2}): measure more runs with `-n`"
+                "# the two fastest pipelines differ by less than two rounds of one of them ({spread:.2}): measure more \
+                 runs (`-n`)"
             ));
         }
     }
-    if !compared {
-        lines.push(
-            "# no output was compared: add `--expect=unsharded`, `--expect=sim` or `--reference`".to_owned(),
+    (lines, verdict(all, &order, how.compares))
+}
+
+/// Returns the last line of the report. `order` begins with the fastest pipeline.
+fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool) -> String {
+    let measured = order.iter().filter(|it| it.time().is_some()).count();
+    let refused = all.iter().filter(|it| it.is_refused()).count();
+    let refused = if refused > 0 { format!("; {refused} refused") } else { String::new() };
+    if let Some(failed) = all.iter().find(|it| it.exit != Exit::Success && !it.is_refused()) {
+        let count = all.iter().filter(|it| it.exit != Exit::Success && !it.is_refused()).count();
+        return format!(
+            "[FAILED] {count} of {} pipelines failed, the first is --passes '{}': {}{refused}",
+            all.len(),
+            failed.passes,
+            failed.status()
         );
     }
-    let measured = order.iter().filter(|it| it.time().is_some()).count();
-    let mut verdict = format!("[SUCCESS] the fastest of {measured} pipelines: --passes '{}'", best.passes);
-    if measured == 1 {
-        verdict = format!("[SUCCESS] the only pipeline that was measured: --passes '{}'", best.passes);
+    let compared = match compares {
+        true => "outputs as expected",
+        false => "no output compared (`--expect`, `--reference`)",
+    };
+    match order.first().filter(|it| it.time().is_some()) {
+        None => format!("[FAILED] no pipeline was measured{refused}"),
+        Some(best) if measured == 1 => {
+            format!("[SUCCESS] the only pipeline measured is --passes '{}'; {compared}{refused}", best.passes)
+        }
+        Some(best) => {
+            format!(
+                "[SUCCESS] the fastest of {measured} pipelines is --passes '{}'; {compared}{refused}",
+                best.passes
+            )
+        }
     }
-    if measured < all.len() {
-        // Writing to a string does not fail.
-        let _ = write!(verdict, "; refused: {}", all.len() - measured);
-    }
-    lines.push(verdict);
-    (lines, Exit::Success)
 }
 
 /// Returns the measurements as JSON.
-pub fn json(all: &[MeasuredPipeline], program: &[String], ranks: usize) -> serde_json::Value {
+pub fn json(all: &[MeasuredPipeline], how: Measurement, program: &[String]) -> serde_json::Value {
     let pipeline = |it: &MeasuredPipeline| {
         serde_json::json!({
             "passes": it.passes, "rounds_us": it.rounds, "time_us": it.time(), "exit_code": it.exit as u8,
         })
     };
     let pipelines: Vec<serde_json::Value> = all.iter().map(pipeline).collect();
-    serde_json::json!({ "program": program, "ranks": ranks, "pipelines": pipelines })
+    serde_json::json!({
+        "program": program,
+        "ranks": how.ranks,
+        "runs": how.runs,
+        "warmup": how.warmup,
+        "graph": how.graph,
+        "compared": how.compares,
+        "exit_code": exit_code(all) as u8,
+        "pipelines": pipelines,
+    })
 }
 
 #[cfg(test)]
@@ -197,42 +260,90 @@ mod tests {
             expanded("s{table=Allreduce/2:64K=nccl|one-shot;*=nccl}"),
             ["s{table=Allreduce/2:64K=nccl;*=nccl}", "s{table=Allreduce/2:64K=one-shot;*=nccl}"]
         );
-        assert_eq!(expanded("a{x=1||2}"), ["`1||2` has an empty alternative"]);
-        assert_eq!(expanded("|"), ["`|` has an empty alternative"]);
+        assert_eq!(expanded("a{x=1||2}"), ["`1||2` has an empty alternative; write `a|b`, without blanks"]);
+        assert_eq!(expanded("|"), ["`|` has an empty alternative; write `a|b`, without blanks"]);
         let eight = "1|2|3|4|5|6|7|8";
         assert_eq!(expanded(&format!("a{{x={eight},y={eight}}}")).len(), MAX_PIPELINES);
         assert!(expanded(&format!("a{{x={eight},y={eight},z=1|2}}"))[0].contains("more than 64"));
     }
 
+    const HOW: Measurement = Measurement { runs: 20, warmup: 5, graph: false, ranks: 2, compares: true };
+
+    fn measured(passes: &str, rounds: [f64; 2]) -> MeasuredPipeline {
+        let mut it = MeasuredPipeline::new(passes.to_owned());
+        rounds.iter().enumerate().for_each(|(round, time)| it.add(round, Exit::Success, Some(*time)));
+        it
+    }
+
+    fn failed(passes: &str, exit: Exit) -> MeasuredPipeline {
+        let mut it = MeasuredPipeline::new(passes.to_owned());
+        it.add(0, exit, Some(1.0));
+        it
+    }
+
+    #[test]
+    fn texts_differ_by_more_than_blanks() {
+        let texts = ["@lower ".to_owned(), " @lower,\n b|c".to_owned(), "@lower".to_owned()];
+        assert_eq!(
+            all_alternatives(&texts),
+            Ok(vec!["@lower".into(), "@lower, b".into(), "@lower, c".into()])
+        );
+    }
+
     #[test]
     fn the_fastest_pipeline_is_named() {
-        let measured = |passes: &str, rounds: [f64; 2]| {
-            let mut it = MeasuredPipeline::new(passes.to_owned());
-            rounds.iter().enumerate().for_each(|(round, time)| it.add(round, Exit::Success, Some(*time)));
-            it
-        };
-        let mut refused = MeasuredPipeline::new("c".to_owned());
-        refused.add(0, Exit::Rejected, None);
-        let all = [measured("a", [20.0, 24.0]), refused, measured("b", [10.0, 12.0])];
-        let (lines, exit) = report(&all, "how", true);
-        assert_eq!(exit, Exit::Success);
+        let all = [failed("c", Exit::Rejected), measured("a", [20.0, 24.0]), measured("", [10.0, 12.0])];
+        let (lines, verdict) = report(&all, HOW);
         assert_eq!(
             lines[2..],
             [
-                "         10.00        12.00    1.000  b",
+                "         10.00        12.00    1.000  (no passes)",
                 "         20.00        24.00    2.000  a",
                 "       refused            -        -  c",
-                "[SUCCESS] the fastest of 2 pipelines: --passes 'b'; refused: 1",
             ]
         );
-        let (lines, _) = report(&[measured("a", [20.0, 24.0]), measured("b", [21.0, 22.0])], "how", false);
-        assert!(lines.iter().any(|it| it.contains("no more than their rounds do (4.00)")), "{lines:?}");
-        assert!(lines.iter().any(|it| it.starts_with("# no output was compared")), "{lines:?}");
-        let mut wrong = measured("d", [1.0, 1.0]);
-        wrong.add(1, Exit::WrongResult, Some(1.0));
-        let (lines, exit) = report(&[wrong, measured("b", [10.0, 12.0])], "how", true);
-        assert_eq!((exit, lines[2].as_str()), (Exit::WrongResult, "         10.00        12.00    1.000  b"));
-        assert_eq!(lines.last().map(String::as_str), Some("[FAILED] exit code 3 with --passes 'd'"));
+        assert_eq!(
+            verdict,
+            "[SUCCESS] the fastest of 2 pipelines is --passes ''; outputs as expected; 1 refused"
+        );
+        let near = [measured("a", [20.0, 24.0]), measured("b", [21.0, 22.0])];
+        let (lines, verdict) = report(&near, Measurement { compares: false, ..HOW });
+        assert!(
+            lines.iter().any(|it| it.contains("less than two rounds of one of them (4.00)")),
+            "{lines:?}"
+        );
+        assert!(verdict.ends_with("no output compared (`--expect`, `--reference`)"), "{verdict}");
+    }
+
+    #[test]
+    fn a_pipeline_that_fails_is_not_the_fastest() {
+        let mut late = measured("d", [1.0, 1.0]);
+        late.add(1, Exit::WrongResult, Some(1.0));
+        let all = [failed("c", Exit::Usage), late, measured("b", [10.0, 12.0])];
+        let (lines, verdict) = report(&all, HOW);
+        assert_eq!(lines[2], "         10.00        12.00    1.000  b");
+        assert_eq!(
+            verdict,
+            "[FAILED] 1 of 3 pipelines failed, the first is --passes 'd': wrong result; 1 refused"
+        );
+        assert_eq!(exit_code(&all), Exit::WrongResult);
+        assert_eq!(report(&all[..1], HOW).1, "[FAILED] no pipeline was measured; 1 refused");
+    }
+
+    /// Only rank 0 has times.
+    #[test]
+    fn all_ranks_have_one_exit_code() {
+        let without_times = |it: &MeasuredPipeline| MeasuredPipeline { rounds: [None; ROUNDS], ..it.clone() };
+        let all = [
+            failed("c", Exit::Rejected),
+            measured("a", [20.0, 24.0]),
+            failed("e", Exit::Environment),
+            failed("f", Exit::Check),
+        ];
+        for (count, exit) in [(1, Exit::Rejected), (2, Exit::Success), (3, Exit::Success), (4, Exit::Check)] {
+            let others: Vec<MeasuredPipeline> = all[..count].iter().map(without_times).collect();
+            assert_eq!((exit_code(&all[..count]), exit_code(&others)), (exit, exit), "{count}");
+        }
     }
 
     proptest! {

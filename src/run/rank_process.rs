@@ -107,27 +107,37 @@ pub fn join(
     })
 }
 
-/// Runs one program of a job; `last` is set for the last one. Compares manifests with the other ranks, runs
-/// the program or returns the common failure, and agrees on the exit code. Rank 0 prints the report. Breaks
-/// if no other program can follow.
+/// Where a program stands in its job.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramPlace {
+    /// True if its files are those of the program before it, and must not have changed.
+    pub continues: bool,
+    /// True for the last program.
+    pub last: bool,
+}
+
+/// Runs one program of a job. Compares manifests with the other ranks, runs the program or returns the common
+/// failure, and agrees on the exit code. Rank 0 prints the report. Breaks if no other program can follow.
 ///
 /// # Errors
 /// The job is lost.
 pub fn run(
     member: &JobRank,
     screen: Reporter,
-    last: bool,
+    place: ProgramPlace,
     manifest: impl FnOnce() -> (JobManifest, Option<JobFailure>),
     run: impl FnOnce(Option<JobFailure>) -> RunVerdict,
 ) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
     member.begin_program();
     // The files that are compared with other ranks now are read again below.
-    input_file::forget_read_files();
+    if !place.continues {
+        input_file::forget_read_files();
+    }
     let (manifest, failure) = manifest();
     let difference = member.compare_manifests(&manifest)?;
     // Ranks of different jobs cannot continue together.
-    let last = last || difference.is_some();
+    let last = place.last || difference.is_some();
     let verdict = match difference {
         Some(difference) => {
             if rank == 0 {

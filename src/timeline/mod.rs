@@ -105,7 +105,7 @@ impl Timeline {
 pub struct Arrow {
     /// The slice that was waited for.
     pub from: usize,
-    /// Where it leaves that slice: at its end, or at its beginning if that is what was waited for.
+    /// Where it leaves that slice: at its end or, if the wait was over before that, at its beginning.
     pub from_time: f64,
     /// The slice that waited.
     pub to: usize,

@@ -62,8 +62,8 @@ impl Times<'_> {
         sorted(Timeline { rows, slices, source })
     }
 
-    /// By item: when the next work of its actor begins. A wait is over by then, also if it ends with work of
-    /// another rank, whose measured time is that of another clock, or inside of a kernel that also does the work.
+    /// By item: when the next work of its actor begins. A wait is over by then, even if its own time is later: that of
+    /// work of another rank is measured with another clock, and a kernel over peer memory waits and works in one.
     fn next_begins(&self) -> Vec<f64> {
         let mut next_begins = vec![f64::INFINITY; self.items.len()];
         let mut next: Option<(u32, f64)> = None;

@@ -27,7 +27,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 use grammar::{
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, has_errors},
     render::{Format, Style, render},
 };
 use passes::PassCall;
@@ -53,6 +53,7 @@ pub struct Reporter {
     format: Format,
     style: Style,
     quiet: bool,
+    errors_only: bool,
 }
 
 impl Reporter {
@@ -69,7 +70,8 @@ impl Reporter {
         if format == Format::Sarif {
             sarif_log::open();
         }
-        Self { tool, format, style: Style { color, width: columns() }, quiet: false }
+        let style = Style { color, width: columns() };
+        Self { tool, format, style, quiet: false, errors_only: false }
     }
 
     /// Returns the name of the tool.
@@ -82,9 +84,14 @@ impl Reporter {
         Self { quiet: true, ..self }
     }
 
+    /// Returns a reporter that leaves out warnings and remarks, because they were printed before.
+    pub fn errors_only(self) -> Self {
+        Self { errors_only: true, ..self }
+    }
+
     /// Prints diagnostics about a text.
     pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
-        if self.quiet {
+        if self.quiet || self.errors_only && !has_errors(diagnostics) {
             return;
         }
         if self.format == Format::Sarif {
@@ -121,7 +128,7 @@ impl Reporter {
     ///
     /// # Errors
     /// Returns the exit code for an invalid pipeline.
-    pub fn parse_pipeline(&self, text: &str) -> Result<Vec<PassCall>, Exit> {
+    pub fn parse_pipeline(&self, flag: &str, text: &str) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
             let word = fault.span().text(text);
             let tool = OTHER_FLAGS.iter().find(|it| fault.help.is_none() && it.1.contains(&word));
@@ -129,7 +136,7 @@ impl Reporter {
                 Some((tool, _)) => fault.help(format!("`--{word}` is an option of {tool}, not a pass")),
                 None => fault,
             };
-            self.report_diagnostics(&Source::new("--passes".to_owned(), text.to_owned()), &[fault]);
+            self.report_diagnostics(&Source::new(flag.to_owned(), text.to_owned()), &[fault]);
             Exit::Usage
         })
     }

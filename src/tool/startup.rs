@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use crate::{exit::Exit, interrupt, tool::arguments, tool_name::set_tool_name};
+use crate::{exit::Exit, interrupt, out_of_memory, tool::arguments, tool_name::set_tool_name};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
 const STACK: usize = 32 << 20;
@@ -19,6 +19,7 @@ const STACK: usize = 32 << 20;
 pub fn start_tool(tool: &'static str, work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     install_panic_hook(tool);
     interrupt::handle_sigxfsz();
+    out_of_memory::end_aborts();
     with_large_stack(work)
 }
 

@@ -382,7 +382,7 @@ tune_passes() {
         launch "$count" "$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 "${graph[@]}" \
             --tune-passes '@lower|@overlap' -T "$patience"
         status=$?
-        if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines: '; then
+        if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines is '; then
             pass "$count" "$mode" "$name" "$label"
         else
             fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"

@@ -118,7 +118,10 @@ const HIR: &[Layer] = &[
     ("elementwise", &[]),
     ("plan", &[]),
     ("timeline", &["plan"]),
-    ("tool", &["atomic_file", "exit", "input_file", "interrupt", "plan", "source", "tool_name"]),
+    (
+        "tool",
+        &["atomic_file", "exit", "input_file", "interrupt", "out_of_memory", "plan", "source", "tool_name"],
+    ),
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
     ("sim", &["elementwise", "io", "plan", "threads"]),
     ("cuda", &["elementwise", "io", "plan"]),

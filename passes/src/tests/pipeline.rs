@@ -140,6 +140,26 @@ fn faults_point_into_the_text() {
             "`x` is not a value of the option `size` of `tile`: `x`@16 expected a non-negative integer",
         ),
         (
+            "@both{tile.=1}",
+            "missing option of the pass `tile`: `=`@11 expected one of size, exact, by, names, parts",
+        ),
+        (
+            "@both{tile.size=1, tile . size=2}",
+            "the option `tile.size` is given twice: `size`@26 already given",
+        ),
+        (
+            "@both{tile.size=1,}",
+            "missing option: `}`@18 expected `PASS.OPTION=VALUE`; the passes are fuse, tile",
+        ),
+        (
+            "@lists{tile.parts=1,2.5}",
+            "`1,2.5` is not a value of the option `parts` of `tile`: `1,2.5`@18 expected positive integers, separated by commas",
+        ),
+        (
+            "@both(tile.size=1)",
+            "write the options of a pipeline in braces: `@both(tile.size=1)`@0 expected `@both{PASS.OPTION=VALUE}`",
+        ),
+        (
             "@both{.size=1}",
             "`.size` does not name a pass of `@both`: `.size`@6 expected `PASS.OPTION=VALUE`; the passes are fuse, tile",
         ),

@@ -44,7 +44,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
-    let calls = screen.parse_pipeline(&options.passes.join(","))?;
+    let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     options.validate().map_err(|message| screen.fail(Exit::Usage, &message))?;
     if options.dump_pass_pipeline {
         let _ = writeln!(std::io::stderr(), "{}", pipeline_text(&calls));

@@ -42,7 +42,7 @@ pub struct Options {
     /// Write the result to FILE.
     #[arg(help_heading = "Output", short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Passes to run: `a,b{opt=val,opt2=val},@pipeline`.
+    /// Passes to run: `a,b{opt=val,opt2=val},@pipeline{a.opt=val}`.
     /// A repeated option appends.
     #[arg(help_heading = "Passes", long, visible_alias = "pass-pipeline", value_name = "PIPELINE")]
     pub passes: Vec<String>,

@@ -31,7 +31,7 @@ use crate::{
     command_lines::{self, BatchLine},
     gpus,
     options::Options,
-    pipelines::{self, PipelineTurn},
+    pipelines::{PipelineRun, PipelineTimes},
 };
 
 /// A program of a job.
@@ -46,10 +46,15 @@ pub struct JobProgram {
 pub enum JobStep {
     /// The command line of the job.
     Only,
-    /// A line of a batch file, and its position ("program 1 of 2").
-    Line(String, String),
+    /// A line of a batch file.
+    Line {
+        /// The text of the line.
+        text: String,
+        /// Its position: `program 1 of 2`.
+        position: String,
+    },
     /// One of the pipelines of `--tune-passes`.
-    Turn(PipelineTurn),
+    Pipeline(PipelineRun),
     /// The report on all pipelines. It runs no program.
     Report,
 }
@@ -59,37 +64,52 @@ impl JobProgram {
     pub fn canonical_options(&self) -> String {
         let position = match &self.step {
             JobStep::Only => String::new(),
-            JobStep::Line(_, position) => format!("{position}\n"),
-            JobStep::Turn(it) => format!("pipeline {}, round {}\n", it.number + 1, it.round + 1),
+            JobStep::Line { position, .. } => format!("{position}\n"),
+            JobStep::Pipeline(it) => format!("pipeline {}, round {}\n", it.number + 1, it.round + 1),
             JobStep::Report => "the report on all pipelines\n".to_owned(),
         };
         position + &self.options.canonical_options()
     }
 
-    /// Returns the reporter of the program's diagnostics. Those of a pipeline are the same in both rounds.
+    /// Returns the reporter of the program's diagnostics. Warnings about a pipeline are the same in both rounds.
     pub fn reporter(&self, screen: Reporter) -> Reporter {
-        match self.turn() {
-            Some(turn) if turn.round > 0 => screen.silent(),
+        match self.pipeline() {
+            Some(it) if it.round > 0 => screen.errors_only(),
             Some(_) | None => screen,
         }
     }
 
     /// Returns the pipeline that the program runs with, if several are measured.
-    pub fn turn(&self) -> Option<&PipelineTurn> {
+    pub fn pipeline(&self) -> Option<&PipelineRun> {
         match &self.step {
-            JobStep::Turn(it) => Some(it),
-            JobStep::Only | JobStep::Line(..) | JobStep::Report => None,
+            JobStep::Pipeline(it) => Some(it),
+            JobStep::Only | JobStep::Line { .. } | JobStep::Report => None,
+        }
+    }
+
+    /// Returns true if the files are those of the program before. All pipelines have one program.
+    pub fn continues(&self) -> bool {
+        match &self.step {
+            JobStep::Only | JobStep::Line { .. } => false,
+            JobStep::Pipeline(it) => it.round > 0 || it.number > 0,
+            JobStep::Report => true,
         }
     }
 
     /// Returns the line that is printed before the program runs.
     fn title(&self) -> Option<String> {
         match &self.step {
-            JobStep::Line(line, _) => Some(format!("$ hir-run {line}")),
-            JobStep::Turn(it) if it.round == 0 && !self.options.diagnostics.quiet => {
-                Some(format!("# pipeline {} of {}: {}", it.number + 1, it.count, it.passes))
+            JobStep::Line { text, .. } => Some(format!("$ hir-run {text}")),
+            JobStep::Pipeline(it) if !self.options.diagnostics.quiet => {
+                let passes = if it.passes.is_empty() { "no passes" } else { &it.passes };
+                Some(format!(
+                    "# round {}, pipeline {} of {}: {passes}",
+                    it.round + 1,
+                    it.number + 1,
+                    it.count
+                ))
             }
-            JobStep::Only | JobStep::Turn(_) | JobStep::Report => None,
+            JobStep::Only | JobStep::Pipeline(_) | JobStep::Report => None,
         }
     }
 }
@@ -99,9 +119,6 @@ impl JobProgram {
 /// # Errors
 /// The batch file cannot be read, or one of its lines is not a valid command line.
 pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgram>, (Exit, String)> {
-    if !job.tune_passes.is_empty() {
-        return pipelines::turns(job);
-    }
     let Some(path) = &job.batch else {
         return Ok(vec![JobProgram { options: job.clone(), step: JobStep::Only }]);
     };
@@ -129,7 +146,10 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
                 &format!("{name} applies to the whole job and cannot be set for one of its programs"),
             ));
         }
-        Ok(JobProgram { options, step: JobStep::Line(text, format!("program {} of {all}", at + 1)) })
+        Ok(JobProgram {
+            options,
+            step: JobStep::Line { text, position: format!("program {} of {all}", at + 1) },
+        })
     };
     match lines.is_empty() {
         true => Err((Exit::Usage, format!("`{shown}` contains no command line"))),
@@ -149,8 +169,9 @@ pub struct BatchProgress {
 impl BatchProgress {
     /// Creates a counter for programs of which none has started.
     pub fn of(programs: &[JobProgram]) -> Self {
-        let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line(..)));
-        Self { started: Arc::default(), all: programs.len(), is_batch }
+        let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line { .. }));
+        let all = programs.iter().filter(|it| !matches!(it.step, JobStep::Report)).count();
+        Self { started: Arc::default(), all, is_batch }
     }
 
     /// Returns a function that reports the exit code when the job ends in the middle of a program.
@@ -161,10 +182,9 @@ impl BatchProgress {
 
     /// Reports the exit code of the program that started last. `is_end` is set if no other program follows.
     fn report_exit(&self, exit: Exit, is_end: bool) {
-        if !self.is_batch {
-            return;
+        if self.is_batch {
+            print_line(&format!("# exit code {}", exit as u8));
         }
-        print_line(&format!("# exit code {}", exit as u8));
         let more = self.all - self.started.load(Relaxed).min(self.all);
         if is_end && more > 0 {
             print_line(&format!(
@@ -174,28 +194,34 @@ impl BatchProgress {
     }
 }
 
-/// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last
-/// program. Returns the first exit code that is not a success; a pipeline that fails counts in the report on all
-/// pipelines only.
+/// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last program and with
+/// the results of the pipelines so far, and returns the exit code and the median of timed runs. A pipeline that has
+/// failed does not run again. Returns the first exit code that is not a success; that of a pipeline counts in the report
+/// on all pipelines.
 ///
 /// # Errors
 /// The first error of `run`.
 pub fn run_each<E>(
     programs: &[JobProgram],
-    prints_lines: bool,
+    (prints_lines, ranks): (bool, usize),
     count: &BatchProgress,
-    mut run: impl FnMut(&JobProgram, bool) -> Result<ControlFlow<Exit, Exit>, E>,
+    mut run: impl FnMut(&JobProgram, bool, &PipelineTimes) -> Result<(ControlFlow<Exit, Exit>, Option<f64>), E>,
 ) -> Result<Exit, E> {
     let mut first = Exit::Success;
+    let mut times = PipelineTimes::of(programs, ranks);
     for (at, entry) in programs.iter().enumerate() {
         count.started.store(at + 1, Relaxed);
+        if times.has_failed(entry) {
+            continue;
+        }
         entry.title().iter().filter(|_| prints_lines).for_each(|it| print_line(it));
-        let end = run(entry, at + 1 == programs.len())?;
+        let (end, median) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
+        times.add(entry, exit, median);
         if prints_lines {
             count.report_exit(exit, end.is_break());
         }
-        if first == Exit::Success && (entry.turn().is_none() || end.is_break()) {
+        if first == Exit::Success && (entry.pipeline().is_none() || end.is_break()) {
             first = exit;
         }
         if end.is_break() {

@@ -1,7 +1,7 @@
 //! Runs one rank's part of a job on GPUs.
 
 use hir::{
-    cuda::{self, CudaError, Engine, Gpu, TuneOptions},
+    cuda::{self, CudaError, Engine, Gpu, TuneOptions, WarmUp},
     exit::Exit,
     io::data::Data,
     launch::job_rank::JobRank,
@@ -195,7 +195,8 @@ fn run_on_engine(
     task.notes_on_parts().into_iter().for_each(&mut *say);
     let watch = output::watched_views(plans, &options.output, Some(rank))?;
     let gathered = output::watched_views(plans, &options.output, Some(0))?;
-    let (warmup, iterations, graph) = (options.warmup, options.iters, options.cudagraph);
+    let (iterations, graph) = (options.iters, options.cudagraph);
+    let warmup = WarmUp { runs: options.warmup, until_warm: options.until_warm };
     let is_silent = options.diagnostics.quiet || rank > 0;
     let runs = options.stress.map(|it| it as usize);
     let progress = runs.map(|it| Progress::new(Some(it), "runs with delays", is_silent));

@@ -24,7 +24,7 @@ use hir::{
         inputs::InputSpec,
         output, per_rank, precheck,
         prepare::{JobFailure, PrepareOptions, prepare},
-        rank_process::{self, RunVerdict},
+        rank_process::{self, ProgramPlace, RunVerdict},
     },
     source::Source,
     tool::{
@@ -53,10 +53,14 @@ fn run_tool() -> ExitCode {
         Err(error) => return report_usage_error("hir-run", &error).into(),
     };
     let screen = options.diagnostics.reporter("hir-run");
-    let programs = match batch::read_programs(&options, std::env::args_os().skip(1).collect()) {
+    let read = match options.tune_passes.is_empty() {
+        true => batch::read_programs(&options, std::env::args_os().skip(1).collect())
+            .map_err(|(exit, message)| screen.fail(exit, &message)),
+        false => pipelines::programs(&options, screen),
+    };
+    let programs = match read {
         Ok(programs) => programs,
-        Err((exit, message)) => {
-            let exit = screen.fail(exit, &message);
+        Err(exit) => {
             tool::sarif_log::close(exit, true);
             return exit.into();
         }
@@ -85,26 +89,22 @@ fn run_tool() -> ExitCode {
 fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
     let mut gpu = None;
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
-    let mut times = PipelineTimes::of(programs, 1);
     if let Err(exit) = watched.watch(screen, count.exit_reporter()) {
         return exit;
     }
-    let ended = batch::run_each(programs, true, &count, |entry, last| -> Result<_, Infallible> {
+    let ended = batch::run_each(programs, (true, 1), &count, |entry, last, times| -> Result<_, Infallible> {
         watched.activity.set("while preparing the program");
-        input_file::forget_read_files();
+        if !entry.continues() {
+            input_file::forget_read_files();
+        }
         let own = entry.reporter(screen);
-        let verdict = match entry.step {
-            JobStep::Report => times.report(&entry.options, true),
-            JobStep::Only | JobStep::Line(..) | JobStep::Turn(_) => {
-                run(&entry.options, own, None, (&mut gpu, &count, &watched))
-            }
-        };
+        let verdict =
+            run_step(entry, times, true, || run(&entry.options, own, None, (&mut gpu, &count, &watched)));
         let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
-        times.add(entry, verdict.exit.flow(), verdict.median);
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
         });
-        Ok(verdict.exit.flow())
+        Ok((verdict.exit.flow(), verdict.median))
     });
     match ended {
         Ok(exit) => exit,
@@ -120,20 +120,21 @@ fn run_rank_process(
 ) -> Exit {
     let own = if launch.rank == 0 { screen } else { screen.silent() };
     let (count, watched) = (BatchProgress::of(programs), RunMonitor::default());
-    let mut times = PipelineTimes::of(programs, launch.world);
     rank_process::join(launch, options.timeout_duration(), screen, count.exit_reporter(), |member| {
         let mut gpu = None;
-        batch::run_each(programs, launch.rank == 0, &count, |entry, last| {
+        batch::run_each(programs, (launch.rank == 0, launch.world), &count, |entry, last, times| {
             let manifest = || job_manifest(entry, launch);
             let (own, mut median) = (entry.reporter(own), None);
-            let end = rank_process::run(member, screen, last, manifest, |failure| {
-                let outcome = match (failure, &entry.step) {
-                    (Some(failure), _) => Err(failure),
-                    (None, JobStep::Report) => times.report(&entry.options, launch.rank == 0),
-                    (None, JobStep::Only | JobStep::Line(..) | JobStep::Turn(_)) => {
-                        run(&entry.options, own, Some(member), (&mut gpu, &count, &watched))
-                    }
-                };
+            let place = ProgramPlace { continues: entry.continues(), last };
+            let end = rank_process::run(member, screen, place, manifest, |failure| {
+                let outcome = failure.map_or_else(
+                    || {
+                        run_step(entry, times, launch.rank == 0, || {
+                            run(&entry.options, own, Some(member), (&mut gpu, &count, &watched))
+                        })
+                    },
+                    Err,
+                );
                 let verdict = outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
                     RunVerdict { summary, ..report_failure(own, failure) }
@@ -141,10 +142,22 @@ fn run_rank_process(
                 median = verdict.median;
                 verdict
             })?;
-            times.add(entry, end, median);
-            Ok(end)
+            Ok((end, median))
         })
     })
+}
+
+/// Runs a program of a job with `run`, or reports on all pipelines.
+fn run_step(
+    entry: &JobProgram,
+    times: &PipelineTimes,
+    reports: bool,
+    run: impl FnOnce() -> Result<RunVerdict, JobFailure>,
+) -> Result<RunVerdict, JobFailure> {
+    match entry.step {
+        JobStep::Report => times.report(&entry.options, reports),
+        JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => run(),
+    }
 }
 
 /// Returns the manifest that all ranks must agree on.
@@ -187,12 +200,12 @@ fn run(
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| RunVerdict { summary: "rejected".to_owned(), ..RunVerdict::without_line(exit) };
     let passes_text = options.passes().unwrap_or_default();
-    let calls = match options.passes().map(|text| screen.parse_pipeline(&text)) {
+    let calls = match options.passes().map(|text| screen.parse_pipeline("--passes", &text)) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
     };
-    let quiet = options.reports_times_only || owner.is_some_and(|it| it > 0);
+    let quiet = options.reports_failures_only || owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !(quiet || options.diagnostics.quiet && line.starts_with('#')) {
             print_line(&line);
@@ -275,7 +288,7 @@ fn run(
                 }
             };
             match gpus::run(&task, input_spec.clone(), (gpu, member), &mut say)? {
-                Ok(verdict) if options.reports_times_only && verdict.exit == Exit::Success => {
+                Ok(verdict) if options.reports_failures_only && verdict.exit == Exit::Success => {
                     return Ok(RunVerdict { line: None, ..verdict });
                 }
                 Ok(verdict) => return Ok(verdict),

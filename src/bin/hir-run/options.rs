@@ -63,7 +63,12 @@ pub struct Options {
     #[arg(help_heading = "Program", long, value_name = "N")]
     pub container: Option<usize>,
     /// Passes to run first, as in `hir-opt --passes`; not applied to the reference. A repeated option appends.
-    #[arg(help_heading = "Program", long, alias = "pass-pipeline", value_name = "a,b{opt=val}")]
+    #[arg(
+        help_heading = "Program",
+        long,
+        alias = "pass-pipeline",
+        value_name = "a,b{opt=val},@p{a.opt=val}"
+    )]
     pub passes: Vec<String>,
     #[command(flatten)]
     pub remarks: RemarkFlags,
@@ -156,14 +161,17 @@ pub struct Options {
     /// program, use the fastest ones, and add them to FILE.
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
-    /// Measure the program with each of several pipelines in turns, check the outputs, and print which pipeline
-    /// is the fastest. `v|w` stands for either word: `@overlap{overlap.count=2|4|8}`. A repeated option adds
-    /// pipelines. The passes of `--passes` run before each of them.
+    /// Measure the program with each of several pipelines, in turns, and print which of them is the fastest.
+    /// `v|w` stands for either word: `@overlap{overlap.count=2|4|8}`. A repeated option adds pipelines. The
+    /// passes of `--passes` run before each of them.
     #[arg(help_heading = "GPUs", long, value_name = "a,b{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
-    /// True for one of the pipelines of `tune_passes`: of a success, only the time is reported.
+    /// True for a run whose report was printed before, so that only a failure is new.
     #[arg(skip)]
-    pub reports_times_only: bool,
+    pub reports_failures_only: bool,
+    /// True to let the GPUs work before the timed runs until they are as warm as in a long run.
+    #[arg(skip)]
+    pub until_warm: bool,
     /// Use the algorithms that `--tune` has written to FILE, on GPUs.
     #[arg(help_heading = "GPUs", long, value_name = "FILE")]
     pub tuning: Option<std::path::PathBuf>,
@@ -284,7 +292,8 @@ impl Options {
 
     /// Returns the pass pipeline, if one is given.
     pub fn passes(&self) -> Option<String> {
-        (!self.passes.is_empty()).then(|| self.passes.join(","))
+        let passes: Vec<&str> = self.passes.iter().map(|it| it.trim()).filter(|it| !it.is_empty()).collect();
+        (!passes.is_empty()).then(|| passes.join(","))
     }
 
     /// Returns how long ranks wait for each other.

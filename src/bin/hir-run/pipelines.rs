@@ -1,15 +1,13 @@
 //! Runs a program with each pipeline of `--tune-passes`, in turns, as the programs of one job.
 
-use std::ops::ControlFlow;
-
 use hir::{
     exit::Exit,
     run::{
-        pipeline_tuning::{MeasuredPipeline, ROUNDS, all_alternatives, json, report},
+        pipeline_tuning::{MeasuredPipeline, Measurement, ROUNDS, all_alternatives, exit_code, json, report},
         prepare::JobFailure,
         rank_process::RunVerdict,
     },
-    tool::print_line,
+    tool::{Reporter, print_line},
 };
 
 use crate::{
@@ -23,13 +21,13 @@ const RUNS: usize = 20;
 
 /// A run of a program with one of several pipelines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PipelineTurn {
+pub struct PipelineRun {
     /// The position of the pipeline, from 0, and the number of pipelines.
     pub number: usize,
     pub count: usize,
     /// The round, from 0.
     pub round: usize,
-    /// The text of the pipeline.
+    /// The text of the pipeline, with the passes of `--passes`.
     pub passes: String,
 }
 
@@ -37,25 +35,34 @@ pub struct PipelineTurn {
 /// order.
 ///
 /// # Errors
-/// A text is not a pipeline, or there are too many pipelines.
-pub fn turns(job: &Options) -> Result<Vec<JobProgram>, (Exit, String)> {
-    job.validate().map_err(|it| it.summary())?;
-    let wrong = |why: String| (Exit::Usage, format!("`--tune-passes`: {why}"));
-    let pipelines = all_alternatives(&job.tune_passes).map_err(wrong)?;
+/// The exit code, after the message, if a text is not a pipeline, there are too many, or an option does not fit.
+pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit> {
+    job.validate().map_err(|it| {
+        let (exit, message) = it.summary();
+        screen.fail(exit, &message)
+    })?;
+    let reads = |name: &str| job.texts().paths().iter().any(|it| it == name);
+    if reads("-") || job.reference.as_deref() == Some("-") {
+        let message =
+            "`--tune-passes` reads the program more than once, so it cannot be standard input: use a file";
+        return Err(screen.fail(Exit::Usage, message));
+    }
+    let pipelines = all_alternatives(&job.tune_passes)
+        .map_err(|why| screen.fail(Exit::Usage, &format!("`--tune-passes`: {why}")))?;
+    job.passes().map_or(Ok(Vec::new()), |text| screen.parse_pipeline("--passes", &text))?;
     for text in &pipelines {
-        passes::parse(text).map_err(|it| {
-            let help = it.help.map_or(String::new(), |help| format!("; {help}"));
-            wrong(format!("`{text}`: {}{help}", it.message))
-        })?;
+        screen.parse_pipeline("--tune-passes", text)?;
     }
     let runs = if job.iters > 0 { job.iters } else { RUNS };
-    let turn = |round: usize, (number, passes): (usize, &String)| {
+    let run = |round: usize, (number, text): (usize, &String)| {
         let mut options = job.clone();
-        options.passes.push(passes.clone());
-        options.iters = runs;
-        (options.reports_times_only, options.json) = (true, None);
-        let turn = PipelineTurn { number, count: pipelines.len(), round, passes: passes.clone() };
-        JobProgram { options, step: JobStep::Turn(turn) }
+        options.passes.push(text.clone());
+        (options.iters, options.json, options.until_warm) = (runs, None, true);
+        // The second round repeats the first one.
+        options.reports_failures_only = round > 0 || job.diagnostics.quiet;
+        let passes = options.passes().unwrap_or_default();
+        let run = PipelineRun { number, count: pipelines.len(), round, passes };
+        JobProgram { options, step: JobStep::Pipeline(run) }
     };
     let mut all = Vec::new();
     for round in 0..ROUNDS {
@@ -63,14 +70,14 @@ pub fn turns(job: &Options) -> Result<Vec<JobProgram>, (Exit, String)> {
         if round % 2 == 1 {
             order.reverse();
         }
-        all.extend(order.into_iter().map(|it| turn(round, it)));
+        all.extend(order.into_iter().map(|it| run(round, it)));
     }
     let options = Options { iters: runs, ..job.clone() };
     all.push(JobProgram { options, step: JobStep::Report });
     Ok(all)
 }
 
-/// The results of all turns.
+/// The results of all pipelines.
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
     ranks: usize,
@@ -79,46 +86,54 @@ pub struct PipelineTimes {
 impl PipelineTimes {
     /// Creates the results of programs that have not run, on this many ranks.
     pub fn of(programs: &[JobProgram], ranks: usize) -> Self {
-        let turns = programs.iter().filter_map(JobProgram::turn);
+        let runs = programs.iter().filter_map(JobProgram::pipeline);
         let pipelines =
-            turns.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
+            runs.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
         Self { pipelines, ranks }
     }
 
     /// Adds the result of a program: the exit code on which all ranks agree, and the median of its timed runs.
-    pub fn add(&mut self, program: &JobProgram, end: ControlFlow<Exit, Exit>, median: Option<f64>) {
-        let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
-        let turn = program.turn();
-        let measured = turn.and_then(|it| Some((it.round, self.pipelines.get_mut(it.number)?)));
+    pub fn add(&mut self, program: &JobProgram, exit: Exit, median: Option<f64>) {
+        let measured = program.pipeline().and_then(|it| Some((it.round, self.pipelines.get_mut(it.number)?)));
         measured.into_iter().for_each(|(round, it)| it.add(round, exit, median));
     }
 
-    /// Prints the table, writes `-J FILE`, and returns the verdict of the job. Only rank 0, which `reports`, has times.
+    /// Returns true if a program need not run, because it failed with the same pipeline before. All ranks agree.
+    pub fn has_failed(&self, program: &JobProgram) -> bool {
+        let pipeline = program.pipeline().and_then(|it| self.pipelines.get(it.number));
+        pipeline.is_some_and(|it| it.exit != Exit::Success)
+    }
+
+    /// Prints the table, writes `-J FILE`, and returns the verdict of the job. Only rank 0 `reports`.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn report(&self, job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
-        let how = match job.cudagraph {
-            true => "as one graph",
-            false => "issued command by command",
+        let how = Measurement {
+            runs: job.iters,
+            warmup: job.warmup,
+            graph: job.cudagraph,
+            ranks: self.ranks,
+            compares: !job.expect.is_empty() || job.reference.is_some(),
         };
-        let rounds = format!(
-            "median of {} runs {how} on the slowest of {} ranks; the second round has the opposite order",
-            job.iters, self.ranks
-        );
-        let compared = !job.expect.is_empty() || job.reference.is_some();
-        let (mut lines, exit) = report(&self.pipelines, &rounds, compared);
-        let line = lines.pop();
+        let exit = exit_code(&self.pipelines);
         if !reports {
             return Ok(RunVerdict::without_line(exit));
         }
-        if let Some(path) = &job.json {
-            let value = json(&self.pipelines, job.texts().paths(), self.ranks);
-            write_file(path, &format!("{value:#}\n"))?;
-        }
+        let (lines, verdict) = report(&self.pipelines, how);
         for line in lines.iter().filter(|it| !(job.diagnostics.quiet && it.starts_with('#'))) {
             print_line(line);
         }
-        Ok(RunVerdict { line, ..RunVerdict::without_line(exit) })
+        if let Some(path) = &job.json {
+            let value = json(&self.pipelines, how, job.texts().paths());
+            let written = write_file(path, &format!("{value:#}\n"));
+            // A wrong result is the more important failure.
+            match (written, exit) {
+                (Err(failure), Exit::Success) => return Err(failure),
+                (Err(failure), _) => print_line(&format!("# {}", failure.summary().1)),
+                (Ok(()), _) => (),
+            }
+        }
+        Ok(RunVerdict::with_line(exit, verdict))
     }
 }

@@ -44,6 +44,27 @@ pub(super) struct Turn {
     pub is_timed: bool,
 }
 
+/// The runs before the timed ones.
+#[derive(Clone, Copy, Debug)]
+pub struct WarmUp {
+    /// Their minimum number.
+    pub runs: usize,
+    /// True for more of them, until the GPUs are as warm as in a long run.
+    pub until_warm: bool,
+}
+
+/// Microseconds for which the GPUs work before a measurement, so that they are as warm as in a long run.
+const WARM: f64 = 1e6;
+/// Maximum number of runs that serve only to warm the GPUs.
+const MOST_WARM_RUNS: usize = 500;
+
+/// Returns the number of runs that warm the GPUs, from the microseconds that some runs took. Equal on all ranks if the
+/// times are.
+pub(super) fn runs_until_warm(times: &[f64]) -> usize {
+    let longest = times.iter().copied().fold(1.0, f64::max);
+    ((WARM / longest) as usize).min(MOST_WARM_RUNS)
+}
+
 /// Number of calls that fit into the queue of any stream; a stream holds about a thousand.
 pub(super) const QUEUED: usize = 256;
 
@@ -56,7 +77,7 @@ impl Engine {
     pub fn time(
         &mut self,
         peers: &dyn ProcessGroup,
-        warmup: usize,
+        warmup: WarmUp,
         iterations: usize,
         graph: bool,
     ) -> Result<(Timing, Vec<Option<DenseTensor>>), CudaError> {
@@ -75,12 +96,19 @@ impl Engine {
             false => None,
         };
         let turn = |is_timed| Turn { variant: 0, is_timed };
-        let turns: Vec<Turn> = (0..warmup + iterations).map(|run| turn(run >= warmup)).collect();
         let is_short = captured.is_some() || self.queued_calls() <= QUEUED;
-        let runs = self.time_turns(peers, &turns, is_short, &mut |engine, _| match &captured {
+        let mut issue = |engine: &mut Self, _| match &captured {
             Some(graph) => engine.replay(graph),
             None => engine.issue(IssueMode::Plain).map(drop),
-        })?;
+        };
+        let mut before = warmup.runs;
+        if warmup.until_warm {
+            // The first run makes the first launches, and the second one shows how long a run takes.
+            let pilot = self.time_turns(peers, &[turn(false), turn(true)], is_short, &mut issue)?;
+            before = runs_until_warm(&pilot).max(before);
+        }
+        let turns: Vec<Turn> = (0..before + iterations).map(|run| turn(run >= before)).collect();
+        let runs = self.time_turns(peers, &turns, is_short, &mut issue)?;
         self.copy_outputs_to_host(self.main_stream)?;
         self.synchronize()?;
         Ok((Timing { runs, nodes: captured.map(|it| it.nodes) }, self.read_outputs()?))

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Engine, IssueMode, ProcessGroup, Timing,
     algorithms::gather,
-    timing::{QUEUED, Turn},
+    timing::{QUEUED, Turn, runs_until_warm},
 };
 use crate::cuda::{CudaError, graph::Graph, matmul::MatmulAlgorithm};
 
@@ -18,10 +18,6 @@ use crate::cuda::{CudaError, graph::Graph, matmul::MatmulAlgorithm};
 const CANDIDATES: usize = 16;
 /// A candidate replaces the first one if it takes at most this part of its time.
 const WORTHWHILE: f64 = 0.99;
-/// Microseconds for which the GPUs work before a measurement, so that they are as warm as in a long run.
-const WARM: f64 = 1e6;
-/// Maximum number of runs that serve only to warm the GPUs.
-const MOST_WARM_RUNS: usize = 500;
 
 /// How candidates are measured.
 #[derive(Clone, Copy, Debug)]
@@ -258,8 +254,7 @@ impl Engine {
         let is_short = options.graph || self.queued_calls() <= QUEUED;
         // The first runs make the first launches, and show how long a run takes.
         let pilot = self.time_turns(peers, &turns(variants.len(), 1, 1), is_short, &mut issue)?;
-        let longest = pilot.iter().copied().fold(1.0, f64::max);
-        let warm_runs = ((WARM / longest) as usize).min(MOST_WARM_RUNS).max(options.warmup);
+        let warm_runs = runs_until_warm(&pilot).max(options.warmup);
         let cycles = warm_runs.div_ceil(variants.len().max(1)).max(1);
         let turns = turns(variants.len(), cycles, options.rounds);
         let times = self.time_turns(peers, &turns, is_short, &mut issue)?;
