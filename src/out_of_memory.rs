@@ -72,14 +72,17 @@ fn remove_temporary() {
     }
 }
 
-/// Whether an allocation has failed, once a signal handler reads it.
-static IS_EXHAUSTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// What the handler of SIGABRT reads: whether an allocation has failed, and whether none has.
+static EXHAUSTED: OnceLock<[Arc<AtomicBool>; 2]> = OnceLock::new();
 
-/// Makes an abort end the process with exit code 6 if an allocation has failed before. Other aborts stay aborts.
+/// Makes SIGABRT end the process with exit code 6 if an allocation has failed before. Otherwise it aborts the process,
+/// as without this handler.
 pub fn end_aborts() {
-    let flag = IS_EXHAUSTED.get_or_init(Arc::default);
-    // Without the handler, only the exit code is another one.
-    let _ = flag::register_conditional_shutdown(SIGABRT, Exit::Environment as i32, Arc::clone(flag));
+    let [failed, none_failed] =
+        EXHAUSTED.get_or_init(|| [false, true].map(|it| Arc::new(AtomicBool::new(it))));
+    // Actions run in the order in which they are registered. Without them, only the exit code is another one.
+    let _ = flag::register_conditional_shutdown(SIGABRT, Exit::Environment as i32, Arc::clone(failed))
+        .and_then(|_| flag::register_conditional_default(SIGABRT, Arc::clone(none_failed)));
 }
 
 /// Runs code that handles failed allocations itself, such as `Vec::try_reserve` and `Read::read_to_end`.
@@ -131,7 +134,10 @@ fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
 }
 
 fn exit_out_of_memory(bytes: usize) -> ! {
-    IS_EXHAUSTED.get().into_iter().for_each(|it| it.store(true, Relaxed));
+    if let Some([failed, none_failed]) = EXHAUSTED.get() {
+        failed.store(true, Relaxed);
+        none_failed.store(false, Relaxed);
+    }
     let mut line = LineBuffer { bytes: [0; 512], length: 0 };
     // A message that is too long is truncated.
     let _ = writeln!(

@@ -62,10 +62,10 @@ impl MeasuredPipeline {
         (most - least).max(0.0)
     }
 
-    /// Returns true if the program was not run with this pipeline: the pipeline does not apply to it, or the plans do not
-    /// fit into memory. The other pipelines are compared nevertheless.
+    /// Returns true if the program was not run with this pipeline, because the pipeline does not apply to it. The other
+    /// pipelines are compared nevertheless.
     fn is_refused(&self) -> bool {
-        matches!(self.exit, Exit::Rejected | Exit::Usage | Exit::Environment)
+        matches!(self.exit, Exit::Rejected | Exit::Usage)
     }
 
     /// Returns what happened instead of a measurement.
@@ -93,7 +93,10 @@ pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
         let (word, after) = rest.split_at(end);
         let words: Vec<&str> = word.split('|').collect();
         if words.len() > 1 && words.contains(&"") {
-            return Err(format!("`{word}` has an empty alternative; write `a|b`, without blanks"));
+            return Err(format!(
+                "`{word}` has an empty alternative: `a|b` stands for one of two words, without blanks and braces; repeat \
+                 `--tune-passes` for longer texts"
+            ));
         }
         if all.len() * words.len() > MAX_PIPELINES {
             return Err(too_many(text));
@@ -181,8 +184,8 @@ pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, Strin
         let spread = best.spread().max(second.spread());
         if key(second) - key(best) <= spread {
             lines.push(format!(
-                "# the two fastest pipelines differ by less than two rounds of one of them ({spread:.2}): measure more \
-                 runs (`-n`)"
+                "# the difference of the two fastest pipelines is not larger than that between two rounds of one \
+                 pipeline ({spread:.2} us): measure more runs (`-n`)"
             ));
         }
     }
@@ -260,8 +263,8 @@ mod tests {
             expanded("s{table=Allreduce/2:64K=nccl|one-shot;*=nccl}"),
             ["s{table=Allreduce/2:64K=nccl;*=nccl}", "s{table=Allreduce/2:64K=one-shot;*=nccl}"]
         );
-        assert_eq!(expanded("a{x=1||2}"), ["`1||2` has an empty alternative; write `a|b`, without blanks"]);
-        assert_eq!(expanded("|"), ["`|` has an empty alternative; write `a|b`, without blanks"]);
+        assert!(expanded("a{x=1||2}")[0].starts_with("`1||2` has an empty alternative: "));
+        assert!(expanded("a{x=1}|b")[0].starts_with("`|b` has an empty alternative: "));
         let eight = "1|2|3|4|5|6|7|8";
         assert_eq!(expanded(&format!("a{{x={eight},y={eight}}}")).len(), MAX_PIPELINES);
         assert!(expanded(&format!("a{{x={eight},y={eight},z=1|2}}"))[0].contains("more than 64"));
@@ -309,7 +312,7 @@ mod tests {
         let near = [measured("a", [20.0, 24.0]), measured("b", [21.0, 22.0])];
         let (lines, verdict) = report(&near, Measurement { compares: false, ..HOW });
         assert!(
-            lines.iter().any(|it| it.contains("less than two rounds of one of them (4.00)")),
+            lines.iter().any(|it| it.contains("is not larger than that between two rounds of one pipeline (4.00 us)")),
             "{lines:?}"
         );
         assert!(verdict.ends_with("no output compared (`--expect`, `--reference`)"), "{verdict}");
@@ -337,7 +340,7 @@ mod tests {
         let all = [
             failed("c", Exit::Rejected),
             measured("a", [20.0, 24.0]),
-            failed("e", Exit::Environment),
+            failed("e", Exit::Usage),
             failed("f", Exit::Check),
         ];
         for (count, exit) in [(1, Exit::Rejected), (2, Exit::Success), (3, Exit::Success), (4, Exit::Check)] {

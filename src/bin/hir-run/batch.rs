@@ -164,6 +164,8 @@ pub struct BatchProgress {
     all: usize,
     /// True if the programs come from a batch file.
     is_batch: bool,
+    /// True if they are pipelines of `--tune-passes`.
+    is_tuning: bool,
 }
 
 impl BatchProgress {
@@ -171,7 +173,8 @@ impl BatchProgress {
     pub fn of(programs: &[JobProgram]) -> Self {
         let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line { .. }));
         let all = programs.iter().filter(|it| !matches!(it.step, JobStep::Report)).count();
-        Self { started: Arc::default(), all, is_batch }
+        let is_tuning = programs.iter().any(|it| it.pipeline().is_some());
+        Self { started: Arc::default(), all, is_batch, is_tuning }
     }
 
     /// Returns a function that reports the exit code when the job ends in the middle of a program.
@@ -186,18 +189,26 @@ impl BatchProgress {
             print_line(&format!("# exit code {}", exit as u8));
         }
         let more = self.all - self.started.load(Relaxed).min(self.all);
-        if is_end && more > 0 {
-            print_line(&format!(
-                "# {more} more are not run: the state of the job is undefined after this failure"
-            ));
+        if !is_end || more == 0 {
+            return;
+        }
+        let why = match exit.is_signal() {
+            true => "the job was stopped",
+            false => "the state of the job is undefined after this failure",
+        };
+        if self.is_batch {
+            print_line(&format!("# {more} more are not run: {why}"));
+        }
+        if self.is_tuning {
+            print_line(&format!("# the other pipelines are not measured: {why}"));
         }
     }
 }
 
 /// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last program and with
 /// the results of the pipelines so far, and returns the exit code and the median of timed runs. A pipeline that has
-/// failed does not run again. Returns the first exit code that is not a success; that of a pipeline counts in the report
-/// on all pipelines.
+/// failed does not run again. Returns the first exit code that is not a success; the exit codes of pipelines are combined
+/// by the report.
 ///
 /// # Errors
 /// The first error of `run`.

@@ -196,7 +196,7 @@ fn run_on_engine(
     let watch = output::watched_views(plans, &options.output, Some(rank))?;
     let gathered = output::watched_views(plans, &options.output, Some(0))?;
     let (iterations, graph) = (options.iters, options.cudagraph);
-    let warmup = WarmUp { runs: options.warmup, until_warm: options.until_warm };
+    let warmup = WarmUp { runs: options.warmup, until_warm: !options.tune_passes.is_empty() };
     let is_silent = options.diagnostics.quiet || rank > 0;
     let runs = options.stress.map(|it| it as usize);
     let progress = runs.map(|it| Progress::new(Some(it), "runs with delays", is_silent));

@@ -162,16 +162,13 @@ pub struct Options {
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
     /// Measure the program with each of several pipelines, in turns, and print which of them is the fastest.
-    /// `v|w` stands for either word: `@overlap{overlap.count=2|4|8}`. A repeated option adds pipelines. The
-    /// passes of `--passes` run before each of them.
+    /// `v|w` stands for each of the words: `@overlap{overlap.count=2|4|8}`. A repeated option adds pipelines.
+    /// The passes of `--passes` run before each of them. `-n` is 20 by default.
     #[arg(help_heading = "GPUs", long, value_name = "a,b{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
-    /// True for a run whose report was printed before, so that only a failure is new.
+    /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
     pub reports_failures_only: bool,
-    /// True to let the GPUs work before the timed runs until they are as warm as in a long run.
-    #[arg(skip)]
-    pub until_warm: bool,
     /// Use the algorithms that `--tune` has written to FILE, on GPUs.
     #[arg(help_heading = "GPUs", long, value_name = "FILE")]
     pub tuning: Option<std::path::PathBuf>,
@@ -292,8 +289,7 @@ impl Options {
 
     /// Returns the pass pipeline, if one is given.
     pub fn passes(&self) -> Option<String> {
-        let passes: Vec<&str> = self.passes.iter().map(|it| it.trim()).filter(|it| !it.is_empty()).collect();
-        (!passes.is_empty()).then(|| passes.join(","))
+        (!self.passes.is_empty()).then(|| self.passes.join(","))
     }
 
     /// Returns how long ranks wait for each other.

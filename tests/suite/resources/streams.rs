@@ -21,6 +21,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("resources::a_fifo_without_a_writer_is_reported", a_fifo_without_a_writer_is_reported),
         Trial::test("resources::an_interrupt_ends_the_wait_for_a_writer", an_interrupt_ends_the_wait),
+        Trial::test("resources::an_abort_ends_a_tool", an_abort_ends_a_tool),
         Trial::test("resources::an_input_comes_from_a_fifo", an_input_comes_from_a_fifo),
         Trial::test("resources::a_substituted_process_is_read", a_substituted_process_is_read),
         Trial::test("resources::endless_files_are_refused", endless_files_are_refused),
@@ -64,6 +65,20 @@ fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
     match ended.0 == Some(0) && ended.1.starts_with("%HostIrContainer") {
         true => Ok(()),
         false => Err(format!("{ended:?}").into()),
+    }
+}
+
+/// An abort keeps its exit status if no allocation has failed: a process without an exit code was ended by a signal.
+fn an_abort_ends_a_tool() -> Result<(), Failed> {
+    let folder = Folder::new("aborted")?;
+    let child = waiting(&folder.0.join("a.hir"))?;
+    expect_success(
+        &Command::new("kill").args(["-ABRT", "--", &child.id().to_string()]).output_with_timeout()?,
+    )?;
+    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
+    match ended.0 {
+        None => Ok(()),
+        Some(_) => Err(format!("{ended:?}").into()),
     }
 }
 

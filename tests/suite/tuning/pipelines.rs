@@ -104,7 +104,9 @@ pub fn a_failure_of_the_second_round_is_reported() -> Result<(), Failed> {
     check(output.status.code() == Some(5) && said.contains("# round 2, pipeline 2 of 2: "), &output)?;
     check(text(&output.stderr).contains("CUDA_ERROR_ILLEGAL_ADDRESS"), &output)?;
     check(
-        said.ends_with("# 1 more are not run: the state of the job is undefined after this failure\n"),
+        said.ends_with(
+            "# the other pipelines are not measured: the state of the job is undefined after this failure\n",
+        ),
         &output,
     )
 }
