@@ -162,7 +162,8 @@ codes! {
     /// A pass or pipeline does not exist. `hir-opt --list-passes` prints all passes and pipelines.
     UnknownPass = "E0602", Error;
     /// A pass does not have this option, the option is given twice, or its value is invalid, possibly only for
-    /// this program; or an option of a pipeline does not name one of its passes. The position lies in the text of `--passes`, and the exit code is 2.
+    /// this program; or an option of a pipeline does not name one of its passes. The position lies in the text of
+    /// `--passes`, and the exit code is 2.
     BadOption = "E0603", Error;
     /// A pass changed the meaning of the program. On the same inputs, under the schedule that the note names,
     /// the program gives another result than before the first pass, deadlocks, or fails to run. This is a bug

@@ -68,6 +68,11 @@ impl MeasuredPipeline {
         matches!(self.exit, Exit::Rejected | Exit::Usage)
     }
 
+    /// Returns true if the program was run with this pipeline and failed, which fails the job.
+    fn has_failed(&self) -> bool {
+        self.exit != Exit::Success && !self.is_refused()
+    }
+
     /// Returns what happened instead of a measurement.
     fn status(&self) -> &'static str {
         match self.exit {
@@ -136,7 +141,7 @@ fn too_many(text: &str) -> String {
 /// Returns the exit code of the job: that of the first pipeline that was run and failed, or success if one was measured,
 /// or that of the first pipeline.
 pub fn exit_code(all: &[MeasuredPipeline]) -> Exit {
-    let failed = all.iter().find(|it| it.exit != Exit::Success && !it.is_refused());
+    let failed = all.iter().find(|it| it.has_failed());
     let is_measured = all.iter().any(|it| it.exit == Exit::Success);
     match failed.or(all.first().filter(|_| !is_measured)) {
         Some(it) => it.exit,
@@ -197,8 +202,8 @@ fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool
     let measured = order.iter().filter(|it| it.time().is_some()).count();
     let refused = all.iter().filter(|it| it.is_refused()).count();
     let refused = if refused > 0 { format!("; {refused} refused") } else { String::new() };
-    if let Some(failed) = all.iter().find(|it| it.exit != Exit::Success && !it.is_refused()) {
-        let count = all.iter().filter(|it| it.exit != Exit::Success && !it.is_refused()).count();
+    if let Some(failed) = all.iter().find(|it| it.has_failed()) {
+        let count = all.iter().filter(|it| it.has_failed()).count();
         return format!(
             "[FAILED] {count} of {} pipelines failed, the first is --passes '{}': {}{refused}",
             all.len(),

@@ -56,7 +56,9 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     let runs = if job.iters > 0 { job.iters } else { RUNS };
     let run = |round: usize, (number, text): (usize, &String)| {
         let mut options = job.clone();
-        options.passes.extend(Some(text.clone()).filter(|it| !it.is_empty()));
+        if !text.is_empty() {
+            options.passes.push(text.clone());
+        }
         (options.iters, options.json) = (runs, None);
         // The second round repeats the first one.
         options.reports_failures_only = round > 0 || job.diagnostics.quiet;

@@ -68,14 +68,19 @@ fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
     }
 }
 
-/// An abort keeps its exit status if no allocation has failed: a process without an exit code was ended by a signal.
-fn an_abort_ends_a_tool() -> Result<(), Failed> {
-    let folder = Folder::new("aborted")?;
+/// Sends a signal to a tool that waits for a writer of a FIFO. Returns its exit code and what it prints.
+fn ended_by(signal: &str) -> Result<(Option<i32>, String, String), Failed> {
+    let folder = Folder::new(&format!("ended-by{signal}"))?;
     let child = waiting(&folder.0.join("a.hir"))?;
     expect_success(
-        &Command::new("kill").args(["-ABRT", "--", &child.id().to_string()]).output_with_timeout()?,
+        &Command::new("kill").args([signal, "--", &child.id().to_string()]).output_with_timeout()?,
     )?;
-    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
+    Ok(ranks::end(vec![child], SOON)?.pop().ok_or("no process")?)
+}
+
+/// An abort keeps its exit status if no allocation has failed: a process without an exit code was ended by a signal.
+fn an_abort_ends_a_tool() -> Result<(), Failed> {
+    let ended = ended_by("-ABRT")?;
     match ended.0 {
         None => Ok(()),
         Some(_) => Err(format!("{ended:?}").into()),
@@ -83,12 +88,7 @@ fn an_abort_ends_a_tool() -> Result<(), Failed> {
 }
 
 fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
-    let folder = Folder::new("interrupted")?;
-    let child = waiting(&folder.0.join("a.hir"))?;
-    expect_success(
-        &Command::new("kill").args(["-INT", "--", &child.id().to_string()]).output_with_timeout()?,
-    )?;
-    let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
+    let ended = ended_by("-INT")?;
     match ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
         true => Ok(()),
         false => Err(format!("{ended:?}").into()),
