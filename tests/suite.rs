@@ -101,6 +101,8 @@ mod options;
 mod pages;
 #[path = "suite/pass_mutations.rs"]
 mod pass_mutations;
+#[path = "suite/perfetto.rs"]
+mod perfetto;
 #[path = "suite/pipelines.rs"]
 mod pipelines;
 #[path = "suite/programs.rs"]
@@ -181,6 +183,7 @@ fn main() -> ExitCode {
     trials.extend(measured::trials());
     trials.extend(tuning::trials());
     trials.extend(timeline::trials());
+    trials.extend(perfetto::trials());
     trials.extend(transformer::trials());
     trials.extend(batch::trials());
     trials.extend(emulated::trials(&cases));

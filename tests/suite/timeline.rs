@@ -24,7 +24,7 @@ use super::{ROOT, emulator};
 use crate::{pipelines::lowered, rng::Rng, timeout::RunWithTimeout};
 
 /// Programs, and the pipelines that lower them.
-const LOWERED: &[(&str, &str)] = &[
+pub const LOWERED: &[(&str, &str)] = &[
     ("samples/ring.hir", "canonicalize"),
     ("samples/sequence-parallel-mlp.hir", "@overlap"),
     ("tests/cases/overlap/allocate-before.hir", "@overlap-linear-allreduce-copy"),
@@ -47,8 +47,9 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The files of one run.
-struct Files {
-    trace: Value,
+pub struct Files {
+    /// The Chrome trace.
+    pub trace: Value,
     page: String,
     picture: String,
     /// The exit code and standard output.
@@ -56,7 +57,11 @@ struct Files {
     printed: String,
 }
 
-fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<Files, Failed> {
+/// Runs `hir-run` with all three files.
+///
+/// # Errors
+/// Returns an error if a file is missing.
+pub fn run(program: &str, arguments: &[&str], environment: &[(String, String)]) -> Result<Files, Failed> {
     let folder = tempfile::tempdir()?;
     let file = |name: &str| -> PathBuf { folder.path().join(name) };
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
@@ -93,7 +98,9 @@ fn slices(files: &Files) -> Result<Vec<Slice>, Failed> {
     let number = |it: &Value, key: &str| it[key].as_f64().ok_or(format!("no `{key}` in {it}"));
     let place = |it: &Value| (it["pid"].as_u64().unwrap_or(u64::MAX), it["tid"].as_u64().unwrap_or(u64::MAX));
     let (mut slices, mut arrows) = (Vec::new(), BTreeMap::<u64, [Option<f64>; 2]>::new());
-    for it in events.iter().filter(|it| ["X", "B"].contains(&it["ph"].as_str().unwrap_or_default())) {
+    let is_slice =
+        |it: &&Value| ["X", "B"].contains(&it["ph"].as_str().unwrap_or_default()) && it["cat"] != "while";
+    for it in events.iter().filter(is_slice) {
         let begin = number(it, "ts")?;
         let end = if it["ph"] == "X" { Some(begin + number(it, "dur")?) } else { None };
         slices.push(Slice {
@@ -221,7 +228,10 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
 }
 
 /// Returns the files of a timeline.
-fn files_of(timeline: &Timeline) -> Result<Files, Failed> {
+///
+/// # Errors
+/// Returns an error if the trace is not JSON.
+pub fn files_of(timeline: &Timeline) -> Result<Files, Failed> {
     let report = Overlap::of(timeline).report(timeline);
     let text = |name: &str| name.parse::<TimelineFile>()?.text(timeline, "title", &report);
     Ok(Files {
