@@ -4,8 +4,20 @@ A call gets the index of a slice. There is one slice, or so many that the L2 cac
 last calls (compare.sh -c).
 """
 import ctypes
+import glob
+import importlib.util
+import os
 
 from timing import NotAvailable
+
+
+def tensor_at(it, address, count):
+    """Returns `count` bf16 elements at an address of GPU memory as a tensor."""
+
+    class Memory:
+        __cuda_array_interface__ = {"shape": (count,), "typestr": "<i2", "data": (address, False), "version": 3}
+
+    return it.torch.as_tensor(Memory(), device=it.device).view(it.torch.bfloat16)
 
 
 class Nccl:
@@ -58,12 +70,93 @@ class Nccl:
         if not window:
             raise NotAvailable("NCCL registers no symmetric window on this host")
 
-        class Memory:
-            __cuda_array_interface__ = {
-                "shape": (count,), "typestr": "<i2", "data": (address.value, False), "version": 3,
-            }
+        return tensor_at(self.it, address.value, count)
 
-        return self.it.torch.as_tensor(Memory(), device=self.it.device).view(self.it.torch.bfloat16)
+
+class Nvshmem:
+    """NVSHMEM's collectives on streams, as host/nvshmemx_coll_api.h declares them, in its symmetric memory."""
+
+    INIT_WITH_UNIQUEID, TEAM_WORLD = 1 << 3, 0
+    # NCCL is measured beside it, so NVSHMEM uses its own kernels. All ranks are on one host.
+    ENVIRONMENT = {
+        "NVSHMEM_DISABLE_NVLS": "1", "NVSHMEM_DISABLE_NCCL": "1", "NVSHMEM_REMOTE_TRANSPORT": "none",
+        "NVSHMEM_SYMMETRIC_SIZE": "16G",
+    }
+
+    class UniqueId(ctypes.Structure):
+        _fields_ = [("version", ctypes.c_int), ("internal", ctypes.c_char * 124)]
+
+    class InitAttributes(ctypes.Structure):
+        # nvshmemx_init_attr_v1 of device_host/nvshmem_types.h. The 128 bytes of arguments begin with their version
+        # and, at byte 8, the version of the arguments of the unique identifier.
+        _fields_ = [
+            ("version", ctypes.c_int), ("mpi_comm", ctypes.c_void_p), ("args_version", ctypes.c_int),
+            ("padding", ctypes.c_int), ("uid_version", ctypes.c_int), ("rest", ctypes.c_char * 116),
+        ]
+
+    def __init__(self, it):
+        os.environ.update(self.ENVIRONMENT)
+        package = importlib.util.find_spec("nvidia")
+        places = package.submodule_search_locations if package else ()
+        found = [path for place in places for path in glob.glob(f"{place}/nvshmem/lib/libnvshmem_host.so.*")]
+        if not found:
+            raise NotAvailable("NVSHMEM is not installed")
+        self.it, self.library = it, ctypes.CDLL(sorted(found)[0], mode=ctypes.RTLD_GLOBAL)
+        self.library.nvshmem_malloc.restype = ctypes.c_void_p
+        identifier = self.UniqueId(self.version_of(self.UniqueId))
+        if it.rank == 0:
+            self.call("nvshmemx_get_uniqueid", ctypes.byref(identifier))
+        told = [bytes(identifier)]
+        it.dist.broadcast_object_list(told, device=it.device)
+        self.identifier = self.UniqueId.from_buffer_copy(told[0])
+        attributes = self.InitAttributes(self.version_of(self.InitAttributes), None, (1 << 16) + 128, 0, (1 << 16) + 24)
+        self.call(
+            "nvshmemx_set_attr_uniqueid_args", it.rank, it.ranks, ctypes.byref(self.identifier), ctypes.byref(attributes)
+        )
+        self.call("nvshmemx_hostlib_init_attr", self.INIT_WITH_UNIQUEID, ctypes.byref(attributes))
+
+    @staticmethod
+    def version_of(structure):
+        return (1 << 16) + ctypes.sizeof(structure)
+
+    def call(self, name, *arguments):
+        status = getattr(self.library, name)(*arguments)
+        if status != 0:
+            raise RuntimeError(f"{name} returned {status}")
+
+    def tensor(self, slices, count):
+        """Returns slices of symmetric memory. They are never freed."""
+        address = self.library.nvshmem_malloc(ctypes.c_size_t(2 * slices * count))
+        if not address:
+            raise RuntimeError("nvshmem_malloc returned no memory")
+        return list(tensor_at(self.it, address, slices * count).view(slices, count).unbind())
+
+    def collective(self, name, xs, ys, count):
+        """Returns a call on the stream that is current in PyTorch."""
+        function = f"nvshmemx_bfloat16_{name}_on_stream"
+
+        def call(index):
+            to, source = (ctypes.c_void_p(it.data_ptr()) for it in (ys[index], xs[index]))
+            stream = ctypes.c_void_p(self.it.torch.cuda.current_stream().cuda_stream)
+            self.call(function, self.TEAM_WORLD, to, source, ctypes.c_size_t(count), stream)
+
+        return call
+
+
+def measure_nvshmem(it, name, sent, received, count):
+    """Measures calls of NVSHMEM. `sent` and `received` are numbers of elements of a rank, `count` is the argument."""
+
+    def make():
+        if not hasattr(it, "nvshmem"):
+            it.nvshmem = Nvshmem(it)
+        xs, ys = (it.nvshmem.tensor(it.case["slices"], elements) for elements in (sent, received))
+        for x in xs:
+            x.copy_(it.random(sent))
+        return it.nvshmem.collective(name, xs, ys, count), ys
+
+    # Its sums take 20 times as long as NCCL's, and a minute for the largest sizes.
+    if sent <= 4 << 20:
+        it.measure("NVSHMEM", make, graph=True)
 
 
 def nccl_of(it):
@@ -119,6 +212,7 @@ def time_allgather(it, count):
     measure_nccl(it, "ncclAllGather", part, count)
     it.measure("PyTorch, NCCL", make, graph=True)
     it.measure("PyTorch, symmetric memory, copy engines", copies, graph=True)
+    measure_nvshmem(it, "fcollect", part, count, part)
 
 
 def time_allreduce(it, count):
@@ -160,6 +254,7 @@ def time_allreduce(it, count):
     if count <= 4 << 20:
         it.measure("PyTorch, symmetric memory, one-shot", one_shot, graph=True)
     it.measure("PyTorch, symmetric memory, two-shot", two_shot, graph=True)
+    measure_nvshmem(it, "sum_reduce", count, count, count)
 
 
 def time_reduce_scatter(it, count):
@@ -181,6 +276,7 @@ def time_reduce_scatter(it, count):
     measure_nccl(it, "ncclReduceScatter", count, part, Nccl.SUM)
     it.measure("PyTorch, NCCL", make, graph=True)
     it.measure("PyTorch, symmetric memory", kernel, graph=True)
+    measure_nvshmem(it, "sum_reducescatter", count, part, part)
 
 
 def time_all_to_all(it, count):
@@ -188,12 +284,8 @@ def time_all_to_all(it, count):
         xs, ys = slices(it, it.random, count), slices(it, it.poisoned, count)
         return lambda index: it.dist.all_to_all_single(ys[index], xs[index]), ys
 
-    def nvshmem():
-        # PyTorch has an all-to-all in symmetric memory for this backend only, and a process has one backend.
-        raise NotAvailable("the other measurements use the backend CUDA of symmetric memory")
-
     it.measure("PyTorch, NCCL", make, graph=True)
-    it.measure("PyTorch, NVSHMEM", nvshmem)
+    measure_nvshmem(it, "alltoall", count, count, count // it.ranks)
 
 
 TIMED = {

@@ -162,7 +162,8 @@ def layers(shapes, _):
             length = 500 * times[name] / longest
             parts.append(f'<text class="e" x="310" y="{y}">{escape(name)}</text>')
             parts.append(f'<rect x="318" y="{y - 11}" width="{length:.1f}" height="13" fill="{colour[name]}"/>')
-            parts.append(f'<text x="{322 + length:.1f}" y="{y}">{times[name]:.4g}</text>')
+            time = f"{times[name]:.4g}" if times[name] < 1000 else f"{times[name]:.0f}"
+            parts.append(f'<text x="{322 + length:.1f}" y="{y}">{time}</text>')
     return document("Time of layers", 900, y + 16, parts)
 
 

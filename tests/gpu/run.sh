@@ -284,7 +284,9 @@ run_programs() {
         # GPUs do not run resharding operators, so they are lowered.
         passes=-
         if reshards "$program" "${sets[@]}"; then passes=@lower; fi
-        if enough "$ranks"; then
+        if [ $passes = @lower ] && [ -z "$(ranks_of "$program" "${sets[@]}" --passes @lower)" ]; then
+            ! chosen "$ranks" - "$program" $passes || skip "$ranks" - "${program#tests/cases/}" $passes "@lower does not lower it"
+        elif enough "$ranks"; then
             check "$ranks" "$program" "$passes" "${sets[@]}"
         elif chosen "$ranks" - "$program" "$passes"; then
             skip "$ranks" - "${program#tests/cases/}" "$passes" "$gpus GPUs"
