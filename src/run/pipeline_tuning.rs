@@ -1,8 +1,9 @@
 //! `--tune-passes`: pipelines of passes that are measured in turns, and the fastest of them.
 //!
-//! A text stands for several pipelines if words of it are alternatives: `@overlap{count=2|4}` stands for
-//! `@overlap{count=2}` and `@overlap{count=4}`. All pipelines run in one job, in the given order and then in the
-//! opposite order, so that a slow change of the GPUs' clocks affects all of them equally.
+//! A text stands for several pipelines: outside braces, `|` separates whole pipelines; within braces, it separates
+//! alternatives of a word. `@lower|@lower,@overlap{count=2|4}` stands for `@lower`, `@lower,@overlap{count=2}` and
+//! `@lower,@overlap{count=4}`. All pipelines run in one job, in the given order and then in the opposite order, so
+//! that a slow change of the GPUs' clocks affects all of them equally.
 //!
 //! Invariant: the exit code of the job depends only on exit codes on which all ranks agree, because only rank 0 has times.
 
@@ -89,8 +90,40 @@ impl MeasuredPipeline {
 /// Returns the pipelines that a text stands for, the alternatives of the first word in the outer loop.
 ///
 /// # Errors
-/// An alternative is empty, or there are more than `MAX_PIPELINES`.
+/// A pipeline or an alternative is empty, or there are more than `MAX_PIPELINES`.
 pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
+    let pipelines = separated(text);
+    if pipelines.len() > 1 && pipelines.contains(&"") {
+        return Err(format!(
+            "`{text}` has an empty pipeline: outside braces, `a|b` stands for two pipelines"
+        ));
+    }
+    let mut all = Vec::new();
+    for it in pipelines {
+        all.extend(expanded(it)?);
+        if all.len() > MAX_PIPELINES {
+            return Err(too_many(text));
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the parts of a text between the `|` outside braces.
+fn separated(text: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = text.split(|it| {
+        match it {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        it == '|' && depth == 0
+    });
+    parts.map(str::trim).collect()
+}
+
+/// Returns the pipelines that a text stands for in which words are alternatives.
+fn expanded(text: &str) -> Result<Vec<String>, String> {
     let mut all = vec![String::new()];
     let mut rest = text;
     while !rest.is_empty() {
@@ -99,8 +132,7 @@ pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
         let words: Vec<&str> = word.split('|').collect();
         if words.len() > 1 && words.contains(&"") {
             return Err(format!(
-                "`{word}` has an empty alternative: `a|b` stands for one of two words, without blanks and braces; repeat \
-                 `--tune-passes` for longer texts"
+                "`{word}` has an empty alternative: within braces, `a|b` stands for one of two words, without blanks"
             ));
         }
         if all.len() * words.len() > MAX_PIPELINES {
@@ -260,16 +292,17 @@ mod tests {
     }
 
     #[test]
-    fn words_have_alternatives() {
+    fn bars_separate_pipelines_or_words() {
         assert_eq!(expanded("a"), ["a"]);
         assert_eq!(expanded("@lower,b{count=2|4}"), ["@lower,b{count=2}", "@lower,b{count=4}"]);
-        assert_eq!(expanded("@a|@b{x=1|2},c"), ["@a{x=1},c", "@a{x=2},c", "@b{x=1},c", "@b{x=2},c"]);
+        assert_eq!(expanded("@a,c | @b{x=1|2},c|d"), ["@a,c", "@b{x=1},c", "@b{x=2},c", "d"]);
         assert_eq!(
             expanded("s{table=Allreduce/2:64K=nccl|one-shot;*=nccl}"),
             ["s{table=Allreduce/2:64K=nccl;*=nccl}", "s{table=Allreduce/2:64K=one-shot;*=nccl}"]
         );
         assert!(expanded("a{x=1||2}")[0].starts_with("`1||2` has an empty alternative: "));
-        assert!(expanded("a{x=1}|b")[0].starts_with("`|b` has an empty alternative: "));
+        assert!(expanded("a{x=1 |2}")[0].starts_with("`|2` has an empty alternative: "));
+        assert!(expanded("a||b")[0].starts_with("`a||b` has an empty pipeline: "));
         let eight = "1|2|3|4|5|6|7|8";
         assert_eq!(expanded(&format!("a{{x={eight},y={eight}}}")).len(), MAX_PIPELINES);
         assert!(expanded(&format!("a{{x={eight},y={eight},z=1|2}}"))[0].contains("more than 64"));
@@ -291,11 +324,8 @@ mod tests {
 
     #[test]
     fn texts_differ_by_more_than_blanks() {
-        let texts = ["@lower ".to_owned(), " @lower,\n b|c".to_owned(), "@lower".to_owned()];
-        assert_eq!(
-            all_alternatives(&texts),
-            Ok(vec!["@lower".into(), "@lower, b".into(), "@lower, c".into()])
-        );
+        let texts = ["@lower ".to_owned(), " @lower,\n b|\nc".to_owned(), "@lower|c".to_owned()];
+        assert_eq!(all_alternatives(&texts), Ok(vec!["@lower".into(), "@lower, b".into(), "c".into()]));
     }
 
     #[test]
@@ -360,7 +390,7 @@ mod tests {
         fn texts_are_kept(text in "[a-c@={},;:/| é]{0,24}") {
             match alternatives(&text) {
                 Ok(all) => {
-                    prop_assert!(text.contains('|') || all == [text.clone()]);
+                    prop_assert!(text.contains('|') || all == [text.trim()]);
                     prop_assert!(all.iter().all(|it| !it.contains('|')));
                 }
                 Err(why) => prop_assert!(why.contains("empty") || why.contains("more than")),

@@ -162,9 +162,10 @@ pub struct Options {
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
     /// Measure the program with each of several pipelines, in turns, and print which of them is the fastest.
-    /// `v|w` stands for each of the words: `@overlap{overlap.count=2|4|8}`. A repeated option adds pipelines.
-    /// The passes of `--passes` run before each of them. `-n` is 20 by default.
-    #[arg(help_heading = "GPUs", long, value_name = "a,b{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
+    /// `|` separates pipelines and, within braces, alternatives: `@lower|@overlap{overlap.count=2|4|8}` stands
+    /// for four pipelines. A repeated option adds pipelines. The passes of `--passes` run before each of them.
+    /// `-n` is 20 by default.
+    #[arg(help_heading = "GPUs", long, value_name = "a,b|c{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
     /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
