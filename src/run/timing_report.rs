@@ -47,11 +47,8 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
             bus_factor: bus,
             fused_into: within,
         } = it;
-        // A line without its own time names the line that includes its time.
-        let (what, time_text) = match within {
-            Some(line) => (format!("{what} in {line}"), "-".to_owned()),
-            None => (what.clone(), format!("{time:.2}")),
-        };
+        // Work without a kernel of its own names the line whose time includes its time.
+        let time_text = within.map_or_else(|| format!("{time:.2}"), |line| format!("in line {line}"));
         let rate = *bytes as f64 / time.max(1e-3) / 1e3;
         let rates = match *bytes == 0 || within.is_some() {
             true => format!("{:>12} {:>12}", "-", "-"),

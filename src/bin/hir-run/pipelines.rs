@@ -3,7 +3,9 @@
 use hir::{
     exit::Exit,
     run::{
-        pipeline_tuning::{MeasuredPipeline, Measurement, ROUNDS, all_alternatives, exit_code, json, report},
+        pipeline_tuning::{
+            MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
+        },
         prepare::JobFailure,
         rank_process::RunVerdict,
     },
