@@ -7,6 +7,7 @@ use super::{
     digests,
     inputs::InputFlag,
     prepare::{JobFailure, ProgramFiles},
+    tuning::TuningFile,
 };
 use crate::{
     exit::Exit,
@@ -26,19 +27,28 @@ pub struct RunVerdict {
     pub line: Option<String>,
     /// A one-line summary for the reports of other ranks.
     pub summary: String,
-    /// The median of the timed runs on GPUs, in microseconds, on the rank that reports it.
+    /// What was measured on GPUs, on the rank that reports it.
+    pub measured: Measured,
+}
+
+/// What a run on GPUs has measured for the report on several pipelines.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The median of the timed runs, in microseconds.
     pub median: Option<f64>,
+    /// The table of `--tune`.
+    pub table: Option<Box<TuningFile>>,
 }
 
 impl RunVerdict {
     /// Returns a verdict that prints nothing.
     pub fn without_line(exit: Exit) -> Self {
-        Self { exit, line: None, summary: String::new(), median: None }
+        Self { exit, line: None, summary: String::new(), measured: Measured::default() }
     }
 
     /// Returns a verdict with the last line on standard output.
     pub fn with_line(exit: Exit, line: String) -> Self {
-        Self { exit, summary: line.clone(), line: Some(line), median: None }
+        Self { exit, summary: line.clone(), line: Some(line), measured: Measured::default() }
     }
 }
 
@@ -79,7 +89,7 @@ pub fn manifest(
 }
 
 /// Returns the canonical text of the programs, or the text itself if it does not parse.
-fn canonical_text(source: &Source) -> String {
+pub(super) fn canonical_text(source: &Source) -> String {
     let (programs, diagnostics) = source.programs();
     match grammar::diagnostic::has_errors(&diagnostics) {
         true => source.text.clone(),

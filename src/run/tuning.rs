@@ -1,8 +1,10 @@
-//! `--tune` and `--tuning`: tables of the algorithms of matrix products, which one run measures and later runs use.
+//! `--tune` and `--tuning`: tables of the algorithms of matrix products and of the pipelines of programs, which one run
+//! measures and later runs use.
 //!
 //! Only rank 0 reads and writes the file. It sends the entries to the others, so that all ranks use the same algorithms.
 //! A table is valid for one kind of GPU, driver and cuBLASLt.
 
+pub mod pipelines;
 mod table;
 
 use std::{io, path::Path};
@@ -28,9 +30,11 @@ pub enum TuningFlag<'a> {
 }
 
 /// A table that the measured algorithms are added to. Only that of rank 0 has the entries of the file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct TuningFile {
     table: TuningTable,
+    /// Why the entries of the file were dropped, if they were.
+    pub dropped: Option<String>,
 }
 
 /// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, or why there
@@ -72,14 +76,12 @@ pub fn load(
     let found = match flag {
         _ if peers.rank() > 0 => Ok(empty()),
         TuningFlag::Measure(path) => read(path).map(|it| it.unwrap_or_else(empty)),
-        TuningFlag::Use(path) => match read(path) {
-            Ok(None) => Err(format!("cannot read `{}`: the file does not exist", path.display())),
-            Ok(Some(table)) => match other_machine(&table, machine, path) {
+        TuningFlag::Use(path) => {
+            existing(path).and_then(|table| match other_machine(&table, machine, path) {
                 Some(message) => Err(format!("{message}: measure again with `--tune`")),
                 None => Ok(table),
-            },
-            Err(message) => Err(message),
-        },
+            })
+        }
     };
     let mine = match &found {
         Ok(it) => {
@@ -94,6 +96,7 @@ pub fn load(
         None => (Vec::new(), 0),
     };
     let mut table = found.unwrap_or_else(|_| empty());
+    let mut why_dropped = None;
     match flag {
         TuningFlag::Use(path) => {
             let used = engine.use_algorithms(peers, &entries)?;
@@ -107,14 +110,19 @@ pub fn load(
         }
         TuningFlag::Measure(path) => {
             if let Some(message) = other_machine(&table, machine, path) {
-                let dropped = table.products.len();
-                say(format!("{message}; its {dropped} entries are dropped"));
+                let dropped = table.products.len() + table.pipelines.len();
+                why_dropped = Some(format!("{message}; its {dropped} entries are dropped"));
                 table = empty();
             }
             table.ranks = peers.world();
         }
     }
-    Ok(Ok(TuningFile { table }))
+    Ok(Ok(TuningFile { table, dropped: why_dropped }))
+}
+
+/// Reads a table that has to exist.
+fn existing(path: &Path) -> Result<TuningTable, String> {
+    read(path)?.ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
 }
 
 /// Reads a table; `None` if there is no file.

@@ -61,6 +61,10 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::algorithms_that_fail_are_left_out", algorithms_that_fail_are_left_out),
         Trial::test("tuning::wrong_results_are_not_stored", refused::wrong_results_are_not_stored),
         Trial::test("tuning::the_fastest_pipeline_is_named", pipelines::the_fastest_pipeline_is_named),
+        Trial::test(
+            "tuning::the_fastest_pipeline_is_stored_and_applied",
+            pipelines::the_fastest_pipeline_is_stored_and_applied,
+        ),
         Trial::test("tuning::wrong_results_fail", pipelines::wrong_results_fail),
         Trial::test(
             "tuning::other_options_apply_to_all_pipelines",
@@ -186,7 +190,7 @@ fn the_fastest_are_stored_and_used() -> Result<(), Failed> {
     let table = it.read()?;
     check(is_tuned(&table), &output).map_err(|_| Failed::from(format!("{table:#}\n{said}")))?;
     let head = json!({ "gpu": "Emulated GPU", "driver": "13.0", "cublaslt": "13.0.0" });
-    check(table["version"] == 1 && table["machine"] == head && table["ranks"] == 2, &output)?;
+    check(table["version"] == 2 && table["machine"] == head && table["ranks"] == 2, &output)?;
     for key in KEYS {
         let line = said.lines().find(|it| it.starts_with(&format!("# {key}: "))).unwrap_or_default();
         check(line.contains(" us with the first of 4 algorithms, ") && line.ends_with("number 3"), &output)?;

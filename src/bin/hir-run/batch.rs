@@ -24,6 +24,7 @@ use std::{
 use hir::{
     exit::Exit,
     input_file,
+    run::rank_process::Measured,
     tool::{Reporter, print_line},
 };
 
@@ -206,7 +207,7 @@ impl BatchProgress {
 }
 
 /// Runs the programs in order until `run` breaks. `run` is called with a flag that is set for the last program and with
-/// the results of the pipelines so far, and returns the exit code and the median of timed runs. A pipeline that has
+/// the results of the pipelines so far, and returns the exit code and what was measured. A pipeline that has
 /// failed does not run again. Returns the first exit code that is not a success; the exit codes of pipelines are combined
 /// by the report.
 ///
@@ -216,7 +217,7 @@ pub fn run_each<E>(
     programs: &[JobProgram],
     (prints_lines, ranks): (bool, usize),
     count: &BatchProgress,
-    mut run: impl FnMut(&JobProgram, bool, &PipelineTimes) -> Result<(ControlFlow<Exit, Exit>, Option<f64>), E>,
+    mut run: impl FnMut(&JobProgram, bool, &PipelineTimes) -> Result<(ControlFlow<Exit, Exit>, Measured), E>,
 ) -> Result<Exit, E> {
     let mut first = Exit::Success;
     let mut times = PipelineTimes::of(programs, ranks);
@@ -226,9 +227,9 @@ pub fn run_each<E>(
             continue;
         }
         entry.title().iter().filter(|_| prints_lines).for_each(|it| print_line(it));
-        let (end, median) = run(entry, at + 1 == programs.len(), &times)?;
+        let (end, measured) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
-        times.add(entry, exit, median);
+        times.add(entry, exit, measured);
         if prints_lines {
             count.report_exit(exit, end.is_break());
         }

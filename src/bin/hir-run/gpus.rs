@@ -11,7 +11,7 @@ use hir::{
         inputs::InputSpec,
         output,
         prepare::JobFailure,
-        rank_process::RunVerdict,
+        rank_process::{Measured, RunVerdict},
         timing_report,
         tuning::{self, TuningFile},
         unwritten::UnwrittenReads,
@@ -123,7 +123,11 @@ pub fn run(
             let note = &mut |note: String| say(format!("# {note}"));
             // All ranks get the same inner error.
             let loaded = tuning::load(flag, engine, member, note).inspect_err(|it| abort_job(member, it))?;
-            Some(loaded?)
+            let loaded = loaded?;
+            // The report on several pipelines says so once.
+            let is_due = task.options.tune_passes.is_empty();
+            loaded.dropped.iter().filter(|_| is_due).for_each(|it| say(format!("# {it}")));
+            Some(loaded)
         }
     };
     let wanted = agree_on_setup(GpuRunSetup::of(task, input_spec, member), member)?;
@@ -209,7 +213,7 @@ fn run_on_engine(
         compares: !options.expect.is_empty() || options.reference.is_some(),
         watch: &watch,
         gathered: &gathered,
-        tune: options.tune.is_some().then(|| tune_options(options)),
+        tune: (options.tune.is_some() && options.tune_passes.is_empty()).then(|| tune_options(options)),
         bench: (iterations > 0).then_some(gpu::Bench { warmup, iterations, graph }),
         stress: options.stress.map(|runs| gpu::Stress { runs: runs as usize, seed, graph }),
         on_stress_run: &on_stress_run,
@@ -225,7 +229,7 @@ fn run_on_engine(
     if rank > 0 {
         return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
-    if let (Some(path), Some(mut table), Some(found)) = (&options.tune, table, &ran.tuning) {
+    if let (Some(path), Some(mut table), Some(found)) = (&options.tune, table.clone(), &ran.tuning) {
         let TuneOptions { rounds, graph, .. } = tune_options(options);
         tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
         // Algorithms that give wrong results are not stored.
@@ -253,7 +257,10 @@ fn run_on_engine(
         write_file(path, &text)?;
     }
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
-    Ok(RunVerdict { median, ..print_outputs(ran.verdict, say) })
+    Ok(RunVerdict {
+        measured: Measured { median, table: table.map(Box::new) },
+        ..print_outputs(ran.verdict, say)
+    })
 }
 
 /// Number of timed runs of an algorithm if `-n` is not given.

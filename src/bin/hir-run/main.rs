@@ -24,7 +24,7 @@ use hir::{
         inputs::InputSpec,
         output, per_rank, precheck,
         prepare::{JobFailure, PrepareOptions, prepare},
-        rank_process::{self, ProgramPlace, RunVerdict},
+        rank_process::{self, Measured, ProgramPlace, RunVerdict},
     },
     source::Source,
     tool::{
@@ -104,7 +104,7 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
         });
-        Ok((verdict.exit.flow(), verdict.median))
+        Ok((verdict.exit.flow(), verdict.measured))
     });
     match ended {
         Ok(exit) => exit,
@@ -124,7 +124,7 @@ fn run_rank_process(
         let mut gpu = None;
         batch::run_each(programs, (launch.rank == 0, launch.world), &count, |entry, last, times| {
             let manifest = || job_manifest(entry, launch);
-            let (own, mut median) = (entry.reporter(own), None);
+            let (own, mut measured) = (entry.reporter(own), Measured::default());
             let place = ProgramPlace { continues: entry.continues(), last };
             let end = rank_process::run(member, screen, place, manifest, |failure| {
                 let outcome = failure.map_or_else(
@@ -139,10 +139,10 @@ fn run_rank_process(
                     let summary = failure.summary().1;
                     RunVerdict { summary, ..report_failure(own, failure) }
                 });
-                median = verdict.median;
+                measured = verdict.measured.clone();
                 verdict
             })?;
-            Ok((end, median))
+            Ok((end, measured))
         })
     })
 }
@@ -199,17 +199,23 @@ fn run(
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
     let silent = |exit| RunVerdict { summary: "rejected".to_owned(), ..RunVerdict::without_line(exit) };
-    let passes_text = options.passes().unwrap_or_default();
-    let calls = match options.passes().map(|text| screen.parse_pipeline("--passes", &text)) {
-        Some(Err(exit)) => return Ok(silent(exit)),
-        Some(Ok(calls)) => calls,
-        None => Vec::new(),
-    };
     let quiet = options.reports_failures_only || owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !(quiet || options.diagnostics.quiet && line.starts_with('#')) {
             print_line(&line);
         }
+    };
+    let stored = pipelines::stored_pipeline(options, member)?;
+    stored.iter().for_each(|it| say(format!("# {}", it.note)));
+    let (flag, passes_text) = match stored {
+        Some(it) => ("--tuning", it.passes),
+        None => ("--passes", options.passes().unwrap_or_default()),
+    };
+    let calls = match Some(&passes_text).filter(|it| !it.is_empty()).map(|it| screen.parse_pipeline(flag, it))
+    {
+        Some(Err(exit)) => return Ok(silent(exit)),
+        Some(Ok(calls)) => calls,
+        None => Vec::new(),
     };
     let rewrite = |program: &mut Program, source: &Source| {
         let remarks = run_passes(&calls, &passes_text, program, source)?;
@@ -298,7 +304,8 @@ fn run(
     };
     why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
     if let Some(path) = &options.tuning {
-        say(format!("# `{}` is not used: the simulator has no algorithms to choose from", path.display()));
+        let path = path.display();
+        say(format!("# the algorithms of `{path}` are not used: the simulator has none to choose from"));
     }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));

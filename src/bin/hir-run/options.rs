@@ -158,19 +158,19 @@ pub struct Options {
     #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
     /// Measure the algorithms that cuBLASLt offers for the matrix products of the program, inside the whole
-    /// program, use the fastest ones, and add them to FILE.
+    /// program, use the fastest ones, and add them to FILE. With `--tune-passes`, add the fastest pipeline.
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
     /// Measure the program with each of several pipelines, in turns, and print which of them is the fastest.
     /// `|` separates pipelines and, within braces, alternatives: `@lower|@overlap{overlap.count=2|4|8}` stands
     /// for four pipelines. A repeated option adds pipelines. The passes of `--passes` run before each of them.
     /// `-n` is 20 by default.
-    #[arg(help_heading = "GPUs", long, value_name = "a,b|c{opt=v|w}", conflicts_with_all = ["batch", "tune", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
+    #[arg(help_heading = "GPUs", long, value_name = "a,b|c{opt=v|w}", conflicts_with_all = ["batch", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
     /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
     pub reports_failures_only: bool,
-    /// Use the algorithms that `--tune` has written to FILE, on GPUs.
+    /// Use the algorithms that `--tune` has written to FILE, on GPUs, and without `--passes` the pipeline.
     #[arg(help_heading = "GPUs", long, value_name = "FILE")]
     pub tuning: Option<std::path::PathBuf>,
     /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.

@@ -1,20 +1,28 @@
-//! Runs a program with each pipeline of `--tune-passes`, in turns, as the programs of one job.
+//! Runs a program with each pipeline of `--tune-passes`, in turns, as the programs of one job. `--tune` stores the fastest
+//! one, and `--tuning` applies it.
+
+use std::path::Path;
 
 use hir::{
     exit::Exit,
+    launch::job_rank::JobRank,
     run::{
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
         },
         prepare::JobFailure,
-        rank_process::RunVerdict,
+        rank_process::{Measured, RunVerdict},
+        tuning::{
+            TuningFile,
+            pipelines::{self, StoredPipeline, TunedProgram},
+        },
     },
     tool::{Reporter, print_line},
 };
 
 use crate::{
     batch::{JobProgram, JobStep},
-    options::Options,
+    options::{Device, Options},
     task::write_file,
 };
 
@@ -81,10 +89,36 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     Ok(all)
 }
 
+/// Returns the pipeline that the table of `--tuning` has for a program without passes. All ranks of a job get the same
+/// one.
+///
+/// # Errors
+/// A rank does not answer.
+pub fn stored_pipeline(
+    options: &Options,
+    member: Option<&JobRank>,
+) -> Result<Option<StoredPipeline>, JobFailure> {
+    let has_passes = !options.passes.is_empty() || !options.tune_passes.is_empty();
+    let Some(path) = options.tuning.as_deref().filter(|_| !has_passes && options.device() != Device::Sim)
+    else {
+        return Ok(None);
+    };
+    let program = tuned_program(options, member.map_or(1, |it| it.channel.world));
+    program.map_or(Ok(None), |it| pipelines::stored(path, &it, member))
+}
+
+/// Returns what a table knows a program by; `None` if the program cannot be read.
+fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
+    let how = (ranks, options.cudagraph);
+    TunedProgram::read(&options.texts(), options.container, &options.set, how)
+}
+
 /// The results of all pipelines.
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
     ranks: usize,
+    /// The table of `--tune`, on the rank that writes it.
+    table: Option<Box<TuningFile>>,
 }
 
 impl PipelineTimes {
@@ -93,13 +127,17 @@ impl PipelineTimes {
         let runs = programs.iter().filter_map(JobProgram::pipeline);
         let pipelines =
             runs.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
-        Self { pipelines, ranks }
+        Self { pipelines, ranks, table: None }
     }
 
-    /// Adds the result of a program: the exit code on which all ranks agree, and the median of its timed runs.
-    pub fn add(&mut self, program: &JobProgram, exit: Exit, median: Option<f64>) {
-        let measured = program.pipeline().and_then(|it| Some((it.round, self.pipelines.get_mut(it.number)?)));
-        measured.into_iter().for_each(|(round, it)| it.add(round, exit, median));
+    /// Adds the result of a program: the exit code on which all ranks agree, and what was measured.
+    pub fn add(&mut self, program: &JobProgram, exit: Exit, measured: Measured) {
+        let Some(run) = program.pipeline() else { return };
+        self.pipelines
+            .get_mut(run.number)
+            .into_iter()
+            .for_each(|it| it.add(run.round, exit, measured.median));
+        self.table = measured.table.or(self.table.take());
     }
 
     /// Returns true if a program need not run, because it failed with the same pipeline before. All ranks agree.
@@ -108,7 +146,7 @@ impl PipelineTimes {
         pipeline.is_some_and(|it| it.exit != Exit::Success)
     }
 
-    /// Prints the table, writes `-J FILE`, and returns the verdict of the job. Only rank 0 `reports`.
+    /// Prints the table, writes the files of `-J` and `--tune`, and returns the verdict of the job. Only rank 0 `reports`.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -138,6 +176,21 @@ impl PipelineTimes {
                 (Ok(()), _) => (),
             }
         }
+        if let (Some(path), Exit::Success) = (&job.tune, exit) {
+            self.store(path, job)?;
+        }
         Ok(RunVerdict::with_line(exit, verdict))
+    }
+
+    /// Adds the fastest pipeline to a table.
+    fn store(&self, path: &Path, job: &Options) -> Result<(), JobFailure> {
+        let program = tuned_program(job, self.ranks);
+        let Some((mut table, program)) = self.table.clone().zip(program) else { return Ok(()) };
+        let Some((text, note)) = table.add_pipeline(path, program, &self.pipelines)? else { return Ok(()) };
+        write_file(path, &text)?;
+        if !job.diagnostics.quiet {
+            print_line(&format!("# {note}"));
+        }
+        Ok(())
     }
 }

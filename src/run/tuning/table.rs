@@ -5,10 +5,11 @@ use std::{fmt::Write, path::Path};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
+use super::pipelines::TunedProgram;
 use crate::cuda::{Machine, MatmulAlgorithm};
 
-/// The version of the format.
-const VERSION: u32 = 1;
+/// The version of the format. Version 1 has no pipelines.
+const VERSION: u32 = 2;
 /// Maximum size of a file in bytes.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
@@ -21,6 +22,8 @@ pub(super) struct TuningTable {
     /// Number of ranks of the job that was measured last.
     pub ranks: usize,
     pub products: Vec<Entry>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pipelines: Vec<PipelineEntry>,
 }
 
 /// The algorithm of a product.
@@ -37,6 +40,19 @@ pub(super) struct Entry {
     pub best_us: f64,
 }
 
+/// The fastest of several pipelines of a program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PipelineEntry {
+    pub program: TunedProgram,
+    /// The pipeline, as `--passes` takes it.
+    pub passes: String,
+    /// Microseconds of a run on the slowest rank with the pipeline that was given first.
+    pub first_us: f64,
+    /// Microseconds of a run on the slowest rank with this pipeline.
+    pub best_us: f64,
+}
+
 /// The only key that every version of the format has.
 #[derive(Deserialize)]
 struct Versioned {
@@ -46,7 +62,7 @@ struct Versioned {
 impl TuningTable {
     /// Returns a table without entries.
     pub fn new(machine: Machine, ranks: usize) -> Self {
-        Self { version: VERSION, machine, ranks, products: Vec::new() }
+        Self { version: VERSION, machine, ranks, products: Vec::new(), pipelines: Vec::new() }
     }
 
     /// Reads the contents of a file. `path` is its name in messages.
@@ -65,17 +81,24 @@ impl TuningTable {
             )
         };
         let head: Versioned = serde_json::from_str(text).map_err(|it| wrong(&it))?;
-        if head.version != u64::from(VERSION) {
+        if !(1..=u64::from(VERSION)).contains(&head.version) {
             return Err(format!(
-                "`{shown}` has version {}, and this hir-run reads version {VERSION}: measure again with `--tune`",
+                "`{shown}` has version {}, and this hir-run reads versions 1 to {VERSION}: measure again with `--tune`",
                 head.version
             ));
         }
-        let table: Self = serde_json::from_str(text).map_err(|it| wrong(&it))?;
+        let mut table: Self = serde_json::from_str(text).map_err(|it| wrong(&it))?;
+        table.version = VERSION;
         let mut seen = FxHashSet::default();
         let twice = table.products.iter().map(|it| &it.product).find(|it| !seen.insert(*it));
+        if let Some(product) = twice {
+            return Err(format!("`{shown}` has two entries of the product `{product}`"));
+        }
+        let mut programs = table.pipelines.iter().enumerate();
+        let twice = programs
+            .find(|(at, it)| table.pipelines[..*at].iter().any(|other| it.program.is(&other.program)));
         match twice {
-            Some(product) => Err(format!("`{shown}` has two entries of the product `{product}`")),
+            Some((_, it)) => Err(format!("`{shown}` has two pipelines of the program `{}`", it.program.name)),
             None => Ok(table),
         }
     }
@@ -149,6 +172,19 @@ mod tests {
             first_us: 10.5,
             best_us: 9.25,
         });
+        let program = TunedProgram {
+            digest: "00ff".to_owned(),
+            name: "f.hir".to_owned(),
+            settings: String::new(),
+            ranks: 4,
+            graph: true,
+        };
+        table.pipelines.push(PipelineEntry {
+            program,
+            passes: "@lower".to_owned(),
+            first_us: 2.0,
+            best_us: 1.0,
+        });
         table
     }
 
@@ -173,8 +209,9 @@ mod tests {
         for end in 0..text.len() - 2 {
             assert!(error_of(&text[..end]).contains("is not a table that `--tune` writes"), "{end}");
         }
-        let later = text.replace("\"version\": 1", "\"version\": 2").replace("\"ranks\"", "\"more\"");
-        let message = "`t.json` has version 2, and this hir-run reads version 1: measure again with `--tune`";
+        let later = text.replace("\"version\": 2", "\"version\": 3").replace("\"ranks\"", "\"more\"");
+        let message =
+            "`t.json` has version 3, and this hir-run reads versions 1 to 2: measure again with `--tune`";
         assert_eq!(error_of(&later), message);
         let unknown = error_of(&text.replace("\"ranks\"", "\"more\""));
         assert!(unknown.starts_with("`t.json:8:8` is not a table"), "{unknown}");
@@ -186,6 +223,9 @@ mod tests {
         twice.products.push(twice.products[0].clone());
         let message = "`t.json` has two entries of the product `1x2x3 bf16->bf16`";
         assert_eq!(error_of(&twice.text()?), message);
+        let mut twice = table();
+        twice.pipelines.push(PipelineEntry { best_us: 3.0, ..twice.pipelines[0].clone() });
+        assert_eq!(error_of(&twice.text()?), "`t.json` has two pipelines of the program `f.hir`");
         Ok(())
     }
 

@@ -71,11 +71,59 @@ pub fn wrong_results_fail() -> Result<(), Failed> {
     let unwritable = it.path("no/such/folder.json").display().to_string();
     let wrong =
         ["--expect=T2=4x2xf32=1 2 3 4 5 6 7 8", "--tune-passes", "@lower|@overlap", "-J", &unwritable];
-    let output = tune(&it, &wrong)?;
+    let output = tune(&it, &[&wrong[..], &["--tune", &it.table()]].concat())?;
+    check(!it.path("table.json").exists(), &output)?;
     let said = text(&output.stdout);
     let verdict = "[FAILED] 2 of 2 pipelines failed, the first is --passes '@lower': wrong result\n";
     check(output.status.code() == Some(3) && said.ends_with(verdict), &output)?;
     check(said.matches("[FAILED] T2: element").count() == 2 && said.contains("# cannot write"), &output)
+}
+
+/// `--tune` stores the fastest pipeline, and `--tuning` applies it to the same program, which no GPU runs without passes.
+pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let file = it.table();
+    let pipelines = "@overlap-linear-allreduce{overlap.count=4}|@lower";
+    let measure = ["--tune-passes", pipelines, "--tune", &file, "--expect=sim"];
+    for (count, graph) in [&["-G"][..], &[]].into_iter().enumerate() {
+        let output = tune(&it, &[&measure[..], graph].concat())?;
+        let said = text(&output.stdout);
+        let note = format!(
+            "the fastest pipeline of this program is stored, {count} other pipelines kept; it takes "
+        );
+        check(output.status.success() && said.contains(&note), &output)?;
+        check(!said.contains("algorithms of matrix products, measured"), &output)?;
+    }
+    let table = it.read()?;
+    let entries = table["pipelines"].as_array().ok_or("no pipelines")?;
+    let is_right = |(entry, graph): (&Value, bool)| {
+        let (first, best) = (entry["first_us"].as_f64(), entry["best_us"].as_f64());
+        let program = &entry["program"];
+        entry["passes"] == "@lower" && first > best && program["ranks"] == 2 && program["graph"] == graph
+    };
+    if table["products"] != serde_json::json!([]) || !entries.iter().zip([false, true]).all(is_right) {
+        return Err(format!("{table:#}").into());
+    }
+    // A graph and a run step by step have an entry each. With `--passes` or another setting none applies.
+    let expected = [
+        (&["--tuning", &file][..], (true, Some(0))),
+        (&["--tuning", &file, "-G", "-n", "1"], (true, Some(0))),
+        (&["--tuning", &file, "--passes", "@lower"], (false, Some(0))),
+        (&["--tuning", &file, "--set", "numberOfStreams=2"], (false, Some(1))),
+        (&[], (false, Some(1))),
+    ];
+    for (arguments, expected) in expected {
+        let output = it.run(PROGRAM, &[&["--ranks", "2", "--expect=sim"], arguments].concat(), &[])?;
+        let applied = "`--passes '@lower'` was the fastest pipeline of this program\n";
+        let found = (text(&output.stdout).contains(applied), output.status.code());
+        check(found == expected, &output)?;
+    }
+    it.change(|table| table["machine"]["gpu"] = "another".into())?;
+    let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
+    check(output.status.code() == Some(6), &output)?;
+    let output = tune(&it, &measure)?;
+    let dropped = text(&output.stdout).matches("its 2 entries are dropped; ").count();
+    check(output.status.success() && dropped == 1, &output)
 }
 
 /// Pipelines follow `--passes`, of which each may be empty, and a success says whether outputs were compared.

@@ -47,14 +47,14 @@ pub(super) fn what_is_no_table_is_refused() -> Result<(), Failed> {
     let output = it.tune(&[], &[])?;
     check(output.status.success(), &output)?;
     let whole = fs::read_to_string(it.table())?;
-    let later = whole.replace("\"version\": 1", "\"version\": 9");
+    let later = whole.replace("\"version\": 2", "\"version\": 9");
     let unknown = whole.replace("\"ranks\"", "\"rank\"");
     let contents = [
         ("", "table.json:1:0` is not a table that `--tune` writes: EOF while parsing a value"),
         (&whole[..whole.len() / 2], "` is not a table that `--tune` writes: EOF while parsing"),
         ("x = 1\n", "table.json:1:1` is not a table that `--tune` writes: expected value"),
         ("[1, 2]", "is not a table that `--tune` writes: "),
-        (&later, "has version 9, and this hir-run reads version 1: measure again with `--tune`"),
+        (&later, "has version 9, and this hir-run reads versions 1 to 2: measure again with `--tune`"),
         (&unknown, "table.json:8:8` is not a table that `--tune` writes: unknown field `rank`"),
     ];
     for (content, message) in contents {

@@ -1,0 +1,151 @@
+//! The fastest pipelines of programs: `--tune-passes` with `--tune FILE` stores them, `--tuning FILE` applies them.
+//!
+//! A pipeline belongs to a program, so a program that has changed since has none. Only rank 0 reads the file.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{TuningFile, existing, table::PipelineEntry};
+use crate::{
+    exit::Exit,
+    input_file,
+    launch::job_rank::JobRank,
+    run::{
+        pipeline_tuning::{MeasuredPipeline, fastest},
+        prepare::{JobFailure, ProgramFiles},
+        rank_process::canonical_text,
+    },
+    source::{Binding, Source},
+};
+
+/// A program without passes, and how it runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TunedProgram {
+    /// BLAKE3 of the canonical text of its files.
+    pub(super) digest: String,
+    /// The names of its files, for readers of the table.
+    pub(super) name: String,
+    /// The options `--container` and `--set`.
+    pub(super) settings: String,
+    /// Number of ranks.
+    pub(super) ranks: usize,
+    /// True if it is measured as a graph.
+    pub(super) graph: bool,
+}
+
+/// A pipeline that `--tuning` applies.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StoredPipeline {
+    /// The pipeline; empty if the program without passes was the fastest.
+    pub passes: String,
+    /// What to tell the user.
+    pub note: String,
+}
+
+impl TunedProgram {
+    /// Returns the program of these files, or `None` if one cannot be read, which is an error elsewhere.
+    pub fn read(
+        files: &ProgramFiles,
+        container: Option<usize>,
+        bindings: &[Binding],
+        (ranks, graph): (usize, bool),
+    ) -> Option<Self> {
+        let mut text = String::new();
+        for path in files.paths() {
+            text += &canonical_text(&Source::open(path).ok()?);
+            text.push('\0');
+        }
+        let container = container.map(|it| format!("--container {it}"));
+        let bindings = bindings.iter().map(|it| format!("--set {it}"));
+        let settings: Vec<String> = container.into_iter().chain(bindings).collect();
+        Some(Self {
+            digest: input_file::digest(text.as_bytes()).to_string(),
+            name: files.paths().join(" "),
+            settings: settings.join(" "),
+            ranks,
+            graph,
+        })
+    }
+
+    /// Returns true for the same program that runs in the same way. The names of the files do not matter.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        let key = |it: &Self| (it.digest.clone(), it.settings.clone(), it.ranks, it.graph);
+        key(self) == key(other)
+    }
+}
+
+/// Returns the pipeline that a table has for a program. All ranks of a job have to call this, and get the same result.
+/// `load` checks before the run that the table was made on this kind of machine.
+///
+/// # Errors
+/// The file cannot be read or is no table, or a rank does not answer.
+pub fn stored(
+    path: &Path,
+    program: &TunedProgram,
+    member: Option<&JobRank>,
+) -> Result<Option<StoredPipeline>, JobFailure> {
+    let found = match member {
+        None => find(path, program),
+        Some(it) => {
+            let mine = if it.channel.rank == 0 { find(path, program) } else { Ok(None) };
+            it.channel.all_gather_values(&mine)?.into_iter().next().unwrap_or(Ok(None))
+        }
+    };
+    found.map_err(|message| JobFailure::Other(Exit::Environment, message))
+}
+
+fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
+    let Some(entry) = existing(path)?.pipelines.into_iter().find(|it| it.program.is(program)) else {
+        return Ok(None);
+    };
+    let shown = match entry.passes.as_str() {
+        "" => "no passes".to_owned(),
+        passes => format!("`--passes '{passes}'`"),
+    };
+    let note = format!("`{}`: {shown} was the fastest pipeline of this program", path.display());
+    Ok(Some(StoredPipeline { passes: entry.passes, note }))
+}
+
+impl TuningFile {
+    /// Adds the fastest of the pipelines of a program, which replaces the entry of the same program. Returns the
+    /// contents of the file and what to tell the user; `None` if no pipeline was measured.
+    ///
+    /// # Errors
+    /// The table has no text.
+    pub fn add_pipeline(
+        &mut self,
+        path: &Path,
+        program: TunedProgram,
+        measured: &[MeasuredPipeline],
+    ) -> Result<Option<(String, String)>, JobFailure> {
+        let Some((best, best_us)) = fastest(measured).and_then(|it| Some((it, it.time()?))) else {
+            return Ok(None);
+        };
+        let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
+        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
+        let pipelines = &mut self.table.pipelines;
+        pipelines.retain(|it| !it.program.is(&program));
+        pipelines.push(PipelineEntry {
+            program,
+            passes: best.passes.clone(),
+            first_us: rounded(first_us),
+            best_us: rounded(best_us),
+        });
+        // A file does not depend on the order in which programs were measured.
+        let key = |it: &PipelineEntry| {
+            (it.program.name.clone(), it.program.digest.clone(), it.program.ranks, it.program.graph)
+        };
+        pipelines.sort_by_key(key);
+        let kept = pipelines.len() - 1;
+        let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
+        let dropped = self.dropped.iter().map(|it| format!("{it}; ")).collect::<String>();
+        let note = format!(
+            "{dropped}`{}`: the fastest pipeline of this program is stored, {kept} other pipelines kept; it takes {best_us:.2} us, the \
+             first one {first_us:.2} us",
+            path.display()
+        );
+        Ok(Some((text, note)))
+    }
+}
