@@ -373,21 +373,33 @@ run_launch() {
     style=ranks
 }
 
-# Measures two pipelines in turns. Arguments: ranks, program, its name.
+# Measures two pipelines in turns, and then applies the fastest one. Arguments: ranks, program, its name.
 tune_passes() {
-    local count=$1 file=$2 name=$3 label='--tune-passes @lower|@overlap' mode status
-    local -a sets graph
+    local count=$1 file=$2 name=$3 label='--tune-passes @lower|@overlap' applied='--tuning, without --passes' mode status table
+    local -a sets flags
     read -ra sets < <(symbols "$file" @overlap)
     for mode in "${modes[@]}"; do
-        [ "$mode" = eager ] && graph=() || graph=(-G)
-        chosen "$count" "$mode" "$name" "$label" || continue
-        launch "$count" "$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 "${graph[@]}" \
-            --tune-passes '@lower|@overlap' -T "$patience"
-        status=$?
-        if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines is '; then
-            pass "$count" "$mode" "$name" "$label"
-        else
-            fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
+        table=$work/pipelines-$mode.json
+        flags=("$file" "${sets[@]}" --device=cuda --check=off --expect=sim -w 1 -n 3 -T "$patience")
+        [ "$mode" = eager ] || flags+=(-G)
+        rm -f "$table"
+        if chosen "$count" "$mode" "$name" "$label"; then
+            launch "$count" "${flags[@]}" --tune-passes '@lower|@overlap' --tune "$table"
+            status=$?
+            if [ $status = 0 ] && tail -1 "$work/log" | grep -q '^\[SUCCESS\] the fastest of 2 pipelines is '; then
+                pass "$count" "$mode" "$name" "$label"
+            else
+                fail "$count" "$mode" "$name" "$label" "(exit $status) $(told)"
+            fi
+        fi
+        if [ -e "$table" ] && chosen "$count" "$mode" "$name" "$applied"; then
+            launch "$count" "${flags[@]}" --tuning "$table"
+            status=$?
+            if [ $status = 0 ] && grep -q 'was the fastest pipeline of this program' "$work/log"; then
+                pass "$count" "$mode" "$name" "$applied"
+            else
+                fail "$count" "$mode" "$name" "$applied" "(exit $status) $(told)"
+            fi
         fi
     done
 }
