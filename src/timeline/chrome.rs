@@ -4,20 +4,31 @@
 //! thread; arrows (`s`, `f`) lead from the work that was waited for to the work that waited. A slice that never
 //! ends has a beginning (`B`) without an end.
 //!
-//! An arrow names no slice: readers attach each end to the slice that is open on its row at its time, and events
-//! with equal times take effect in the order of the file. So arrows follow all slices, and their ends lie before
-//! the ends of their slices, where the next slice may begin.
+//! An arrow names no slice: readers attach each end to the innermost slice that is open on its row at its time, and
+//! events with equal times take effect in the order of the file. So arrows follow all slices in the file, and both
+//! ends are at the beginnings of their slices. Perfetto draws an arrow from the end of a slice to the beginning of
+//! the other one, wherever its ends are.
 //!
 //! Perfetto turns an arrow around if the slice that it leads to begins first (`FlowTracker::End` in its
 //! `flow_tracker.cc`), as a wait does whose cause begins later. Such an arrow leads to a slice within the wait,
 //! `while gemm (line 8) runs on rank 0, stream 1`, which begins with the cause.
+//!
+//! Perfetto rounds times and durations to nanoseconds, each for itself, and drops a slice that then overlaps the one
+//! before. So begins and ends are rounded here.
 
 use serde_json::{Value, json};
 
 use super::{Arrow, Slice, Timeline};
 
-/// The resolution of Perfetto, in microseconds.
-const NANOSECOND: f64 = 1e-3;
+/// Returns a time in whole nanoseconds.
+fn nanoseconds(microseconds: f64) -> i64 {
+    (microseconds * 1e3).round() as i64
+}
+
+/// Returns nanoseconds as the microseconds of a trace.
+fn time(nanoseconds: i64) -> Value {
+    json!(nanoseconds as f64 / 1e3)
+}
 
 /// Returns the trace as JSON.
 pub fn trace(timeline: &Timeline) -> String {
@@ -31,7 +42,8 @@ pub fn trace(timeline: &Timeline) -> String {
         events.push(json!({"ph": "M", "name": "thread_sort_index", "pid": it.rank, "tid": row, "args": {"sort_index": row}}));
     }
     events.extend(timeline.slices.iter().map(|it| slice(timeline, it)));
-    let arrows: Vec<Arrow> = (0..timeline.slices.len()).filter_map(|it| timeline.arrow_to(it)).collect();
+    let arrows = (0..timeline.slices.len()).filter_map(|it| timeline.arrow_to(it));
+    let arrows: Vec<Arrow> = arrows.filter(|it| has_ends(timeline, it)).collect();
     events.extend(arrows.iter().filter_map(|it| inner_slice(timeline, it)));
     events.extend(arrows.iter().flat_map(|it| arrow(timeline, it)));
     json!({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"times": timeline.source}})
@@ -51,32 +63,50 @@ fn inner_slice(timeline: &Timeline, arrow: &Arrow) -> Option<Value> {
     let row = &timeline.rows[cause.row];
     let name =
         format!("while {} ({}) runs on rank {}, {}", cause.label, cause.location(), row.rank, row.name);
-    (it.begin < cause.begin).then(|| bar(timeline, it, cause.begin, name, "while"))
+    begins_later(it, cause).then(|| bar(timeline, it, cause.begin, name, "while"))
+}
+
+/// Returns true if the cause of a slice begins later than the slice.
+fn begins_later(it: &Slice, cause: &Slice) -> bool {
+    nanoseconds(it.begin) < nanoseconds(cause.begin)
 }
 
 /// Returns a bar on the row of a slice that ends with the slice.
 fn bar(timeline: &Timeline, it: &Slice, begin: f64, name: String, category: &str) -> Value {
+    let begin = nanoseconds(begin);
     let mut event = json!({
         "ph": if it.end.is_some() { "X" } else { "B" },
         "name": name,
         "cat": category,
         "pid": timeline.rows[it.row].rank,
         "tid": it.row,
-        "ts": begin,
+        "ts": time(begin),
     });
     if let Some(end) = it.end {
-        event["dur"] = json!(end - begin);
+        event["dur"] = time(nanoseconds(end) - begin);
     }
     event
 }
 
-fn arrow(timeline: &Timeline, it: &Arrow) -> [Value; 2] {
-    let end = |phase: &str, slice: usize, time: f64| {
-        let slice = &timeline.slices[slice];
-        let (row, rank) = (slice.row, timeline.rows[slice.row].rank);
-        let time = slice.end.map_or(time, |end| time.min(end - NANOSECOND)).max(slice.begin);
+fn arrow(timeline: &Timeline, arrow: &Arrow) -> [Value; 2] {
+    let (it, cause) = (&timeline.slices[arrow.to], &timeline.slices[arrow.from]);
+    let end = |phase: &str, slice: &Slice, begin: f64| {
+        let rank = timeline.rows[slice.row].rank;
         // `bp: e` binds the arrow to the slice around its end, not to the next one.
-        json!({"ph": phase, "bp": "e", "id": it.to, "name": "waits for", "cat": "order", "pid": rank, "tid": row, "ts": time})
+        json!({
+            "ph": phase, "bp": "e", "id": arrow.to, "name": "waits for", "cat": "order", "pid": rank,
+            "tid": slice.row, "ts": time(nanoseconds(begin)),
+        })
     };
-    [end("s", it.from, it.from_time), end("f", it.to, it.to_time)]
+    let reached = if begins_later(it, cause) { cause.begin } else { it.begin };
+    [end("s", cause, cause.begin), end("f", it, reached)]
+}
+
+/// Returns true if both ends of an arrow touch slices that have a length. Readers would attach the others to the slices
+/// that follow.
+fn has_ends(timeline: &Timeline, it: &Arrow) -> bool {
+    [it.from, it.to].iter().all(|slice| {
+        let it = &timeline.slices[*slice];
+        it.end.is_none_or(|end| nanoseconds(it.begin) < nanoseconds(end))
+    })
 }

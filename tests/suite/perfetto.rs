@@ -14,7 +14,7 @@ use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
 use super::{ROOT, emulator, timeline};
-use crate::{pipelines::lowered, timeout::RunWithTimeout};
+use crate::{pipelines::lowered, rng::Rng, timeout::RunWithTimeout};
 
 /// Slices: rank, row, name of the rank, name of the row, nanoseconds of begin and duration, name, line, iteration. The
 /// duration of a slice that never ends is -1.
@@ -35,6 +35,16 @@ const USELESS: &str = "SELECT part.name FROM slice part WHERE depth > 0 AND (dep
 /// What the trace processor could not read.
 const FAULTS: &str = "SELECT name, value FROM stats WHERE severity IN ('error', 'data_loss') AND value > 0";
 
+/// A deadlock, and programs with waits for communications that wait for others themselves.
+const MORE: &[(&str, &str)] = &[
+    ("tests/cases/deadlock/one-rank-skips.hir", "canonicalize"),
+    ("samples/pipeline.hir", "@overlap"),
+    ("samples/pipeline-sendrecv.hir", "canonicalize"),
+    ("tests/cases/stream/meshes.hir", "@lower"),
+];
+/// Number of times that the durations and clocks of each program are drawn at random.
+const DRAWS: usize = 2;
+
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let is_missing = std::env::var_os("HIR_PERFETTO").is_none();
@@ -43,8 +53,7 @@ pub fn trials() -> Vec<Trial> {
         let name = format!("perfetto::{file} {pipeline}");
         Trial::test(name, move || shows_the_timeline(file, pipeline)).with_ignored_flag(is_missing)
     };
-    let deadlock = ("tests/cases/deadlock/one-rank-skips.hir", "canonicalize");
-    let mut trials: Vec<Trial> = timeline::LOWERED.iter().chain([&deadlock]).map(trial).collect();
+    let mut trials: Vec<Trial> = timeline::LOWERED.iter().chain(MORE).map(trial).collect();
     trials.push(
         Trial::test("perfetto::of_emulated_gpus", of_emulated_gpus)
             .with_ignored_flag(is_missing || emulator::is_missing()),
@@ -52,15 +61,29 @@ pub fn trials() -> Vec<Trial> {
     trials
 }
 
-/// Every row, slice and arrow of an estimated timeline is in Perfetto's tables, and nothing else.
+/// Every row, slice and arrow of a timeline is in Perfetto's tables, and nothing else: of the estimated one, and of
+/// some whose times are fractions of nanoseconds and differ between ranks.
 fn shows_the_timeline(file: &str, pipeline: &str) -> Result<(), Failed> {
     let text = fs::read_to_string(Path::new(ROOT).join(file))?;
     let (program, _) = lowered(pipeline, &text)?.ok_or("not lowered")?;
     let plans = plan::build(&program, &LineIndex::new(&text), plan::smallest_world(&program));
     let plans = plans.map_err(|faults| format!("{faults:?}"))?;
-    let shown = estimate(&plans).map_err(|_| "too many streams")?;
-    let found = query(&timeline::files_of(&shown)?.trace.to_string(), &[SLICES, ARROWS, USELESS])?;
-    let (slices, arrows) = expected(&shown);
+    let exact = estimate(&plans).map_err(|_| "too many streams")?;
+    compare(&exact)?;
+    let mut rng = Rng(16);
+    for _ in 0..DRAWS {
+        let stretch = 1.0 + rng.below(1_000_000) as f64 / 1e6;
+        let clock = |_| rng.below(9_000_000) as f64 / 1e6;
+        let clocks: Vec<f64> = plans.iter().map(clock).collect();
+        let shown = timeline::with_clocks(&plans, &exact, stretch, &clocks)?;
+        compare(&shown)?;
+    }
+    Ok(())
+}
+
+fn compare(shown: &Timeline) -> Result<(), Failed> {
+    let found = query(&timeline::files_of(shown)?.trace.to_string(), &[SLICES, ARROWS, USELESS])?;
+    let (slices, arrows) = expected(shown);
     equal("slices", slices, &found[0])?;
     equal("arrows", arrows, &found[1])?;
     equal("slices without a purpose", Vec::new(), &found[2])
@@ -86,7 +109,13 @@ fn expected(timeline: &Timeline) -> (Vec<String>, Vec<String>) {
             it.line,
             it.iteration
         ));
-        if let Some(arrow) = timeline.arrow_to(number) {
+        // An arrow needs a slice with a length at each end.
+        let has_length = |slice: usize| {
+            let it = &timeline.slices[slice];
+            it.end.is_none_or(|end| nanoseconds(it.begin) < nanoseconds(end))
+        };
+        let arrow = timeline.arrow_to(number);
+        if let Some(arrow) = arrow.filter(|it| has_length(it.from) && has_length(it.to)) {
             let end = |slice: usize| {
                 let it = &timeline.slices[slice];
                 let rank = timeline.rows[it.row].rank;

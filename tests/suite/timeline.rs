@@ -9,7 +9,7 @@ use std::{
 
 use grammar::span::LineIndex;
 use hir::{
-    plan,
+    plan::{self, Plan},
     timeline::{
         SliceKind, Timeline,
         estimate::{MeasuredTime, estimate, measured},
@@ -207,14 +207,7 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
         let exact = estimate(&plans).map_err(|_| "too many streams")?;
         for _ in 0..CLOCKS {
             let clocks: Vec<f64> = plans.iter().map(|_| rng.below(50) as f64).collect();
-            let mut times = vec![Vec::new(); plans.len()];
-            for it in exact.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
-                let (rank, inst) = (it.inst_ref.rank, it.inst_ref.inst as u32);
-                let end = it.end.ok_or(format!("{file} {pipeline}: {} never ends", it.label))?;
-                let (begin, end) = (it.begin + clocks[rank], end + clocks[rank]);
-                times[rank].push(MeasuredTime { inst, begin, end });
-            }
-            let timeline = measured(&plans, &times, "measured".to_owned()).map_err(|_| "too many streams")?;
+            let timeline = with_clocks(&plans, &exact, 1.0, &clocks)?;
             slices(&files_of(&timeline)?)
                 .map_err(|it| format!("{file} {pipeline}: {}", it.message().unwrap_or_default()))?;
             let arrows = |it: &Timeline| (0..it.slices.len()).filter(|at| it.arrow_to(*at).is_some()).count();
@@ -225,6 +218,31 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
         0 => Err("no clock contradicted the order of a program".into()),
         _ => Ok(()),
     }
+}
+
+/// Returns an estimated timeline as if its work had been measured: every time is multiplied by `stretch`, and each rank
+/// has its own clock.
+///
+/// # Errors
+/// A piece of work never ends and another one does not begin, or there are too many streams.
+pub fn with_clocks(
+    plans: &[Plan],
+    exact: &Timeline,
+    stretch: f64,
+    clocks: &[f64],
+) -> Result<Timeline, Failed> {
+    let mut times = vec![Vec::new(); plans.len()];
+    for it in exact.slices.iter().filter(|it| it.kind != SliceKind::Wait) {
+        let (rank, inst) = (it.inst_ref.rank, it.inst_ref.inst as u32);
+        let Some(end) = it.end else { continue };
+        let clock = clocks[rank];
+        times[rank].push(MeasuredTime {
+            inst,
+            begin: it.begin * stretch + clock,
+            end: end * stretch + clock,
+        });
+    }
+    measured(plans, &times, "measured".to_owned()).map_err(|_| "too many streams".into())
 }
 
 /// Returns the files of a timeline.
