@@ -120,6 +120,21 @@ pub fn load(
     Ok(Ok(TuningFile { table, dropped: why_dropped }))
 }
 
+/// Checks that a table can be added to: it can be read, if it exists, and its folder exists.
+///
+/// # Errors
+/// A message that says what is wrong.
+pub fn check(path: &Path) -> Result<(), JobFailure> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let has_folder = match folder.is_dir() {
+        true => Ok(()),
+        false => Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display())),
+    };
+    has_folder
+        .and_then(|()| read(path).map(drop))
+        .map_err(|message| JobFailure::Other(Exit::Environment, message))
+}
+
 /// Reads a table that has to exist.
 fn existing(path: &Path) -> Result<TuningTable, String> {
     read(path)?.ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))

@@ -147,7 +147,7 @@ fn run_rank_process(
     })
 }
 
-/// Runs a program of a job with `run`, or reports on all pipelines.
+/// Runs a program of a job with `run`, checks the table of `--tune`, or reports on all pipelines.
 fn run_step(
     entry: &JobProgram,
     times: &PipelineTimes,
@@ -155,6 +155,7 @@ fn run_step(
     run: impl FnOnce() -> Result<RunVerdict, JobFailure>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
+        JobStep::Table => pipelines::check_table(&entry.options, reports),
         JobStep::Report => times.report(&entry.options, reports),
         JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => run(),
     }
@@ -207,12 +208,13 @@ fn run(
     };
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
-    let (flag, passes_text) = match stored {
-        Some(it) => ("--tuning", it.passes),
-        None => ("--passes", options.passes().unwrap_or_default()),
+    let is_stored = stored.as_ref().is_some_and(|it| it.passes.is_some());
+    let (origin, passes_text) = match stored.and_then(|it| Some((it.origin, it.passes?))) {
+        Some(stored) => stored,
+        None => ("--passes".to_owned(), options.passes().unwrap_or_default()),
     };
-    let calls = match Some(&passes_text).filter(|it| !it.is_empty()).map(|it| screen.parse_pipeline(flag, it))
-    {
+    let parse = |it: &String| screen.parse_pipeline(&origin, it);
+    let calls = match Some(&passes_text).filter(|it| !it.is_empty()).map(parse) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
@@ -303,9 +305,8 @@ fn run(
         }
     };
     why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
-    if let Some(path) = &options.tuning {
-        let path = path.display();
-        say(format!("# the algorithms of `{path}` are not used: the simulator has none to choose from"));
+    if let Some(path) = options.tuning.as_ref().filter(|_| !is_stored) {
+        say(format!("# `{}` is not used: it has choices for GPUs", path.display()));
     }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));

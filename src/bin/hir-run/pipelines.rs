@@ -13,7 +13,7 @@ use hir::{
         prepare::JobFailure,
         rank_process::{Measured, RunVerdict},
         tuning::{
-            TuningFile,
+            self, TuningFile,
             pipelines::{self, StoredPipeline, TunedProgram},
         },
     },
@@ -76,7 +76,8 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
         let run = PipelineRun { number, count: pipelines.len(), round, passes };
         JobProgram { options, step: JobStep::Pipeline(run) }
     };
-    let mut all = Vec::new();
+    let table = job.tune.iter().map(|_| JobProgram { options: job.clone(), step: JobStep::Table });
+    let mut all: Vec<JobProgram> = table.collect();
     for round in 0..ROUNDS {
         let mut order: Vec<(usize, &String)> = pipelines.iter().enumerate().collect();
         if round % 2 == 1 {
@@ -87,6 +88,15 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     let options = Options { iters: runs, ..job.clone() };
     all.push(JobProgram { options, step: JobStep::Report });
     Ok(all)
+}
+
+/// Checks that the table of `--tune` can be read and written, on the rank that does so.
+///
+/// # Errors
+/// It cannot.
+pub fn check_table(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
+    job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it))?;
+    Ok(RunVerdict::without_line(Exit::Success))
 }
 
 /// Returns the pipeline that the table of `--tuning` has for a program without passes. All ranks of a job get the same
@@ -119,6 +129,8 @@ pub struct PipelineTimes {
     ranks: usize,
     /// The table of `--tune`, on the rank that writes it.
     table: Option<Box<TuningFile>>,
+    /// True if that table cannot be used, so that nothing is measured.
+    pub is_table_unusable: bool,
 }
 
 impl PipelineTimes {
@@ -127,7 +139,7 @@ impl PipelineTimes {
         let runs = programs.iter().filter_map(JobProgram::pipeline);
         let pipelines =
             runs.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
-        Self { pipelines, ranks, table: None }
+        Self { pipelines, ranks, table: None, is_table_unusable: false }
     }
 
     /// Adds the result of a program: the exit code on which all ranks agree, and what was measured.
@@ -140,10 +152,12 @@ impl PipelineTimes {
         self.table = measured.table.or(self.table.take());
     }
 
-    /// Returns true if a program need not run, because it failed with the same pipeline before. All ranks agree.
-    pub fn has_failed(&self, program: &JobProgram) -> bool {
-        let pipeline = program.pipeline().and_then(|it| self.pipelines.get(it.number));
-        pipeline.is_some_and(|it| it.exit != Exit::Success)
+    /// Returns true if a program need not run, because it failed with the same pipeline before, or because the table of
+    /// `--tune` cannot be used. All ranks agree.
+    pub fn is_skipped(&self, program: &JobProgram) -> bool {
+        let Some(run) = program.pipeline() else { return false };
+        let has_failed = self.pipelines.get(run.number).is_some_and(|it| it.exit != Exit::Success);
+        self.is_table_unusable || has_failed
     }
 
     /// Prints the table, writes the files of `-J` and `--tune`, and returns the verdict of the job. Only rank 0 `reports`.
@@ -158,6 +172,10 @@ impl PipelineTimes {
             ranks: self.ranks,
             compares: !job.expect.is_empty() || job.reference.is_some(),
         };
+        if self.is_table_unusable {
+            let verdict = "[FAILED] no pipeline was measured: the table of `--tune` cannot be used";
+            return Ok(RunVerdict::with_line(Exit::Environment, verdict.to_owned()));
+        }
         let exit = exit_code(&self.pipelines);
         if !reports {
             return Ok(RunVerdict::without_line(exit));

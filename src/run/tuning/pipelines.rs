@@ -35,11 +35,13 @@ pub struct TunedProgram {
     pub(super) graph: bool,
 }
 
-/// A pipeline that `--tuning` applies.
+/// What a table has for a program.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct StoredPipeline {
-    /// The pipeline; empty if the program without passes was the fastest.
-    pub passes: String,
+    /// The pipeline that applies, if there is one; empty if the program without passes was the fastest.
+    pub passes: Option<String>,
+    /// Where the text of the pipeline comes from, in messages.
+    pub origin: String,
     /// What to tell the user.
     pub note: String,
 }
@@ -67,6 +69,14 @@ impl TunedProgram {
             ranks,
             graph,
         })
+    }
+
+    /// Describes how the program runs: `2 ranks, one graph, --set i0=4`.
+    fn how(&self) -> String {
+        let issue = if self.graph { "one graph" } else { "step by step" };
+        let plural = if self.ranks == 1 { "" } else { "s" };
+        let settings = if self.settings.is_empty() { String::new() } else { format!(", {}", self.settings) };
+        format!("{} rank{plural}, {issue}{settings}", self.ranks)
     }
 
     /// Returns true for the same program that runs in the same way. The names of the files do not matter.
@@ -97,15 +107,23 @@ pub fn stored(
 }
 
 fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
-    let Some(entry) = existing(path)?.pipelines.into_iter().find(|it| it.program.is(program)) else {
-        return Ok(None);
-    };
-    let shown = match entry.passes.as_str() {
-        "" => "no passes".to_owned(),
-        passes => format!("`--passes '{passes}'`"),
-    };
-    let note = format!("`{}`: {shown} was the fastest pipeline of this program", path.display());
-    Ok(Some(StoredPipeline { passes: entry.passes, note }))
+    let (shown, table) = (path.display(), existing(path)?);
+    let origin = format!("pipeline of {shown}");
+    if let Some(it) = table.pipelines.iter().find(|it| it.program.is(program)) {
+        let words: Vec<&str> = it.passes.split_whitespace().collect();
+        let passes = if words.is_empty() { "no passes".to_owned() } else { words.join(" ") };
+        let note = format!("`{shown}` has a pipeline for this program: {passes}");
+        return Ok(Some(StoredPipeline { passes: Some(it.passes.clone()), origin, note }));
+    }
+    let other = table.pipelines.iter().find(|it| it.program.digest == program.digest);
+    Ok(other.map(|it| {
+        let note = format!(
+            "`{shown}` has a pipeline of this program for {}, but this run is for {}: it is not applied",
+            it.program.how(),
+            program.how()
+        );
+        StoredPipeline { passes: None, origin, note }
+    }))
 }
 
 impl TuningFile {

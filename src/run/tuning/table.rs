@@ -88,6 +88,11 @@ impl TuningTable {
             ));
         }
         let mut table: Self = serde_json::from_str(text).map_err(|it| wrong(&it))?;
+        if table.version == 1 && !table.pipelines.is_empty() {
+            return Err(format!(
+                "`{shown}` has version 1, which has no `pipelines`: measure again with `--tune`"
+            ));
+        }
         table.version = VERSION;
         let mut seen = FxHashSet::default();
         let twice = table.products.iter().map(|it| &it.product).find(|it| !seen.insert(*it));
@@ -213,6 +218,8 @@ mod tests {
         let message =
             "`t.json` has version 3, and this hir-run reads versions 1 to 2: measure again with `--tune`";
         assert_eq!(error_of(&later), message);
+        let first = error_of(&text.replace("\"version\": 2", "\"version\": 1"));
+        assert_eq!(first, "`t.json` has version 1, which has no `pipelines`: measure again with `--tune`");
         let unknown = error_of(&text.replace("\"ranks\"", "\"more\""));
         assert!(unknown.starts_with("`t.json:8:8` is not a table"), "{unknown}");
         assert!(unknown.contains("unknown field `more`"), "{unknown}");

@@ -105,25 +105,36 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
         return Err(format!("{table:#}").into());
     }
     // A graph and a run step by step have an entry each. With `--passes` or another setting none applies.
+    let applied = "has a pipeline for this program: @lower\n";
+    let other = "has a pipeline of this program for 2 ranks, step by step, but this run is for 2 ranks, step by step, --set \
+                 numberOfStreams=2: it is not applied\n";
     let expected = [
-        (&["--tuning", &file][..], (true, Some(0))),
-        (&["--tuning", &file, "-G", "-n", "1"], (true, Some(0))),
-        (&["--tuning", &file, "--passes", "@lower"], (false, Some(0))),
-        (&["--tuning", &file, "--set", "numberOfStreams=2"], (false, Some(1))),
-        (&[], (false, Some(1))),
+        (&["--tuning", &file][..], applied, Some(0)),
+        (&["--tuning", &file, "-G", "-n", "1"], applied, Some(0)),
+        (&["--tuning", &file, "--passes", "@lower"], "an entry for 0 of 1 matrix product", Some(0)),
+        (&["--tuning", &file, "--set", "numberOfStreams=2"], other, Some(1)),
+        (&[], "", Some(1)),
     ];
-    for (arguments, expected) in expected {
+    for (arguments, words, code) in expected {
         let output = it.run(PROGRAM, &[&["--ranks", "2", "--expect=sim"], arguments].concat(), &[])?;
-        let applied = "`--passes '@lower'` was the fastest pipeline of this program\n";
-        let found = (text(&output.stdout).contains(applied), output.status.code());
-        check(found == expected, &output)?;
+        check(text(&output.stdout).contains(words) && output.status.code() == code, &output)?;
     }
     it.change(|table| table["machine"]["gpu"] = "another".into())?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
     check(output.status.code() == Some(6), &output)?;
     let output = tune(&it, &measure)?;
     let dropped = text(&output.stdout).matches("its 2 entries are dropped; ").count();
-    check(output.status.success() && dropped == 1, &output)
+    check(output.status.success() && dropped == 1, &output)?;
+    // A table that cannot be read or written is found before anything is measured.
+    fs::write(&file, [0xff])?;
+    let missing = it.path("no/such/table.json").display().to_string();
+    for (path, fault) in [(&file, "it is not UTF-8 text"), (&missing, "there is no folder")] {
+        let output = tune(&it, &["--tune-passes", pipelines, "--tune", path])?;
+        let verdict = "[FAILED] no pipeline was measured: the table of `--tune` cannot be used\n";
+        check(output.status.code() == Some(6) && text(&output.stdout) == verdict, &output)?;
+        check(text(&output.stderr).matches(fault).count() == 1, &output)?;
+    }
+    Ok(())
 }
 
 /// Pipelines follow `--passes`, of which each may be empty, and a success says whether outputs were compared.
