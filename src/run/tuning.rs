@@ -29,10 +29,12 @@ pub enum TuningFlag<'a> {
     Measure(&'a Path),
 }
 
-/// A table that the measured algorithms are added to. Only that of rank 0 has the entries of the file.
+/// A table that measured algorithms or pipelines are added to. Only that of rank 0 has the entries of the file.
 #[derive(Clone, Debug)]
 pub struct TuningFile {
     table: TuningTable,
+    /// Number of ranks of the job.
+    ranks: usize,
     /// Why the entries of the file were dropped, if they were.
     pub dropped: Option<String>,
 }
@@ -114,16 +116,15 @@ pub fn load(
                 why_dropped = Some(format!("{message}; its {dropped} entries are dropped"));
                 table = empty();
             }
-            table.ranks = peers.world();
         }
     }
-    Ok(Ok(TuningFile { table, dropped: why_dropped }))
+    Ok(Ok(TuningFile { table, ranks: peers.world(), dropped: why_dropped }))
 }
 
-/// Checks that a table can be added to: it can be read, if it exists, and its folder exists.
+/// Checks that the folder of a table exists and, if the table exists, that it can be read.
 ///
 /// # Errors
-/// A message that says what is wrong.
+/// The folder does not exist, or the file cannot be read or is no table.
 pub fn check(path: &Path) -> Result<(), JobFailure> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let has_folder = match folder.is_dir() {
@@ -180,6 +181,7 @@ impl TuningFile {
     /// # Errors
     /// The table has no text.
     pub fn add(&mut self, path: &Path, tuning: &Tuning) -> Result<(String, String), JobFailure> {
+        self.table.ranks = self.ranks;
         let is_new = |it: &Entry| tuning.products.iter().all(|product| product.key != it.product);
         let kept = std::mem::take(&mut self.table.products);
         self.table.products = kept.into_iter().filter(is_new).collect();

@@ -13,7 +13,7 @@
 //! `flow_tracker.cc`), as a wait does whose cause begins later. Such an arrow leads to a slice within the wait,
 //! `while gemm (line 8) runs on rank 0, stream 1`, which begins with the cause.
 //!
-//! Perfetto rounds times and durations to nanoseconds, each for itself, and drops a slice that then overlaps the one
+//! Perfetto rounds times and durations to nanoseconds, separately, and drops a slice that then overlaps the one
 //! before. So begins and ends are rounded here.
 
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ pub fn trace(timeline: &Timeline) -> String {
     }
     events.extend(timeline.slices.iter().map(|it| slice(timeline, it)));
     let arrows = (0..timeline.slices.len()).filter_map(|it| timeline.arrow_to(it));
-    let arrows: Vec<Arrow> = arrows.filter(|it| has_ends(timeline, it)).collect();
+    let arrows: Vec<Arrow> = arrows.filter(|it| joins_visible_slices(timeline, it)).collect();
     events.extend(arrows.iter().filter_map(|it| inner_slice(timeline, it)));
     events.extend(arrows.iter().flat_map(|it| arrow(timeline, it)));
     json!({"traceEvents": events, "displayTimeUnit": "ns", "otherData": {"times": timeline.source}})
@@ -102,11 +102,11 @@ fn arrow(timeline: &Timeline, arrow: &Arrow) -> [Value; 2] {
     [end("s", cause, cause.begin), end("f", it, reached)]
 }
 
-/// Returns true if both ends of an arrow touch slices that have a length. Readers would attach the others to the slices
-/// that follow.
-fn has_ends(timeline: &Timeline, it: &Arrow) -> bool {
-    [it.from, it.to].iter().all(|slice| {
-        let it = &timeline.slices[*slice];
-        it.end.is_none_or(|end| nanoseconds(it.begin) < nanoseconds(end))
-    })
+/// Returns true if the slices at both ends of an arrow, or what an inner slice is of them, are at least a nanosecond long.
+/// A reader would attach an arrow at a shorter slice to the slice that follows.
+fn joins_visible_slices(timeline: &Timeline, arrow: &Arrow) -> bool {
+    let (it, cause) = (&timeline.slices[arrow.to], &timeline.slices[arrow.from]);
+    let is_visible =
+        |begin: f64, end: Option<f64>| end.is_none_or(|end| nanoseconds(begin) < nanoseconds(end));
+    is_visible(cause.begin, cause.end) && is_visible(it.begin.max(cause.begin), it.end)
 }

@@ -395,7 +395,7 @@ tune_passes() {
         if [ -e "$table" ] && chosen "$count" "$mode" "$name" "$applied"; then
             launch "$count" "${flags[@]}" --tuning "$table"
             status=$?
-            if [ $status = 0 ] && grep -q 'has a pipeline for this program' "$work/log"; then
+            if [ $status = 0 ] && grep -q 'has for this program is applied' "$work/log"; then
                 pass "$count" "$mode" "$name" "$applied"
             else
                 fail "$count" "$mode" "$name" "$applied" "(exit $status) $(told)"

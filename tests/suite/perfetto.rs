@@ -109,13 +109,13 @@ fn expected(timeline: &Timeline) -> (Vec<String>, Vec<String>) {
             it.line,
             it.iteration
         ));
-        // An arrow needs a slice with a length at each end.
-        let has_length = |slice: usize| {
-            let it = &timeline.slices[slice];
-            it.end.is_none_or(|end| nanoseconds(it.begin) < nanoseconds(end))
-        };
-        let arrow = timeline.arrow_to(number);
-        if let Some(arrow) = arrow.filter(|it| has_length(it.from) && has_length(it.to)) {
+        // An arrow needs a bar with a length at each end.
+        let is_visible = |from: f64, to: Option<f64>| to.is_none_or(|to| nanoseconds(from) < nanoseconds(to));
+        let arrow = timeline.arrow_to(number).filter(|arrow| {
+            let cause = &timeline.slices[arrow.from];
+            is_visible(cause.begin, cause.end) && is_visible(it.begin.max(cause.begin), it.end)
+        });
+        if let Some(arrow) = arrow {
             let end = |slice: usize| {
                 let it = &timeline.slices[slice];
                 let rank = timeline.rows[it.row].rank;

@@ -208,19 +208,18 @@ fn run(
     };
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
-    let is_stored = stored.as_ref().is_some_and(|it| it.passes.is_some());
-    let (origin, passes_text) = match stored.and_then(|it| Some((it.origin, it.passes?))) {
-        Some(stored) => stored,
-        None => ("--passes".to_owned(), options.passes().unwrap_or_default()),
+    let (origin, passes_text) = match stored.and_then(|it| it.passes) {
+        Some(passes) => ("stored pipeline", passes),
+        None => ("--passes", options.passes().unwrap_or_default()),
     };
-    let parse = |it: &String| screen.parse_pipeline(&origin, it);
+    let parse = |it: &String| screen.parse_pipeline(origin, it);
     let calls = match Some(&passes_text).filter(|it| !it.is_empty()).map(parse) {
         Some(Err(exit)) => return Ok(silent(exit)),
         Some(Ok(calls)) => calls,
         None => Vec::new(),
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = run_passes(&calls, &passes_text, program, source)?;
+        let remarks = run_passes(&calls, (origin, &passes_text), program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
         screen.report_diagnostics(source, &shown);
         let failure = options.remarks.failure_message(&remarks);
@@ -305,8 +304,8 @@ fn run(
         }
     };
     why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
-    if let Some(path) = options.tuning.as_ref().filter(|_| !is_stored) {
-        say(format!("# `{}` is not used: it has choices for GPUs", path.display()));
+    if let Some(path) = &options.tuning {
+        say(format!("# `{}` is not used: the simulator has no algorithms to choose from", path.display()));
     }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
@@ -326,10 +325,11 @@ fn say_all(notes: Vec<String>, say: &mut dyn FnMut(String)) {
     notes.into_iter().for_each(|it| say(format!("# {it}")));
 }
 
-/// Runs passes with verification after each, and returns their remarks. `text` is the text of the pipeline.
+/// Runs passes with verification after each, and returns their remarks. `origin` and `text` are the name and the text of
+/// the pipeline.
 fn run_passes(
     calls: &[PassCall],
-    text: &str,
+    (origin, text): (&str, &str),
     program: &mut Program,
     source: &Source,
 ) -> Result<Vec<Diagnostic>, JobFailure> {
@@ -343,7 +343,7 @@ fn run_passes(
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
         if let PassError::BadOption(fault) = failure.error {
-            let stated = Source::new("--passes".to_owned(), text.to_owned());
+            let stated = Source::new(origin.to_owned(), text.to_owned());
             return JobFailure::BadOption(stated, Box::new(fault));
         }
         let diagnostics = failure.error.diagnostics();

@@ -158,7 +158,8 @@ pub struct Options {
     #[arg(help_heading = "GPUs", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stress: Option<u32>,
     /// Measure the algorithms that cuBLASLt offers for the matrix products of the program, inside the whole
-    /// program, use the fastest ones, and add them to FILE. With `--tune-passes`, add the fastest pipeline.
+    /// program, use the fastest ones, and add them to FILE. With `--tune-passes`, add the fastest pipeline
+    /// instead.
     #[arg(help_heading = "GPUs", long, value_name = "FILE", conflicts_with = "tuning")]
     pub tune: Option<std::path::PathBuf>,
     /// Measure the program with each of several pipelines, in turns, and print which of them is the fastest.
@@ -170,7 +171,8 @@ pub struct Options {
     /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
     pub reports_failures_only: bool,
-    /// Use the algorithms that `--tune` has written to FILE, on GPUs, and without `--passes` the pipeline.
+    /// Use the algorithms that `--tune` has written to FILE, on GPUs. Without `--passes`, also apply the pipeline
+    /// that FILE has for the program.
     #[arg(help_heading = "GPUs", long, value_name = "FILE")]
     pub tuning: Option<std::path::PathBuf>,
     /// Print the host's cost of issuing the plan to a GPU, and the cost of the individual calls.

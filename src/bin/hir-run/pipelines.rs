@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use hir::{
+    cuda,
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
@@ -90,20 +91,20 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     Ok(all)
 }
 
-/// Checks that the table of `--tune` can be read and written, on the rank that does so.
+/// Checks the table of `--tune`, on the rank that reads and writes it.
 ///
 /// # Errors
-/// It cannot.
+/// As for `tuning::check`.
 pub fn check_table(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
     job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it))?;
     Ok(RunVerdict::without_line(Exit::Success))
 }
 
-/// Returns the pipeline that the table of `--tuning` has for a program without passes. All ranks of a job get the same
-/// one.
+/// Returns what the table of `--tuning` has for a program without passes that runs on GPUs. Rank 0 decides, and all ranks
+/// of a job get the same.
 ///
 /// # Errors
-/// A rank does not answer.
+/// The table cannot be read, or a rank does not answer.
 pub fn stored_pipeline(
     options: &Options,
     member: Option<&JobRank>,
@@ -113,14 +114,18 @@ pub fn stored_pipeline(
     else {
         return Ok(None);
     };
-    let program = tuned_program(options, member.map_or(1, |it| it.channel.world));
-    program.map_or(Ok(None), |it| pipelines::stored(path, &it, member))
+    let on_gpus =
+        || options.device() == Device::Cuda || cuda::device_names().is_ok_and(|gpus| !gpus.is_empty());
+    let ranks = member.map_or(options.ranks.unwrap_or(1), |it| it.channel.world);
+    let program = || tuned_program(options, ranks).filter(|_| on_gpus());
+    pipelines::stored(path, program, member)
 }
 
-/// Returns what a table knows a program by; `None` if the program cannot be read.
+/// Returns what a table knows a program by; `None` if it is standard input or cannot be read.
 fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
-    let how = (ranks, options.cudagraph);
-    TunedProgram::read(&options.texts(), options.container, &options.set, how)
+    let (files, how) = (options.texts(), (ranks, options.cudagraph));
+    let is_stdin = files.paths().iter().any(|it| it == "-");
+    (!is_stdin).then(|| TunedProgram::read(&files, options.container, &options.set, how))?
 }
 
 /// The results of all pipelines.
@@ -194,8 +199,12 @@ impl PipelineTimes {
                 (Ok(()), _) => (),
             }
         }
-        if let (Some(path), Exit::Success) = (&job.tune, exit) {
-            self.store(path, job)?;
+        match (&job.tune, exit) {
+            (Some(path), Exit::Success) => self.store(path, job)?,
+            (Some(path), _) => {
+                print_line(&format!("# `{}` is not written: a pipeline failed", path.display()))
+            }
+            (None, _) => (),
         }
         Ok(RunVerdict::with_line(exit, verdict))
     }

@@ -13,11 +13,11 @@ const DELIMITERS: [char; 7] = ['{', '}', ',', ';', ':', '=', '/'];
 ///
 /// # Errors
 /// A pipeline or an alternative is empty, or there are more than `MAX_PIPELINES`.
-pub fn alternatives(text: &str) -> Result<Vec<String>, String> {
+fn alternatives(text: &str) -> Result<Vec<String>, String> {
     let pipelines = separated(text);
     if pipelines.len() > 1 && pipelines.contains(&"") {
         return Err(format!(
-            "`{text}` has an empty pipeline: outside braces, `a|b` stands for two pipelines"
+            "`{text}` has an empty pipeline: for the program without passes, add `--tune-passes ''`"
         ));
     }
     let mut all = Vec::new();

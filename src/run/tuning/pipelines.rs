@@ -40,8 +40,6 @@ pub struct TunedProgram {
 pub struct StoredPipeline {
     /// The pipeline that applies, if there is one; empty if the program without passes was the fastest.
     pub passes: Option<String>,
-    /// Where the text of the pipeline comes from, in messages.
-    pub origin: String,
     /// What to tell the user.
     pub note: String,
 }
@@ -61,7 +59,8 @@ impl TunedProgram {
         }
         let container = container.map(|it| format!("--container {it}"));
         let bindings = bindings.iter().map(|it| format!("--set {it}"));
-        let settings: Vec<String> = container.into_iter().chain(bindings).collect();
+        let mut settings: Vec<String> = container.into_iter().chain(bindings).collect();
+        settings.sort_unstable();
         Some(Self {
             digest: input_file::digest(text.as_bytes()).to_string(),
             name: files.paths().join(" "),
@@ -80,26 +79,27 @@ impl TunedProgram {
     }
 
     /// Returns true for the same program that runs in the same way. The names of the files do not matter.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let key = |it: &Self| (it.digest.clone(), it.settings.clone(), it.ranks, it.graph);
-        key(self) == key(other)
+    pub(super) fn runs_like(&self, other: &Self) -> bool {
+        let Self { digest, name: _, settings, ranks, graph } = self;
+        (digest, settings, ranks, graph) == (&other.digest, &other.settings, &other.ranks, &other.graph)
     }
 }
 
-/// Returns the pipeline that a table has for a program. All ranks of a job have to call this, and get the same result.
-/// `load` checks before the run that the table was made on this kind of machine.
+/// Returns what a table has for a program. All ranks of a job have to call this, and get the same result; only rank 0
+/// calls `program` and reads the table. `load` checks before the run that it was made on this kind of machine.
 ///
 /// # Errors
 /// The file cannot be read or is no table, or a rank does not answer.
 pub fn stored(
     path: &Path,
-    program: &TunedProgram,
+    program: impl FnOnce() -> Option<TunedProgram>,
     member: Option<&JobRank>,
 ) -> Result<Option<StoredPipeline>, JobFailure> {
+    let search = || program().map_or(Ok(None), |it| find(path, &it));
     let found = match member {
-        None => find(path, program),
+        None => search(),
         Some(it) => {
-            let mine = if it.channel.rank == 0 { find(path, program) } else { Ok(None) };
+            let mine = if it.channel.rank == 0 { search() } else { Ok(None) };
             it.channel.all_gather_values(&mine)?.into_iter().next().unwrap_or(Ok(None))
         }
     };
@@ -108,22 +108,27 @@ pub fn stored(
 
 fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
     let (shown, table) = (path.display(), existing(path)?);
-    let origin = format!("pipeline of {shown}");
-    if let Some(it) = table.pipelines.iter().find(|it| it.program.is(program)) {
+    if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
         let words: Vec<&str> = it.passes.split_whitespace().collect();
         let passes = if words.is_empty() { "no passes".to_owned() } else { words.join(" ") };
-        let note = format!("`{shown}` has a pipeline for this program: {passes}");
-        return Ok(Some(StoredPipeline { passes: Some(it.passes.clone()), origin, note }));
+        let note = format!("the pipeline that `{shown}` has for this program is applied: {passes}");
+        return Ok(Some(StoredPipeline { passes: Some(it.passes.clone()), note }));
     }
-    let other = table.pipelines.iter().find(|it| it.program.digest == program.digest);
-    Ok(other.map(|it| {
-        let note = format!(
+    let refused = |note: String| Ok(Some(StoredPipeline { passes: None, note }));
+    if let Some(it) = table.pipelines.iter().find(|it| it.program.digest == program.digest) {
+        return refused(format!(
             "`{shown}` has a pipeline of this program for {}, but this run is for {}: it is not applied",
             it.program.how(),
             program.how()
-        );
-        StoredPipeline { passes: None, origin, note }
-    }))
+        ));
+    }
+    match table.pipelines.iter().any(|it| it.program.name == program.name) {
+        true => refused(format!(
+            "`{shown}` has a pipeline of another text of `{}`: it is not applied; measure again with `--tune-passes`",
+            program.name
+        )),
+        false => Ok(None),
+    }
 }
 
 impl TuningFile {
@@ -144,7 +149,7 @@ impl TuningFile {
         let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
         let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
         let pipelines = &mut self.table.pipelines;
-        pipelines.retain(|it| !it.program.is(&program));
+        pipelines.retain(|it| !it.program.runs_like(&program));
         pipelines.push(PipelineEntry {
             program,
             passes: best.passes.clone(),
@@ -152,10 +157,13 @@ impl TuningFile {
             best_us: rounded(best_us),
         });
         // A file does not depend on the order in which programs were measured.
-        let key = |it: &PipelineEntry| {
-            (it.program.name.clone(), it.program.digest.clone(), it.program.ranks, it.program.graph)
-        };
-        pipelines.sort_by_key(key);
+        pipelines.sort_by(|a, b| {
+            let key = |it: &PipelineEntry| (it.program.ranks, it.program.graph);
+            let texts = |it: &PipelineEntry| {
+                [it.program.name.clone(), it.program.digest.clone(), it.program.settings.clone()]
+            };
+            texts(a).cmp(&texts(b)).then(key(a).cmp(&key(b)))
+        });
         let kept = pipelines.len() - 1;
         let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
         let dropped = self.dropped.iter().map(|it| format!("{it}; ")).collect::<String>();

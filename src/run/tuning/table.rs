@@ -1,4 +1,4 @@
-//! The file of a table of algorithms. Its keys and units are in `docs/gpus.md`.
+//! The file of a table of algorithms. Its keys and units are in `docs/exit-codes.md`.
 
 use std::{fmt::Write, path::Path};
 
@@ -13,13 +13,13 @@ const VERSION: u32 = 2;
 /// Maximum size of a file in bytes.
 pub(super) const MAX_BYTES: u64 = 16 << 20;
 
-/// Algorithms that were measured on one kind of machine.
+/// Algorithms and pipelines that were measured on one kind of machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TuningTable {
     version: u32,
     pub machine: Machine,
-    /// Number of ranks of the job that was measured last.
+    /// Number of ranks with which products were measured last.
     pub ranks: usize,
     pub products: Vec<Entry>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -47,7 +47,7 @@ pub(super) struct PipelineEntry {
     pub program: TunedProgram,
     /// The pipeline, as `--passes` takes it.
     pub passes: String,
-    /// Microseconds of a run on the slowest rank with the pipeline that was given first.
+    /// Microseconds of a run on the slowest rank with the first pipeline that was measured.
     pub first_us: f64,
     /// Microseconds of a run on the slowest rank with this pipeline.
     pub best_us: f64,
@@ -101,7 +101,7 @@ impl TuningTable {
         }
         let mut programs = table.pipelines.iter().enumerate();
         let twice = programs
-            .find(|(at, it)| table.pipelines[..*at].iter().any(|other| it.program.is(&other.program)));
+            .find(|(at, it)| table.pipelines[..*at].iter().any(|other| it.program.runs_like(&other.program)));
         match twice {
             Some((_, it)) => Err(format!("`{shown}` has two pipelines of the program `{}`", it.program.name)),
             None => Ok(table),

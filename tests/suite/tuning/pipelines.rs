@@ -105,7 +105,7 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
         return Err(format!("{table:#}").into());
     }
     // A graph and a run step by step have an entry each. With `--passes` or another setting none applies.
-    let applied = "has a pipeline for this program: @lower\n";
+    let applied = "has for this program is applied: @lower\n";
     let other = "has a pipeline of this program for 2 ranks, step by step, but this run is for 2 ranks, step by step, --set \
                  numberOfStreams=2: it is not applied\n";
     let expected = [
@@ -119,6 +119,12 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
         let output = it.run(PROGRAM, &[&["--ranks", "2", "--expect=sim"], arguments].concat(), &[])?;
         check(text(&output.stdout).contains(words) && output.status.code() == code, &output)?;
     }
+    // Comments do not matter.
+    let changed = it.path("allocate-before.hir").display().to_string();
+    let source = fs::read_to_string(std::path::Path::new(crate::ROOT).join(PROGRAM))?;
+    fs::write(&changed, format!("// A comment.\n{source}"))?;
+    let output = it.run(&changed, &["--ranks", "2", "--tuning", &file], &[])?;
+    check(text(&output.stdout).contains(applied), &output)?;
     it.change(|table| table["machine"]["gpu"] = "another".into())?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
     check(output.status.code() == Some(6), &output)?;
