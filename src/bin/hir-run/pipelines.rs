@@ -201,10 +201,10 @@ impl PipelineTimes {
         }
         match (&job.tune, exit) {
             (Some(path), Exit::Success) => self.store(path, job)?,
-            (Some(path), _) => {
-                print_line(&format!("# `{}` is not written: a pipeline failed", path.display()))
+            (Some(path), _) if !job.diagnostics.quiet => {
+                print_line(&format!("# `{}` is not written", path.display()));
             }
-            (None, _) => (),
+            (Some(_) | None, _) => (),
         }
         Ok(RunVerdict::with_line(exit, verdict))
     }
