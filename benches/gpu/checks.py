@@ -57,6 +57,8 @@ def wanted(torch, device, case, folder):
         return *gathered(torch, case, tensor, rows), rows
     if kind == "mlp":
         return *mlp(torch, case, tensor, rows), rows
+    if kind == "block":
+        return *block(torch, case, tensor, rows), rows
     partial = []
     for rank in range(d):
         a, b = tensor("T0", rank).reshape(m, k // d), tensor("T1", rank).reshape(n, k // d)
@@ -76,6 +78,8 @@ def gathered(torch, case, tensor, rows):
     d, m, n, k, kind = (case[it] for it in ("ranks", "m", "n", "k", "workload"))
     if kind == cases.LOCAL + "mlp":
         return mlp(torch, {**case, "ranks": 1, "k": k // d}, tensor, rows)
+    if kind == cases.LOCAL + "block":
+        return block(torch, case, tensor, rows)
     if kind.startswith(cases.LOCAL):
         ((_, n, k),) = cases.products(kind, d, m, n, k)
         a, b = tensor("T0", 0).reshape(m, k), [tensor("T1", 0).reshape(n, k)]
@@ -102,13 +106,52 @@ def mlp(torch, case, tensor, rows):
     return sum(partial), rounding(partial, k) + 16 * 2.0**-8 * spread.sqrt()
 
 
+def block(torch, case, tensor, rows):
+    """Returns rows of a transformer block, and their bound. A local block has the part of one rank, and no sums."""
+    d, n, k = (case[it] for it in ("ranks", "n", "k"))
+    parts = 1 if case["workload"].startswith(cases.LOCAL) else d
+    x = torch.cat([tensor("T0", rank).reshape(-1, n) for rank in range(parts)]).float()
+    shapes = [("T1", (3 * n // d, n)), ("T2", (n, n // d)), ("T3", (k // d, n)), ("T4", (n, k // d))]
+
+    def weights(rank):
+        return [tensor(name, rank).reshape(shape).float() for name, shape in shapes]
+
+    def result(stored):
+        """`stored` rounds what the program stores."""
+
+        def summed(partial, x):
+            total = sum(stored(it) for it in partial)
+            return stored(total) if parts == 1 else stored(x + stored(total))
+
+        heads = [attention(x, weights(rank)[0], n // cases.HEADS, stored)[rows] for rank in range(parts)]
+        y = summed([it @ weights(rank)[1].t() for rank, it in enumerate(heads)], x[rows])
+        hidden = [stored(stored(y @ weights(rank)[2].t()).relu()) for rank in range(parts)]
+        return summed([it @ weights(rank)[3].t() for rank, it in enumerate(hidden)], y)
+
+    exact, rounded = result(lambda it: it), result(lambda it: it.bfloat16().float())
+    # Both sides round the same results, which may differ a little before. The bound is 16 times the standard deviation
+    # of what rounding changes, and one rounding.
+    return exact, 16 * (exact - rounded).std() + 2.0**-8 * exact.abs()
+
+
+def attention(x, weight, extent, stored):
+    """Returns softmax(q · kᵀ · scale) · v of the heads of one rank, as `programs.sh block` computes it."""
+    heads = len(weight) // 3 // extent
+    q, k, v = stored(x @ weight.t()).reshape(cases.SEQUENCES, -1, heads, 3, extent).permute(3, 0, 2, 1, 4)
+    scores = stored(q @ k.transpose(-1, -2))
+    shifted = stored(scores - scores.amax(-1, keepdim=True))
+    weighted = stored((stored(shifted * cases.scale(x.shape[1]))).exp())
+    found = stored(stored(weighted @ v) / stored(weighted.sum(-1, keepdim=True)))
+    return found.transpose(1, 2).reshape(len(x), -1)
+
+
 def check(torch, device, case, reference, folder):
     """Compares the outputs in a folder with the reference. Returns the largest fraction of the bound that was
     used, or raises `Wrong`."""
     whole, bound, rows = reference
     d, m, n, kind = (case[it] for it in ("ranks", "m", "n", "workload"))
     out, worst = output(kind), 0.0
-    by_rows = kind in ("matmul-reduce-scatter", "mlp")
+    by_rows = kind in ("matmul-reduce-scatter", "mlp", "block")
     parts = kind in ("reduce-scatter", "all-to-all", "column-parallel")
     for rank in range(d if by_rows or parts else 1):
         found = load(torch, os.path.join(folder, f"{out}.{rank}.safetensors"), device)
@@ -133,7 +176,7 @@ def output(kind):
     """Returns the name of the output tensor; compare.sh has the same names."""
     if kind in cases.COLLECTIVES:
         return "T1"
-    return {"linear-allreduce": "T3", "mlp": "T5", "local-mlp": "T4"}.get(kind, "T2")
+    return {"linear-allreduce": "T3", "mlp": "T5", "local-mlp": "T4", "block": "T30", "local-block": "T28"}.get(kind, "T2")
 
 
 class Wrong(Exception):

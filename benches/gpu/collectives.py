@@ -27,8 +27,27 @@ class Nccl:
     # NCCL_WIN_COLL_SYMMETRIC: the window has the same offsets on all ranks, so NCCL may use its kernels over peer
     # memory.
     SYMMETRIC = 1
+    # NCCL_CTA_POLICY_ZERO: copy engines instead of kernels, where NCCL can.
+    DEFAULT_POLICY, COPY_ENGINES = 0, 2
 
-    def __init__(self, it):
+    class Config(ctypes.Structure):
+        # ncclConfig_t of NCCL 2.28. Later versions append fields, and take those that are missing as undefined.
+        UNDEFINED = -(1 << 31)
+        _fields_ = [
+            ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint),
+            ("blocking", ctypes.c_int), ("cga_cluster_size", ctypes.c_int), ("min_ctas", ctypes.c_int),
+            ("max_ctas", ctypes.c_int), ("net_name", ctypes.c_char_p), ("split_share", ctypes.c_int),
+            ("traffic_class", ctypes.c_int), ("comm_name", ctypes.c_char_p), ("collnet_enable", ctypes.c_int),
+            ("cta_policy", ctypes.c_int), ("shrink_share", ctypes.c_int), ("nvls_ctas", ctypes.c_int),
+            ("channels_per_peer", ctypes.c_int), ("nvlink_centric_sched", ctypes.c_int),
+        ]
+
+        def __init__(self, policy):
+            undefined = {name: self.UNDEFINED for name, kind in self._fields_[3:] if kind is ctypes.c_int}
+            undefined.update(size=ctypes.sizeof(self), magic=0xCAFEBEEF, version=22800, cta_policy=policy)
+            super().__init__(**undefined)
+
+    def __init__(self, it, policy):
         self.it, self.library = it, ctypes.CDLL("libnccl.so.2")
         identifier = (ctypes.c_char * 128)()
         if it.rank == 0:
@@ -40,8 +59,9 @@ class Nccl:
             _fields_ = [("internal", ctypes.c_char * 128)]
 
         self.comm = ctypes.c_void_p()
+        identifier, config = Identifier.from_buffer_copy(told[0]), self.Config(policy)
         self.call(
-            "ncclCommInitRank", ctypes.byref(self.comm), it.ranks, Identifier.from_buffer_copy(told[0]), it.rank
+            "ncclCommInitRankConfig", ctypes.byref(self.comm), it.ranks, identifier, it.rank, ctypes.byref(config)
         )
 
     def call(self, name, *arguments):
@@ -51,6 +71,8 @@ class Nccl:
 
     def collective(self, name, xs, ys, count, *more):
         """Returns a call on the stream that is current in PyTorch. The call keeps the tensors alive."""
+        if not hasattr(self.library, name):
+            raise NotAvailable(f"this NCCL has no {name}")
 
         def call(index):
             at = [ctypes.c_void_p(it.data_ptr()) for it in (xs[index], ys[index])]
@@ -159,10 +181,12 @@ def measure_nvshmem(it, name, sent, received, count):
         it.measure("NVSHMEM", make, graph=True)
 
 
-def nccl_of(it):
+def nccl_of(it, policy=Nccl.DEFAULT_POLICY):
     if not hasattr(it, "nccl"):
-        it.nccl = Nccl(it)
-    return it.nccl
+        it.nccl = {}
+    if policy not in it.nccl:
+        it.nccl[policy] = Nccl(it, policy)
+    return it.nccl[policy]
 
 
 def slices(it, make, count):
@@ -170,24 +194,29 @@ def slices(it, make, count):
     return list(make(it.case["slices"], count).unbind())
 
 
-def measure_nccl(it, name, sent, received, *more):
-    """Measures direct calls of NCCL, on plain memory and in symmetric windows. `sent` and `received` are numbers
-    of elements of a rank."""
+def measure_nccl(it, name, sent, received, count, *more, copy_engines=False):
+    """Measures direct calls of NCCL, on plain memory and in symmetric windows. `sent` and `received` are numbers of
+    elements of a rank, `count` is the argument. `copy_engines`: whether NCCL can also do it with copy engines."""
 
     def plain():
         xs, ys = slices(it, it.random, sent), slices(it, it.poisoned, received)
-        return nccl_of(it).collective(name, xs, ys, min(sent, received), *more), ys
+        return nccl_of(it).collective(name, xs, ys, count, *more), ys
 
-    def symmetric():
-        count = it.case["slices"]
-        whole = nccl_of(it).window(count * sent)
-        whole.copy_(it.random(count * sent))
-        xs = list(whole.view(count, sent).unbind())
-        ys = list(nccl_of(it).window(count * received).view(count, received).unbind())
-        return nccl_of(it).collective(name, xs, ys, min(sent, received), *more), ys
+    def symmetric(policy):
+        def make():
+            nccl, parts = nccl_of(it, policy), it.case["slices"]
+            whole = nccl.window(parts * sent)
+            whole.copy_(it.random(parts * sent))
+            xs = list(whole.view(parts, sent).unbind())
+            ys = list(nccl.window(parts * received).view(parts, received).unbind())
+            return nccl.collective(name, xs, ys, count, *more), ys
+
+        return make
 
     it.measure("NCCL, called directly", plain, graph=True)
-    it.measure("NCCL, symmetric windows", symmetric, graph=True)
+    it.measure("NCCL, symmetric windows", symmetric(Nccl.DEFAULT_POLICY), graph=True)
+    if copy_engines:
+        it.measure("NCCL, symmetric windows, copy engines", symmetric(Nccl.COPY_ENGINES), graph=True)
 
 
 def time_allgather(it, count):
@@ -209,7 +238,7 @@ def time_allgather(it, count):
 
         return call, lambda: last
 
-    measure_nccl(it, "ncclAllGather", part, count)
+    measure_nccl(it, "ncclAllGather", part, count, part, copy_engines=True)
     it.measure("PyTorch, NCCL", make, graph=True)
     it.measure("PyTorch, symmetric memory, copy engines", copies, graph=True)
     measure_nvshmem(it, "fcollect", part, count, part)
@@ -249,7 +278,7 @@ def time_allreduce(it, count):
         name, shared, fill = symmetric()
         return lambda index: torch.ops.symm_mem.two_shot_all_reduce_(shared[index], "sum", name), shared, fill
 
-    measure_nccl(it, "ncclAllReduce", count, count, Nccl.SUM)
+    measure_nccl(it, "ncclAllReduce", count, count, count, Nccl.SUM)
     it.measure("PyTorch, NCCL", make, graph=True)
     if count <= 4 << 20:
         it.measure("PyTorch, symmetric memory, one-shot", one_shot, graph=True)
@@ -273,7 +302,7 @@ def time_reduce_scatter(it, count):
             x.copy_(it.random(count))
         return lambda index: torch.ops.symm_mem.reduce_scatter_out(xs[index], name, False, ys[index]), ys
 
-    measure_nccl(it, "ncclReduceScatter", count, part, Nccl.SUM)
+    measure_nccl(it, "ncclReduceScatter", count, part, part, Nccl.SUM)
     it.measure("PyTorch, NCCL", make, graph=True)
     it.measure("PyTorch, symmetric memory", kernel, graph=True)
     measure_nvshmem(it, "sum_reducescatter", count, part, part)
@@ -284,6 +313,7 @@ def time_all_to_all(it, count):
         xs, ys = slices(it, it.random, count), slices(it, it.poisoned, count)
         return lambda index: it.dist.all_to_all_single(ys[index], xs[index]), ys
 
+    measure_nccl(it, "ncclAlltoAll", count, count, count // it.ranks, copy_engines=True)
     it.measure("PyTorch, NCCL", make, graph=True)
     measure_nvshmem(it, "alltoall", count, count, count // it.ranks)
 

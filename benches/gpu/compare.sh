@@ -24,7 +24,7 @@
 #        tensors, and the L2 cache is overwritten before each run
 #
 # Workloads, all by default: allgather-linear linear-allreduce matmul-reduce-scatter column-parallel row-parallel
-# mlp collectives, or one kind of collective: allreduce allgather reduce-scatter all-to-all.
+# mlp block collectives, or one kind of collective: allreduce allgather reduce-scatter all-to-all.
 #
 # Every time is the median over runs of the slowest rank. With each layer, the matrix products of one rank are
 # measured alone ("matmul only"). Each measurement of hir-run is checked: all outputs of the last timed run are

@@ -38,12 +38,14 @@ ours() {
     batch_add "$d" $measured "${flags[@]}"
 }
 # Print the names of tensors of a workload; checks.py has the same names.
-inputs() { case $1 in *mlp) echo T0 T1 T2 ;; *linear* | *parallel | *matmul*) echo T0 T1 ;; *) echo T0 ;; esac; }
+inputs() { case $1 in *block) echo T0 T1 T2 T3 T4 ;; *mlp) echo T0 T1 T2 ;; *linear* | *parallel | *matmul*) echo T0 T1 ;; *) echo T0 ;; esac; }
 output() {
     case $1 in
     linear-allreduce) echo T3 ;;
     mlp) echo T5 ;;
     local-mlp) echo T4 ;;
+    block) echo T30 ;;
+    local-block) echo T28 ;;
     *linear* | *parallel | *matmul*) echo T2 ;;
     *) echo T1 ;;
     esac

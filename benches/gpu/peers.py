@@ -23,6 +23,7 @@ Workloads, in bf16, for d ranks:
   column-parallel        Y[m,n/d] = allgather(X[m/d,k]) @ W[n/d,k].t(), for few rows
   row-parallel           Y[m,n]   = allreduce(X[m,k/d] @ W[n,k/d].t()), for few rows
   mlp                    Y[m/d,n] = reduce_scatter(relu(allgather(X[m/d,n]) @ V[k/d,n].t()) @ W[n,k/d].t())
+  block                  H = X + attention(X), Y[m/d,n] = H + mlp(H), with attention by matmuls and softmax
   local-WORKLOAD         the products of one rank of these, without communication (of hir-run only)
   allgather, allreduce, reduce-scatter, all-to-all    of M elements in total (N and K are 1); all-to-all: of M
                          elements on each rank

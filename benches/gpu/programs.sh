@@ -13,6 +13,12 @@
 #       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered
 #   programs.sh mlp RANKS M N K
 #       Y[m/d,n] = reduce_scatter(relu(allgather(X[m/d,n]) · V[k/d,n]ᵀ) · W[n,k/d]ᵀ), not lowered
+#   programs.sh block RANKS M N K [HEADS [SEQUENCES]]
+#       a transformer block without norms, not lowered: H = X + attention(X), Y[m/d,n] = H + mlp(H), where the MLP is
+#       that of `mlp`. Attention is computed with matmuls and softmax, for M rows of SEQUENCES sequences. Rank r has
+#       HEADS/d of the heads, and the rows of its weight are, for each head, its queries, keys and values.
+#   programs.sh local-block RANKS M N K [HEADS [SEQUENCES]]
+#       what a rank of `block` computes without communication and without the two sums, on all rows
 #   programs.sh matmul RANKS M N K [CALLS]
 #       C[m,n] = A[m,k] · B[n,k]ᵀ, by every rank for itself
 #   programs.sh local-mlp RANKS M N K
@@ -45,6 +51,51 @@ times() {
         indent="    "
     fi
     sed "s/^/$indent/"
+}
+
+# Prints the tensors T5 to T23 of attention, from the projections to the heads' results. Arguments: number of heads, and
+# the axes and the mesh of the projections. Their intermediate results get meshes from propagate-shardings.
+attention_tensors() {
+    local heads=$1 at
+    echo "%tensor T5_g___bfloat[$2] $3"
+    local_tensor() { echo "%tensor $1_g___bfloat[$2]"; }
+    local_tensor T6 "iS34{$b}, iS35{$s}, iS36{$heads}, iS37{3}, iS38{$e}"
+    for at in 7 8 9; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$s}, iS${at}2{$heads}, iS${at}3{$e}"; done
+    local_tensor T10 "iS100{$b}, iS102{$heads}, iS101{$s}, iS103{$e}"
+    local_tensor T11 "iS110{$b}, iS112{$heads}, iS113{$e}, iS111{$s}"
+    local_tensor T12 "iS120{$b}, iS122{$heads}, iS121{$s}, iS123{$e}"
+    for at in 13 16 17 18; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, iS${at}3{$s}"; done
+    for at in 14 19; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, rS${at}3{$s}"; done
+    for at in 15 20; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, bS${at}3{1}"; done
+    for at in 21 22; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, iS${at}3{$e}"; done
+    local_tensor T23 "iS230{$b}, iS232{$s}, iS231{$heads}, iS233{$e}"
+    local_tensor T24 "iS240{$m}, iS241{$((heads * e))}"
+}
+# Prints the statements of attention: softmax(Q · Kᵀ · scale) · V. The sum of a row divides its result, which is
+# smaller than its probabilities. For inputs between -1 and 1, the scale makes the deviation of the scores 1.
+attention() {
+    cat <<TEXT
+  T5 = linear(T0, T1)
+  T6 = reshape( T5 )
+  T7 = select( T6, axis = iS37{3}, index = 0 )
+  T8 = select( T6, axis = iS37{3}, index = 1 )
+  T9 = select( T6, axis = iS37{3}, index = 2 )
+  T10 = Set.Permute( T7 )
+  T11 = Set.Permute( T8 )
+  T12 = Set.Permute( T9 )
+  T13 = matmul(T10, T11)
+  T14 = reduction( T13, op = max, initial value = double(-inf), allreduce = false )
+  T15 = broadcast( T14, flags = {false, false, false, true} )
+  T16 = T13 - T15;
+  T17 = T16 * double($(awk "BEGIN { printf \"%.6g\", 9 / ($n * sqrt($e)) }"));
+  T18 = exp(T17);
+  T19 = reduction( T18, op = add, initial value = double(0), allreduce = false )
+  T20 = broadcast( T19, flags = {false, false, false, true} )
+  T21 = matmul(T18, T12)
+  T22 = T21 / T20;
+  T23 = Set.Permute( T22 )
+  T24 = reshape( T23 )
+TEXT
 }
 
 case $kind in
@@ -189,6 +240,70 @@ Domains:
   T3: logical(iS9{$m}, iS23{$k}), outer_split(iS23{$k}, $d) -> (ideviceIdx.x10{$d}, iS11{$part})
   T4: logical(iS12{$m}, iS24{$k}), outer_split(iS24{$k}, $d) -> (ideviceIdx.x13{$d}, iS14{$part})
   T5: logical(iS25{$m}, iS17{$n}), outer_split(iS25{$m}, $d) -> (ideviceIdx.x15{$d}, iS16{$rows})
+TEXT
+    ;;
+block | local-block)
+    m=$1 n=$2 k=$3 heads=${4:-64} b=${5:-8}
+    divides "$heads" "$d"
+    divides "$n" "$heads"
+    divides "$m" "$b"
+    divides "$m" "$d"
+    divides "$k" "$d"
+    rows=$((m / d)) inner=$((n / d)) part=$((k / d)) s=$((m / b)) e=$((n / heads))
+    if [ "$kind" = local-block ]; then
+        declare_tensor T0 "iS0{$m}, iS1{$n}"
+        declare_tensor T1 "iS2{$((3 * inner))}, iS3{$n}"
+        declare_tensor T2 "iS4{$n}, iS5{$inner}"
+        declare_tensor T3 "iS6{$part}, iS7{$n}"
+        declare_tensor T4 "iS8{$n}, iS9{$part}"
+        declare_tensor T25 "iS10{$m}, iS11{$n}"
+        declare_tensor T26 "iS12{$m}, iS13{$part}"
+        declare_tensor T27 "iS14{$m}, iS15{$part}"
+        declare_tensor T28 "iS16{$m}, iS17{$n}"
+        attention_tensors $((heads / d)) "iS20{$m}, iS21{$((3 * inner))}" "$mesh"
+        cat <<TEXT
+%HostIrContainer { (T0, T1, T2, T3, T4) -> (T28) :
+$(attention)
+  T25 = linear(T24, T2)
+  T26 = linear(T25, T3)
+  T27 = relu(T26);
+  T28 = linear(T27, T4)
+} // %HostIrContainer
+TEXT
+        exit
+    fi
+    declare_tensor T0 "ideviceIdx.x0{$d}, iS1{$rows}, iS2{$n}"
+    declare_tensor T1 "ideviceIdx.x3{$d}, iS4{$((3 * inner))}, iS5{$n}"
+    declare_tensor T2 "iS6{$n}, ideviceIdx.x7{$d}, iS8{$inner}"
+    declare_tensor T3 "ideviceIdx.x9{$d}, iS10{$part}, iS11{$n}"
+    declare_tensor T4 "iS12{$n}, ideviceIdx.x13{$d}, iS14{$part}"
+    for at in 25 26 29 30; do declare_tensor T$at "ideviceIdx.x${at}0{$d}, iS${at}1{$rows}, iS${at}2{$n}"; done
+    for at in 27 28; do declare_tensor T$at "iS${at}0{$m}, ideviceIdx.x${at}1{$d}, iS${at}2{$part}"; done
+    attention_tensors "$heads" "iS20{$m}, ideviceIdx.x21{$d}, iS22{$((3 * inner))}" "$mesh"
+    cat <<TEXT
+%HostIrContainer { (T0, T1, T2, T3, T4) -> (T30) :
+$(attention)
+  T25 = linear(T24, T2)
+  T26 = T0 + T25;
+  T27 = linear(T26, T3)
+  T28 = relu(T27);
+  T29 = linear(T28, T4)
+  T30 = T26 + T29;
+} // %HostIrContainer
+
+Domains:
+  T0: logical(iS40{$m}, iS2{$n}), outer_split(iS40{$m}, $d) -> (ideviceIdx.x0{$d}, iS1{$rows})
+  T1: logical(iS41{$((3 * n))}, iS5{$n}), outer_split(iS41{$((3 * n))}, $d) -> (ideviceIdx.x3{$d}, iS4{$((3 * inner))})
+  T2: logical(iS6{$n}, iS42{$n}), outer_split(iS42{$n}, $d) -> (ideviceIdx.x7{$d}, iS8{$inner})
+  T3: logical(iS43{$k}, iS11{$n}), outer_split(iS43{$k}, $d) -> (ideviceIdx.x9{$d}, iS10{$part})
+  T4: logical(iS12{$n}, iS44{$k}), outer_split(iS44{$k}, $d) -> (ideviceIdx.x13{$d}, iS14{$part})
+  T5: logical(iS20{$m}, iS45{$((3 * n))}), outer_split(iS45{$((3 * n))}, $d) -> (ideviceIdx.x21{$d}, iS22{$((3 * inner))})
+$(for at in 25 26 29 30; do
+        echo "  T$at: logical(iS${at}3{$m}, iS${at}2{$n}), outer_split(iS${at}3{$m}, $d) -> (ideviceIdx.x${at}0{$d}, iS${at}1{$rows})"
+    done
+    for at in 27 28; do
+        echo "  T$at: logical(iS${at}0{$m}, iS${at}3{$k}), outer_split(iS${at}3{$k}, $d) -> (ideviceIdx.x${at}1{$d}, iS${at}2{$part})"
+    done)
 TEXT
     ;;
 pipeline-stages)

@@ -52,6 +52,7 @@ class Cases(unittest.TestCase):
 
     def test_products_of_a_rank(self):
         self.assertEqual(cases.products("local-mlp", 4, 64, 32, 128), [(64, 32, 32), (64, 32, 32)])
+        self.assertEqual(cases.products("block", 4, 64, 32, 128)[:2], [(64, 24, 32), (64, 32, 8)])
         self.assertEqual(cases.products("column-parallel", 4, 64, 128, 32), [(64, 32, 32)])
         self.assertEqual(cases.products("row-parallel", 4, 64, 32, 128), [(64, 32, 32)])
 

@@ -4,7 +4,7 @@
 #   turns WORKLOAD          prints the names of the turns of a workload, each of which is one job of each side
 
 calls=20   # calls of a collective or a short layer in one run; cases.py has the same number
-all_workloads=(allgather-linear linear-allreduce matmul-reduce-scatter column-parallel row-parallel mlp collectives)
+all_workloads=(allgather-linear linear-allreduce matmul-reduce-scatter column-parallel row-parallel mlp block collectives)
 collectives=(allreduce allgather reduce-scatter all-to-all)
 
 # Prints the turns of a workload. A turn is one job of hir-run and one of PyTorch, of a few minutes at most.
@@ -24,7 +24,7 @@ queue() {
     matmul-reduce-scatter) layer "$workload" "$d" 32768 8192 16384 ;;
     column-parallel) for rows in 64 512; do for width in 4096 8192; do layer "$workload" "$d" $rows $((4 * width)) $width; done; done ;;
     row-parallel) for rows in 64 512; do for width in 4096 8192; do layer "$workload" "$d" $rows $width $((4 * width)); done; done ;;
-    mlp) layer "$workload" "$d" 8192 8192 32768 ;;
+    mlp | block) layer "$workload" "$d" 8192 8192 32768 ;;
     *) collective "$workload" "$d" ;;
     esac
 }
@@ -48,7 +48,7 @@ pipelines() {
     matmul-reduce-scatter) echo "@overlap-matmul-reduce-scatter 1" ;;
     # Their calls are in a loop, in which nothing is split.
     column-parallel | row-parallel) echo "@lower,select-algorithms -" ;;
-    mlp)
+    mlp | block)
         echo "@lower,select-algorithms -"
         echo "@overlap 2"
         ;;
@@ -90,6 +90,7 @@ products() {
     column-parallel) words=(matmul "$d" "$m" $((n / d)) "$k" "$calls") ;;
     row-parallel) words=(matmul "$d" "$m" "$n" $((k / d)) "$calls") ;;
     mlp) words=(local-mlp "$d" "$m" "$n" $((k / d))) ;;
+    block) words=(local-block "$d" "$m" "$n" "$k") ;;
     *) words=(matmul "$d" "$m" "$n" $((k / d))) ;;
     esac
     program=$(program "${words[@]}") || exit 2
@@ -125,8 +126,8 @@ ways() {
 # Queues a collective at several sizes. Arguments: kind, ranks.
 collective() {
     local kind=$1 d=$2 count graph program backend algorithm most name passes flush slices=1
-    # 8 KiB to 64 MiB, in elements of 2 bytes.
-    for count in 4096 32768 131072 262144 524288 1048576 2097152 4194304 8388608 16777216 33554432; do
+    # 8 KiB to 256 MiB, in elements of 2 bytes.
+    for count in 4096 32768 131072 262144 524288 1048576 2097152 4194304 8388608 16777216 33554432 67108864 134217728; do
         count=$((count / shrink / shrink))
         [ "$count" -ge "$d" ] || continue
         if [ -n "$cold" ]; then
@@ -135,6 +136,8 @@ collective() {
             flush=$((33554432 / shrink / shrink))
             slices=$((flush / count + 1))
             slices=$((slices < calls ? slices : calls))
+            # Larger tensors are never in the cache.
+            [ "$slices" -gt 1 ] || continue
         fi
         while read -r backend algorithm most; do
             [ $((2 * count)) -le "$most" ] || continue

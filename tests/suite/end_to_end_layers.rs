@@ -18,7 +18,7 @@ struct Layer {
     pipelines: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 14] = [
     Layer {
         kind: "allgather-linear",
         sizes: |d| vec![7 * d, 11, 13],
@@ -60,8 +60,15 @@ const LAYERS: [Layer; 12] = [
         sizes: |d| vec![5 * d, 9, 3 * d],
         pipelines: &["@lower", "@overlap --set numberOfStreams=2"],
     },
+    // The sequences are chunks for attention only if the number of ranks divides them.
+    Layer {
+        kind: "block",
+        sizes: |d| vec![6 * d, 6 * d, 5 * d, 2 * d, if d == 5 { 3 } else { d }],
+        pipelines: &["@lower,select-algorithms", "@overlap --set numberOfStreams=2"],
+    },
     Layer { kind: "matmul", sizes: |_| vec![7, 11, 13, 3], pipelines: &["@lower"] },
     Layer { kind: "local-mlp", sizes: |_| vec![7, 11, 13], pipelines: &["@lower"] },
+    Layer { kind: "local-block", sizes: |d| vec![6 * d, 6 * d, 5 * d, 2 * d, d], pipelines: &["@lower"] },
     Layer {
         kind: "pipeline-stages",
         sizes: |_| vec![6, 5, 7],
