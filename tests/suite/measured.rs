@@ -1,5 +1,5 @@
-//! Checks the output of timed and repeated runs on emulated GPUs: the JSON of a timed run, and a race that
-//! only shows with delays.
+//! Checks the output of timed and repeated runs on emulated GPUs: the JSON of a timed run, a race that only
+//! shows with delays, and which products run on cuBLASLt.
 
 use std::{fs, process::Command};
 
@@ -13,6 +13,7 @@ pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
         Trial::test("measured::delays_show_a_race", delays_show_a_race),
+        Trial::test("measured::products_of_any_strides_run_on_cublaslt", products_run_on_cublaslt),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
@@ -55,6 +56,20 @@ fn json_holds_every_run() -> Result<(), Failed> {
         true => Ok(()),
         false => Err(format!("{json:#}\n{table}").into()),
     }
+}
+
+/// A product on a generic kernel has a note.
+fn products_run_on_cublaslt() -> Result<(), Failed> {
+    for (program, is_generic) in
+        [("tests/cases/ops/matmul-strides.hir", false), ("tests/cases/ops/matmul-integers.hir", true)]
+    {
+        let output = hir_run(&[program, "--device=cuda", "--expect=sim"])?.output_with_timeout()?;
+        let told = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() || told.contains("runs on a generic kernel") != is_generic {
+            return Err(format!("{output:?}").into());
+        }
+    }
+    Ok(())
 }
 
 fn delays_show_a_race() -> Result<(), Failed> {

@@ -7,11 +7,25 @@ use crate::{
     cuda::{
         error::CudaError,
         executable::LogicalStream,
-        kernels,
+        kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
         matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
     },
-    plan::{Gemm, Inst},
+    plan::{Gemm, Inst, View},
 };
+
+/// Returns the layout of a copy without gaps, in which the contiguous dimension of the matrices stays contiguous.
+fn compact_view(view: &View) -> View {
+    let mut it = View::contiguous(0, view.shape.clone());
+    if let [.., row, column] = view.strides[..]
+        && let [.., rows, _] = view.shape[..]
+        && row == 1
+        && column != 1
+    {
+        let dims = it.strides.len();
+        (it.strides[dims - 2], it.strides[dims - 1]) = (1, rows);
+    }
+    it
+}
 
 /// The distinct matrix products of a plan, and their numbers by key.
 #[derive(Default)]
@@ -32,7 +46,9 @@ impl Products {
 }
 
 impl ExecutableBuilder<'_> {
-    /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it.
+    /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it. An operand whose
+    /// strides do not form matrices is copied before the product, and such a result after it: with the generic
+    /// kernel, attention over 8,192 rows takes 170 ms instead of 10 (`benches/gpu/NOTES.md`).
     pub(super) fn lower_matmul(
         &mut self,
         at: u32,
@@ -49,14 +65,30 @@ impl ExecutableBuilder<'_> {
         if out.view.is_empty() {
             return Ok(());
         }
-        let why = match MatmulDesc::of(&a, &b, bias.as_ref(), &out) {
+        let are_types_supported = MatmulDesc::check_types(a.dtype, b.dtype, out.dtype).is_ok();
+        let compact = |it: &DeviceView, is_matrix: bool| {
+            (are_types_supported && !is_matrix).then(|| compact_view(it.view))
+        };
+        let copies = [
+            compact(&a, MatmulDesc::is_operand(&a)),
+            compact(&b, MatmulDesc::is_operand(&b)),
+            compact(&out, MatmulDesc::is_result(&out)),
+        ];
+        let mut used = [a, b, out];
+        for ((number, it), copy) in used.iter_mut().enumerate().zip(&copies) {
+            if let Some(view) = copy {
+                let address = self.scratch_buffer(stream, number + 1, view.len() * it.dtype.size())?;
+                *it = DeviceView { address, dtype: it.dtype, view };
+            }
+        }
+        let why = match MatmulDesc::of(&used[0], &used[1], bias.as_ref(), &used[2]) {
             Ok(desc) => {
                 let cublaslt = match *self.cublaslt {
                     Some(it) => it,
                     None => *self.cublaslt.insert(CublasLtHandle::new()?),
                 };
                 let workspace = self.workspace(inst.stream as usize)?;
-                let addresses = [a.address, b.address, out.address];
+                let addresses = used.map(|it| it.address);
                 let mut address = bias.as_ref().map_or(0, |it| it.address);
                 if let Some(bytes) =
                     desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT))
@@ -66,6 +98,14 @@ impl ExecutableBuilder<'_> {
                     address = scratch;
                 }
                 if let Some(product) = cublaslt.prepare(&desc, addresses, address, workspace)? {
+                    let convert = |from, to| {
+                        ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
+                    };
+                    for ((from, to), _) in
+                        [a, b].into_iter().zip(used).zip(&copies).filter(|it| it.1.is_some())
+                    {
+                        self.lower_elementwise(at, inst, stream, &convert(from, to))?;
+                    }
                     if !self.matmul_descs.contains(&desc) {
                         self.first_calls.push(self.commands.len());
                         self.matmul_descs.push(desc);
@@ -73,6 +113,9 @@ impl ExecutableBuilder<'_> {
                     let key = desc.key(addresses, address);
                     self.products.add(key, product.first_algorithm(), self.commands.len());
                     self.push(at, stream, Command::Matmul(Box::new(product)));
+                    if copies[2].is_some() {
+                        self.lower_elementwise(at, inst, stream, &convert(used[2], out))?;
+                    }
                     return Ok(());
                 }
                 "cuBLASLt has no algorithm for it".to_owned()

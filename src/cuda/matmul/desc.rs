@@ -43,6 +43,35 @@ impl MatmulDesc {
         (self.bias == Bias::Vector).then(|| self.out.rows as usize * self.result_dtype.size())
     }
 
+    /// Checks the element types of the operands and the result.
+    ///
+    /// # Errors
+    /// Returns why cuBLASLt does not support them, as a phrase.
+    pub fn check_types(a: DType, b: DType, out: DType) -> Result<(), String> {
+        if a != b {
+            return Err("its operands have different types".to_owned());
+        }
+        match (a, out) {
+            (DType::BFloat | DType::Half, result) if result == a || result == DType::Float => Ok(()),
+            (DType::Float, DType::Float) | (DType::Double, DType::Double) => Ok(()),
+            _ => Err(format!(
+                "{} operands with a {} result are not supported",
+                a.short_name(),
+                out.short_name()
+            )),
+        }
+    }
+
+    /// Returns whether the strides of an operand form matrices with one stride between them.
+    pub fn is_operand(it: &DeviceView) -> bool {
+        Matrix::of(it).is_some()
+    }
+
+    /// Returns whether the strides of a result form row-major matrices with one stride between them.
+    pub fn is_result(it: &DeviceView) -> bool {
+        Matrix::of(it).is_some_and(|it| !it.is_transposed)
+    }
+
     /// Describes a matrix product for cuBLASLt.
     ///
     /// # Errors
@@ -53,21 +82,7 @@ impl MatmulDesc {
         bias: Option<&DeviceView>,
         out: &DeviceView,
     ) -> Result<Self, String> {
-        if a.dtype != b.dtype {
-            return Err("its operands have different types".to_owned());
-        }
-        let types = match (a.dtype, out.dtype) {
-            (DType::BFloat | DType::Half, result) => result == a.dtype || result == DType::Float,
-            (DType::Float, DType::Float) | (DType::Double, DType::Double) => true,
-            _ => false,
-        };
-        if !types {
-            return Err(format!(
-                "{} operands with a {} result are not supported",
-                a.dtype.short_name(),
-                out.dtype.short_name()
-            ));
-        }
+        Self::check_types(a.dtype, b.dtype, out.dtype)?;
         if a.view.shape.last() == Some(&0) {
             return Err("its sums have no terms".to_owned());
         }
