@@ -4,7 +4,7 @@
 #   programs.sh allgather-linear RANKS M N K
 #       C[m,n] = allgather(A[m/d,k]) · B[n,k]ᵀ, not lowered
 #   programs.sh linear-allreduce RANKS M N K [CHUNKS]
-#       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, with the rows in chunks
+#       Y[m,n] = allreduce(X[m,k/d] · W[n,k/d]ᵀ), not lowered, with the rows in chunks; with 0, not in chunks
 #   programs.sh matmul-reduce-scatter RANKS M N K
 #       Y[m/d,n] = reduce_scatter(A[m,k/d] · B[n,k/d]ᵀ), not lowered
 #   programs.sh column-parallel RANKS M N K [CALLS]
@@ -114,8 +114,23 @@ TEXT
     ;;
 linear-allreduce)
     m=$1 n=$2 k=$3 chunks=${4:-4}
-    divides "$m" "$chunks"
     divides "$k" "$d"
+    if [ "$chunks" = 0 ]; then
+        declare_tensor T0 "iS0{$m}, ideviceIdx.x1{$d}, iS2{$((k / d))}"
+        declare_tensor T1 "iS3{$n}, ideviceIdx.x4{$d}, iS5{$((k / d))}"
+        declare_tensor T3 "iS6{$m}, iS7{$n}"
+        cat <<TEXT
+%HostIrContainer { (T0, T1) -> (T3) :
+  T3 = linear(T0, T1)
+} // %HostIrContainer
+
+Domains:
+  T0: logical(iS0{$m}, iS8{$k}), outer_split(iS8{$k}, $d) -> (ideviceIdx.x1{$d}, iS2{$((k / d))})
+  T1: logical(iS3{$n}, iS9{$k}), outer_split(iS9{$k}, $d) -> (ideviceIdx.x4{$d}, iS5{$((k / d))})
+TEXT
+        exit
+    fi
+    divides "$m" "$chunks"
     rows=$((m / chunks)) part=$((k / d))
     x=$(t T0 "istreamIdx0{$chunks}, ideviceIdx.x1{$d}, iS2{$rows}, iS3{$part}")
     w=$(t T1 "ideviceIdx.x4{$d}, iS5{$n}, iS6{$part}")

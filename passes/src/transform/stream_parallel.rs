@@ -341,22 +341,41 @@ impl StreamParallel<'_> {
             self.is_disjoint(group, &slicing) && group.can_add(self.program, self.settings, &slicing)
         };
         if !self.group.as_ref().is_some_and(can_add) {
+            let producers = self.take_producers(&slicing);
             self.emit_group();
             // If no loop computes the partial sums, they are reduced as a whole, outside of a loop.
-            if matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
+            if producers.members.is_empty() && matches!(slicing.kind, SliceKind::ReduceScatter(_)) {
                 self.out.push(stmt);
                 return;
             }
-            let produced = FxHashMap::default();
-            self.group =
-                Some(StmtGroup { count: slicing.count, style: slicing.style, members: Vec::new(), produced });
+            self.group = Some(producers);
         }
         if let Some(group) = &mut self.group {
-            if let Some(dim) = slicing.out_dim {
-                group.produced.insert(slicing.out, dim);
-            }
-            group.members.push(LoopStmt { stmt, slicing });
+            group.extend([LoopStmt { stmt, slicing }]);
         }
+    }
+
+    /// Takes the last statements of the group if they have nothing to do with those before them, and only compute what
+    /// another statement reads, which cannot be added to the group, but to these. If they stayed, the loop of the other
+    /// statement would depend on this one. Returns the group of what it takes, or an empty group for the other
+    /// statement.
+    fn take_producers(&mut self, slicing: &Slicing) -> StmtGroup {
+        if let Some(mut group) = self.group.take() {
+            let producers = group.split_off_producers(slicing);
+            let reads_from_group =
+                |it: &LoopStmt| it.slicing.operands.iter().any(|it| group.produced.contains_key(&it.tensor));
+            let shares = !group.members.is_empty()
+                && !producers.members.iter().any(reads_from_group)
+                && self.is_disjoint(&producers, slicing)
+                && producers.can_add(self.program, self.settings, slicing);
+            if shares {
+                self.group = Some(group);
+                return producers;
+            }
+            group.extend(producers.members);
+            self.group = Some(group);
+        }
+        StmtGroup::new(slicing.count, slicing.style)
     }
 
     /// Returns whether a statement makes a view of a part of a tensor that another statement writes, and so
@@ -417,6 +436,38 @@ impl StreamParallel<'_> {
 }
 
 impl StmtGroup {
+    fn new(count: ExprId, style: Style) -> Self {
+        Self { count, style, members: Vec::new(), produced: FxHashMap::default() }
+    }
+
+    fn extend(&mut self, members: impl IntoIterator<Item = LoopStmt>) {
+        for member in members {
+            if let Some(dim) = member.slicing.out_dim {
+                self.produced.insert(member.slicing.out, dim);
+            }
+            self.members.push(member);
+        }
+    }
+
+    /// Removes the last statements that compute, without communication, what one of them or another statement reads.
+    fn split_off_producers(&mut self, reader: &Slicing) -> Self {
+        let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| operand.tensor == tensor);
+        let mut first = self.members.len();
+        while let Some(last) = first.checked_sub(1) {
+            let it = &self.members[last].slicing;
+            let mut readers = self.members[first..].iter().map(|member| &member.slicing).chain([reader]);
+            if it.kind != SliceKind::Local || !readers.any(|reader| reads(reader, it.out)) {
+                break;
+            }
+            first = last;
+        }
+        let mut producers = Self::new(self.count, self.style);
+        let taken = self.members.split_off(first);
+        taken.iter().for_each(|it| _ = self.produced.remove(&it.slicing.out));
+        producers.extend(taken);
+        producers
+    }
+
     /// Returns whether a statement can be added to the group: it has the same stream axis, and reads the
     /// results of the loop slice by slice.
     fn can_add(&self, program: &Program, settings: LoopOptions, slicing: &Slicing) -> bool {
