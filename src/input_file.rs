@@ -69,6 +69,14 @@ pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path, limit)
 }
 
+/// Returns the contents of a file of at most `limit` bytes as they are now, although the run may have read others.
+///
+/// # Errors
+/// As `read_at_most`, but the contents may have changed.
+pub fn read_again(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    ReadFiles::default().read(path, limit)
+}
+
 impl ReadFiles {
     fn read(&mut self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         if let Some(PreviousRead::Bytes(bytes)) = self.0.get(path) {

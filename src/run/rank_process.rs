@@ -7,9 +7,9 @@ use super::{
     digests,
     inputs::InputFlag,
     prepare::{JobFailure, ProgramFiles},
-    tuning::TuningFile,
 };
 use crate::{
+    cuda::Machine,
     exit::Exit,
     input_file,
     launch::{
@@ -36,8 +36,8 @@ pub struct RunVerdict {
 pub struct Measured {
     /// The median of the timed runs, in microseconds.
     pub median: Option<f64>,
-    /// The table of `--tune`.
-    pub table: Option<Box<TuningFile>>,
+    /// With `--tune` or `--tuning`: the kind of machine.
+    pub machine: Option<Machine>,
 }
 
 impl RunVerdict {

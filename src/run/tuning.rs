@@ -9,10 +9,9 @@ mod table;
 
 use std::{io, path::Path};
 
-use serde::{Deserialize, Serialize};
-
 use super::prepare::JobFailure;
 use crate::{
+    atomic_file,
     cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning},
     exit::Exit,
     input_file,
@@ -27,28 +26,16 @@ pub enum TuningFlag<'a> {
     Use(&'a Path),
     /// Measure the algorithms of the program, and add them to a file.
     Measure(&'a Path),
+    /// Measure one of several pipelines. The file was checked before the first one.
+    MeasurePipeline,
 }
 
-/// A table that measured algorithms or pipelines are added to. Only that of rank 0 has the entries of the file.
-#[derive(Clone, Debug)]
-pub struct TuningFile {
-    table: TuningTable,
-    /// Number of ranks of the job.
-    ranks: usize,
-    /// Why the entries of the file were dropped, if they were.
-    pub dropped: Option<String>,
-}
+/// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, if there are
+/// any to use, or why there are none.
+type Sent = Result<Option<(Vec<(String, MatmulAlgorithm)>, usize)>, String>;
 
-/// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, or why there
-/// are none.
-#[derive(Serialize, Deserialize)]
-enum Sent {
-    Entries(Vec<(String, MatmulAlgorithm)>, usize),
-    Failed(Exit, String),
-}
-
-/// Reads the file on rank 0 and makes all ranks use its algorithms, or prepares it for more. Call it while nothing runs,
-/// before inputs are loaded. The inner result is the same on all ranks.
+/// Reads the file on rank 0 and makes all ranks use its algorithms, or checks that entries can be added to it. Call it
+/// while nothing runs, before inputs are loaded. The inner result is the same on all ranks: the kind of machine.
 ///
 /// # Errors
 /// A call fails on this rank, or a rank does not answer. The inner error: the file cannot be read, is no table, or was
@@ -58,7 +45,7 @@ pub fn load(
     engine: &mut Engine,
     member: &JobRank,
     say: &mut dyn FnMut(String),
-) -> Result<Result<TuningFile, JobFailure>, JobFailure> {
+) -> Result<Result<Machine, JobFailure>, JobFailure> {
     let peers: &dyn ProcessGroup = member;
     let failed = |message: String| Ok(Err(JobFailure::Other(Exit::Environment, message)));
     member.set_phase("reading the table of algorithms");
@@ -74,77 +61,116 @@ pub fn load(
             ));
         }
     }
-    let empty = || TuningTable::new(machine.clone(), peers.world());
-    let found = match flag {
-        _ if peers.rank() > 0 => Ok(empty()),
-        TuningFlag::Measure(path) => read(path).map(|it| it.unwrap_or_else(empty)),
-        TuningFlag::Use(path) => {
-            existing(path).and_then(|table| match other_machine(&table, machine, path) {
-                Some(message) => Err(format!("{message}: measure again with `--tune`")),
-                None => Ok(table),
-            })
-        }
-    };
-    let mine = match &found {
-        Ok(it) => {
-            Sent::Entries(it.products.iter().map(|it| (it.product.clone(), it.algorithm)).collect(), it.ranks)
-        }
-        Err(message) => Sent::Failed(Exit::Environment, message.clone()),
+    let mine: Sent = match flag {
+        _ if peers.rank() > 0 => Ok(None),
+        TuningFlag::MeasurePipeline => Ok(None),
+        TuningFlag::Measure(path) => check(path).map(|()| None),
+        TuningFlag::Use(path) => entries(path, machine).map(Some),
     };
     let sent = member.channel.all_gather_values(&mine)?.into_iter().next();
-    let (entries, ranks) = match sent {
-        Some(Sent::Entries(entries, ranks)) => (entries, ranks),
-        Some(Sent::Failed(exit, message)) => return Ok(Err(JobFailure::Other(exit, message))),
-        None => (Vec::new(), 0),
+    let sent = match sent.unwrap_or(Ok(None)) {
+        Ok(it) => it,
+        Err(message) => return failed(message),
     };
-    let mut table = found.unwrap_or_else(|_| empty());
-    let mut why_dropped = None;
-    match flag {
-        TuningFlag::Use(path) => {
-            let used = engine.use_algorithms(peers, &entries)?;
-            if let Some((product, why)) = &used.refused {
-                return failed(format!(
-                    "`{}`: cuBLASLt refuses the algorithm of `{product}`: {why}: measure again with `--tune`",
-                    path.display()
-                ));
-            }
-            say(coverage(path, &used, ranks, peers.world()));
+    if let (TuningFlag::Use(path), Some((entries, ranks))) = (flag, sent) {
+        let used = engine.use_algorithms(peers, &entries)?;
+        if let Some((product, why)) = &used.refused {
+            return failed(format!(
+                "`{}`: cuBLASLt refuses the algorithm of `{product}`: {why}: measure again with `--tune`",
+                path.display()
+            ));
         }
-        TuningFlag::Measure(path) => {
-            if let Some(message) = other_machine(&table, machine, path) {
-                let dropped = table.products.len() + table.pipelines.len();
-                why_dropped = Some(format!("{message}; its {dropped} entries are dropped"));
-                table = empty();
-            }
-        }
+        say(coverage(path, &used, ranks, peers.world()));
     }
-    Ok(Ok(TuningFile { table, ranks: peers.world(), dropped: why_dropped }))
+    Ok(Ok(machine.clone()))
 }
 
 /// Checks that the folder of a table exists and, if the table exists, that it can be read.
 ///
 /// # Errors
 /// The folder does not exist, or the file cannot be read or is no table.
-pub fn check(path: &Path) -> Result<(), JobFailure> {
+pub fn check(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let has_folder = match folder.is_dir() {
-        true => Ok(()),
+    match folder.is_dir() {
+        true => read(path, input_file::read_again).map(drop),
         false => Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display())),
-    };
-    has_folder
-        .and_then(|()| read(path).map(drop))
-        .map_err(|message| JobFailure::Other(Exit::Environment, message))
+    }
 }
 
-/// Reads a table that has to exist.
+/// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written
+/// the table since it was checked, so it is read again. Returns all that the user should know.
+fn store(
+    path: &Path,
+    (machine, ranks): (&Machine, usize),
+    add: impl FnOnce(&mut TuningTable) -> String,
+) -> Result<Vec<String>, JobFailure> {
+    let failed = |message: String| JobFailure::Other(Exit::Environment, message);
+    let empty = || TuningTable::new(machine.clone(), ranks);
+    let mut table = read(path, input_file::read_again).map_err(failed)?.unwrap_or_else(empty);
+    let mut notes = Vec::new();
+    if let Some(message) = other_machine(&table, machine, path) {
+        let dropped = table.products.len() + table.pipelines.len();
+        notes.push(format!("{message}; its {dropped} entries are dropped"));
+        table = empty();
+    }
+    notes.push(add(&mut table));
+    let text = table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
+    let written = atomic_file::write(path, text.as_bytes());
+    written.map_err(|fault| failed(format!("cannot write `{}`: {fault}", path.display())))?;
+    Ok(notes)
+}
+
+/// Adds measured algorithms to a table, where they replace the entries of the same products. Returns what to tell the
+/// user.
+///
+/// # Errors
+/// The file cannot be read or written, or is no table.
+pub fn store_algorithms(
+    path: &Path,
+    (machine, ranks): (&Machine, usize),
+    tuning: &Tuning,
+) -> Result<Vec<String>, JobFailure> {
+    store(path, (machine, ranks), |table| {
+        table.ranks = ranks;
+        table.products.retain(|it| tuning.products.iter().all(|product| product.key != it.product));
+        let kept = table.products.len();
+        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
+        table.products.extend(tuning.products.iter().map(|it| Entry {
+            product: it.key.clone(),
+            algorithm: it.algorithm,
+            first_us: rounded(it.first),
+            best_us: rounded(it.best),
+        }));
+        // A file does not depend on the order in which products were measured.
+        table.products.sort_by(|a, b| a.product.cmp(&b.product));
+        let new = tuning.products.len();
+        let plural = if new == 1 { "" } else { "s" };
+        format!("`{}`: {new} product{plural} measured, {kept} other entries kept", path.display())
+    })
+}
+
+/// Returns the algorithms of a table that was measured on this kind of machine, and the number of ranks.
+fn entries(path: &Path, machine: &Machine) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), String> {
+    let table = existing(path)?;
+    match other_machine(&table, machine, path) {
+        Some(message) => Err(format!("{message}: measure again with `--tune`")),
+        None => Ok((table.products.into_iter().map(|it| (it.product, it.algorithm)).collect(), table.ranks)),
+    }
+}
+
+/// Reads a table that has to exist, with the same contents in the whole run.
 fn existing(path: &Path) -> Result<TuningTable, String> {
-    read(path)?.ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
+    read(path, input_file::read_at_most)?
+        .ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
 }
 
-/// Reads a table; `None` if there is no file.
-fn read(path: &Path) -> Result<Option<TuningTable>, String> {
+/// Reads a table with `bytes`; `None` if there is no file.
+fn read(
+    path: &Path,
+    bytes: impl FnOnce(&Path, u64) -> io::Result<Vec<u8>>,
+) -> Result<Option<TuningTable>, String> {
     let shown = path.display();
-    let bytes = match input_file::read_at_most(path, MAX_BYTES) {
+    let bytes = match bytes(path, MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(fault) => return Err(format!("cannot read `{shown}`: {fault}")),
@@ -172,35 +198,6 @@ fn coverage(path: &Path, used: &AlgorithmUse, measured: usize, ranks: usize) -> 
         false => format!("; it was measured with {measured} ranks"),
     };
     format!("`{}` has an entry for {given} of {products} matrix product{plural}{other}", path.display())
-}
-
-impl TuningFile {
-    /// Adds measured algorithms, which replace the entries of the same products. Returns the contents of the file and
-    /// what to tell the user.
-    ///
-    /// # Errors
-    /// The table has no text.
-    pub fn add(&mut self, path: &Path, tuning: &Tuning) -> Result<(String, String), JobFailure> {
-        self.table.ranks = self.ranks;
-        let is_new = |it: &Entry| tuning.products.iter().all(|product| product.key != it.product);
-        let kept = std::mem::take(&mut self.table.products);
-        self.table.products = kept.into_iter().filter(is_new).collect();
-        let kept = self.table.products.len();
-        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
-        self.table.products.extend(tuning.products.iter().map(|it| Entry {
-            product: it.key.clone(),
-            algorithm: it.algorithm,
-            first_us: rounded(it.first),
-            best_us: rounded(it.best),
-        }));
-        // A file does not depend on the order in which products were measured.
-        self.table.products.sort_by(|a, b| a.product.cmp(&b.product));
-        let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
-        let new = tuning.products.len();
-        let plural = if new == 1 { "" } else { "s" };
-        let note = format!("`{}`: {new} product{plural} measured, {kept} other entries kept", path.display());
-        Ok((text, note))
-    }
 }
 
 /// Returns the lines that state what tuning has gained.

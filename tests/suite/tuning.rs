@@ -4,7 +4,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Output,
+    process::{Command, Output},
 };
 
 use libtest_mimic::{Failed, Trial};
@@ -66,6 +66,7 @@ pub fn trials() -> Vec<Trial> {
             pipelines::the_fastest_pipeline_is_stored_and_applied,
         ),
         Trial::test("tuning::wrong_results_fail", pipelines::wrong_results_fail),
+        Trial::test("tuning::other_jobs_may_write_the_table", pipelines::other_jobs_may_write_the_table),
         Trial::test(
             "tuning::other_options_apply_to_all_pipelines",
             pipelines::other_options_apply_to_all_pipelines,
@@ -116,13 +117,18 @@ impl Tuned {
         Ok(fs::write(self.table(), table.to_string())?)
     }
 
-    /// Runs a program with these arguments.
-    fn run(&self, program: &str, arguments: &[&str], settings: &[(&str, &str)]) -> Result<Output, Failed> {
-        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    /// Returns the command that runs a program with these arguments.
+    fn command(&self, program: &str, arguments: &[&str]) -> Result<Command, Failed> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         command.args([program, "--device=cuda", "--check=off", "-w", "1"]).args(arguments);
         command.current_dir(ROOT).env_clear().envs(emulator::environment()?);
-        command.envs(settings.iter().copied());
-        Ok(command.output_with_timeout()?)
+        Ok(command)
+    }
+
+    /// Runs a program with these arguments.
+    fn run(&self, program: &str, arguments: &[&str], settings: &[(&str, &str)]) -> Result<Output, Failed> {
+        let mut command = self.command(program, arguments)?;
+        Ok(command.envs(settings.iter().copied()).output_with_timeout()?)
     }
 
     /// Tunes `PROGRAM` on two ranks.
@@ -332,7 +338,7 @@ fn a_program_does_not_tune_the_next() -> Result<(), Failed> {
             "docs/examples/mlp.hir --tune {table} -n 1\ndocs/examples/mlp.hir\ndocs/examples/mlp.hir --tuning {table}\n"
         ),
     )?;
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hir-run"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.arg("--batch").arg(&batch).args(["--device=cuda", "--expect=sim"]);
     command.current_dir(ROOT).env_clear().envs(emulator::environment()?);
     command.env("HIR_EMULATED_ALGORITHM_LOG", "1").env("HIR_EMULATED_ALGORITHM_DELAY", "2000");

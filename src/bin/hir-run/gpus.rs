@@ -1,7 +1,7 @@
 //! Runs one rank's part of a job on GPUs.
 
 use hir::{
-    cuda::{self, CudaError, Engine, Gpu, TuneOptions, WarmUp},
+    cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
     exit::Exit,
     io::data::Data,
     launch::job_rank::JobRank,
@@ -12,8 +12,7 @@ use hir::{
         output,
         prepare::JobFailure,
         rank_process::{Measured, RunVerdict},
-        timing_report,
-        tuning::{self, TuningFile},
+        timing_report, tuning,
         unwritten::UnwrittenReads,
         verdict::{self, Expectation},
     },
@@ -117,21 +116,17 @@ pub fn run(
             return Err(failure);
         }
     };
-    let table = match task.options.tuning_flag() {
+    let machine = match task.options.tuning_flag() {
         None => None,
         Some(flag) => {
             let note = &mut |note: String| say(format!("# {note}"));
             // All ranks get the same inner error.
             let loaded = tuning::load(flag, engine, member, note).inspect_err(|it| abort_job(member, it))?;
-            let loaded = loaded?;
-            // The report on several pipelines says so once.
-            let is_due = task.options.tune_passes.is_empty();
-            loaded.dropped.iter().filter(|_| is_due).for_each(|it| say(format!("# {it}")));
-            Some(loaded)
+            Some(loaded?)
         }
     };
     let wanted = agree_on_setup(GpuRunSetup::of(task, input_spec, member), member)?;
-    run_on_engine(engine, task, (&wanted, table), member, say).map(Ok)
+    run_on_engine(engine, task, (&wanted, machine), member, say).map(Ok)
 }
 
 /// The inputs and the expected outputs of a run on GPUs.
@@ -188,7 +183,7 @@ fn agree_on_setup(
 fn run_on_engine(
     engine: &mut Engine,
     task: &Task<'_>,
-    (wanted, table): (&GpuRunSetup, Option<TuningFile>),
+    (wanted, machine): (&GpuRunSetup, Option<Machine>),
     member: &JobRank,
     say: &mut dyn FnMut(String),
 ) -> Result<RunVerdict, JobFailure> {
@@ -229,17 +224,18 @@ fn run_on_engine(
     if rank > 0 {
         return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
-    if let (Some(path), Some(mut table), Some(found)) = (&options.tune, table.clone(), &ran.tuning) {
+    if let (Some(path), Some(machine), Some(found)) = (&options.tune, &machine, &ran.tuning) {
         let TuneOptions { rounds, graph, .. } = tune_options(options);
         tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
         // Algorithms that give wrong results are not stored.
-        say(if ran.verdict.exit == Exit::Success {
-            let (text, note) = table.add(path, found)?;
-            write_file(path, &text)?;
-            format!("# {note}")
-        } else {
-            format!("# `{}` is not written: the outputs are wrong with these algorithms", path.display())
-        });
+        let notes = match ran.verdict.exit {
+            Exit::Success => tuning::store_algorithms(path, (machine, plans.len()), found)?,
+            _ => {
+                let shown = path.display();
+                vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]
+            }
+        };
+        notes.into_iter().for_each(|it| say(format!("# {it}")));
     }
     if let Some((timing, lines)) = &ran.timing {
         timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
@@ -257,10 +253,7 @@ fn run_on_engine(
         write_file(path, &text)?;
     }
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));
-    Ok(RunVerdict {
-        measured: Measured { median, table: table.map(Box::new) },
-        ..print_outputs(ran.verdict, say)
-    })
+    Ok(RunVerdict { measured: Measured { median, machine }, ..print_outputs(ran.verdict, say) })
 }
 
 /// Number of timed runs of an algorithm if `-n` is not given.

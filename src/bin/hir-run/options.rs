@@ -264,8 +264,11 @@ impl Options {
 
     /// Returns what to do with a table of algorithms.
     pub fn tuning_flag(&self) -> Option<TuningFlag<'_>> {
-        let measured = self.tune.as_deref().map(TuningFlag::Measure);
-        measured.or(self.tuning.as_deref().map(TuningFlag::Use))
+        let measured = |it| match self.tune_passes.is_empty() {
+            true => TuningFlag::Measure(it),
+            false => TuningFlag::MeasurePipeline,
+        };
+        self.tune.as_deref().map(measured).or(self.tuning.as_deref().map(TuningFlag::Use))
     }
 
     /// Returns the executor of the plans.

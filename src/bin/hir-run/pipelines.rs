@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use hir::{
-    cuda,
+    cuda::{self, Machine},
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
@@ -14,8 +14,8 @@ use hir::{
         prepare::JobFailure,
         rank_process::{Measured, RunVerdict},
         tuning::{
-            self, TuningFile,
-            pipelines::{self, StoredPipeline, TunedProgram},
+            self,
+            pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
         },
     },
     tool::{Reporter, print_line},
@@ -96,7 +96,8 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
 /// # Errors
 /// As for `tuning::check`.
 pub fn check_table(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
-    job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it))?;
+    let checked = job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it));
+    checked.map_err(|message| JobFailure::Other(Exit::Environment, message))?;
     Ok(RunVerdict::without_line(Exit::Success))
 }
 
@@ -132,8 +133,8 @@ fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
     ranks: usize,
-    /// The table of `--tune`, on the rank that writes it.
-    table: Option<Box<TuningFile>>,
+    /// With `--tune`: the kind of machine, on the rank that writes the table.
+    machine: Option<Machine>,
     /// True if that table cannot be used, so that nothing is measured.
     pub is_table_unusable: bool,
 }
@@ -144,7 +145,7 @@ impl PipelineTimes {
         let runs = programs.iter().filter_map(JobProgram::pipeline);
         let pipelines =
             runs.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
-        Self { pipelines, ranks, table: None, is_table_unusable: false }
+        Self { pipelines, ranks, machine: None, is_table_unusable: false }
     }
 
     /// Adds the result of a program: the exit code on which all ranks agree, and what was measured.
@@ -154,7 +155,7 @@ impl PipelineTimes {
             .get_mut(run.number)
             .into_iter()
             .for_each(|it| it.add(run.round, exit, measured.median));
-        self.table = measured.table.or(self.table.take());
+        self.machine = measured.machine.or(self.machine.take());
     }
 
     /// Returns true if a program need not run, because it failed with the same pipeline before, or because the table of
@@ -212,12 +213,9 @@ impl PipelineTimes {
     /// Adds the fastest pipeline to a table.
     fn store(&self, path: &Path, job: &Options) -> Result<(), JobFailure> {
         let program = tuned_program(job, self.ranks);
-        let Some((mut table, program)) = self.table.clone().zip(program) else { return Ok(()) };
-        let Some((text, note)) = table.add_pipeline(path, program, &self.pipelines)? else { return Ok(()) };
-        write_file(path, &text)?;
-        if !job.diagnostics.quiet {
-            print_line(&format!("# {note}"));
-        }
+        let Some((machine, program)) = self.machine.as_ref().zip(program) else { return Ok(()) };
+        let notes = store_pipeline(path, machine, program, &self.pipelines)?;
+        notes.iter().filter(|_| !job.diagnostics.quiet).for_each(|it| print_line(&format!("# {it}")));
         Ok(())
     }
 }

@@ -6,8 +6,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TuningFile, existing, table::PipelineEntry};
+use super::{existing, store, table::PipelineEntry};
 use crate::{
+    cuda::Machine,
     exit::Exit,
     input_file,
     launch::job_rank::JobRank,
@@ -131,25 +132,26 @@ fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, S
     }
 }
 
-impl TuningFile {
-    /// Adds the fastest of the pipelines of a program, which replaces the entry of the same program. Returns the
-    /// contents of the file and what to tell the user; `None` if no pipeline was measured.
-    ///
-    /// # Errors
-    /// The table has no text.
-    pub fn add_pipeline(
-        &mut self,
-        path: &Path,
-        program: TunedProgram,
-        measured: &[MeasuredPipeline],
-    ) -> Result<Option<(String, String)>, JobFailure> {
-        let Some((best, best_us)) = fastest(measured).and_then(|it| Some((it, it.time()?))) else {
-            return Ok(None);
-        };
-        let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
-        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
-        let pipelines = &mut self.table.pipelines;
+/// Adds the fastest of the pipelines of a program to a table, where it replaces the entry of the same program. Returns
+/// what to tell the user, which is nothing if no pipeline was measured.
+///
+/// # Errors
+/// The file cannot be read or written, or is no table.
+pub fn store_pipeline(
+    path: &Path,
+    machine: &Machine,
+    program: TunedProgram,
+    measured: &[MeasuredPipeline],
+) -> Result<Vec<String>, JobFailure> {
+    let Some((best, best_us)) = fastest(measured).and_then(|it| Some((it, it.time()?))) else {
+        return Ok(Vec::new());
+    };
+    let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
+    let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
+    store(path, (machine, program.ranks), |table| {
+        let pipelines = &mut table.pipelines;
         pipelines.retain(|it| !it.program.runs_like(&program));
+        let kept = pipelines.len();
         pipelines.push(PipelineEntry {
             program,
             passes: best.passes.clone(),
@@ -164,14 +166,10 @@ impl TuningFile {
             };
             texts(a).cmp(&texts(b)).then(key(a).cmp(&key(b)))
         });
-        let kept = pipelines.len() - 1;
-        let text = self.table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
-        let dropped = self.dropped.iter().map(|it| format!("{it}; ")).collect::<String>();
-        let note = format!(
-            "{dropped}`{}`: the fastest pipeline of this program is stored, {kept} other pipelines kept; it takes {best_us:.2} us, the \
+        format!(
+            "`{}`: the fastest pipeline of this program is stored, {kept} other pipelines kept; it takes {best_us:.2} us, the \
              first one {first_us:.2} us",
             path.display()
-        );
-        Ok(Some((text, note)))
-    }
+        )
+    })
 }

@@ -1,7 +1,11 @@
 //! Tests `--tune-passes` on emulated GPUs, on which each matrix product takes some time: a pipeline that makes more of
 //! them is slower.
 
-use std::{fs, process::Output};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    process::{Output, Stdio},
+};
 
 use libtest_mimic::Failed;
 use serde_json::Value;
@@ -12,6 +16,9 @@ use super::{Tuned, check, text};
 const DELAY: &str = "2000";
 /// A program in which each of two ranks has a part of the sum of a product.
 const PROGRAM: &str = "tests/cases/overlap/allocate-before.hir";
+
+/// A program that launches one kernel.
+const NO_PRODUCT: &str = "tests/cases/cuda/no-gpu.hir";
 
 fn tune(it: &Tuned, arguments: &[&str]) -> Result<Output, Failed> {
     let common = ["--ranks", "2", "-n", "3"];
@@ -129,7 +136,7 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
     check(output.status.code() == Some(6), &output)?;
     let output = tune(&it, &measure)?;
-    let dropped = text(&output.stdout).matches("its 2 entries are dropped; ").count();
+    let dropped = text(&output.stdout).matches("; its 2 entries are dropped\n").count();
     check(output.status.success() && dropped == 1, &output)?;
     // A table that cannot be read or written is found before anything is measured.
     fs::write(&file, [0xff])?;
@@ -141,6 +148,28 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
         check(text(&output.stderr).matches(fault).count() == 1, &output)?;
     }
     Ok(())
+}
+
+/// Another job writes the table while pipelines are measured: its entries are kept.
+pub fn other_jobs_may_write_the_table() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let output = it.tune(&[], &[])?;
+    check(output.status.success(), &output)?;
+    let file = it.table();
+    let arguments = ["--tune-passes", "canonicalize|remove-dead-code", "-n", "1", "--tune", &file];
+    let mut job = it.command(NO_PRODUCT, &arguments)?.stdout(Stdio::piped()).spawn()?;
+    let mut lines = BufReader::new(job.stdout.take().ok_or("no output")?).lines();
+    let has_begun =
+        |it: std::io::Result<String>| it.is_ok_and(|it| it.starts_with("# round 1, pipeline 2 of"));
+    let begun = lines.by_ref().any(has_begun);
+    it.change(|table| table["products"].as_array_mut().into_iter().for_each(|it| it.truncate(1)))?;
+    let rest: Vec<String> = lines.collect::<Result<_, _>>()?;
+    let table = it.read()?;
+    let count = |key: &str| table[key].as_array().map(Vec::len);
+    match begun && job.wait()?.success() && (count("products"), count("pipelines")) == (Some(1), Some(1)) {
+        true => Ok(()),
+        false => Err(format!("{rest:#?}\n{table:#}").into()),
+    }
 }
 
 /// Pipelines follow `--passes`, of which each may be empty, and a success says whether outputs were compared.
@@ -164,7 +193,7 @@ pub fn a_failure_of_the_second_round_is_reported() -> Result<(), Failed> {
     let it = Tuned::new()?;
     // A run of this program launches one kernel. The first round has about 1,000 of them, and most of them warm the GPU.
     let arguments = ["--tune-passes", "canonicalize|remove-dead-code", "-n", "1"];
-    let output = it.run("tests/cases/cuda/no-gpu.hir", &arguments, &[("HIR_EMULATED_FAULT", "1200")])?;
+    let output = it.run(NO_PRODUCT, &arguments, &[("HIR_EMULATED_FAULT", "1200")])?;
     let said = text(&output.stdout);
     check(output.status.code() == Some(5) && said.contains("# round 2, pipeline 2 of 2: "), &output)?;
     check(text(&output.stderr).contains("CUDA_ERROR_ILLEGAL_ADDRESS"), &output)?;
