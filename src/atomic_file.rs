@@ -16,6 +16,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use tempfile::NamedTempFile;
+
 use crate::out_of_memory::remove_on_out_of_memory;
 
 /// Bytes per write.
@@ -46,6 +48,18 @@ pub fn block_writers() -> MutexGuard<'static, ()> {
 /// Returns the error of the operating system; a regular file is then unchanged.
 pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_in_steps(path, contents, &mut |_| Ok(()))
+}
+
+/// Checks that `write` can replace or create a file: that the file may be written, and that its folder accepts new files.
+/// Nothing changes.
+///
+/// # Errors
+/// As `write`.
+pub fn check(path: &Path) -> io::Result<()> {
+    match resolve(path)? {
+        Target::Stdout | Target::Stderr | Target::Direct(_) => Ok(()),
+        Target::Regular(path, folder, existing) => new_file(&path, &folder, existing.is_some()).map(drop),
+    }
 }
 
 /// Returns the path that `write` writes: the path without symbolic links, as far as it exists.
@@ -106,6 +120,23 @@ fn write_in_steps(
     }
 }
 
+/// Creates the temporary file that replaces `path`.
+fn new_file(path: &Path, folder: &Path, exists: bool) -> io::Result<NamedTempFile> {
+    if exists {
+        // A rename would replace a file that the user has no permission to write.
+        drop(OpenOptions::new().write(true).open(path)?);
+    }
+    let new = tempfile::Builder::new()
+        .prefix(".hir-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(NEW_FILE))
+        .tempfile_in(folder);
+    new.map_err(|fault| {
+        let (kind, folder) = (fault.kind(), folder.display());
+        io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
+    })
+}
+
 fn replace(
     path: &Path,
     folder: &Path,
@@ -113,20 +144,8 @@ fn replace(
     contents: &[u8],
     before: &mut dyn FnMut(Step) -> io::Result<()>,
 ) -> io::Result<()> {
-    if existing.is_some() {
-        // A rename would replace a file that the user has no permission to write.
-        drop(OpenOptions::new().write(true).open(path)?);
-    }
     before(Step::Create)?;
-    let mut new = tempfile::Builder::new()
-        .prefix(".hir-")
-        .suffix(".tmp")
-        .permissions(Permissions::from_mode(NEW_FILE))
-        .tempfile_in(folder)
-        .map_err(|fault| {
-            let (kind, folder) = (fault.kind(), folder.display());
-            io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
-        })?;
+    let mut new = new_file(path, folder, existing.is_some())?;
     let _temporary = remove_on_out_of_memory(new.path());
     for chunk in contents.chunks(CHUNK) {
         before(Step::Write)?;
@@ -221,6 +240,7 @@ mod tests {
                 if exists {
                     fs::write(&path, &old)?;
                 }
+                check(&path)?;
                 steps.clear();
                 let written = write_in_steps(&path, &new, &mut |step| {
                     steps.push(step);

@@ -85,16 +85,17 @@ pub fn load(
     Ok(Ok(machine.clone()))
 }
 
-/// Checks that the folder of a table exists and, if the table exists, that it can be read.
+/// Checks that a table can be written and, if it exists, that it can be read.
 ///
 /// # Errors
-/// The folder does not exist, or the file cannot be read or is no table.
+/// The file cannot be written or read, or is no table.
 pub fn check(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    match folder.is_dir() {
-        true => read(path, input_file::read_again).map(drop),
-        false => Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display())),
+    if !folder.is_dir() {
+        return Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display()));
     }
+    atomic_file::check(path).map_err(|fault| cannot_write(path, &fault))?;
+    read(path, input_file::read_again).map(drop)
 }
 
 /// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written
@@ -115,9 +116,12 @@ fn store(
     }
     notes.push(add(&mut table));
     let text = table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
-    let written = atomic_file::write(path, text.as_bytes());
-    written.map_err(|fault| failed(format!("cannot write `{}`: {fault}", path.display())))?;
+    atomic_file::write(path, text.as_bytes()).map_err(|fault| failed(cannot_write(path, &fault)))?;
     Ok(notes)
+}
+
+fn cannot_write(path: &Path, fault: &io::Error) -> String {
+    format!("cannot write `{}`: {fault}", path.display())
 }
 
 /// Adds measured algorithms to a table, where they replace the entries of the same products. Returns what to tell the

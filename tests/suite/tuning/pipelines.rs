@@ -141,7 +141,14 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     // A table that cannot be read or written is found before anything is measured.
     fs::write(&file, [0xff])?;
     let missing = it.path("no/such/table.json").display().to_string();
-    for (path, fault) in [(&file, "it is not UTF-8 text"), (&missing, "there is no folder")] {
+    // No process can create a file in this folder.
+    let unwritable = "/proc/table.json".to_owned();
+    let tables = [
+        (&file, "it is not UTF-8 text"),
+        (&missing, "there is no folder"),
+        (&unwritable, "no new file can be created in /proc"),
+    ];
+    for (path, fault) in tables {
         let output = tune(&it, &["--tune-passes", pipelines, "--tune", path])?;
         let verdict = "[FAILED] no pipeline was measured: the table of `--tune` cannot be used\n";
         check(output.status.code() == Some(6) && text(&output.stdout) == verdict, &output)?;
