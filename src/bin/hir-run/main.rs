@@ -208,18 +208,16 @@ fn run(
     };
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
-    let (origin, passes_text) = match stored.and_then(|it| it.passes) {
-        Some(passes) => ("stored pipeline", passes),
-        None => ("--passes", options.passes().unwrap_or_default()),
+    let (origin, passes_text) = match stored.and_then(|it| it.passes).zip(options.tuning.as_ref()) {
+        Some((passes, path)) => (format!("pipeline in {}", path.display()), passes),
+        None => ("--passes".to_owned(), options.passes().unwrap_or_default()),
     };
-    let parse = |it: &String| screen.parse_pipeline(origin, it);
-    let calls = match Some(&passes_text).filter(|it| !it.is_empty()).map(parse) {
-        Some(Err(exit)) => return Ok(silent(exit)),
-        Some(Ok(calls)) => calls,
-        None => Vec::new(),
+    let calls = match screen.parse_pipeline(&origin, &passes_text) {
+        Err(exit) => return Ok(silent(exit)),
+        Ok(calls) => calls,
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = run_passes(&calls, (origin, &passes_text), program, source)?;
+        let remarks = run_passes(&calls, (&origin, &passes_text), program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
         screen.report_diagnostics(source, &shown);
         let failure = options.remarks.failure_message(&remarks);

@@ -90,7 +90,7 @@ impl TunedProgram {
 /// calls `program` and reads the table. `load` checks before the run that it was made on this kind of machine.
 ///
 /// # Errors
-/// The file cannot be read or is no table, or a rank does not answer.
+/// The file cannot be read or is no table, its pipeline does not parse, or a rank does not answer.
 pub fn stored(
     path: &Path,
     program: impl FnOnce() -> Option<TunedProgram>,
@@ -110,6 +110,13 @@ pub fn stored(
 fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
     let (shown, table) = (path.display(), existing(path)?);
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
+        if let Err(fault) = passes::parse(&it.passes) {
+            return Err(format!(
+                "`{shown}` has the pipeline `{}` for `{}`, which this hir-run does not accept: {}: measure again with \
+                 `--tune-passes`, or give other passes, as in `--passes @lower` or `--passes ''`",
+                it.passes, it.program.name, fault.message
+            ));
+        }
         let words: Vec<&str> = it.passes.split_whitespace().collect();
         let passes = if words.is_empty() { "no passes".to_owned() } else { words.join(" ") };
         let note = format!("the pipeline that `{shown}` has for this program is applied: {passes}");
