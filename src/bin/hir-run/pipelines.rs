@@ -101,8 +101,8 @@ pub fn check_table(job: &Options, reports: bool) -> Result<RunVerdict, JobFailur
     Ok(RunVerdict::without_line(Exit::Success))
 }
 
-/// Returns what the table of `--tuning` has for a program without passes that runs on GPUs. Rank 0 decides, and all ranks
-/// of a job get the same.
+/// Reads the table of `--tuning`, which must exist on the simulator too, and returns what it has for a program without
+/// passes that runs on GPUs. Rank 0 decides, and all ranks of a job get the same.
 ///
 /// # Errors
 /// The table cannot be read, or a rank does not answer.
@@ -111,14 +111,14 @@ pub fn stored_pipeline(
     member: Option<&JobRank>,
 ) -> Result<Option<StoredPipeline>, JobFailure> {
     let has_passes = !options.passes.is_empty() || !options.tune_passes.is_empty();
-    let Some(path) = options.tuning.as_deref().filter(|_| !has_passes && options.device() != Device::Sim)
-    else {
-        return Ok(None);
+    let Some(path) = &options.tuning else { return Ok(None) };
+    let on_gpus = || match options.device() {
+        Device::Sim => false,
+        Device::Cuda => true,
+        Device::Auto => cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
     };
-    let on_gpus =
-        || options.device() == Device::Cuda || cuda::device_names().is_ok_and(|gpus| !gpus.is_empty());
     let ranks = member.map_or(options.ranks.unwrap_or(1), |it| it.channel.world);
-    let program = || tuned_program(options, ranks).filter(|_| on_gpus());
+    let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, ranks)).flatten();
     pipelines::stored(path, program, member)
 }
 

@@ -6,7 +6,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{existing, store, table::PipelineEntry};
+use super::{
+    existing, store,
+    table::{PipelineEntry, TuningTable},
+};
 use crate::{
     cuda::Machine,
     exit::Exit,
@@ -86,8 +89,8 @@ impl TunedProgram {
     }
 }
 
-/// Returns what a table has for a program. All ranks of a job have to call this, and get the same result; only rank 0
-/// calls `program` and reads the table. `load` checks before the run that it was made on this kind of machine.
+/// Reads a table and returns what it has for a program, if there is a program to look up. All ranks of a job have to call
+/// this, and get the same result; only rank 0 calls `program` and reads the table. `load` checks before the run that it was made on this kind of machine.
 ///
 /// # Errors
 /// The file cannot be read or is no table, its pipeline does not parse, or a rank does not answer.
@@ -96,7 +99,10 @@ pub fn stored(
     program: impl FnOnce() -> Option<TunedProgram>,
     member: Option<&JobRank>,
 ) -> Result<Option<StoredPipeline>, JobFailure> {
-    let search = || program().map_or(Ok(None), |it| find(path, &it));
+    let search = || {
+        let table = existing(path)?;
+        program().map_or(Ok(None), |it| find(path, &table, &it))
+    };
     let found = match member {
         None => search(),
         Some(it) => {
@@ -107,8 +113,8 @@ pub fn stored(
     found.map_err(|message| JobFailure::Other(Exit::Environment, message))
 }
 
-fn find(path: &Path, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
-    let (shown, table) = (path.display(), existing(path)?);
+fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
+    let shown = path.display();
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
         if let Err(fault) = passes::parse(&it.passes) {
             return Err(format!(
