@@ -150,9 +150,9 @@ pub struct Arguments {
 }
 
 impl PartialEq for Arguments {
-    /// Compares the values.
+    /// Compares the values, in any order.
     fn eq(&self, other: &Self) -> bool {
-        self.values == other.values
+        self.values.len() == other.values.len() && self.values.iter().all(|it| other.values.contains(it))
     }
 }
 

@@ -29,6 +29,15 @@ pub struct PassCall {
     pub span: Span,
 }
 
+impl PartialEq for PassCall {
+    /// Compares the passes and their options, not where they are written.
+    fn eq(&self, other: &Self) -> bool {
+        (self.pass.name, &self.arguments) == (other.pass.name, &other.arguments)
+    }
+}
+
+impl Eq for PassCall {}
+
 impl Display for PassCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.pass.name)?;

@@ -71,6 +71,19 @@ fn pipelines_are_written_out() {
 }
 
 #[test]
+fn equal_pipelines_may_have_other_texts() {
+    let is_equal = |one: &str, other: &str| {
+        let [one, other] = [one, other].map(|it| parse_with(it, LIST, NAMED).ok());
+        one.is_some() && one == other
+    };
+    assert!(is_equal("@both{}", "fuse, tile{ size=8 }"));
+    assert!(is_equal("tile", "tile{size=4}"));
+    assert!(is_equal("tile{by=rank,exact}", "tile{exact=true,by=rank}"));
+    assert!(!is_equal("tile{exact}", "tile{exact=false}"));
+    assert!(!is_equal("tile,fuse", "fuse,tile"));
+}
+
+#[test]
 fn faults_point_into_the_text() {
     let cases = [
         (

@@ -21,6 +21,8 @@ use hir::{
     tool::{Reporter, print_line},
 };
 
+use passes::PassCall;
+
 use crate::{
     batch::{JobProgram, JobStep},
     options::{Device, Options},
@@ -58,12 +60,18 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
             "`--tune-passes` reads the program more than once, so it cannot be standard input: use a file";
         return Err(screen.fail(Exit::Usage, message));
     }
-    let pipelines = all_alternatives(&job.tune_passes)
+    let texts = all_alternatives(&job.tune_passes)
         .map_err(|why| screen.fail(Exit::Usage, &format!("`--tune-passes`: {why}")))?;
     job.passes().map_or(Ok(Vec::new()), |text| screen.parse_pipeline("--passes", &text))?;
-    for text in &pipelines {
-        screen.parse_pipeline("--tune-passes", text)?;
+    let mut pipelines: Vec<(String, Vec<PassCall>)> = Vec::new();
+    for text in texts {
+        let calls = screen.parse_pipeline("--tune-passes", &text)?;
+        // Another text may stand for the same passes: `@lower`, `@lower{}`.
+        if pipelines.iter().all(|it| it.1 != calls) {
+            pipelines.push((text, calls));
+        }
     }
+    let pipelines: Vec<String> = pipelines.into_iter().map(|it| it.0).collect();
     let runs = if job.iters > 0 { job.iters } else { RUNS };
     let run = |round: usize, (number, text): (usize, &String)| {
         let mut options = job.clone();
