@@ -161,6 +161,9 @@ impl From<RunError> for JobFailure {
     }
 }
 
+/// Transforms a program of a source text.
+pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<(), JobFailure> + 'a;
+
 /// Options for preparing a program.
 pub struct PrepareOptions<'a> {
     /// Number of ranks; `None`: the smallest world that contains all meshes.
@@ -176,7 +179,15 @@ pub struct PrepareOptions<'a> {
     /// Input flags, which bind symbolic extents.
     pub inputs: &'a [InputFlag],
     /// Transforms the program before it is planned.
-    pub passes: &'a dyn Fn(&mut Program, &Source) -> Result<(), JobFailure>,
+    pub passes: &'a PassRunner<'a>,
+}
+
+/// Reads, verifies and transforms the programs.
+///
+/// # Errors
+/// A file cannot be read, or a program is rejected.
+pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<(), JobFailure> {
+    texts.paths().iter().try_for_each(|path| load(path, setup, texts).map(drop))
 }
 
 /// Reads, verifies, transforms and plans the programs.

@@ -66,6 +66,10 @@ pub fn trials() -> Vec<Trial> {
             pipelines::the_fastest_pipeline_is_stored_and_applied,
         ),
         Trial::test("tuning::wrong_results_fail", pipelines::wrong_results_fail),
+        Trial::test(
+            "tuning::errors_of_the_program_are_reported_once",
+            pipelines::errors_of_the_program_are_reported_once,
+        ),
         Trial::test("tuning::other_jobs_may_write_the_table", pipelines::other_jobs_may_write_the_table),
         Trial::test(
             "tuning::other_options_apply_to_all_pipelines",

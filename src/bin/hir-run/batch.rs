@@ -54,8 +54,9 @@ pub enum JobStep {
         /// Its position: `program 1 of 2`.
         position: String,
     },
-    /// The check of the table of `--tune`, before pipelines are measured for minutes. It runs no program.
-    Table,
+    /// The check of the program and of the table of `--tune`, before pipelines are measured for minutes. It runs no
+    /// program.
+    Check,
     /// One of the pipelines of `--tune-passes`.
     Pipeline(PipelineRun),
     /// The report on all pipelines. It runs no program.
@@ -69,7 +70,7 @@ impl JobProgram {
             JobStep::Only => String::new(),
             JobStep::Line { position, .. } => format!("{position}\n"),
             JobStep::Pipeline(it) => format!("pipeline {}, round {}\n", it.number + 1, it.round + 1),
-            JobStep::Table => "the table of `--tune`\n".to_owned(),
+            JobStep::Check => "the check before all pipelines\n".to_owned(),
             JobStep::Report => "the report on all pipelines\n".to_owned(),
         };
         position + &self.options.canonical_options()
@@ -87,16 +88,15 @@ impl JobProgram {
     pub fn pipeline(&self) -> Option<&PipelineRun> {
         match &self.step {
             JobStep::Pipeline(it) => Some(it),
-            JobStep::Only | JobStep::Line { .. } | JobStep::Table | JobStep::Report => None,
+            JobStep::Only | JobStep::Line { .. } | JobStep::Check | JobStep::Report => None,
         }
     }
 
     /// Returns true if the files are those of the program before. All pipelines have one program.
     pub fn continues(&self) -> bool {
         match &self.step {
-            JobStep::Only | JobStep::Line { .. } | JobStep::Table => false,
-            JobStep::Pipeline(it) => it.round > 0 || it.number > 0,
-            JobStep::Report => true,
+            JobStep::Only | JobStep::Line { .. } | JobStep::Check => false,
+            JobStep::Pipeline(_) | JobStep::Report => true,
         }
     }
 
@@ -113,7 +113,7 @@ impl JobProgram {
                     it.count
                 ))
             }
-            JobStep::Only | JobStep::Table | JobStep::Pipeline(_) | JobStep::Report => None,
+            JobStep::Only | JobStep::Check | JobStep::Pipeline(_) | JobStep::Report => None,
         }
     }
 }
@@ -233,9 +233,6 @@ pub fn run_each<E>(
         let (end, measured) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         times.add(entry, exit, measured);
-        if matches!(entry.step, JobStep::Table) && exit != Exit::Success {
-            times.is_table_unusable = true;
-        }
         if prints_lines {
             count.report_exit(exit, end.is_break());
         }

@@ -23,7 +23,7 @@ use hir::{
         gpu,
         inputs::InputSpec,
         output, per_rank, precheck,
-        prepare::{JobFailure, PrepareOptions, prepare},
+        prepare::{JobFailure, prepare},
         rank_process::{self, Measured, ProgramPlace, RunVerdict},
     },
     source::Source,
@@ -147,7 +147,7 @@ fn run_rank_process(
     })
 }
 
-/// Runs a program of a job with `run`, checks the table of `--tune`, or reports on all pipelines.
+/// Runs a program of a job with `run`, checks what all pipelines need, or reports on them.
 fn run_step(
     entry: &JobProgram,
     times: &PipelineTimes,
@@ -155,7 +155,7 @@ fn run_step(
     run: impl FnOnce() -> Result<RunVerdict, JobFailure>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
-        JobStep::Table => pipelines::check_table(&entry.options, reports),
+        JobStep::Check => pipelines::check(&entry.options, reports),
         JobStep::Report => times.report(&entry.options, reports),
         JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => run(),
     }
@@ -163,6 +163,10 @@ fn run_step(
 
 /// Returns the manifest that all ranks must agree on.
 fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option<JobFailure>) {
+    // Ranks that agree on all pipelines agree on the report.
+    if matches!(entry.step, JobStep::Report) {
+        return (JobManifest::default(), None);
+    }
     let options = &entry.options;
     match options.ranks.filter(|it| *it != launch.world) {
         Some(ranks) => {
@@ -223,15 +227,7 @@ fn run(
         let failure = options.remarks.failure_message(&remarks);
         failure.map_or(Ok(()), |message| Err(JobFailure::Other(Exit::Rejected, message)))
     };
-    let setup = PrepareOptions {
-        limits: options.limits(),
-        ranks: options.ranks.or(member.map(|it| it.channel.world)),
-        container: options.container,
-        bindings: &options.set,
-        is_reference: false,
-        inputs: &options.input,
-        passes: &rewrite,
-    };
+    let setup = options.preparation(member.map(|it| it.channel.world), &rewrite);
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
     output::mark_live_out(&mut prepared.plans, &options.output)?;

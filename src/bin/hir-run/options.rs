@@ -13,7 +13,7 @@ use hir::{
         inputs::InputFlag,
         output::OutputFlag,
         precheck::CheckMode,
-        prepare::{JobFailure, ProgramFiles},
+        prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
         timelines::TimelineFlags,
         tuning::TuningFlag,
         verdict::Criteria,
@@ -284,6 +284,19 @@ impl Options {
     /// Returns the memory limit of the simulated ranks, in bytes.
     pub fn memory_limit(&self) -> usize {
         (self.memory_limit as usize) << 30
+    }
+
+    /// Returns how programs are prepared. `world` is the number of ranks of the job, if each has a process.
+    pub fn preparation<'a>(&'a self, world: Option<usize>, passes: &'a PassRunner<'a>) -> PrepareOptions<'a> {
+        PrepareOptions {
+            limits: self.limits(),
+            ranks: self.ranks.or(world),
+            container: self.container,
+            bindings: &self.set,
+            is_reference: false,
+            inputs: &self.input,
+            passes,
+        }
     }
 
     /// Returns the program files.

@@ -11,7 +11,7 @@ use hir::{
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
         },
-        prepare::JobFailure,
+        prepare::{self, JobFailure},
         rank_process::{Measured, RunVerdict},
         tuning::{
             self,
@@ -85,8 +85,7 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
         let run = PipelineRun { number, count: pipelines.len(), round, passes };
         JobProgram { options, step: JobStep::Pipeline(run) }
     };
-    let table = job.tune.iter().map(|_| JobProgram { options: job.clone(), step: JobStep::Table });
-    let mut all: Vec<JobProgram> = table.collect();
+    let mut all = vec![JobProgram { options: job.clone(), step: JobStep::Check }];
     for round in 0..ROUNDS {
         let mut order: Vec<(usize, &String)> = pipelines.iter().enumerate().collect();
         if round % 2 == 1 {
@@ -99,11 +98,12 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     Ok(all)
 }
 
-/// Checks the table of `--tune`, on the rank that reads and writes it.
+/// Checks the program and, on the rank that reads and writes it, the table of `--tune`.
 ///
 /// # Errors
-/// As for `tuning::check`.
-pub fn check_table(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
+/// As for `prepare::check` and `tuning::check`.
+pub fn check(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
+    prepare::check(&job.texts(), &job.preparation(None, &|_, _| Ok(())))?;
     let checked = job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it));
     checked.map_err(|message| JobFailure::Other(Exit::Environment, message))?;
     Ok(RunVerdict::without_line(Exit::Success))
@@ -143,8 +143,8 @@ pub struct PipelineTimes {
     ranks: usize,
     /// With `--tune`: the kind of machine, on the rank that writes the table.
     machine: Option<Machine>,
-    /// True if that table cannot be used, so that nothing is measured.
-    pub is_table_unusable: bool,
+    /// The exit code of the check before. Nothing is measured if it is not a success.
+    check: Exit,
 }
 
 impl PipelineTimes {
@@ -153,11 +153,14 @@ impl PipelineTimes {
         let runs = programs.iter().filter_map(JobProgram::pipeline);
         let pipelines =
             runs.filter(|it| it.round == 0).map(|it| MeasuredPipeline::new(it.passes.clone())).collect();
-        Self { pipelines, ranks, machine: None, is_table_unusable: false }
+        Self { pipelines, ranks, machine: None, check: Exit::Success }
     }
 
     /// Adds the result of a program: the exit code on which all ranks agree, and what was measured.
     pub fn add(&mut self, program: &JobProgram, exit: Exit, measured: Measured) {
+        if matches!(program.step, JobStep::Check) {
+            self.check = exit;
+        }
         let Some(run) = program.pipeline() else { return };
         self.pipelines
             .get_mut(run.number)
@@ -166,12 +169,12 @@ impl PipelineTimes {
         self.machine = measured.machine.or(self.machine.take());
     }
 
-    /// Returns true if a program need not run, because it failed with the same pipeline before, or because the table of
-    /// `--tune` cannot be used. All ranks agree.
+    /// Returns true if a program need not run, because it failed with the same pipeline before, or because the check
+    /// before all of them failed. All ranks agree.
     pub fn is_skipped(&self, program: &JobProgram) -> bool {
         let Some(run) = program.pipeline() else { return false };
         let has_failed = self.pipelines.get(run.number).is_some_and(|it| it.exit != Exit::Success);
-        self.is_table_unusable || has_failed
+        self.check != Exit::Success || has_failed
     }
 
     /// Prints the table, writes the files of `-J` and `--tune`, and returns the verdict of the job. Only rank 0 `reports`.
@@ -186,9 +189,8 @@ impl PipelineTimes {
             ranks: self.ranks,
             compares: !job.expect.is_empty() || job.reference.is_some(),
         };
-        if self.is_table_unusable {
-            let verdict = "[FAILED] no pipeline was measured: the table of `--tune` cannot be used";
-            return Ok(RunVerdict::with_line(Exit::Environment, verdict.to_owned()));
+        if self.check != Exit::Success {
+            return Ok(RunVerdict::with_line(self.check, "[FAILED] no pipeline was measured".to_owned()));
         }
         let exit = exit_code(&self.pipelines);
         if !reports {

@@ -20,6 +20,9 @@ const PROGRAM: &str = "tests/cases/overlap/allocate-before.hir";
 /// A program that launches one kernel.
 const NO_PRODUCT: &str = "tests/cases/cuda/no-gpu.hir";
 
+/// The output of a job that ends before the first pipeline.
+const NOTHING_MEASURED: &str = "[FAILED] no pipeline was measured\n";
+
 fn tune(it: &Tuned, arguments: &[&str]) -> Result<Output, Failed> {
     let common = ["--ranks", "2", "-n", "3"];
     it.run(PROGRAM, &[&common[..], arguments].concat(), &[("HIR_EMULATED_ALGORITHM_DELAY", DELAY)])
@@ -166,9 +169,24 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     ];
     for (path, fault) in tables {
         let output = tune(&it, &["--tune-passes", pipelines, "--tune", path])?;
-        let verdict = "[FAILED] no pipeline was measured: the table of `--tune` cannot be used\n";
-        check(output.status.code() == Some(6) && text(&output.stdout) == verdict, &output)?;
+        check(output.status.code() == Some(6) && text(&output.stdout) == NOTHING_MEASURED, &output)?;
         check(text(&output.stderr).matches(fault).count() == 1, &output)?;
+    }
+    Ok(())
+}
+
+/// What no pipeline can mend is reported once.
+pub fn errors_of_the_program_are_reported_once() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    fs::write(it.program(), super::PROGRAM.replace("relu(T3)", "relu(T9)"))?;
+    for (program, code, fault) in [(it.program(), 1, "T9"), (it.table(), 6, "cannot read `")] {
+        for ranks in ["1", "2"] {
+            let arguments = ["--ranks", ranks, "--tune-passes", "@lower|canonicalize"];
+            let output = it.run(&program, &arguments, &[])?;
+            check(output.status.code() == Some(code) && text(&output.stdout) == NOTHING_MEASURED, &output)?;
+            check(text(&output.stderr).matches("Error: ").count() < 2, &output)?;
+            check(text(&output.stderr).contains(fault), &output)?;
+        }
     }
     Ok(())
 }
