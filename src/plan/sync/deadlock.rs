@@ -1,6 +1,6 @@
 //! The report of a deadlock: its cause, and what every blocked rank waits for.
 
-use std::{collections::BTreeSet, fmt};
+use std::{borrow::Cow, collections::BTreeSet, fmt};
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
@@ -18,6 +18,8 @@ pub struct Deadlock {
     pub skips: Vec<MissingPost>,
     /// Number of ranks.
     pub world: usize,
+    /// The number of ranks that the program needs, if all ranks that others wait for are beyond them.
+    pub needed_ranks: Option<usize>,
 }
 
 /// The cause of a deadlock.
@@ -228,12 +230,20 @@ impl Deadlock {
     }
 
     /// Returns a suggestion for fixing the program.
-    pub fn help(&self) -> Option<&'static str> {
+    pub fn help(&self) -> Option<Cow<'static, str>> {
         if !self.skips.is_empty() {
-            return Some("post it on all ranks that take part in it, or on none");
+            return Some("post it on all ranks that take part in it, or on none".into());
+        }
+        if let Some(needed) = self.needed_ranks {
+            let unused = short_ranks(&(needed..self.world).collect());
+            let verb = if self.world == needed + 1 { "is" } else { "are" };
+            return Some(Cow::Owned(format!(
+                "{unused} {verb} in no mesh or team of the program, but ShareMemHandles waits for all ranks: start {needed} \
+                 (`--ranks {needed}`)"
+            )));
         }
         let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };
-        facing.map(|it| match it {
+        let help = facing.map(|it| match it {
             HeadToHead::Sends => {
                 "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank receive first"
             }
@@ -246,7 +256,8 @@ impl Deadlock {
             HeadToHead::Gets => {
                 "by protocol=get a receive waits for the peer's send: post the send first, or use protocol=put"
             }
-        })
+        });
+        help.map(Cow::Borrowed)
     }
 
     /// Formats waits by line: `at line 22: ranks 0 (streamIdx=3), 1 (streamIdx=2)`.

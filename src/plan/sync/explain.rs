@@ -114,7 +114,17 @@ impl<'a> Explainer<'a> {
         let waits = reported
             .iter()
             .map(|&it| BlockedWait { follows_from_skips: settled[it], ..self.wait(&self.heads[it]) });
-        Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len() }
+        let needed_ranks = chain.never.and_then(|it| self.needed_ranks(&it));
+        Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len(), needed_ranks }
+    }
+
+    /// Returns the number of ranks without the last ones, which have neither tensors nor teams, if one of these does not
+    /// reach an exchange of memory handles.
+    fn needed_ranks(&self, blocker: &Blocker) -> Option<usize> {
+        let is_needed = |it: &Plan| !(it.buffers.is_empty() && it.communicators.is_empty());
+        let needed = self.graph.plans.iter().rposition(is_needed)? + 1;
+        let is_barrier = matches!(blocker.part, Some((CommKey::Barrier(_), _)));
+        (is_barrier && blocker.rank >= needed).then_some(needed)
     }
 
     /// Returns the head that blocks an instruction.
