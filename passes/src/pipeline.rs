@@ -111,7 +111,8 @@ pub(crate) fn parse_with(
                 let mut arguments = Arguments::defaults(pass);
                 arguments.set_call(name.span());
                 if let Some(options) = options {
-                    read_options(pass, options, &mut arguments)?;
+                    let set = |option, value, text: &str| set_option(option, value, text, &mut arguments);
+                    read_options(options, |name| find_option(pass, name), set)?;
                 }
                 calls.push(PassCall { pass, arguments, span: name.span() });
             }
@@ -204,43 +205,52 @@ fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
     Ok(items)
 }
 
-fn read_options(
-    pass: &'static Pass,
-    options: TextSlice<'_>,
-    arguments: &mut Arguments,
+/// An option of a pass.
+type PassOption = (&'static Pass, &'static OptionSpec);
+
+/// Reads options. `find` returns the option of a name, and `set` sets it to the given value.
+fn read_options<'t>(
+    options: TextSlice<'t>,
+    find: impl Fn(TextSlice<'t>) -> Result<PassOption, Diagnostic>,
+    mut set: impl FnMut(PassOption, TextSlice<'t>, &str) -> Result<(), Diagnostic>,
 ) -> Result<(), Diagnostic> {
     if options.text.trim().is_empty() {
         return Ok(());
     }
-    let mut given: Vec<&str> = Vec::new();
+    let mut given: Vec<(&str, &str)> = Vec::new();
     // The last option if its value is a list, with the offset of the value.
-    let mut list: Option<(&'static OptionSpec, usize)> = None;
+    let mut list: Option<(PassOption, usize)> = None;
     for item in split(options)? {
         let (name, value) = item.name_and_value();
-        let known = pass.options.iter().find(|it| it.name == name.text);
-        if let (None, None, Some((spec, start))) = (known, value, list) {
+        let found = find(name);
+        if let (Err(_), None, false, Some((option, start))) = (&found, value, item.text.is_empty(), list) {
             let end = item.start + item.text.len() - options.start;
             let value = options.part(start - options.start, end);
-            set_option(pass, spec, value, value.text, arguments)?;
+            set(option, value, value.text)?;
             continue;
         }
-        let Some(spec) = known else { return Err(unknown_option(pass, name)) };
-        if given.contains(&spec.name) {
-            let message = format!("the option `{}` is given twice", spec.name);
+        let option = found?;
+        let key = (option.0.name, option.1.name);
+        if given.contains(&key) {
+            let message = format!("the option `{}` is given twice", name.text);
             return Err(Diagnostic::new(Code::BadOption, name.span(), message, "already given"));
         }
-        given.push(spec.name);
-        let text = value.map_or("true", |it| it.text);
-        set_option(pass, spec, value.unwrap_or(name), text, arguments)?;
-        list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (spec, it.start));
+        given.push(key);
+        set(option, value.unwrap_or(name), value.map_or("true", |it| it.text))?;
+        list = value.filter(|_| option.1.kind == OptionKind::Counts).map(|it| (option, it.start));
     }
     Ok(())
 }
 
+/// Returns the option of a pass with a name.
+fn find_option(pass: &'static Pass, name: TextSlice<'_>) -> Result<PassOption, Diagnostic> {
+    let known = pass.options.iter().find(|it| it.name == name.text);
+    known.map(|it| (pass, it)).ok_or_else(|| unknown_option(pass, name))
+}
+
 /// Sets an option if its kind accepts the value.
 fn set_option(
-    pass: &Pass,
-    spec: &'static OptionSpec,
+    (pass, spec): PassOption,
     place: TextSlice<'_>,
     text: &str,
     arguments: &mut Arguments,

@@ -2,15 +2,8 @@
 
 use grammar::{codes::Code, diagnostic::Diagnostic};
 
-use super::{PassCall, TextSlice, set_option, split, suggest, unknown_option};
-use crate::pass::{OptionKind, OptionSpec, Pass, Pipeline};
-
-/// An option of a pass.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct PassOption {
-    pass: &'static str,
-    option: &'static str,
-}
+use super::{PassCall, TextSlice, find_option, read_options, set_option, suggest};
+use crate::pass::Pipeline;
 
 /// Reads the options of a pipeline into its passes. A pass that the pipeline has twice gets them in both places.
 ///
@@ -21,43 +14,21 @@ pub(super) fn read_named_options(
     options: TextSlice<'_>,
     calls: &mut [PassCall],
 ) -> Result<(), Diagnostic> {
-    if options.text.trim().is_empty() {
-        return Ok(());
-    }
-    let mut given: Vec<PassOption> = Vec::new();
-    // The last option if its value is a list, with the offset of the value.
-    let mut list: Option<(&'static Pass, &'static OptionSpec, usize)> = None;
-    for item in split(options)? {
-        let (name, value) = item.name_and_value();
-        let dot = name.text.find('.').filter(|it| *it > 0);
-        let named = dot.map(|dot| (name.part(0, dot).trim(), name.part(dot + 1, name.text.len()).trim()));
-        let pass = named.and_then(|(pass, _)| calls.iter().map(|it| it.pass).find(|it| it.name == pass.text));
-        let (pass, spec, value, text) = match (pass, named, list) {
-            (None, _, Some((pass, spec, start))) if value.is_none() && !item.text.is_empty() => {
-                let value = options.part(start - options.start, item.start + item.text.len() - options.start);
-                (pass, spec, value, value.text)
-            }
-            (Some(pass), Some((_, option)), _) => {
-                let Some(spec) = pass.options.iter().find(|it| it.name == option.text) else {
-                    return Err(unknown_option(pass, option));
-                };
-                let this = PassOption { pass: pass.name, option: spec.name };
-                if given.contains(&this) {
-                    let message = format!("the option `{}.{}` is given twice", this.pass, this.option);
-                    return Err(Diagnostic::new(Code::BadOption, option.span(), message, "already given"));
-                }
-                given.push(this);
-                list = value.filter(|_| spec.kind == OptionKind::Counts).map(|it| (pass, spec, it.start));
-                (pass, spec, value.unwrap_or(option), value.map_or("true", |it| it.text))
-            }
-            (None, Some((pass, _)), _) => return Err(unknown_pass_of(pipeline, calls, pass)),
-            (_, None, _) => return Err(option_without_pass(pipeline, calls, name)),
+    let known = calls.to_vec();
+    let find = |name: TextSlice<'_>| {
+        let Some(dot) = name.text.find('.').filter(|it| *it > 0) else {
+            return Err(option_without_pass(pipeline, &known, name));
         };
-        for call in calls.iter_mut().filter(|it| it.pass.name == pass.name) {
-            set_option(pass, spec, value, text, &mut call.arguments)?;
+        let pass = name.part(0, dot).trim();
+        match known.iter().find(|it| it.pass.name == pass.text) {
+            Some(call) => find_option(call.pass, name.part(dot + 1, name.text.len()).trim()),
+            None => Err(unknown_pass_of(pipeline, &known, pass)),
         }
-    }
-    Ok(())
+    };
+    read_options(options, find, |option, value, text| {
+        let mut named = calls.iter_mut().filter(|it| it.pass.name == option.0.name);
+        named.try_for_each(|it| set_option(option, value, text, &mut it.arguments))
+    })
 }
 
 /// Returns the names of the passes of a pipeline, each once.
