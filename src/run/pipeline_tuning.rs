@@ -114,11 +114,21 @@ pub struct Measurement {
     pub compares: bool,
 }
 
-/// Returns the table of all pipelines, the fastest first, and the verdict.
-pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {
-    let key = |it: &MeasuredPipeline| it.time().unwrap_or(f64::INFINITY);
+/// Returns the time by which pipelines are sorted.
+fn key(it: &MeasuredPipeline) -> f64 {
+    it.time().unwrap_or(f64::INFINITY)
+}
+
+/// Returns the pipelines, the fastest first and those that are not measured in all rounds last.
+fn sorted(all: &[MeasuredPipeline]) -> Vec<&MeasuredPipeline> {
     let mut order: Vec<&MeasuredPipeline> = all.iter().collect();
     order.sort_by(|a, b| key(a).total_cmp(&key(b)));
+    order
+}
+
+/// Returns the table of all pipelines. The job may have ended before all rounds of all pipelines.
+pub fn table(all: &[MeasuredPipeline], how: Measurement) -> Vec<String> {
+    let order = sorted(all);
     let issue = if how.graph { "one graph" } else { "step by step" };
     let mut lines = vec![
         format!(
@@ -128,12 +138,21 @@ pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, Strin
         format!("# {:>12} {:>12} {:>8}  pipeline", "round 1", "round 2", "ratio"),
     ];
     let least = order.first().and_then(|it| it.time());
-    lines.extend(order.iter().map(|it| match (it.time(), least, it.rounds) {
-        (Some(time), Some(least), [Some(first), Some(second)]) => {
-            format!("  {first:>12.2} {second:>12.2} {:>8.3}  {}", time / least.max(1e-3), it.shown())
-        }
-        _ => format!("  {:>12} {:>12} {:>8}  {}", it.status(), "-", "-", it.shown()),
+    let shown = |time: Option<f64>, digits: usize| time.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
+    lines.extend(order.iter().map(|it| {
+        let cells = match (it.exit, it.rounds) {
+            (Exit::Success, [first @ Some(_), second]) => [shown(first, 2), shown(second, 2)],
+            _ => [it.status().to_owned(), shown(None, 2)],
+        };
+        let ratio = it.time().zip(least).map(|(time, least)| time / least.max(1e-3));
+        format!("  {:>12} {:>12} {:>8}  {}", cells[0], cells[1], shown(ratio, 3), it.shown())
     }));
+    lines
+}
+
+/// Returns the table of all pipelines and the verdict.
+pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {
+    let (mut lines, order) = (table(all, how), sorted(all));
     let measured = order.iter().filter(|it| it.time().is_some()).count();
     if let [best, second, ..] = order[..measured] {
         let spread = best.spread().max(second.spread());
@@ -240,6 +259,21 @@ mod tests {
             "{lines:?}"
         );
         assert!(verdict.ends_with("no output compared (`--expect`, `--reference`)"), "{verdict}");
+    }
+
+    #[test]
+    fn a_job_may_end_before_all_rounds() {
+        let mut once = MeasuredPipeline::new("b".to_owned());
+        once.add(0, Exit::Success, Some(5.0));
+        let all = [MeasuredPipeline::new("c".to_owned()), once, measured("a", [20.0, 24.0])];
+        assert_eq!(
+            table(&all, HOW)[2..],
+            [
+                "         20.00        24.00    1.000  a",
+                "       not run            -        -  c",
+                "          5.00            -        -  b",
+            ]
+        );
     }
 
     #[test]

@@ -79,6 +79,7 @@ pub fn trials() -> Vec<Trial> {
             "tuning::a_failure_of_the_second_round_is_reported",
             pipelines::a_failure_of_the_second_round_is_reported,
         ),
+        Trial::test("tuning::a_lost_rank_leaves_a_table", pipelines::a_lost_rank_leaves_a_table),
         Trial::test("tuning::a_program_of_a_batch_does_not_tune_the_next", a_program_does_not_tune_the_next),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()

@@ -147,7 +147,10 @@ fn faults_point_into_the_text() {
             "the pass `tile` has no option `sizes`: `sizes`@11 expected one of size, exact, by, names, parts; did you mean \
              `size`?",
         ),
-        ("@both{tile.size=1,tile.size=2}", "the option `tile.size` is given twice: `tile.size`@18 already given"),
+        (
+            "@both{tile.size=1,tile.size=2}",
+            "the option `tile.size` is given twice: `tile.size`@18 already given",
+        ),
         (
             "@both{tile.size=x}",
             "`x` is not a value of the option `size` of `tile`: `x`@16 expected a non-negative integer",

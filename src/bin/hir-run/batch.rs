@@ -16,7 +16,7 @@ use std::{
     ffi::OsString,
     ops::ControlFlow,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -161,15 +161,15 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     }
 }
 
-/// Counts the programs that have started, and reports exit codes.
+/// Counts the programs that have started, and reports exit codes and what was measured.
 #[derive(Clone)]
 pub struct BatchProgress {
     started: Arc<AtomicUsize>,
     all: usize,
     /// True if the programs come from a batch file.
     is_batch: bool,
-    /// True if they are pipelines of `--tune-passes`.
-    is_tuning: bool,
+    /// With `--tune-passes`, the table of the pipelines that have run.
+    table: Option<Arc<Mutex<Vec<String>>>>,
 }
 
 impl BatchProgress {
@@ -177,8 +177,8 @@ impl BatchProgress {
     pub fn of(programs: &[JobProgram]) -> Self {
         let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line { .. }));
         let all = programs.iter().filter(|it| !matches!(it.step, JobStep::Report)).count();
-        let is_tuning = programs.iter().any(|it| it.pipeline().is_some());
-        Self { started: Arc::default(), all, is_batch, is_tuning }
+        let table = programs.iter().any(|it| it.pipeline().is_some()).then(Arc::default);
+        Self { started: Arc::default(), all, is_batch, table }
     }
 
     /// Returns a function that reports the exit code when the job ends in the middle of a program.
@@ -203,7 +203,8 @@ impl BatchProgress {
         if self.is_batch {
             print_line(&format!("# {more} more are not run: {why}"));
         }
-        if self.is_tuning {
+        if let Some(table) = &self.table {
+            table.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|it| print_line(it));
             print_line(&format!("# the other pipelines are not measured: {why}"));
         }
     }
@@ -233,6 +234,9 @@ pub fn run_each<E>(
         let (end, measured) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         times.add(entry, exit, measured);
+        if let Some(table) = count.table.as_ref().filter(|_| entry.pipeline().is_some()) {
+            *table.lock().unwrap_or_else(PoisonError::into_inner) = times.table(&entry.options);
+        }
         if prints_lines {
             count.report_exit(exit, end.is_break());
         }

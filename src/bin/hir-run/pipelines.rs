@@ -10,6 +10,7 @@ use hir::{
     run::{
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
+            table,
         },
         prepare::{self, JobFailure},
         rank_process::{Measured, RunVerdict},
@@ -137,6 +138,11 @@ fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
     (!is_stdin).then(|| TunedProgram::read(&files, options.container, &options.set, how))?
 }
 
+/// Returns false for notes that `--quiet` omits.
+fn is_due(job: &Options, line: &str) -> bool {
+    !(job.diagnostics.quiet && line.starts_with('#'))
+}
+
 /// The results of all pipelines.
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
@@ -177,18 +183,28 @@ impl PipelineTimes {
         self.check != Exit::Success || has_failed
     }
 
-    /// Prints the table, writes the files of `-J` and `--tune`, and returns the verdict of the job. Only rank 0 `reports`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn report(&self, job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
-        let how = Measurement {
+    fn measurement(&self, job: &Options) -> Measurement {
+        Measurement {
             runs: job.iters,
             warmup: job.warmup,
             graph: job.cudagraph,
             ranks: self.ranks,
             compares: !job.expect.is_empty() || job.reference.is_some(),
-        };
+        }
+    }
+
+    /// Returns the table of what has been measured so far, for a job that ends before the report.
+    pub fn table(&self, job: &Options) -> Vec<String> {
+        let lines = table(&self.pipelines, self.measurement(job));
+        lines.into_iter().filter(|it| is_due(job, it)).collect()
+    }
+
+    /// Prints the table, writes the files of `-J` and `--tune`, and returns the verdict of the job. Only rank 0 `reports`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn report(&self, job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
+        let how = self.measurement(job);
         if self.check != Exit::Success {
             return Ok(RunVerdict::with_line(self.check, "[FAILED] no pipeline was measured".to_owned()));
         }
@@ -197,7 +213,7 @@ impl PipelineTimes {
             return Ok(RunVerdict::without_line(exit));
         }
         let (lines, verdict) = report(&self.pipelines, how);
-        for line in lines.iter().filter(|it| !(job.diagnostics.quiet && it.starts_with('#'))) {
+        for line in lines.iter().filter(|it| is_due(job, it)) {
             print_line(line);
         }
         if let Some(path) = &job.json {

@@ -4,13 +4,14 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    process::{Output, Stdio},
+    process::{Child, Output, Stdio},
 };
 
 use libtest_mimic::Failed;
 use serde_json::Value;
 
 use super::{Tuned, check, text};
+use crate::ranks::{LIMIT, end, port, rank};
 
 /// Microseconds that a product takes at least.
 const DELAY: &str = "2000";
@@ -37,6 +38,13 @@ fn rows(said: &str) -> Vec<(Option<[f64; 2]>, String)> {
         Some((times, passes.to_owned()))
     };
     said.lines().filter(|it| it.starts_with("  ")).filter_map(row).collect()
+}
+
+/// Returns true if a table has only the time of the first round of a pipeline.
+fn measured_once(said: &str, passes: &str) -> bool {
+    let mut rows =
+        said.lines().filter_map(|it| it.strip_suffix(&format!("            -        -  {passes}")));
+    rows.any(|it| it.trim().parse::<f64>().is_ok())
 }
 
 /// One product takes less time than two, and two take less than four. A pipeline that does not apply is refused, and the
@@ -191,6 +199,32 @@ pub fn errors_of_the_program_are_reported_once() -> Result<(), Failed> {
     Ok(())
 }
 
+/// Rank 1 is killed while the second pipeline runs: the time of the first one is printed.
+pub fn a_lost_rank_leaves_a_table() -> Result<(), Failed> {
+    let port = port()?;
+    let pipelines = "canonicalize|remove-dead-code";
+    let arguments = ["tests/cases/launch/loop.hir", "--device=cuda", "-n", "1", "--tune-passes", pipelines];
+    let start = |at: usize| rank(at, 4, port, &arguments).spawn();
+    let mut ranks: Vec<Child> = (0..4).map(start).collect::<Result<_, _>>()?;
+    let mut said = BufReader::new(ranks[0].stdout.take().ok_or("no output")?);
+    let mut line = String::new();
+    while !line.starts_with("# round 1, pipeline 2 of") {
+        line.clear();
+        if said.read_line(&mut line)? == 0 {
+            break;
+        }
+    }
+    ranks[1].kill()?;
+    let reader = std::thread::spawn(move || std::io::read_to_string(said));
+    let ends = end(ranks, LIMIT)?;
+    let rest = reader.join().map_err(|_| "no report")??;
+    let is_reported = ends[0].0 == Some(4) && rest.contains("[FAILED] rank 1 is silent");
+    match is_reported && measured_once(&rest, "canonicalize") {
+        true => Ok(()),
+        false => Err(format!("{ends:#?}\n{rest}").into()),
+    }
+}
+
 /// Another job writes the table while pipelines are measured: its entries are kept.
 pub fn other_jobs_may_write_the_table() -> Result<(), Failed> {
     let it = Tuned::new()?;
@@ -239,6 +273,11 @@ pub fn a_failure_of_the_second_round_is_reported() -> Result<(), Failed> {
     let said = text(&output.stdout);
     check(output.status.code() == Some(5) && said.contains("# round 2, pipeline 2 of 2: "), &output)?;
     check(text(&output.stderr).contains("CUDA_ERROR_ILLEGAL_ADDRESS"), &output)?;
+    check(
+        measured_once(&said, "canonicalize")
+            && said.contains("failed            -        -  remove-dead-code\n"),
+        &output,
+    )?;
     check(
         said.ends_with(
             "# the other pipelines are not measured: the state of the job is undefined after this failure\n",
