@@ -98,8 +98,9 @@ impl ExecutableBuilder<'_> {
         }
         if source.dtype == target.dtype && !source.may_partially_overlap(&target) {
             let size = source.dtype.size();
-            let merged = kernels::merge_dims(&to.view.shape, &[&to.view.strides, &from.view.strides]);
-            let [into, out_of] = merged.strides.as_slice() else {
+            let merged =
+                kernels::merge_dims_in_any_order(&to.view.shape, &[&from.view.strides, &to.view.strides]);
+            let [out_of, into] = merged.strides.as_slice() else {
                 return Err(CudaError::Internal("a copy of two views".to_owned()));
             };
             match (merged.extents.as_slice(), into.as_slice(), out_of.as_slice()) {

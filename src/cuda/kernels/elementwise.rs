@@ -8,7 +8,9 @@ use grammar::{dtype::DType, ops::Op};
 use super::{
     BLOCK, ComputeType, DeviceView, ElementwiseKernel, FusedOp, Kernel, Launch, Load, MAX_ACCESS_BYTES,
     MAX_PARAM_WORDS, Operand, ScalarFunction, check_dtypes, expression, float_compute_type,
-    integer_compute_type, shape::merge_dims, type_name,
+    integer_compute_type,
+    shape::{merge_dims, merge_dims_in_any_order},
+    type_name,
 };
 use crate::plan::{Number, ReduceOp};
 
@@ -102,7 +104,10 @@ pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Optio
     let Parameters { mut views, types, mut constants } = parameters;
     views.extend(ops.iter().filter(|it| it.is_stored).map(|it| it.out));
     let strides: Vec<&[usize]> = views.iter().map(|it| it.view.strides.as_slice()).collect();
-    let merged = merge_dims(shape, &strides).checked()?;
+    // The elements of an arithmetic progression depend on their index.
+    let is_indexed = ops.iter().any(|it| it.function == ScalarFunction::Iota);
+    let merge = if is_indexed { merge_dims } else { merge_dims_in_any_order };
+    let merged = merge(shape, &strides).checked()?;
     let sizes: Vec<usize> = views.iter().map(|it| it.dtype.size()).collect();
     let addresses: Vec<u64> = views.iter().map(|it| it.address).collect();
     let most = MAX_ACCESS_BYTES / sizes.iter().max().copied().unwrap_or(1).max(1);

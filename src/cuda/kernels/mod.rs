@@ -31,7 +31,7 @@ use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
 pub(super) use peer_memory::{BLOCK_COUNTER_PARAM, PeerCollective, PeerResult, peer_memory_launch};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
-pub(super) use shape::merge_dims;
+pub(super) use shape::{merge_dims, merge_dims_in_any_order};
 
 /// Element types, functions and index computations that all instances share.
 const PRELUDE: &str = include_str!("prelude.cu");

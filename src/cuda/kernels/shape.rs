@@ -40,6 +40,18 @@ pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> Mer
     it
 }
 
+/// Merges the dimensions of operands whose elements may be processed in any order. The dimensions are in the order of
+/// the memory of the last operand, the result, so that neighbouring threads write neighbours in memory.
+pub(in crate::cuda) fn merge_dims_in_any_order(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
+    let mut order: Vec<usize> = (0..shape.len()).collect();
+    if let Some(result) = operands.last() {
+        order.sort_by_key(|dim| std::cmp::Reverse(result[*dim]));
+    }
+    let in_order = |values: &[usize]| -> Vec<usize> { order.iter().map(|dim| values[*dim]).collect() };
+    let operands: Vec<Vec<usize>> = operands.iter().map(|it| in_order(it)).collect();
+    merge_dims(&in_order(shape), &operands.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
 impl MergedDims {
     /// Rejects more dimensions than a kernel's parameters hold.
     pub fn checked(self) -> Result<Self, String> {

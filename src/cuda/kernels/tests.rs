@@ -45,6 +45,11 @@ fn shapes_merge_as_far_as_all_operands_allow() {
     assert_eq!((it.extents, it.strides), (vec![24], vec![vec![1], vec![1]]));
     let it = super::merge_dims(&[2, 3, 4], &[&[12, 4, 1], &[0, 4, 1]]);
     assert_eq!((it.extents, it.strides), (vec![2, 12], vec![vec![12, 1], vec![0, 1]]));
+    // Both operands are transposed alike.
+    let it = super::merge_dims_in_any_order(&[2, 3, 4], &[&[1, 8, 2], &[1, 8, 2]]);
+    assert_eq!((it.extents, it.strides), (vec![24], vec![vec![1], vec![1]]));
+    let it = super::merge_dims_in_any_order(&[3, 4], &[&[4, 1], &[1, 3]]);
+    assert_eq!((it.extents, it.strides), (vec![4, 3], vec![vec![1, 4], vec![3, 1]]));
     let it = super::merge_dims(&[1, 1], &[&[1, 1]]);
     assert_eq!((it.extents, it.strides), (vec![1], vec![vec![0]]));
 }
