@@ -101,7 +101,7 @@ def chart(title, points, colour, x0, y0):
             x, y = at(sizes[0], us).split()
             parts.append(f'<path class="g" d="M{x} {y}h{WIDTH}"/>')
             parts.append(f'<text class="e" x="{x0 - 5}" y="{float(y) + 4:.1f}">{us:g}</text>')
-    step = max(1, round((high - low) / 6))
+    step = max(1, math.ceil((high - low) / 6))
     for exponent in range(math.ceil(low), math.floor(high) + 1, step):
         x = x0 + WIDTH * (exponent - low) / (high - low)
         parts.append(f'<path class="g" d="M{x:.1f} {y0}v{HEIGHT}"/>')
