@@ -173,7 +173,7 @@ def check(torch, device, case, reference, folder):
 
 
 def output(kind):
-    """Returns the name of the output tensor; compare.sh has the same names."""
+    """Returns the name of the output tensor; measure.sh has the same names."""
     if kind in cases.COLLECTIVES:
         return "T1"
     return {"linear-allreduce": "T3", "mlp": "T5", "local-mlp": "T4", "block": "T30", "local-block": "T28"}.get(kind, "T2")

@@ -57,6 +57,29 @@ class Cases(unittest.TestCase):
         self.assertEqual(cases.products("row-parallel", 4, 64, 32, 128), [(64, 32, 32)])
 
 
+class Programs(unittest.TestCase):
+    """What the shell scripts and the Python scripts have to agree on."""
+
+    def printed(self, *arguments):
+        command = ["bash", os.path.join(HERE, "programs.sh"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    def test_output_tensors(self):
+        import checks
+
+        for kind in (*cases.LAYERS, "local-mlp", "local-block"):
+            text = self.printed(kind, "2", "64", "64", "64")
+            self.assertIn(f") -> ({checks.output(kind)}", text, kind)
+            shell = f"work=$(mktemp -d); . {HERE}/measure.sh; output {kind}"
+            told = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60, check=True)
+            self.assertEqual(told.stdout.strip(), checks.output(kind))
+
+    def test_heads_sequences_and_scale_of_a_block(self):
+        text = self.printed("block", "2", "64", "128", "64")
+        self.assertIn(f"double({cases.scale(128):.6g})", text)
+        self.assertIn(f"[iS34{{{cases.SEQUENCES}}}, iS35{{8}}, iS36{{{cases.HEADS}}}", text)
+
+
 class Tables(Files):
     def test_last_of_repeated_measurements_counts(self):
         path = self.write("a", [line("ours", "x", 5), line("ours", "x", 7), line("ours", "x", 9, round=2)])

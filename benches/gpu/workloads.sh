@@ -60,6 +60,8 @@ layer() {
     local workload=$1 d=$2 m=$(($3 / shrink)) n=$(($4 / shrink)) k=$(($5 / shrink))
     local passes streams sets graph chunk program all=("")
     [ "$m" -ge "$d" ] || m=$d
+    # Fewer columns than heads, or fewer rows than sequences.
+    if [ "$workload" = block ] && [ $((n < 64 || m < 8)) = 1 ]; then return; fi
     # Chips warm up during a job, so the place of the products changes.
     [ $((round % 2)) -eq 0 ] || products "$workload" "$d" "$m" "$n" "$k"
     case $workload in
@@ -79,7 +81,7 @@ layer() {
             done
         done < <(pipelines "$workload")
     done
-    [ "$workload" != linear-allreduce ] || decreasing_chunks "$d" "$m" "$n" "$k"
+    [ "$workload" != linear-allreduce ] || [ "$m" -lt 16 ] || decreasing_chunks "$d" "$m" "$n" "$k"
     [ $((round % 2)) -eq 1 ] || products "$workload" "$d" "$m" "$n" "$k"
 }
 

@@ -13,9 +13,9 @@
 use crate::words::{Algorithm, CommunicationType};
 
 /// The default table. The rules for teams of 2 and 4 were measured on H200s of one host (NVLink, no multicast; CUDA
-/// 13.0, NCCL 2.28) in bf16 from 8 KiB to 64 MiB, for teams of 2 to 256 MiB: 20 calls per CUDA graph, medians of 12 to 15
-/// runs (`benches/gpu/compare.sh collectives`). A size between two measured sizes uses the result of the larger one.
-/// Teams of 8 were not measured: their rules assume that the amount of data that a rank sends decides, as between teams of
+/// 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh collectives`), from
+/// 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes uses the result of
+/// the larger one, and a larger size that of the largest. Teams of 8 were not measured: their rules assume that the amount of data that a rank sends decides, as between teams of
 /// 2 and 4. The rules behind those with `nccl` give the fastest algorithm where NCCL is not available.
 pub const MEASURED: &str = "Allreduce/2:64K=one-shot-ll;Allreduce/2:2M=one-shot-ll128;Allreduce/2:4M=two-shot-ll128;\
      Allreduce/2=two-shot;2:256K=one-shot-ll;2:4M=one-shot-ll128;2=one-shot;\

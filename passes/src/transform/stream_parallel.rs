@@ -18,7 +18,9 @@
 //! ```
 //!
 //! Consecutive statements whose results have the same stream axis share a loop, as long as each of them reads
-//! only the iteration's slice of what the others compute. `slicing` determines what can be sliced, `body`
+//! only the iteration's slice of what the others compute. If a statement cannot join the loop, the local statements at
+//! its end that compute the operands of this statement, and nothing from the rest of the loop, move to the loop of the
+//! statement. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
 //! stream axis is sliced like any operator and is left to lower-to-communication. A statement that cannot be
 //! sliced stays outside of the loops.
@@ -30,22 +32,24 @@
 //! so that no later iteration has to wait until its communications have ended.
 
 mod body;
+mod group;
 mod loop_comms;
 mod slicing;
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{ExprId, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     ops::TypeRule,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings, name_uses::write_counts, sharding::same_extent},
+    analysis::{bindings, name_uses::write_counts},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
 };
+use group::{LoopStmt, StmtGroup};
 use slicing::{SliceKind, Slicing};
 
 /// The pass.
@@ -301,22 +305,6 @@ struct StreamParallel<'p> {
     written: Vec<NewLoop>,
 }
 
-/// The statements of one loop.
-struct StmtGroup {
-    /// The number of iterations.
-    count: ExprId,
-    style: Style,
-    members: Vec<LoopStmt>,
-    /// The results of the statements, with the dimension that is sliced.
-    produced: FxHashMap<TensorId, usize>,
-}
-
-/// A statement of a loop.
-struct LoopStmt {
-    stmt: StmtId,
-    slicing: Slicing,
-}
-
 impl StreamParallel<'_> {
     /// Adds a top-level statement to the current group or a new one if a loop can contain it, and to the body
     /// otherwise.
@@ -355,10 +343,10 @@ impl StreamParallel<'_> {
         }
     }
 
-    /// Takes the last statements of the group if they have nothing to do with those before them, and only compute what
-    /// another statement reads, which cannot be added to the group, but to these. If they stayed, the loop of the other
-    /// statement would depend on this one. Returns the group of what it takes, or an empty group for the other
-    /// statement.
+    /// Splits the statements that compute the operands of `slicing` off the end of the group, so that they share a loop
+    /// with it. It is called if `slicing` cannot join the group: without the split, the loop of `slicing` would wait for
+    /// the whole loop before it. Nothing is split off if one of these statements reads a result of the rest of the
+    /// group, or if `slicing` cannot join them either. The result is then empty.
     fn take_producers(&mut self, slicing: &Slicing) -> StmtGroup {
         if let Some(mut group) = self.group.take() {
             let producers = group.split_off_producers(slicing);
@@ -432,78 +420,6 @@ impl StreamParallel<'_> {
             let members = group.members.iter().map(|it| it.stmt).collect();
             self.written.push(NewLoop { stmt, members });
         }
-    }
-}
-
-impl StmtGroup {
-    fn new(count: ExprId, style: Style) -> Self {
-        Self { count, style, members: Vec::new(), produced: FxHashMap::default() }
-    }
-
-    fn extend(&mut self, members: impl IntoIterator<Item = LoopStmt>) {
-        for member in members {
-            if let Some(dim) = member.slicing.out_dim {
-                self.produced.insert(member.slicing.out, dim);
-            }
-            self.members.push(member);
-        }
-    }
-
-    /// Removes the last statements that compute, without communication, what one of them or another statement reads.
-    fn split_off_producers(&mut self, reader: &Slicing) -> Self {
-        let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| operand.tensor == tensor);
-        let mut first = self.members.len();
-        while let Some(last) = first.checked_sub(1) {
-            let it = &self.members[last].slicing;
-            let mut readers = self.members[first..].iter().map(|member| &member.slicing).chain([reader]);
-            if it.kind != SliceKind::Local || !readers.any(|reader| reads(reader, it.out)) {
-                break;
-            }
-            first = last;
-        }
-        let mut producers = Self::new(self.count, self.style);
-        let taken = self.members.split_off(first);
-        taken.iter().for_each(|it| _ = self.produced.remove(&it.slicing.out));
-        producers.extend(taken);
-        producers
-    }
-
-    /// Returns whether a statement can be added to the group: it has the same stream axis, and reads the
-    /// results of the loop slice by slice.
-    fn can_add(&self, program: &Program, settings: LoopOptions, slicing: &Slicing) -> bool {
-        // The result of a reduce-scatter is complete only after the loop.
-        let unfinished = |tensor: TensorId| {
-            self.members.iter().any(|it| it.slicing.out == tensor && it.slicing.out_dim.is_none())
-        };
-        let sliced = slicing.operands.iter().all(|operand| match self.produced.get(&operand.tensor) {
-            Some(dim) => operand.dim == Some(*dim),
-            None => !unfinished(operand.tensor),
-        });
-        let is_new = !self.produced.contains_key(&slicing.out);
-        // All ranks have to post the same collectives in each iteration. A rotated statement works on another
-        // slice on each rank, and other collectives do not.
-        let clash = |a: &Slicing, b: &Slicing| {
-            let mesh = |tensor: TensorId| &program.tensors[tensor].mesh;
-            // Ranks outside of the ring have no slice of their own.
-            let sliced = b.operands.iter().filter(|it| it.dim.is_some()).map(|it| it.tensor);
-            let elsewhere = sliced.chain([b.out]).any(|it| mesh(it) != mesh(a.out));
-            // Two rings along the same devices use the same slice on each rank.
-            let other = b.kind != SliceKind::Local && !(b.rotated && a.kind.device() == b.kind.device());
-            // Without the offset, rank `r` exchanges with rank `s` in its iteration `s`, and `s` does so in its
-            // iteration `r`. A collective in each iteration would make the earlier of the two wait for the later
-            // one. Two such rings are safe: all ranks visit their peers in the same order.
-            let collective = b.kind != SliceKind::Local && !b.is_ring_without_offset(settings);
-            a.rotated && (other || elsewhere)
-                || a.is_ring_without_offset(settings) && collective
-                || a.swizzled != b.swizzled
-        };
-        let agree =
-            self.members.iter().all(|it| !clash(&it.slicing, slicing) && !clash(slicing, &it.slicing));
-        same_extent(program, self.count, slicing.count)
-            && self.style == slicing.style
-            && sliced
-            && is_new
-            && agree
     }
 }
 

@@ -13,7 +13,8 @@ use crate::{
     plan::{Gemm, Inst, View},
 };
 
-/// Returns the layout of a copy without gaps, in which the contiguous dimension of the matrices stays contiguous.
+/// Returns the layout of a copy of an operand without gaps. If the rows are contiguous in the operand, instead of the
+/// columns, they stay contiguous.
 fn compact_view(view: &View) -> View {
     let mut it = View::contiguous(0, view.shape.clone());
     if let [.., row, column] = view.strides[..]
@@ -47,8 +48,8 @@ impl Products {
 
 impl ExecutableBuilder<'_> {
     /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it. An operand whose
-    /// strides do not form matrices is copied before the product, and such a result after it: with the generic
-    /// kernel, attention over 8,192 rows takes 170 ms instead of 10 (`benches/gpu/NOTES.md`).
+    /// strides do not form matrices is copied before the product, and such a result after it. With the generic kernel,
+    /// a transformer block of 8,192 rows took 171 ms instead of 12 (`benches/gpu/NOTES.md`).
     pub(super) fn lower_matmul(
         &mut self,
         at: u32,
@@ -65,30 +66,31 @@ impl ExecutableBuilder<'_> {
         if out.view.is_empty() {
             return Ok(());
         }
-        let are_types_supported = MatmulDesc::check_types(a.dtype, b.dtype, out.dtype).is_ok();
-        let compact = |it: &DeviceView, is_matrix: bool| {
-            (are_types_supported && !is_matrix).then(|| compact_view(it.view))
-        };
-        let copies = [
-            compact(&a, MatmulDesc::is_operand(&a)),
-            compact(&b, MatmulDesc::is_operand(&b)),
-            compact(&out, MatmulDesc::is_result(&out)),
-        ];
-        let mut used = [a, b, out];
-        for ((number, it), copy) in used.iter_mut().enumerate().zip(&copies) {
+        // The layouts of the copies.
+        let mut copies: [Option<View>; 3] = [None, None, None];
+        if MatmulDesc::check_types(a.dtype, b.dtype, out.dtype).is_ok() {
+            copies = [
+                (!MatmulDesc::is_operand(&a)).then(|| compact_view(a.view)),
+                (!MatmulDesc::is_operand(&b)).then(|| compact_view(b.view)),
+                (!MatmulDesc::is_result(&out)).then(|| View::contiguous(0, out.view.shape.clone())),
+            ];
+        }
+        // What cuBLASLt gets.
+        let mut given = [a, b, out];
+        for ((number, it), copy) in given.iter_mut().enumerate().zip(&copies) {
             if let Some(view) = copy {
                 let address = self.scratch_buffer(stream, number + 1, view.len() * it.dtype.size())?;
                 *it = DeviceView { address, dtype: it.dtype, view };
             }
         }
-        let why = match MatmulDesc::of(&used[0], &used[1], bias.as_ref(), &used[2]) {
+        let why = match MatmulDesc::of(&given[0], &given[1], bias.as_ref(), &given[2]) {
             Ok(desc) => {
                 let cublaslt = match *self.cublaslt {
                     Some(it) => it,
                     None => *self.cublaslt.insert(CublasLtHandle::new()?),
                 };
                 let workspace = self.workspace(inst.stream as usize)?;
-                let addresses = used.map(|it| it.address);
+                let addresses = given.map(|it| it.address);
                 let mut address = bias.as_ref().map_or(0, |it| it.address);
                 if let Some(bytes) =
                     desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT))
@@ -101,10 +103,11 @@ impl ExecutableBuilder<'_> {
                     let convert = |from, to| {
                         ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
                     };
-                    for ((from, to), _) in
-                        [a, b].into_iter().zip(used).zip(&copies).filter(|it| it.1.is_some())
-                    {
-                        self.lower_elementwise(at, inst, stream, &convert(from, to))?;
+                    if copies[0].is_some() {
+                        self.lower_elementwise(at, inst, stream, &convert(a, given[0]))?;
+                    }
+                    if copies[1].is_some() {
+                        self.lower_elementwise(at, inst, stream, &convert(b, given[1]))?;
                     }
                     if !self.matmul_descs.contains(&desc) {
                         self.first_calls.push(self.commands.len());
@@ -113,8 +116,16 @@ impl ExecutableBuilder<'_> {
                     let key = desc.key(addresses, address);
                     self.products.add(key, product.first_algorithm(), self.commands.len());
                     self.push(at, stream, Command::Matmul(Box::new(product)));
+                    let sizes = given.iter().zip(&copies).filter(|it| it.1.is_some());
+                    let copied: usize = sizes.map(|(it, _)| it.view.len() * it.dtype.size()).sum();
+                    if copied > 0 {
+                        self.notes.push(format!(
+                            "{}: the matrix product runs on copies of {copied} bytes in all: strides do not form matrices",
+                            self.plan.location(inst)
+                        ));
+                    }
                     if copies[2].is_some() {
-                        self.lower_elementwise(at, inst, stream, &convert(used[2], out))?;
+                        self.lower_elementwise(at, inst, stream, &convert(given[2], out))?;
                     }
                     return Ok(());
                 }
