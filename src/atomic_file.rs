@@ -50,12 +50,13 @@ pub fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
     write_in_steps(path, contents, &mut |_| Ok(()))
 }
 
-/// Checks that `write` can replace or create a file: that the file may be written, and that its folder accepts new files.
-/// Nothing changes.
+/// Checks that `write` can replace or create a regular file: creates and removes a temporary file in its folder. The file
+/// itself does not change. Other targets are not opened.
 ///
 /// # Errors
 /// As `write`.
 pub fn check(path: &Path) -> io::Result<()> {
+    let _writing = block_writers();
     match resolve(path)? {
         Target::Stdout | Target::Stderr | Target::Direct(_) => Ok(()),
         Target::Regular(path, folder, existing) => new_file(&path, &folder, existing.is_some()).map(drop),

@@ -84,8 +84,7 @@ impl MeasuredPipeline {
 
 /// Returns the fastest pipeline, if one was measured.
 pub fn fastest(all: &[MeasuredPipeline]) -> Option<&MeasuredPipeline> {
-    let measured = all.iter().filter(|it| it.time().is_some());
-    measured.min_by(|a, b| a.time().unwrap_or_default().total_cmp(&b.time().unwrap_or_default()))
+    sorted(all).into_iter().next().filter(|it| it.time().is_some())
 }
 
 /// Returns the exit code of the job: that of the first pipeline that was run and failed, or success if one was measured,
@@ -115,14 +114,14 @@ pub struct Measurement {
 }
 
 /// Returns the time by which pipelines are sorted.
-fn key(it: &MeasuredPipeline) -> f64 {
+fn sort_time(it: &MeasuredPipeline) -> f64 {
     it.time().unwrap_or(f64::INFINITY)
 }
 
 /// Returns the pipelines, the fastest first and those that are not measured in all rounds last.
 fn sorted(all: &[MeasuredPipeline]) -> Vec<&MeasuredPipeline> {
     let mut order: Vec<&MeasuredPipeline> = all.iter().collect();
-    order.sort_by(|a, b| key(a).total_cmp(&key(b)));
+    order.sort_by(|a, b| sort_time(a).total_cmp(&sort_time(b)));
     order
 }
 
@@ -156,7 +155,7 @@ pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, Strin
     let measured = order.iter().filter(|it| it.time().is_some()).count();
     if let [best, second, ..] = order[..measured] {
         let spread = best.spread().max(second.spread());
-        if key(second) - key(best) <= spread {
+        if sort_time(second) - sort_time(best) <= spread {
             lines.push(format!(
                 "# the difference of the two fastest pipelines is not larger than that between two rounds of one \
                  pipeline ({spread:.2} us): measure more runs (`-n`)"

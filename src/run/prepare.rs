@@ -182,7 +182,7 @@ pub struct PrepareOptions<'a> {
     pub passes: &'a PassRunner<'a>,
 }
 
-/// Reads, verifies and transforms the programs.
+/// Reads, verifies and transforms the programs. It does not plan them, nor compare them with inputs and ranks.
 ///
 /// # Errors
 /// A file cannot be read, or a program is rejected.

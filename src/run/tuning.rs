@@ -138,12 +138,11 @@ pub fn store_algorithms(
         table.ranks = ranks;
         table.products.retain(|it| tuning.products.iter().all(|product| product.key != it.product));
         let kept = table.products.len();
-        let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
         table.products.extend(tuning.products.iter().map(|it| Entry {
             product: it.key.clone(),
             algorithm: it.algorithm,
-            first_us: rounded(it.first),
-            best_us: rounded(it.best),
+            first_us: table::rounded(it.first),
+            best_us: table::rounded(it.best),
         }));
         // A file does not depend on the order in which products were measured.
         table.products.sort_by(|a, b| a.product.cmp(&b.product));

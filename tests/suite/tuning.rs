@@ -220,7 +220,7 @@ fn the_fastest_are_stored_and_used() -> Result<(), Failed> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
     command.args([&it.program(), "--device=sim", "--passes", "@lower", "--tuning", &it.table()]);
     let output = command.output_with_timeout()?;
-    let note = "table.json` is not used: the simulator has no algorithms to choose from\n";
+    let note = "table.json` are not used: the simulator has none to choose from\n";
     check(output.status.success() && text(&output.stdout).contains(note), &output)?;
     // A table need not have all products, and may come from a job of another size.
     it.change(|table| {

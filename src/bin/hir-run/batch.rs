@@ -193,19 +193,21 @@ impl BatchProgress {
             print_line(&format!("# exit code {}", exit as u8));
         }
         let more = self.all - self.started.load(Relaxed).min(self.all);
-        if !is_end || more == 0 {
+        if !is_end {
             return;
         }
         let why = match exit.is_signal() {
             true => "the job was stopped",
             false => "the state of the job is undefined after this failure",
         };
-        if self.is_batch {
+        if self.is_batch && more > 0 {
             print_line(&format!("# {more} more are not run: {why}"));
         }
         if let Some(table) = &self.table {
             table.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|it| print_line(it));
-            print_line(&format!("# the other pipelines are not measured: {why}"));
+            if more > 0 {
+                print_line(&format!("# the other pipelines are not measured: {why}"));
+            }
         }
     }
 }
@@ -238,7 +240,8 @@ pub fn run_each<E>(
             *table.lock().unwrap_or_else(PoisonError::into_inner) = times.table(&entry.options);
         }
         if prints_lines {
-            count.report_exit(exit, end.is_break());
+            // The report contains the table.
+            count.report_exit(exit, end.is_break() && !matches!(entry.step, JobStep::Report));
         }
         if first == Exit::Success && (entry.pipeline().is_none() || end.is_break()) {
             first = exit;

@@ -163,7 +163,7 @@ fn run_step(
 
 /// Returns the manifest that all ranks must agree on.
 fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option<JobFailure>) {
-    // Ranks that agree on all pipelines agree on the report.
+    // The manifest is not built again: a file that cannot be read was reported by the check.
     if matches!(entry.step, JobStep::Report) {
         return (JobManifest::default(), None);
     }
@@ -299,7 +299,10 @@ fn run(
     };
     why.iter().for_each(|why| say(format!("# running on the simulator: {why}")));
     if let Some(path) = &options.tuning {
-        say(format!("# `{}` is not used: the simulator has no algorithms to choose from", path.display()));
+        say(format!(
+            "# the algorithms of `{}` are not used: the simulator has none to choose from",
+            path.display()
+        ));
     }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));

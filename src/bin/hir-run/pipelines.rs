@@ -111,7 +111,7 @@ pub fn check(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
 }
 
 /// Reads the table of `--tuning`, which must exist on the simulator too, and returns what it has for a program without
-/// passes that runs on GPUs. Rank 0 decides, and all ranks of a job get the same.
+/// passes, unless `--device=sim` or the host has no GPU. Rank 0 decides, and all ranks of a job get the same.
 ///
 /// # Errors
 /// The table cannot be read, or a rank does not answer.

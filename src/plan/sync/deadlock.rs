@@ -18,7 +18,8 @@ pub struct Deadlock {
     pub skips: Vec<MissingPost>,
     /// Number of ranks.
     pub world: usize,
-    /// The number of ranks that the program needs, if all ranks that others wait for are beyond them.
+    /// The number of ranks that the meshes and teams name, if the rank that never reaches a ShareMemHandles is in none of
+    /// them.
     pub needed_ranks: Option<usize>,
 }
 
@@ -238,8 +239,8 @@ impl Deadlock {
             let unused = short_ranks(&(needed..self.world).collect());
             let verb = if self.world == needed + 1 { "is" } else { "are" };
             return Some(Cow::Owned(format!(
-                "{unused} {verb} in no mesh or team of the program, but ShareMemHandles waits for all ranks: start {needed} \
-                 (`--ranks {needed}`)"
+                "{unused} {verb} in no mesh or team of the program, but ShareMemHandles waits for all ranks: start only \
+                 {needed} ranks (`--ranks {needed}`)"
             )));
         }
         let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };

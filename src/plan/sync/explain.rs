@@ -118,8 +118,8 @@ impl<'a> Explainer<'a> {
         Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len(), needed_ranks }
     }
 
-    /// Returns the number of ranks without the last ones, which have neither tensors nor teams, if one of these does not
-    /// reach an exchange of memory handles.
+    /// Returns the number of ranks that the meshes and teams name, if the rank that never reaches a ShareMemHandles is in
+    /// none of them.
     fn needed_ranks(&self, blocker: &Blocker) -> Option<usize> {
         let is_needed = |it: &Plan| !(it.buffers.is_empty() && it.communicators.is_empty());
         let needed = self.graph.plans.iter().rposition(is_needed)? + 1;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     existing, store,
-    table::{PipelineEntry, TuningTable},
+    table::{self, PipelineEntry, TuningTable},
 };
 use crate::{
     cuda::Machine,
@@ -160,7 +160,6 @@ pub fn store_pipeline(
         return Ok(Vec::new());
     };
     let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
-    let rounded = |microseconds: f64| (microseconds * 1e3).round() / 1e3;
     store(path, (machine, program.ranks), |table| {
         let pipelines = &mut table.pipelines;
         pipelines.retain(|it| !it.program.runs_like(&program));
@@ -168,8 +167,8 @@ pub fn store_pipeline(
         pipelines.push(PipelineEntry {
             program,
             passes: best.passes.clone(),
-            first_us: rounded(first_us),
-            best_us: rounded(best_us),
+            first_us: table::rounded(first_us),
+            best_us: table::rounded(best_us),
         });
         // A file does not depend on the order in which programs were measured.
         pipelines.sort_by(|a, b| {

@@ -116,6 +116,11 @@ impl TuningTable {
     }
 }
 
+/// Returns microseconds rounded to nanoseconds, as the table has them.
+pub fn rounded(microseconds: f64) -> f64 {
+    (microseconds * 1e3).round() / 1e3
+}
+
 /// Returns the first value in which two machines differ: its name, that of the first and that of the second.
 pub(super) fn difference<'a>(
     first: &'a Machine,

@@ -283,5 +283,11 @@ pub fn a_failure_of_the_second_round_is_reported() -> Result<(), Failed> {
             "# the other pipelines are not measured: the state of the job is undefined after this failure\n",
         ),
         &output,
-    )
+    )?;
+    // The last pipeline fails.
+    let output = it.run(NO_PRODUCT, &arguments, &[("HIR_EMULATED_FAULT", "1700")])?;
+    let said = text(&output.stdout);
+    check(output.status.code() == Some(5) && said.contains("# round 2, pipeline 1 of 2: "), &output)?;
+    let has_table = said.contains("failed            -        -  canonicalize\n");
+    check(has_table && !said.contains("the other pipelines"), &output)
 }
