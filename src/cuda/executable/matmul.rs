@@ -59,8 +59,13 @@ impl ExecutableBuilder<'_> {
     ) -> Result<(), CudaError> {
         let (a, b, out) = (self.local_view(&it.a)?, self.local_view(&it.b)?, self.local_view(&it.out)?);
         let bias = it.bias.as_ref().map(|it| self.local_view(it)).transpose()?;
-        if a.may_partially_overlap(&out) || b.may_partially_overlap(&out) {
+        // A product reads an operand, or a bias that is repeated, again after it has written elements of the result.
+        if a.may_alias(&out) || b.may_alias(&out) {
             let message = "the result of a matrix product overlaps an operand";
+            return Err(CudaError::unsupported(self.plan, inst, message));
+        }
+        if bias.is_some_and(|it| it.may_partially_overlap(&out)) {
+            let message = "the result of a matrix product overlaps its bias";
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
         if out.view.is_empty() {
@@ -133,12 +138,6 @@ impl ExecutableBuilder<'_> {
             }
             Err(why) => why,
         };
-        if bias.is_some_and(|it| it.may_partially_overlap(&out)) {
-            let message = format!(
-                "the result of a matrix product overlaps its bias, and cuBLASLt does not support it: {why}"
-            );
-            return Err(CudaError::unsupported(self.plan, inst, message));
-        }
         let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
         let launch = kernels::matmul_launch(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
         self.notes.push(format!(
