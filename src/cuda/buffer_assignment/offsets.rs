@@ -1,6 +1,7 @@
 //! Assigns offsets in a segment. Buffers that need their own memory come first. The others follow in the
-//! order of their first use: each takes the first sufficient gap between live buffers, or extends the
-//! segment.
+//! order of their first use: each takes a gap between live buffers, or extends the segment. A gap that one buffer of
+//! the same size has left is preferred: instructions that access two buffers at the same place access the same
+//! elements, and can be fused (`executable::fusion`), unlike those of buffers that overlap in part.
 
 use std::{
     cmp::Reverse,
@@ -135,14 +136,18 @@ fn are_reused(buffers: &[LiveBuffer], which: &[usize]) -> Vec<bool> {
     all
 }
 
-/// Returns the offset for `size` bytes: the first run of adjacent free ranges that holds them; else the start
-/// of a run that ends at `end`, which the buffer extends; else `end`.
+/// Returns the offset for `size` bytes: the first free range of exactly this size; else the first run of adjacent free
+/// ranges that holds them; else the start of a run that ends at `end`, which the buffer extends; else `end`.
 fn find_gap(
     free: &BTreeMap<usize, FreeRange>,
     size: usize,
     end: usize,
     is_free: impl Fn(usize) -> bool,
 ) -> usize {
+    let same = free.iter().take(LOOKS).find(|(from, it)| it.end - *from == size && is_free(it.last_buffer));
+    if let Some((from, _)) = same {
+        return *from;
+    }
     let mut run: Option<(usize, usize)> = None;
     for (from, range) in free.iter().take(LOOKS) {
         if !is_free(range.last_buffer) {

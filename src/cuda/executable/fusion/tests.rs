@@ -164,6 +164,35 @@ fn memory_that_two_buffers_share_ends_a_chain() -> Result<(), String> {
 }
 
 #[test]
+fn a_buffer_takes_memory_of_its_size() -> Result<(), String> {
+    // Before the last three instructions, the memory of T1 and T2 is free and adjacent. T4 and T5 would overlap T2 in
+    // part if they took the first gap that is large enough.
+    let [half, full] =
+        [64, 128].map(|extent| move |name: u32| format!("T{name}_g_float[iS{name}{{{extent}}}]"));
+    let sum = |of: String, to: u32| {
+        format!(
+            "T{to}_g_float[rS{to}{{{}}}] = reduction( {of}, op = add, initial value = float(0), allreduce = false )\n",
+            if to == 6 { 64 } else { 128 }
+        )
+    };
+    let body = [
+        format!("{} = -{};\n", half(1), half(0)),
+        format!("{} = -{};\n", full(2), full(9)),
+        sum(half(1), 6),
+        sum(full(2), 7),
+        format!("{} = -{};\n{} = relu( {} );\n", full(3), full(2), full(4), full(3)),
+        format!("{} = exp( {} );\n", full(5), full(4)),
+        sum(full(5), 8),
+    ];
+    let inputs = [half(0), full(9)].join(", ");
+    let outputs = "T6_g_float[rS6{64}], T7_g_float[rS7{128}], T8_g_float[rS8{128}]";
+    let text =
+        format!("%HostIrContainer {{ ({inputs}) -> ({outputs}) :\n{}}} // %HostIrContainer\n", body.concat());
+    assert_eq!(fused_kernels_of(&plans(&text)?[0])?, ["(T3) (T4) T5 by 4"]);
+    Ok(())
+}
+
+#[test]
 fn a_row_and_a_column_overlap() -> Result<(), String> {
     let matrix = "T0_g_float[iS0{8}, iS1{8}]";
     let aliases = format!(
