@@ -181,6 +181,9 @@ pub(super) fn prepare(
             FusionRole::Leader(launch) => {
                 builder.push_launch(at, builder.logical_streams[inst.stream as usize], Some(*launch))
             }
+            FusionRole::Product(relu) => {
+                builder.lower_product_and_relu(at, relu).map_err(|it| it.at_inst(plan, inst))?
+            }
             FusionRole::FusedInto(first) => fused.push((at, first)),
         }
     }
@@ -254,7 +257,7 @@ impl ExecutableBuilder<'_> {
                     return self.lower_elementwise(at, inst, stream, &op);
                 }
             }
-            InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it),
+            InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
                 if input.may_partially_overlap(&out) {

@@ -2,8 +2,8 @@
 //!
 //! cuBLASLt matrices are column-major. A row-major `out[m, n] = a[m, k] · b[k, n]` is `outᵀ = bᵀ · aᵀ` in
 //! column-major order on the same bytes, so the operands are swapped. Sums are accumulated in binary32
-//! (binary64 for binary64), the bias is added before the only rounding, and partial sums of a split product
-//! are never rounded to the result's type.
+//! (binary64 for binary64), the bias is added and the `relu` of an epilogue computed before the only rounding, and
+//! partial sums of a split product are never rounded to the result's type.
 
 use std::{ffi::c_void, mem::size_of};
 
@@ -135,9 +135,15 @@ impl CublasLtHandle {
         // CUBLAS_OP_T is 1, CUBLAS_OP_N is 0.
         self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(desc.b.is_transposed))?;
         self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(desc.a.is_transposed))?;
+        use sys::cublasLtEpilogue_t as Epilogue;
+        let epilogue = match (desc.bias == Bias::Vector, desc.has_relu) {
+            (false, false) => Epilogue::CUBLASLT_EPILOGUE_DEFAULT,
+            (false, true) => Epilogue::CUBLASLT_EPILOGUE_RELU,
+            (true, false) => Epilogue::CUBLASLT_EPILOGUE_BIAS,
+            (true, true) => Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS,
+        };
+        self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(epilogue as u32))?;
         if desc.bias == Bias::Vector {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
-            self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
             self.set_desc(operation, Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
         }
         let added = match desc.bias {

@@ -3,7 +3,8 @@
 //!
 //! A plan is lowered to an `Executable`, the third representation after `Program` and `Plan`, in stages.
 //! `buffer_assignment` assigns addresses to all buffers from the plans alone. `executable::stream_assignment`
-//! assigns instructions to CUDA streams. `executable::fusion` fuses instructions into kernels. The result is
+//! assigns instructions to CUDA streams. `executable::fusion` fuses instructions into kernels, and `epilogue` finds those
+//! that matrix products can compute. The result is
 //! a list of commands, each of them one call. `engine` issues them once, many times, or as a captured graph,
 //! while `progress` records how far they are. The layers below are: `library` loads the vendor's libraries,
 //! `device` wraps the GPU, `memory` allocates memory and maps that of the peers, and `kernels`, `matmul` and
@@ -22,6 +23,7 @@ mod device;
 mod device_assignment;
 mod discover;
 mod engine;
+mod epilogue;
 mod error;
 mod executable;
 mod graph;

@@ -216,7 +216,8 @@ const TRANSPORT: &[Layer] = &[
 /// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
 /// commands, and execution.
 const CUDA: &[Layer] = &[
-    ("buffer_assignment error comm_order", &[]),
+    ("epilogue error comm_order", &[]),
+    ("buffer_assignment", &["epilogue"]),
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),

@@ -1,5 +1,5 @@
 //! Checks the output of timed and repeated runs on emulated GPUs: the JSON of a timed run, a race that only
-//! shows with delays, and which products run on cuBLASLt.
+//! shows with delays, which products run on cuBLASLt, and which compute the `relu` of their result.
 
 use std::{fs, process::Command};
 
@@ -14,6 +14,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
         Trial::test("measured::delays_show_a_race", delays_show_a_race),
         Trial::test("measured::products_of_any_strides_run_on_cublaslt", products_run_on_cublaslt),
+        Trial::test("measured::a_product_computes_its_relu", a_product_computes_its_relu),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
@@ -70,6 +71,21 @@ fn products_run_on_cublaslt() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The table of times by line names the line whose command computes another line, too.
+fn a_product_computes_its_relu() -> Result<(), Failed> {
+    let arguments =
+        ["tests/cases/ops/matmul-relu.hir", "--device=cuda", "--expect=sim", "-w", "1", "-n", "2"];
+    let output = hir_run(&arguments)?.output_with_timeout()?;
+    let told = String::from_utf8_lossy(&output.stdout);
+    let relus = told.lines().filter(|it| it.split_whitespace().nth(1) == Some("relu"));
+    let fused: Vec<bool> = relus.map(|it| it.contains("in line")).collect();
+    // T3, T5, T7, T15, T12, T18.
+    match output.status.success() && fused == [true, true, false, true, false, false] {
+        true => Ok(()),
+        false => Err(format!("{output:?}").into()),
+    }
 }
 
 fn delays_show_a_race() -> Result<(), Failed> {

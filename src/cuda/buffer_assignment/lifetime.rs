@@ -1,12 +1,17 @@
 //! Lifetimes of buffers, as far as the plans order the accesses.
 
-use crate::plan::{
-    Plan,
-    sync::{
-        CommMatching,
-        happens_before::{Clock, Occurrence, walk},
+use crate::{
+    cuda::epilogue::relu_epilogues,
+    plan::{
+        Plan,
+        sync::{
+            CommMatching,
+            happens_before::{Clock, Occurrence, walk},
+        },
     },
 };
+
+use rustc_hash::FxHashMap;
 
 /// The accesses of all ranks to one buffer.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +63,9 @@ impl Lifetime {
 
 /// Computes the lifetimes of the buffers of all ranks, by rank and buffer. If the plans cannot be ordered,
 /// every buffer needs its own memory.
+///
+/// The operands of a matrix product whose `relu` follows live until the `relu` has ended. Its result thus shares no
+/// memory with them, and the epilogue of the product can compute it.
 pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
     let mut all: Vec<Vec<Lifetime>> = plans.iter().map(blank).collect();
@@ -68,10 +76,19 @@ pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
         }
     }
     let mut at = 0;
+    // By rank: the matrix product of each `relu` that follows one.
+    let products: Vec<FxHashMap<usize, usize>> = plans
+        .iter()
+        .map(|it| relu_epilogues(it).iter().map(|it| (it.relu as usize, it.product as usize)).collect())
+        .collect();
     let walked = walk(plans, &CommMatching::from_plans(plans), &mut |occurrence| {
-        for (rank, buffer, written) in
-            plans[occurrence.rank].code[occurrence.inst].kind.touched_buffers(occurrence.rank)
-        {
+        let plan = &plans[occurrence.rank];
+        let mut touched = plan.code[occurrence.inst].kind.touched_buffers(occurrence.rank);
+        if let Some(product) = products[occurrence.rank].get(&occurrence.inst) {
+            let operands = plan.code[*product].kind.touched_buffers(occurrence.rank);
+            touched.extend(operands.into_iter().filter(|(_, _, written)| !written));
+        }
+        for (rank, buffer, written) in touched {
             let it = all.get_mut(rank).and_then(|it| it.get_mut(buffer as usize));
             if let Some(it) = it.filter(|it| !it.needs_own_memory) {
                 it.record_access(at, &occurrence, written);

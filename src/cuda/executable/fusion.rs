@@ -1,4 +1,5 @@
-//! Fuses elementwise instructions into one kernel that passes intermediate results in registers.
+//! Fuses elementwise instructions into one kernel that passes intermediate results in registers, and `relu` into the
+//! matrix product before it.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
 //! observe the fusion. All have the same shape, and at each point a later instruction uses the result of an
@@ -6,8 +7,11 @@
 //! one thread then does for each element what the instructions do, in their order. A result that only the
 //! fused instructions read is not stored.
 
+use grammar::dtype::DType;
+
 use crate::{
     cuda::{
+        epilogue::{ReluEpilogue, relu_epilogues},
         error::CudaError,
         kernels::{self, DeviceView, ElementwiseOp, Launch},
     },
@@ -33,6 +37,8 @@ pub(super) enum FusionRole {
     Unfused,
     /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
+    /// A matrix product whose epilogue computes the `relu` with this index in `Plan::code`.
+    Product(u32),
     /// Fused into an earlier instruction: its index in `Plan::code`.
     FusedInto(u32),
 }
@@ -56,6 +62,12 @@ pub(super) fn fusion_roles<'a>(
 ) -> Vec<FusionRole> {
     let readers = UseAnalysis::of(plan, is_shared);
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
+    for it in relu_epilogues(plan) {
+        if is_epilogue(plan, it, &readers, &locate) {
+            roles[it.product as usize] = FusionRole::Product(it.relu);
+            roles[it.relu as usize] = FusionRole::FusedInto(it.product);
+        }
+    }
     // The current run of consecutive candidates, by stream.
     let mut runs: Vec<Vec<Candidate>> = Vec::new();
     runs.resize_with(plan.streams.len(), Vec::new);
@@ -63,6 +75,10 @@ pub(super) fn fusion_roles<'a>(
         let Some(run) = runs.get_mut(inst.stream as usize) else { continue };
         // An allocation without zeroing does nothing on the stream.
         if let InstKind::Alloc { zero: false, .. } = inst.kind {
+            continue;
+        }
+        // The epilogue of a product, which ends a run.
+        if let FusionRole::FusedInto(_) = roles[at as usize] {
             continue;
         }
         // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
@@ -84,6 +100,27 @@ pub(super) fn fusion_roles<'a>(
     }
     runs.iter().for_each(|run| fuse_run(run, &mut roles));
     roles
+}
+
+/// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the
+/// result of the `relu` overlaps no operand. cuBLASLt has no such epilogue for binary64.
+fn is_epilogue<'a>(
+    plan: &'a Plan,
+    it: ReluEpilogue,
+    readers: &UseAnalysis,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+) -> bool {
+    let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
+        (&plan.code[it.product as usize].kind, &plan.code[it.relu as usize].kind)
+    else {
+        return false;
+    };
+    // A view that is not mapped is reported when the instruction is lowered on its own.
+    let Ok(result) = locate(out) else { return false };
+    let is_apart = |view: &'a View| locate(view).is_ok_and(|it| !it.may_alias(&result));
+    readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
+        && result.dtype != DType::Double
+        && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
 }
 
 /// Greedily fuses a run: takes the longest fusible prefix, then continues behind it.

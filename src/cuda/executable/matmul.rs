@@ -10,7 +10,7 @@ use crate::{
         kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
         matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
     },
-    plan::{Gemm, Inst, View},
+    plan::{Gemm, Inst, InstKind, View},
 };
 
 /// Returns the layout of a copy of an operand without gaps. If the rows are contiguous in the operand, instead of the
@@ -47,17 +47,38 @@ impl Products {
 }
 
 impl ExecutableBuilder<'_> {
+    /// Lowers a matrix product whose epilogue computes the instruction `relu`. Both run one after the other if cuBLASLt
+    /// has no such product.
+    pub(super) fn lower_product_and_relu(&mut self, product: u32, relu: u32) -> Result<(), CudaError> {
+        let plan = self.plan;
+        let (inst, next) = (&plan.code[product as usize], &plan.code[relu as usize]);
+        let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) = (&inst.kind, &next.kind) else {
+            return Err(CudaError::Internal("a product and its relu".to_owned()));
+        };
+        let stream = self.logical_streams[inst.stream as usize];
+        if self.lower_matmul(product, inst, stream, gemm, Some(out))? {
+            return Ok(());
+        }
+        self.lower_inst(product, inst)?;
+        self.lower_inst(relu, next)
+    }
+
     /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it. An operand whose
     /// strides do not form matrices is copied before the product, and such a result after it. With the generic kernel,
     /// a transformer block of 8,192 rows took 171 ms instead of 12 (`benches/gpu/NOTES.md`).
+    ///
+    /// With `relu`, the epilogue stores the `relu` of the product in that view, and the product nowhere. Returns false,
+    /// and lowers nothing, if cuBLASLt does not support this.
     pub(super) fn lower_matmul(
         &mut self,
         at: u32,
         inst: &Inst,
         stream: LogicalStream,
         it: &Gemm,
-    ) -> Result<(), CudaError> {
-        let (a, b, out) = (self.local_view(&it.a)?, self.local_view(&it.b)?, self.local_view(&it.out)?);
+        relu: Option<&View>,
+    ) -> Result<bool, CudaError> {
+        let (a, b) = (self.local_view(&it.a)?, self.local_view(&it.b)?);
+        let out = self.local_view(relu.unwrap_or(&it.out))?;
         let bias = it.bias.as_ref().map(|it| self.local_view(it)).transpose()?;
         // A product reads an operand, or a bias that is repeated, again after it has written elements of the result.
         if a.may_alias(&out) || b.may_alias(&out) {
@@ -69,7 +90,7 @@ impl ExecutableBuilder<'_> {
             return Err(CudaError::unsupported(self.plan, inst, message));
         }
         if out.view.is_empty() {
-            return Ok(());
+            return Ok(true);
         }
         // The layouts of the copies.
         let mut copies: [Option<View>; 3] = [None, None, None];
@@ -89,7 +110,8 @@ impl ExecutableBuilder<'_> {
             }
         }
         let why = match MatmulDesc::of(&given[0], &given[1], bias.as_ref(), &given[2]) {
-            Ok(desc) => {
+            Ok(mut desc) => {
+                desc.has_relu = relu.is_some();
                 let cublaslt = match *self.cublaslt {
                     Some(it) => it,
                     None => *self.cublaslt.insert(CublasLtHandle::new()?),
@@ -97,14 +119,19 @@ impl ExecutableBuilder<'_> {
                 let workspace = self.workspace(inst.stream as usize)?;
                 let addresses = given.map(|it| it.address);
                 let mut address = bias.as_ref().map_or(0, |it| it.address);
-                if let Some(bytes) =
-                    desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT))
-                {
-                    let scratch = self.scratch_buffer(stream, 0, bytes)?;
-                    self.push(at, stream, Command::Copy { to: scratch, from: address, bytes });
-                    address = scratch;
-                }
+                let unaligned = desc.bias_vector_bytes().filter(|_| !address.is_multiple_of(BIAS_ALIGNMENT));
+                let bias_copy = match unaligned {
+                    Some(bytes) => {
+                        let to = self.scratch_buffer(stream, 0, bytes)?;
+                        let from = std::mem::replace(&mut address, to);
+                        Some(Command::Copy { to, from, bytes })
+                    }
+                    None => None,
+                };
                 if let Some(product) = cublaslt.prepare(&desc, addresses, address, workspace)? {
+                    if let Some(copy) = bias_copy {
+                        self.push(at, stream, copy);
+                    }
                     let convert = |from, to| {
                         ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(from)], to)
                     };
@@ -132,12 +159,15 @@ impl ExecutableBuilder<'_> {
                     if copies[2].is_some() {
                         self.lower_elementwise(at, inst, stream, &convert(given[2], out))?;
                     }
-                    return Ok(());
+                    return Ok(true);
                 }
                 "cuBLASLt has no algorithm for it".to_owned()
             }
             Err(why) => why,
         };
+        if relu.is_some() {
+            return Ok(false);
+        }
         let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
         let launch = kernels::matmul_launch(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
         self.notes.push(format!(
@@ -145,7 +175,7 @@ impl ExecutableBuilder<'_> {
             self.plan.location(inst)
         ));
         self.push_launch(at, stream, launch);
-        Ok(())
+        Ok(true)
     }
 
     /// Returns the workspace of a stream. The products on one stream share it; streams run concurrently.

@@ -33,6 +33,8 @@ pub(in crate::cuda) struct MatmulDesc {
     pub(super) b: Matrix,
     pub(super) out: Matrix,
     pub(super) bias: Bias,
+    /// Whether the epilogue computes the `relu` of the product and the bias.
+    pub has_relu: bool,
     pub(super) operand_dtype: DType,
     pub(super) result_dtype: DType,
 }
@@ -72,7 +74,7 @@ impl MatmulDesc {
         Matrix::of(it).is_some_and(|it| !it.is_transposed)
     }
 
-    /// Describes a matrix product for cuBLASLt.
+    /// Describes a matrix product for cuBLASLt, without `relu`.
     ///
     /// # Errors
     /// Returns why cuBLASLt does not support it, as a phrase.
@@ -114,6 +116,7 @@ impl MatmulDesc {
             b: b_matrix,
             out: out_matrix,
             bias,
+            has_relu: false,
             operand_dtype: a.dtype,
             result_dtype: out.dtype,
         })

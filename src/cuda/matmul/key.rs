@@ -7,8 +7,8 @@ use super::{
     desc::{Bias, MatmulDesc, Matrix},
 };
 
-/// Returns a text that is equal for two products if cuBLASLt cannot tell them apart: extents, types, layouts, bias, and
-/// alignments of the operands.
+/// Returns a text that is equal for two products if cuBLASLt cannot tell them apart: extents, types, layouts, bias, `relu`
+/// and alignments of the operands.
 ///
 /// ```text
 /// 8192x4096x1024 bf16->bf16 a(ld 1024) b(transposed, ld 1024) out(ld 4096) align(256 256 256)
@@ -31,6 +31,9 @@ pub(super) fn text(desc: &MatmulDesc, addresses: [u64; 4]) -> String {
         Bias::None => (),
         Bias::Vector => _ = write!(text, " bias(vector, align {bias})"),
         Bias::Matrix(it) => _ = write!(text, " bias({}, align {bias})", layout(it, desc.out.batch)),
+    }
+    if desc.has_relu {
+        text += " relu";
     }
     _ = write!(text, " align({a} {b} {out})");
     text
@@ -67,6 +70,7 @@ mod tests {
             b: matrix(1024, 4096, true, 1),
             out: matrix(4096, 8192, false, 1),
             bias: Bias::None,
+            has_relu: false,
             operand_dtype: DType::BFloat,
             result_dtype: DType::BFloat,
         };
@@ -75,11 +79,11 @@ mod tests {
             text(&plain, at),
             "8192x4096x1024 bf16->bf16 a(ld 1024) b(transposed, ld 1024) out(ld 4096) align(256 256 64)"
         );
-        let vector = MatmulDesc { bias: Bias::Vector, result_dtype: DType::Float, ..plain };
+        let vector = MatmulDesc { bias: Bias::Vector, has_relu: true, result_dtype: DType::Float, ..plain };
         assert_eq!(
             text(&vector, at),
             "8192x4096x1024 bf16->f32 a(ld 1024) b(transposed, ld 1024) out(ld 4096) bias(vector, align 16) \
-             align(256 256 64)"
+             relu align(256 256 64)"
         );
         let batch = MatmulDesc {
             a: matrix(1024, 8192, false, 3),

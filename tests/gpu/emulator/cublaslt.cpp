@@ -40,7 +40,7 @@ enum : int32_t { F32 = 0, F64 = 1, F16 = 2, BF16 = 14 };
 enum : int32_t { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC, COMPUTE_64F, COMPUTE_64F_PEDANTIC };
 
 // cublasLtEpilogue_t.
-enum : uint32_t { EPILOGUE_DEFAULT = 1, EPILOGUE_BIAS = 4 };
+enum : uint32_t { EPILOGUE_DEFAULT = 1, EPILOGUE_RELU = 2, EPILOGUE_BIAS = 4, EPILOGUE_RELU_BIAS = 6 };
 
 // cublasLtReductionScheme_t: partial sums may be added in the compute type.
 constexpr uint32_t SUMS_IN_WORKSPACE = 2;
@@ -148,7 +148,11 @@ struct Problem {
   // The inner dimension.
   uint64_t k() const { return operation.transposed[0] != 0 ? a.rows : a.columns; }
   bool is_double() const { return operation.compute >= COMPUTE_64F; }
-  bool has_bias() const { return operation.epilogue == EPILOGUE_BIAS; }
+  bool is_epilogue(uint32_t one, uint32_t other) const {
+    return operation.epilogue == one || operation.epilogue == other;
+  }
+  bool has_bias() const { return is_epilogue(EPILOGUE_BIAS, EPILOGUE_RELU_BIAS); }
+  bool has_relu() const { return is_epilogue(EPILOGUE_RELU, EPILOGUE_RELU_BIAS); }
   size_t sum_bytes() const { return d.rows * d.columns * (is_double() ? 8 : 4); }
   Status check() const;
   uint64_t fingerprint() const;
@@ -177,7 +181,8 @@ Status Problem::check() const {
   if (c.type != d.type) return refuse("C and D have different types");
   bool known;
   if (is_double()) {
-    known = operation.scale == F64 && a.type == F64 && b.type == F64 && d.type == F64 && !has_bias();
+    known = operation.scale == F64 && a.type == F64 && b.type == F64 && d.type == F64 &&
+            operation.epilogue == EPILOGUE_DEFAULT;
   } else {
     const bool is_narrow = a.type == F16 || a.type == BF16;
     known = operation.compute >= COMPUTE_32F && operation.scale == F32 && a.type == b.type &&
@@ -185,7 +190,7 @@ Status Problem::check() const {
             (operation.bias_type < 0 || operation.bias_type == d.type);
   }
   if (operation.compute > COMPUTE_64F_PEDANTIC) known = false;
-  if (operation.epilogue != EPILOGUE_DEFAULT && !has_bias()) known = false;
+  if (operation.epilogue != EPILOGUE_DEFAULT && !has_bias() && !has_relu()) known = false;
   return known ? static_cast<Status>(SUCCESS) : static_cast<Status>(NOT_SUPPORTED);
 }
 
@@ -306,6 +311,8 @@ void multiply(const Product& it, size_t batch) {
         // With a beta of zero C is not read, so it may hold anything.
         if (beta != 0) value += beta * static_cast<Sum>(c[j * static_cast<size_t>(c_layout.leading) + i]);
         if (bias != nullptr) value += static_cast<Sum>(bias[i]);
+        // As cuBLASLt on an H200: NaN stays, and no zero is negative.
+        if (it.problem.has_relu() && value <= 0) value = 0;
         d[j * static_cast<size_t>(d_layout.leading) + i] = static_cast<Result>(value);
       }
     }

@@ -1,0 +1,53 @@
+//! Finds the instructions that the epilogue of a matrix product can compute.
+//!
+//! cuBLASLt applies `relu` to a product before it stores it. If nothing else reads the product, the product itself is
+//! not stored. The result has the same bits, because `relu` keeps a rounded value or replaces it by zero, and cuBLASLt's
+//! `relu` keeps NaN (seen with cuBLASLt 13.1 on an H200).
+
+use crate::plan::{Arg, InstKind, Plan};
+use grammar::ops::Op;
+
+/// A matrix product and the `relu` of its result; indices in `Plan::code`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReluEpilogue {
+    pub product: u32,
+    pub relu: u32,
+}
+
+/// Returns each matrix product whose stream computes the `relu` of the result next, in the order of the products. Other
+/// instructions may also read the product: `executable::fusion` examines this.
+pub(super) fn relu_epilogues(plan: &Plan) -> Vec<ReluEpilogue> {
+    // The last instruction of each stream, if it is a matrix product.
+    let mut last: Vec<Option<u32>> = vec![None; plan.streams.len()];
+    let mut found = Vec::new();
+    for (at, inst) in (0..).zip(&plan.code) {
+        let Some(last) = last.get_mut(inst.stream as usize) else { continue };
+        match &inst.kind {
+            // An allocation without zeroing does nothing on the stream.
+            InstKind::Alloc { zero: false, .. } => {}
+            InstKind::Gemm(_) => *last = Some(at),
+            _ => {
+                if let Some(product) = last.take()
+                    && is_relu_of(plan, at, product)
+                {
+                    found.push(ReluEpilogue { product, relu: at });
+                }
+            }
+        }
+    }
+    found.sort_by_key(|it| it.product);
+    found
+}
+
+/// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result.
+fn is_relu_of(plan: &Plan, at: u32, product: u32) -> bool {
+    let (InstKind::Map { op: Op::Relu, args, out }, InstKind::Gemm(gemm)) =
+        (&plan.code[at as usize].kind, &plan.code[product as usize].kind)
+    else {
+        return false;
+    };
+    let dtype = |buffer: u32| plan.buffers[buffer as usize].dtype;
+    matches!(args.as_slice(), [Arg::View(it)] if *it == gemm.out)
+        && out.shape == gemm.out.shape
+        && dtype(out.buffer) == dtype(gemm.out.buffer)
+}
