@@ -74,7 +74,7 @@ impl AliasClasses {
 }
 
 /// Returns true if an operator may bind its results to the storage of its operands.
-fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bool {
+pub(crate) fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bool {
     match it.op.def().class {
         OpClass::View | OpClass::Allocate => true,
         // A result that already has storage is copied into.

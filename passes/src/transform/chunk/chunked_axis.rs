@@ -3,17 +3,19 @@
 //! A statement is *chunked* if a range of its result along the axis depends on the same range of some
 //! operands and on the whole of the others. For example, rows of a linear depend on the same rows of its
 //! input and on the whole weight. Every other statement is *whole*: it moves elements along the axis,
-//! combines them, or moves them between devices.
+//! combines them, or moves them between devices. A statement that makes a view through which others write is whole if the
+//! whole view is needed.
 
 use std::collections::VecDeque;
 
 use grammar::{
     DimMap, attr,
     ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{Op, TypeRule},
+    ops::{Op, OpClass, TypeRule},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::written_views::written_views;
 use crate::analysis::{
     dim_map,
     sharding::{Sharding, same_extent},
@@ -78,7 +80,15 @@ impl ChunkedAxis {
                 this.stmts.insert(*stmt, cut);
             }
         }
-        Some(this)
+        // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
+        let written = written_views(program);
+        loop {
+            let (whole, before) = (this.whole_tensors(program), this.stmts.len());
+            this.stmts.retain(|stmt, cut| !written.contains(stmt) || !whole.contains(&cut.out));
+            if this.stmts.len() == before {
+                return Some(this);
+            }
+        }
     }
 
     /// Returns the tensors that exist as a whole besides their parts, because a statement outside the chunked
@@ -125,14 +135,24 @@ impl Obstacle {
 /// Returns the first statement that uses dimension `dim` of `tensor` and the reason why it cannot be chunked
 /// along it.
 pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
+    let written = written_views(program);
     program.body().iter().find_map(|stmt| {
         let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
         let args = it.tensor_operands();
-        if it.out_tensor() != Some(tensor) && !args.contains(&tensor) {
+        let is_allocation = it.op.def().class == OpClass::Allocate;
+        if is_allocation || it.out_tensor() != Some(tensor) && !args.contains(&tensor) {
             return None;
         }
         if let Some(goal) = mapped_result_dims(program, it, tensor, dim).first() {
-            return ChunkedStmt::of(program, it, *goal).err().map(|obstacle| (*stmt, obstacle));
+            return match ChunkedStmt::of(program, it, *goal) {
+                Ok(cut) if written.contains(stmt) => {
+                    let (name, of) = (program.tensor_name(cut.out), program.tensor_name(tensor));
+                    let reason = format!("`{name}` is a view of `{of}`, and a statement writes all of it");
+                    Some((*stmt, Obstacle { reason, help: "split another axis" }))
+                }
+                Ok(_) => None,
+                Err(obstacle) => Some((*stmt, obstacle)),
+            };
         }
         let name = it.op.name();
         let maps = dim_map::dim_map(program, it, args.iter().position(|arg| *arg == tensor)?);

@@ -1,0 +1,47 @@
+//! Finds the views through which a program writes.
+//!
+//! `T4 = slice( T1, … )` makes `T4` a view of `T1` if `T4` has no storage. A statement that writes `T4` then writes
+//! `T1`. If such a slice were repeated for parts of an axis while `T4` also exists as a whole, `T4` would get storage of
+//! its own, and `T1` would stay unwritten.
+
+use grammar::{
+    for_each_tensor_use,
+    ir::{Program, Stmt, StmtId, TensorId},
+    ops::AccessMode,
+};
+use rustc_hash::FxHashSet;
+
+use crate::analysis::{
+    alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
+    bindings,
+};
+
+/// Returns the statements that bind their result to the storage of an operand, if a statement writes into this storage.
+pub(super) fn written_views(program: &Program) -> FxHashSet<StmtId> {
+    let Some(body) = program.body else { return FxHashSet::default() };
+    let bound = bindings::analyze_bindings(program).already_bound;
+    let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
+    let mut views: Vec<(StmtId, TensorId)> = Vec::new();
+    let mut written: FxHashSet<TensorId> = FxHashSet::default();
+    program.walk(body, &mut |stmt| {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        let is_bound = bound.contains(&stmt);
+        if !is_bound && may_alias_operands(it, is_bound, OpaqueCallModel::MayAlias) {
+            views.extend(it.out_tensor().map(|out| (stmt, out)));
+        }
+        // A result without storage gets storage of its own.
+        let allocates = it.computes() && !is_bound;
+        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+            AccessMode::Write | AccessMode::Transfer if !allocates => {
+                written.insert(sharing.alias_class(tensor));
+            }
+            AccessMode::Write
+            | AccessMode::Transfer
+            | AccessMode::Read
+            | AccessMode::Bind
+            | AccessMode::NoAccess => (),
+        });
+    });
+    let is_written = |(_, out): &(StmtId, TensorId)| written.contains(&sharing.alias_class(*out));
+    views.into_iter().filter(is_written).map(|(stmt, _)| stmt).collect()
+}
