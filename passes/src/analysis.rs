@@ -18,3 +18,4 @@ pub(crate) mod propagation;
 pub(crate) mod reshard;
 pub(crate) mod sharding;
 pub(crate) mod stmt_path;
+pub(crate) mod written_views;

@@ -19,7 +19,6 @@ mod auto;
 mod chunked_axis;
 mod groups;
 mod sizes;
-mod written_views;
 
 use std::ops::RangeInclusive;
 

@@ -44,7 +44,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings, name_uses::write_counts},
+    analysis::{bindings, name_uses::write_counts, written_views::written_views},
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
@@ -257,9 +257,13 @@ pub(crate) fn make_loops(
     let bound = bindings::analyze_bindings(program).already_bound;
     let mut writes = write_counts(program, &OpStmt::computes);
     let mut parts = part_views(program, &bound);
-    // A statement that makes a view of a part writes no elements. If no other statement writes the part, it
-    // is not a result of a loop.
-    parts.retain(|part, _| writes.get(part) == Some(&2));
+    // A statement that makes a view of a part writes no elements. If no other statement writes the part, or a part of
+    // it, it is not a result of a loop.
+    let written_parts: FxHashSet<TensorId> = written_views(program).into_values().collect();
+    parts.retain(|part, _| match writes.get(part) {
+        Some(1) => written_parts.contains(part),
+        count => count == Some(&2),
+    });
     parts.keys().for_each(|part| _ = writes.insert(*part, 1));
     let mut pass = StreamParallel {
         settings,

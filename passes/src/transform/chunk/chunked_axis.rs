@@ -15,10 +15,10 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::written_views::written_views;
 use crate::analysis::{
     dim_map,
     sharding::{Sharding, same_extent},
+    written_views::written_views,
 };
 
 /// An axis, with the tensors and statements that are split along it.
@@ -84,7 +84,7 @@ impl ChunkedAxis {
         let written = written_views(program);
         loop {
             let (whole, before) = (this.whole_tensors(program), this.stmts.len());
-            this.stmts.retain(|stmt, cut| !written.contains(stmt) || !whole.contains(&cut.out));
+            this.stmts.retain(|stmt, cut| !written.contains_key(stmt) || !whole.contains(&cut.out));
             if this.stmts.len() == before {
                 return Some(this);
             }
@@ -145,7 +145,7 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
         }
         if let Some(goal) = mapped_result_dims(program, it, tensor, dim).first() {
             return match ChunkedStmt::of(program, it, *goal) {
-                Ok(cut) if written.contains(stmt) => {
+                Ok(cut) if written.contains_key(stmt) => {
                     let (name, of) = (program.tensor_name(cut.out), program.tensor_name(tensor));
                     let reason = format!("`{name}` is a view of `{of}`, and a statement writes all of it");
                     Some((*stmt, Obstacle { reason, help: "split another axis" }))

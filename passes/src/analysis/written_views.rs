@@ -1,24 +1,24 @@
 //! Finds the views through which a program writes.
 //!
-//! `T4 = slice( T1, … )` makes `T4` a view of `T1` if `T4` has no storage. A statement that writes `T4` then writes
-//! `T1`. If such a slice were repeated for parts of an axis while `T4` also exists as a whole, `T4` would get storage of
-//! its own, and `T1` would stay unwritten.
+//! `T4 = slice( T1, … )` makes `T4` a view of `T1` if `T4` has no storage. A statement that writes `T4`, or a view of it,
+//! then writes `T1`. A pass that gives `T4` storage of its own, to compute the slice in parts, would leave `T1` unwritten.
 
 use grammar::{
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
     bindings,
 };
 
-/// Returns the statements that bind their result to the storage of an operand, if a statement writes into this storage.
-pub(super) fn written_views(program: &Program) -> FxHashSet<StmtId> {
-    let Some(body) = program.body else { return FxHashSet::default() };
+/// Returns the statements that bind their result to the storage of an operand, with the result, if a statement writes
+/// into this storage.
+pub(crate) fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
+    let Some(body) = program.body else { return FxHashMap::default() };
     let bound = bindings::analyze_bindings(program).already_bound;
     let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
     let mut views: Vec<(StmtId, TensorId)> = Vec::new();
@@ -43,5 +43,5 @@ pub(super) fn written_views(program: &Program) -> FxHashSet<StmtId> {
         });
     });
     let is_written = |(_, out): &(StmtId, TensorId)| written.contains(&sharing.alias_class(*out));
-    views.into_iter().filter(is_written).map(|(stmt, _)| stmt).collect()
+    views.into_iter().filter(is_written).collect()
 }
