@@ -356,7 +356,7 @@ impl ExecutableBuilder<'_> {
             Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
-            Kernel::Reduce(_) => i32::MAX as u64,
+            Kernel::Reduce(_) | Kernel::Row(_) => i32::MAX as u64,
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;

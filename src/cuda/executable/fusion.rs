@@ -1,10 +1,10 @@
-//! Fuses elementwise instructions into one kernel that passes intermediate results in registers, and `relu` into the
-//! matrix product before it.
+//! Fuses elementwise instructions and reductions of rows into one kernel that passes intermediate results in registers,
+//! and `relu` into the matrix product before it.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
 //! observe the fusion. All have the same shape, and at each point a later instruction uses the result of an
 //! earlier one. If two of them access the same memory, in whatever buffers, they access the same elements:
-//! one thread then does for each element what the instructions do, in their order. A result that only the
+//! one thread, or the lanes of one row, then do for each element what the instructions do, in their order. A result that only the
 //! fused instructions read is not stored.
 
 use grammar::dtype::DType;
@@ -13,9 +13,9 @@ use crate::{
     cuda::{
         epilogue::{ReluEpilogue, relu_epilogues},
         error::CudaError,
-        kernels::{self, DeviceView, ElementwiseOp, Launch},
+        kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
     },
-    plan::{BufferNo, InstKind, Plan, View},
+    plan::{BufferNo, Inst, InstKind, Plan, View},
 };
 
 use super::elementwise::elementwise_op;
@@ -47,7 +47,7 @@ pub(super) enum FusionRole {
 struct Candidate<'a> {
     /// Index in `Plan::code`.
     at: u32,
-    op: ElementwiseOp<'a>,
+    op: RowOp<'a>,
     /// The instructions that read the result; `None` if others than instructions of this stream read it, or
     /// if there are too many.
     readers: Option<Vec<u32>>,
@@ -87,12 +87,13 @@ pub(super) fn fusion_roles<'a>(
             continue;
         }
         // A view that is not mapped is reported when the instruction is lowered on its own.
-        let op = elementwise_op(plan, inst, &locate).ok().flatten();
+        let op = row_op(plan, inst, &locate).ok().flatten();
         match op.filter(|it| {
-            !it.out.view.is_empty() && !it.views().any(|view| view.may_partially_overlap(&it.out))
+            let out = it.out();
+            !out.view.is_empty() && !it.views().iter().any(|view| view.may_partially_overlap(out))
         }) {
             Some(op) => {
-                let readers = readers.readers_of(at, op.out.view);
+                let readers = readers.readers_of(at, op.out().view);
                 run.push(Candidate { at, op, readers });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
@@ -141,55 +142,88 @@ fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
     }
 }
 
+/// Returns the operation of an elementwise instruction or a reduction; `None` for other instructions.
+fn row_op<'a>(
+    plan: &Plan,
+    inst: &'a Inst,
+    locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+) -> Result<Option<RowOp<'a>>, CudaError> {
+    Ok(match &inst.kind {
+        InstKind::Reduce(it) => Some(RowOp::Reduce(RowReduction {
+            reduce: it,
+            input: locate(&it.input)?,
+            out: locate(&it.out)?,
+            is_stored: true,
+        })),
+        _ => elementwise_op(plan, inst, locate)?.map(RowOp::Map),
+    })
+}
+
 /// Returns the kernel for these instructions if they can be fused.
 fn fused_launch(candidates: &[Candidate]) -> Option<Launch> {
-    let mut ops: Vec<ElementwiseOp> = candidates.iter().map(|it| it.op.clone()).collect();
+    let mut ops: Vec<RowOp> = candidates.iter().map(|it| it.op.clone()).collect();
     let within = |at: &u32| candidates.iter().any(|it| it.at == *at);
     for (op, candidate) in ops.iter_mut().zip(candidates) {
         let readers = candidate.readers.as_deref().unwrap_or_default();
-        op.is_stored = readers.is_empty() || !readers.iter().all(within);
+        let is_stored = readers.is_empty() || !readers.iter().all(within);
+        match op {
+            RowOp::Map(it) => it.is_stored = is_stored,
+            RowOp::Reduce(it) => it.is_stored = is_stored,
+        }
     }
-    let is_one = is_connected(&ops) && is_free_of_overlaps(&ops) && view_count(&ops) <= MAX_VIEWS;
+    if !is_connected(&ops) || !is_free_of_overlaps(&ops) || view_count(&ops) > MAX_VIEWS {
+        return None;
+    }
+    let mut maps = Vec::with_capacity(ops.len());
+    for op in &ops {
+        match op {
+            RowOp::Map(it) => maps.push(it.clone()),
+            RowOp::Reduce(_) => return kernels::row_launch(&ops),
+        }
+    }
     // An unsupported operation is reported when its instruction is lowered on its own.
-    if is_one { kernels::elementwise_launch(&ops).ok().flatten() } else { None }
+    kernels::elementwise_launch(&maps).ok().flatten()
 }
 
-/// Returns true if, at every cut, the second part uses a result of the first.
-fn is_connected(ops: &[ElementwiseOp]) -> bool {
+/// Returns true if all operations work on elements of one shape and, at every cut, the second part uses a result of the
+/// first.
+fn is_connected(ops: &[RowOp]) -> bool {
     let crosses = |cut: usize, at: usize| {
-        ops[at].views().any(|it| kernels::defining_op(&ops[..at], it).is_some_and(|from| from < cut))
+        let from = |it: &&DeviceView| defining_op(&ops[..at], it).is_some_and(|from| from < cut);
+        ops[at].views().iter().any(from)
     };
-    let shape = |it: &ElementwiseOp| it.out.view.shape == ops[0].out.view.shape;
+    let shape = |it: &RowOp| it.shape() == ops[0].shape();
     ops.iter().all(shape) && (1..ops.len()).all(|cut| (cut..ops.len()).any(|at| crosses(cut, at)))
 }
 
 /// Returns true if operations that access the same memory access the same elements of it.
-fn is_free_of_overlaps(ops: &[ElementwiseOp]) -> bool {
+fn is_free_of_overlaps(ops: &[RowOp]) -> bool {
     ops.iter().enumerate().all(|(at, op)| {
-        let earlier = &ops[..at];
-        let written = |it: &ElementwiseOp| it.is_stored && it.out.may_partially_overlap(&op.out);
+        let (earlier, out) = (&ops[..at], op.out());
+        let written = |it: &RowOp| it.is_stored() && it.out().may_partially_overlap(out);
         // An operand in a register is not read from memory.
-        let read = |(at, it): (usize, &ElementwiseOp)| {
-            it.views()
-                .any(|it| kernels::defining_op(&ops[..at], it).is_none() && it.may_partially_overlap(&op.out))
+        let read = |(at, it): (usize, &RowOp)| {
+            let is_read =
+                |it: &&DeviceView| defining_op(&ops[..at], it).is_none() && it.may_partially_overlap(out);
+            it.views().iter().any(is_read)
         };
         // An operand that was partly overwritten after its definition is neither in a register nor unchanged in
         // memory.
-        let torn = |view: &DeviceView| {
-            let since = kernels::defining_op(earlier, view).map_or(0, |it| it + 1);
-            earlier[since..].iter().any(|it| it.out.may_partially_overlap(view))
+        let torn = |view: &&DeviceView| {
+            let since = defining_op(earlier, view).map_or(0, |it| it + 1);
+            earlier[since..].iter().any(|it| it.out().may_partially_overlap(view))
         };
-        let clashes = op.is_stored && (earlier.iter().any(written) || earlier.iter().enumerate().any(read));
-        !clashes && !op.views().any(torn)
+        let clashes = op.is_stored() && (earlier.iter().any(written) || earlier.iter().enumerate().any(read));
+        !clashes && !op.views().iter().any(torn)
     })
 }
 
 /// Returns the number of views that the operations read and write. A view that two operations read counts
 /// twice.
-fn view_count(ops: &[ElementwiseOp]) -> usize {
-    let from_memory = |(at, it): (usize, &ElementwiseOp)| {
-        it.views().filter(|it| kernels::defining_op(&ops[..at], it).is_none()).count()
+fn view_count(ops: &[RowOp]) -> usize {
+    let from_memory = |(at, it): (usize, &RowOp)| {
+        it.views().into_iter().filter(|it| defining_op(&ops[..at], it).is_none()).count()
     };
     let read: usize = ops.iter().enumerate().map(from_memory).sum();
-    read + ops.iter().filter(|it| it.is_stored).count()
+    read + ops.iter().filter(|it| it.is_stored()).count()
 }

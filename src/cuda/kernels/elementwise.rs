@@ -49,23 +49,23 @@ impl<'a> ElementwiseOp<'a> {
 }
 
 /// Returns the last of the `earlier` operations that writes the elements of a view.
-pub(in crate::cuda) fn defining_op(earlier: &[ElementwiseOp], view: &DeviceView) -> Option<usize> {
+fn defining_op(earlier: &[ElementwiseOp], view: &DeviceView) -> Option<usize> {
     earlier.iter().rposition(|it| it.out.has_same_elements(view))
 }
 
 /// The views and constants of a fused kernel.
 #[derive(Default)]
-struct Parameters<'a> {
+pub(super) struct Parameters<'a> {
     /// The views: first those that are loaded.
-    views: Vec<DeviceView<'a>>,
+    pub views: Vec<DeviceView<'a>>,
     /// The element type as which each view is loaded.
-    types: Vec<DType>,
-    constants: Vec<u64>,
+    pub types: Vec<DType>,
+    pub constants: Vec<u64>,
 }
 
 impl<'a> Parameters<'a> {
     /// Returns the index of a view that is loaded.
-    fn read(&mut self, view: &DeviceView<'a>, dtype: DType) -> usize {
+    pub fn read(&mut self, view: &DeviceView<'a>, dtype: DType) -> usize {
         let pairs = self.views.iter().zip(&self.types);
         let known =
             pairs.into_iter().position(|(loaded, known)| loaded.has_same_elements(view) && *known == dtype);
@@ -76,7 +76,8 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    fn constant(&mut self, number: Number, computed: ComputeType) -> usize {
+    /// Returns the index of a constant.
+    pub fn constant(&mut self, number: Number, computed: ComputeType) -> usize {
         self.constants.push(constant(number, computed));
         self.constants.len() - 1
     }
@@ -92,7 +93,7 @@ pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Optio
     let shape = &first.out.view.shape;
     let (mut fused, mut parameters) = (Vec::with_capacity(ops.len()), Parameters::default());
     for (at, op) in ops.iter().enumerate() {
-        fused.push(fused_op(op, &ops[..at], &mut parameters)?);
+        fused.push(fused_op(op, &|view| defining_op(&ops[..at], view), &mut parameters)?);
         let views = op.views().chain([&op.out]);
         if let Some(it) = views.into_iter().find(|it| it.view.shape != *shape) {
             return Err(format!("operands have different shapes: {:?} and {shape:?}", it.view.shape));
@@ -144,10 +145,10 @@ pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Optio
     }))
 }
 
-/// Translates an operation; `earlier` are the operations before it.
-fn fused_op<'a>(
+/// Translates an operation; `defining` returns the index of the earlier operation that computes a view.
+pub(super) fn fused_op<'a>(
     op: &ElementwiseOp<'a>,
-    earlier: &[ElementwiseOp],
+    defining: &dyn Fn(&DeviceView) -> Option<usize>,
     parameters: &mut Parameters<'a>,
 ) -> Result<FusedOp, String> {
     let ElementwiseOp { function, args, out, is_stored: stored } = op;
@@ -163,7 +164,7 @@ fn fused_op<'a>(
     let computed = if is_raw { ComputeType::U64 } else { computed };
     let operand = |arg: &ElementwiseArg<'a>| match arg {
         ElementwiseArg::Number(it) => Operand::Constant(parameters.constant(*it, computed)),
-        ElementwiseArg::View(it) => match defining_op(earlier, it) {
+        ElementwiseArg::View(it) => match defining(it) {
             Some(number) => Operand::OpResult(number, raw(it.dtype)),
             None => Operand::Load(parameters.read(it, raw(it.dtype))),
         },
@@ -273,7 +274,14 @@ pub(super) fn body(kernel: &ElementwiseKernel) -> String {
     }
     let _ = writeln!(text, "#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{");
     for (at, op) in ops.iter().enumerate() {
-        let _ = write!(text, "{}", statement(op, at, *width));
+        let kept = if op.is_stored { format!("y{at}.e[v] = ") } else { String::new() };
+        let name = |operand: &Operand| match operand {
+            Operand::Load(number) => format!("x{number}.e[v]"),
+            Operand::OpResult(number, _) => format!("r{number}"),
+            Operand::Constant(number) => format!("p.constant[{number}]"),
+        };
+        let index = format!("(u64)g * {width} + v");
+        let _ = write!(text, "{}", statement(op, at, &index, &kept, &name));
     }
     text += "    }\n";
     for (number, at) in stored.iter().enumerate() {
@@ -283,14 +291,21 @@ pub(super) fn body(kernel: &ElementwiseKernel) -> String {
     text + "  }\n"
 }
 
-/// Returns the statements of an operation for one element; they define `r{at}`.
-fn statement(op: &FusedOp, at: usize, width: usize) -> String {
-    let FusedOp { function, args, out, compute_type: computed, is_stored: stored } = op;
+/// Returns the statements of an operation for one element; they define `r{at}`. `index` is the index of the element,
+/// `kept` is put before the definition, and `name` returns the text of an operand.
+pub(super) fn statement(
+    op: &FusedOp,
+    at: usize,
+    index: &str,
+    kept: &str,
+    name: &dyn Fn(&Operand) -> String,
+) -> String {
+    let FusedOp { function, args, out, compute_type: computed, is_stored: _ } = op;
     let value = |arg: &Operand| match arg {
-        Operand::Load(number) => format!("widen<C>(x{number}.e[v])"),
-        Operand::OpResult(number, dtype) => format!("widen<C>(bits<{}>(r{number}))", type_name(*dtype)),
-        Operand::Constant(number) if computed.is_float() => format!("(C)bits<f64>(p.constant[{number}])"),
-        Operand::Constant(number) => format!("(C)p.constant[{number}]"),
+        Operand::Load(_) => format!("widen<C>({})", name(arg)),
+        Operand::OpResult(_, dtype) => format!("widen<C>(bits<{}>({}))", type_name(*dtype), name(arg)),
+        Operand::Constant(_) if computed.is_float() => format!("(C)bits<f64>({})", name(arg)),
+        Operand::Constant(_) => format!("(C){}", name(arg)),
     };
     let values: Vec<String> = args.iter().map(value).collect();
     let mut text = String::new();
@@ -308,7 +323,7 @@ fn statement(op: &FusedOp, at: usize, width: usize) -> String {
             }
         }
         ScalarFunction::Iota => match values.as_slice() {
-            [start, step] => format!("(C)({start} + {step} * (i64)((u64)g * {width} + v))"),
+            [start, step] => format!("(C)({start} + {step} * (i64)({index}))"),
             _ => String::new(),
         },
         ScalarFunction::Reduce(op) => {
@@ -325,7 +340,7 @@ fn statement(op: &FusedOp, at: usize, width: usize) -> String {
             }
         }
     };
-    let (out, kept) = (type_name(*out), if *stored { format!("y{at}.e[v] = ") } else { String::new() });
+    let out = type_name(*out);
     format!(
         "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {kept}r{at} = narrow(To<{out}>(), {result});\n      \
          }}\n",

@@ -1,12 +1,21 @@
 //! Instances of every template for every operator and element type, to test a compiler or an architecture.
 //! They compile without a GPU.
 
-use grammar::{dtype::DType, ops::OPS};
+use grammar::{
+    dtype::DType,
+    ops::{OPS, Op},
+};
 
 use super::{
     DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective, PeerCollective,
-    PeerResult, ScalarFunction, Source, elementwise::elementwise_launch, matmul::matmul_launch, nvrtc,
-    packets::packet_launch, peer_memory::peer_memory_launch, reduce::reduce_launches,
+    PeerResult, ScalarFunction, Source,
+    elementwise::elementwise_launch,
+    matmul::matmul_launch,
+    nvrtc,
+    packets::packet_launch,
+    peer_memory::peer_memory_launch,
+    reduce::reduce_launches,
+    row::{RowOp, RowReduction, row_launch},
 };
 use crate::{
     cuda::CudaError,
@@ -255,7 +264,7 @@ fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds reductions over ranks, reductions of every form, and matrix products.
+/// Adds reductions over ranks, reductions of every form, also fused with elementwise operations, and matrix products.
 fn combinations(kernels: &mut Kernels) -> Result<(), String> {
     let dense = View::contiguous(0, vec![4, 64]);
     let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
@@ -280,6 +289,7 @@ fn combinations(kernels: &mut Kernels) -> Result<(), String> {
                 }
             }
         }
+        rows(kernels, dtype);
         let square = View::contiguous(0, vec![8, 8]);
         for bias in [None, Some(aligned_view(dtype, &square))] {
             let [a, b, out] = [(); 3].map(|()| aligned_view(dtype, &square));
@@ -287,6 +297,25 @@ fn combinations(kernels: &mut Kernels) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Adds fused reductions of rows, with one lane and with several.
+fn rows(kernels: &mut Kernels, dtype: DType) {
+    for extent in [8, 1024] {
+        let all = View::contiguous(0, vec![4, extent]);
+        let repeated = View { buffer: 1, offset: 1, shape: vec![4, extent], strides: vec![1, 0] };
+        for op in REDUCTIONS {
+            let (it, out) = reduction(op, &all, &[1]);
+            let reduced = aligned_view(dtype, &out);
+            let reduction =
+                RowReduction { reduce: &it, input: aligned_view(dtype, &all), out: reduced, is_stored: true };
+            let factor = DeviceView { view: &repeated, ..reduced };
+            let args = [aligned_view(dtype, &all), factor].map(ElementwiseArg::View).to_vec();
+            let result = DeviceView { address: 1 << 20, ..aligned_view(dtype, &all) };
+            let map = ElementwiseOp::new(ScalarFunction::Op(Op::Mul), args, result);
+            add(kernels, row_launch(&[RowOp::Reduce(reduction), RowOp::Map(map)]));
+        }
+    }
 }
 
 #[cfg(test)]

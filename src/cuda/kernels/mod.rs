@@ -13,6 +13,7 @@ pub(super) mod nvrtc;
 mod packets;
 mod peer_memory;
 mod reduce;
+mod row;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -25,12 +26,13 @@ use rustc_hash::FxHashMap;
 use crate::plan::ReduceOp;
 
 pub(super) use device_view::DeviceView;
-pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, defining_op, elementwise_launch};
+pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, elementwise_launch};
 pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
 pub(super) use peer_memory::{BLOCK_COUNTER_PARAM, PeerCollective, PeerResult, peer_memory_launch};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
+pub(super) use row::{RowOp, RowReduction, defining_row_op, row_launch};
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
 
 /// Element types, functions and index computations that all instances share.
@@ -177,6 +179,8 @@ pub(super) enum Kernel {
     Elementwise(ElementwiseKernel),
     /// A reduction along axes; see `reduce`.
     Reduce(ReduceKernel),
+    /// Fused reductions of rows and elementwise operations; see `row`.
+    Row(row::RowKernel),
     /// A collective over peer memory, including its signals; see `peer_memory`.
     PeerMemory(PeerMemoryKernel),
     /// A collective that exchanges packets with its peers; see `packets`.
@@ -242,6 +246,7 @@ impl Kernels {
                     format!("Elementwise<{view_count}, {}>", it.constants)
                 }
                 Kernel::Reduce(_) => "Reduce".to_owned(),
+                Kernel::Row(it) => row::parameters(it),
                 Kernel::PeerMemory(it) => peer_memory::parameters(it),
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
@@ -249,6 +254,7 @@ impl Kernels {
             let body = match kernel {
                 Kernel::Elementwise(it) => elementwise::body(it),
                 Kernel::Reduce(it) => reduce::body(it),
+                Kernel::Row(it) => row::body(it),
                 Kernel::PeerMemory(it) => peer_memory::body(it),
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),

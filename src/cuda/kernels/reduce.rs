@@ -70,6 +70,33 @@ pub(in crate::cuda) fn reduce_launches(
     Ok(vec![first.launch(reduce.op, computed, parts, None), second.launch(reduce.op, computed, 1, Some(end))])
 }
 
+/// How threads share the terms of each row in a reduction with one pass along rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RowDistribution {
+    /// Number of elements of an access.
+    pub width: usize,
+    /// Number of threads of a row: a power of two.
+    pub lanes: usize,
+    /// Number of accesses of a row.
+    pub loads: usize,
+    pub computed: ComputeType,
+}
+
+impl RowDistribution {
+    /// Returns the distribution of a reduction; `None` if it has several passes, or if its terms are not contiguous.
+    pub fn of(axes: &[usize], op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Option<Self> {
+        let computed = choose_compute_type(op, input, out).ok()?;
+        let Pass { width, along_rows, lanes, loads, reduced, .. } = Pass::of(axes, input, out).ok()?;
+        let is_one_pass = loads / lanes < SPLIT;
+        (along_rows && is_one_pass && reduced.extents.len() == 1).then_some(Self {
+            width,
+            lanes,
+            loads,
+            computed,
+        })
+    }
+}
+
 /// Chooses the compute type of a reduction.
 fn choose_compute_type(op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Result<ComputeType, String> {
     let dtypes = [input.dtype, out.dtype];

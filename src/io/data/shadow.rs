@@ -101,14 +101,16 @@ impl Shadow {
     }
 
     /// Returns the rounding error of element `i`: the larger of the distances of `rounded` and of the lane
-    /// `ROUNDED` from the exact value. It is 0 if all engines compute the same bits, and infinite if rounding
-    /// decides whether there is a value.
+    /// `ROUNDED` from the exact value, but at least the error of binary64. It is 0 if all engines compute the same bits,
+    /// and infinite if rounding decides whether there is a value.
     pub fn rounding_error(&self, i: usize, rounded: f64) -> f64 {
         let (exact, sample) = (self.lanes[EXACT][i], self.lanes[ROUNDED][i]);
-        if sample == rounded || sample.is_nan() && rounded.is_nan() {
+        // The errors of binary64 may cancel in `ROUNDED`, which is rounded to binary64, too. Those of `ORDERED` are larger.
+        let binary64 = distance(exact, self.lanes[ORDERED][i]) * (f64::EPSILON / 2.0 / ORDER_ERROR);
+        if binary64 == 0.0 && (sample == rounded || sample.is_nan() && rounded.is_nan()) {
             return 0.0;
         }
-        distance(exact, sample).max(distance(exact, rounded))
+        distance(exact, sample).max(distance(exact, rounded)).max(binary64)
     }
 
     fn each(&self, part: impl Fn(&Vec<f64>) -> Vec<f64>) -> [Vec<f64>; LANES] {
@@ -219,5 +221,7 @@ mod tests {
         // All engines give 1.125.
         assert_eq!(shadow(1.0, 1.0, 1.125).rounding_error(0, 1.125), 0.0);
         assert_eq!(shadow(1.0, 1.0, 1.1).rounding_error(0, f64::INFINITY), f64::INFINITY);
+        // The errors of two operations in binary64 cancel in one lane.
+        assert_eq!(shadow(1.0, 1.0 + ORDER_ERROR, 1.0).rounding_error(0, 1.0), f64::EPSILON / 2.0);
     }
 }

@@ -42,8 +42,8 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
     plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
 }
 
-/// Returns the results of each fused kernel of a plan and its access width. A result that is not stored is in
-/// parentheses.
+/// Returns the results of each fused kernel of a plan, and its access width or "in rows". A result that is not stored is
+/// in parentheses.
 fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
     let assignment = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
     let slices = &assignment.ranks[0].buffers;
@@ -59,20 +59,24 @@ fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
         InstKind::Fill { to, .. } => plan.buffers[to.buffer as usize].name.clone(),
+        InstKind::Reduce(it) => plan.buffers[it.out.buffer as usize].name.clone(),
         InstKind::Copy { to, .. } => plan.buffers[to.view.buffer as usize].name.clone(),
         other => format!("{other:?}"),
     };
     let mut all = Vec::new();
     for (at, role) in roles.iter().enumerate() {
         let FusionRole::Leader(launch) = role else { continue };
-        let Kernel::Elementwise(kernel) = &launch.kernel else {
-            return Err("not a fused elementwise kernel".to_owned());
+        let (stored, form) = match &launch.kernel {
+            Kernel::Elementwise(it) => {
+                (it.ops.iter().map(|op| op.is_stored).collect(), format!("by {}", it.width))
+            }
+            Kernel::Row(it) => (it.stored(), "in rows".to_owned()),
+            other => return Err(format!("{other:?}")),
         };
         let later = (at + 1..roles.len()).filter(|it| roles[*it] == FusionRole::FusedInto(at as u32));
         let names = std::iter::once(at).chain(later).map(|it| result(&plan.code[it]));
-        let shown =
-            names.zip(&kernel.ops).map(|(it, step)| if step.is_stored { it } else { format!("({it})") });
-        all.push(format!("{} by {}", shown.collect::<Vec<_>>().join(" "), kernel.width));
+        let shown = names.zip(stored).map(|(it, is_stored)| if is_stored { it } else { format!("({it})") });
+        all.push(format!("{} {form}", shown.collect::<Vec<_>>().join(" ")));
     }
     Ok(all)
 }
@@ -115,10 +119,39 @@ fn chains_end() -> Result<(), String> {
                 f8 ); f20 = where( f19, f9, f10 ); f21 = where( f20, f11, f12 );";
     let expected = ["(T16) (T17) (T18) (T19) T20 by 4"];
     assert_eq!(fused_kernels(&inputs, &["f21"], body)?, expected);
-    // At another instruction on the stream.
+    // At another instruction on the stream: a sum of columns.
+    let columns = column_sum("T2", "T3", 8);
+    let body = format!("f1 = -f0; f2 = relu( f1 ); {columns} f4 = f2 + f1; f5 = f4 * f4;");
+    let outputs = ["T3_g_float[rS30{8}, iS31{8}]", "f5"];
+    assert_eq!(fused_kernels(&["f0"], &outputs, &body)?, ["T1 T2 by 4", "(T4) T5 by 4"]);
+    Ok(())
+}
+
+/// Returns the statements that sum the columns of `from`, which is viewed as a matrix of eight columns.
+fn column_sum(from: &str, to: &str, rows: usize) -> String {
+    let (from_number, number, extent) = (&from[1..], &to[1..], 8 * rows);
+    let matrix = format!("T9{number}_g_float[iS{number}2{{{rows}}}, iS{number}3{{8}}]");
+    format!(
+        "{matrix} = reshape( {from}_g_float[iS{from_number}{{{extent}}}] )\n {to}_g_float[rS{number}0{{{rows}}}, \
+         iS{number}1{{8}}] = reduction( {matrix}, op = add, initial value = float(0), allreduce = false )\n"
+    )
+}
+
+#[test]
+fn reductions_of_rows_are_fused() -> Result<(), String> {
     let sum = "op = add, initial value = float(0), allreduce = false";
+    // Both directions: a reduction of what is computed, and what is computed from a reduction.
     let body = format!("f1 = -f0; f2 = relu( f1 ); r3 = reduction( f2, {sum} ) f4 = f2 + f1; f5 = f4 * f4;");
-    assert_eq!(fused_kernels(&["f0"], &["r3", "f5"], &body)?, ["T1 T2 by 4", "(T4) T5 by 4"]);
+    assert_eq!(fused_kernels(&["f0"], &["r3", "f5"], &body)?, ["(T1) (T2) T3 (T4) T5 in rows"]);
+    let repeated = "T4_g_float[bS4{1}] = broadcast( T3_g_float[rS3{64}], flags = {true} )\n";
+    let body = format!(
+        "r3 = reduction( f0, {sum} ) {repeated} T5_g_float[iS5{{64}}] = T0_g_float[iS0{{64}}] / T4_g_float[bS4{{1}}];"
+    );
+    assert_eq!(fused_kernels(&["f0"], &["f5"], &body)?, ["(T3) T5 in rows"]);
+    // A row that does not fit in registers.
+    let long = body.replace("{64}", "{8192}");
+    let text = program(&["f0"], &["f5"], &long).replace("{64}", "{8192}");
+    assert_eq!(fused_kernels_of(&plans(&text)?[0])?, [""; 0]);
     Ok(())
 }
 
@@ -145,21 +178,22 @@ fn an_operand_may_be_written_in_place() -> Result<(), String> {
 fn memory_that_two_buffers_share_ends_a_chain() -> Result<(), String> {
     // T4 reuses the memory of T1, with longer elements: its writer must follow all readers of T1.
     let sum = "op = add, initial value = float(0), allreduce = false";
+    let (fifth, sixth) = (column_sum("T3", "T5", 8), column_sum("T4", "T6", 8));
     let body = format!(
-        "h1 = -h0; b2 = reduction( h1, {sum} ) f3 = __bfloat2float( h1 ); f4 = f3 * f3; r5 = reduction( f3, {sum} ) r6 = \
-         reduction( f4, {sum} )"
+        "h1 = -h0; b2 = reduction( h1, {sum} ) f3 = __bfloat2float( h1 ); f4 = f3 * f3; {fifth} {sixth}"
     );
-    let plan = plans(&program(&["h0"], &["b2", "r5", "r6"], &body))?;
+    let [fifth, sixth] = ["T5_g_float[rS50{8}, iS51{8}]", "T6_g_float[rS60{8}, iS61{8}]"];
+    let plan = plans(&program(&["h0"], &["b2", fifth, sixth], &body))?;
     let assignment = BufferAssignment::of(&plan).map_err(|it| format!("{it:?}"))?;
     let offset = |name: &str| {
         let at = plan[0].buffers.iter().position(|it| it.name == name);
         at.map(|at| assignment.ranks[0].buffers[at].offset)
     };
     assert_eq!(offset("T4"), offset("T1"));
-    assert_eq!(fused_kernels_of(&plan[0])?, [""; 0]);
+    assert_eq!(fused_kernels_of(&plan[0])?, ["T1 T2 in rows"]);
     // While T1 is in use, its memory is not reused.
     let more = format!("{body} b7 = reduction( h1, {sum} )");
-    assert_eq!(fused_kernels(&["h0"], &["b2", "r5", "r6", "b7"], &more)?, ["T3 T4 by 4"]);
+    assert_eq!(fused_kernels(&["h0"], &["b2", fifth, sixth, "b7"], &more)?, ["T1 T2 in rows", "T3 T4 by 4"]);
     Ok(())
 }
 
@@ -182,10 +216,10 @@ fn a_buffer_takes_memory_of_its_size() -> Result<(), String> {
         sum(full(2), 7),
         format!("{} = -{};\n{} = relu( {} );\n", full(3), full(2), full(4), full(3)),
         format!("{} = exp( {} );\n", full(5), full(4)),
-        sum(full(5), 8),
+        column_sum("T5", "T8", 16),
     ];
     let inputs = [half(0), full(9)].join(", ");
-    let outputs = "T6_g_float[rS6{64}], T7_g_float[rS7{128}], T8_g_float[rS8{128}]";
+    let outputs = "T6_g_float[rS6{64}], T7_g_float[rS7{128}], T8_g_float[rS80{16}, iS81{8}]";
     let text =
         format!("%HostIrContainer {{ ({inputs}) -> ({outputs}) :\n{}}} // %HostIrContainer\n", body.concat());
     assert_eq!(fused_kernels_of(&plans(&text)?[0])?, ["(T3) (T4) T5 by 4"]);
