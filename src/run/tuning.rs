@@ -7,7 +7,7 @@
 pub mod pipelines;
 mod table;
 
-use std::{io, path::Path};
+use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
 use super::prepare::JobFailure;
 use crate::{
@@ -88,7 +88,7 @@ pub fn load(
 /// Checks that a table can be written and, if it exists, that it can be read.
 ///
 /// # Errors
-/// The file cannot be written or read, or is no table.
+/// The file cannot be written or read, is not a regular file, or is no table.
 pub fn check(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
@@ -167,11 +167,26 @@ fn existing(path: &Path) -> Result<TuningTable, String> {
         .ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
 }
 
+/// Checks that a path does not name a FIFO, a device or a folder: opening a FIFO waits for another process, and a table
+/// that is written to a device cannot be read again. Errors of the operating system are left to the reader.
+fn check_regular(path: &Path) -> Result<(), String> {
+    let Ok(about) = fs::metadata(path) else { return Ok(()) };
+    let what = match about.file_type() {
+        it if it.is_file() => return Ok(()),
+        it if it.is_dir() => "a folder",
+        it if it.is_fifo() => "a FIFO",
+        it if it.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(format!("`{}` is {what}, but a table is a regular file: give the name of another file", path.display()))
+}
+
 /// Reads a table with `bytes`; `None` if there is no file.
 fn read(
     path: &Path,
     bytes: impl FnOnce(&Path, u64) -> io::Result<Vec<u8>>,
 ) -> Result<Option<TuningTable>, String> {
+    check_regular(path)?;
     let shown = path.display();
     let bytes = match bytes(path, MAX_BYTES) {
         Ok(bytes) => bytes,

@@ -1,6 +1,6 @@
 //! Tables that are refused, or not written, and the ranks that agree on it.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use libtest_mimic::Failed;
 use serde_json::json;
@@ -71,6 +71,29 @@ pub(super) fn what_is_no_table_is_refused() -> Result<(), Failed> {
     fs::remove_file(it.table())?;
     let output = it.use_table(&[])?;
     check(output.status.code() == Some(6) && text(&output.stderr).contains("does not exist"), &output)
+}
+
+/// A run that opened a FIFO would wait for another process without end.
+pub(super) fn a_table_is_a_regular_file() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let (fifo, folder) = (it.path("fifo"), it.path("folder"));
+    let made = Command::new("mkfifo").arg(&fifo).status()?;
+    fs::create_dir(&folder)?;
+    let (fifo, folder) = (fifo.display().to_string(), folder.display().to_string());
+    let device = "/dev/null".to_owned();
+    for (path, what) in [(&fifo, "a FIFO"), (&folder, "a folder"), (&device, "a device")] {
+        let message =
+            format!("`{path}` is {what}, but a table is a regular file: give the name of another file\n");
+        let jobs: [&[&str]; 3] =
+            [&["--tune", path], &["--tuning", path], &["--tune", path, "--tune-passes", "@lower|canonicalize"]];
+        for job in jobs {
+            let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+            check(output.status.code() == Some(6) && made.success(), &output)?;
+            check(text(&output.stderr).matches(&message).count() == 1, &output)?;
+            check(!text(&output.stdout).contains("[SUCCESS]"), &output)?;
+        }
+    }
+    Ok(())
 }
 
 /// Each rank has its own folder. That of rank 1 has another table, or none.
