@@ -1,6 +1,6 @@
 //! The command line of hir-run.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use hir::{
@@ -246,6 +246,9 @@ impl Options {
             "`--tune` measures algorithms on GPUs: add `--device=cuda`"
         } else if !on_gpus && !self.tune_passes.is_empty() {
             "`--tune-passes` measures pipelines on GPUs: add `--device=cuda`"
+        } else if self.tune.iter().chain(&self.tuning).any(|it| it == Path::new("-")) {
+            "a table of `--tune` is a file that later runs read and extend, so `-` cannot stand for standard input or output: \
+             give the name of a file"
         } else if self.tune.is_some() && self.memory {
             "`--tune` measures runs, but `--memory` runs nothing: remove one of the two options"
         } else if on_gpus && !self.schedule.is_program() {

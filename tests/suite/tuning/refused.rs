@@ -96,6 +96,18 @@ pub(super) fn a_table_is_a_regular_file() -> Result<(), Failed> {
     Ok(())
 }
 
+/// A table is read and written, so it is neither standard input nor standard output.
+pub(super) fn a_table_has_a_name() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let jobs: [&[&str]; 3] = [&["--tune", "-"], &["--tuning", "-"], &["--tune", "-", "--tune-passes", "@lower"]];
+    for job in jobs {
+        let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+        check(output.status.code() == Some(2) && output.stdout.is_empty(), &output)?;
+        check(text(&output.stderr).matches("give the name of a file\n").count() == 1, &output)?;
+    }
+    Ok(())
+}
+
 /// Each rank has its own folder. That of rank 1 has another table, or none.
 pub(super) fn only_rank_0_reads_the_table() -> Result<(), Failed> {
     let it = Tuned::new()?;
