@@ -178,7 +178,10 @@ fn check_regular(path: &Path) -> Result<(), String> {
         it if it.is_socket() => "a socket",
         _ => "a device",
     };
-    Err(format!("`{}` is {what}, but a table is a regular file: give the name of another file", path.display()))
+    Err(format!(
+        "`{}` is {what}, but a table is a regular file: give the name of another file",
+        path.display()
+    ))
 }
 
 /// Reads a table with `bytes`; `None` if there is no file.

@@ -57,6 +57,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("tuning::what_is_no_table_is_refused", refused::what_is_no_table_is_refused),
         Trial::test("tuning::a_table_is_a_regular_file", refused::a_table_is_a_regular_file),
         Trial::test("tuning::a_table_has_a_name", refused::a_table_has_a_name),
+        Trial::test("tuning::other_results_have_other_files", refused::other_results_have_other_files),
         Trial::test("tuning::only_rank_0_reads_the_table", refused::only_rank_0_reads_the_table),
         Trial::test("tuning::ranks_have_equal_machines", refused::ranks_have_equal_machines),
         Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),

@@ -231,7 +231,8 @@ fn run(
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
     output::mark_live_out(&mut prepared.plans, &options.output)?;
-    output::check_destinations(&prepared.plans, &options.output, member.is_none())?;
+    let others = options.option_files();
+    output::check_destinations(&prepared.plans, &options.output, &others, member.is_none())?;
     per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {

@@ -11,7 +11,7 @@ use hir::{
     run::{
         compare::RtolAtol,
         inputs::InputFlag,
-        output::OutputFlag,
+        output::{self, OptionFile, OutputFlag},
         precheck::CheckMode,
         prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
         timelines::TimelineFlags,
@@ -260,9 +260,19 @@ impl Options {
         {
             "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
-            return Ok(());
+            return output::check_option_files(&self.option_files());
         };
         Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
+    }
+
+    /// Returns the files that options besides `--output` write, and the table that `--tuning` reads.
+    pub fn option_files(&self) -> Vec<OptionFile<'_>> {
+        let tables = [("--tune", &self.tune), ("--tuning", &self.tuning)];
+        let reports = [("-J", &self.json), ("--witness", &self.witness)];
+        let named = tables.into_iter().chain(reports);
+        let named = named.filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }));
+        let timelines = &self.timelines.timeline;
+        named.chain(timelines.iter().map(|it| OptionFile { option: "--timeline", path: &it.path })).collect()
     }
 
     /// Returns what to do with a table of algorithms.

@@ -84,10 +84,14 @@ pub(super) fn a_table_is_a_regular_file() -> Result<(), Failed> {
     for (path, what) in [(&fifo, "a FIFO"), (&folder, "a folder"), (&device, "a device")] {
         let message =
             format!("`{path}` is {what}, but a table is a regular file: give the name of another file\n");
-        let jobs: [&[&str]; 3] =
-            [&["--tune", path], &["--tuning", path], &["--tune", path, "--tune-passes", "@lower|canonicalize"]];
+        let jobs: [&[&str]; 3] = [
+            &["--tune", path],
+            &["--tuning", path],
+            &["--tune", path, "--tune-passes", "canonicalize|remove-dead-code"],
+        ];
         for job in jobs {
-            let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+            let output =
+                it.run(&it.program(), &[&["--ranks", "2", "--passes", "@lower"], job].concat(), &[])?;
             check(output.status.code() == Some(6) && made.success(), &output)?;
             check(text(&output.stderr).matches(&message).count() == 1, &output)?;
             check(!text(&output.stdout).contains("[SUCCESS]"), &output)?;
@@ -99,13 +103,45 @@ pub(super) fn a_table_is_a_regular_file() -> Result<(), Failed> {
 /// A table is read and written, so it is neither standard input nor standard output.
 pub(super) fn a_table_has_a_name() -> Result<(), Failed> {
     let it = Tuned::new()?;
-    let jobs: [&[&str]; 3] = [&["--tune", "-"], &["--tuning", "-"], &["--tune", "-", "--tune-passes", "@lower"]];
+    let jobs: [&[&str]; 3] =
+        [&["--tune", "-"], &["--tuning", "-"], &["--tune", "-", "--tune-passes", "@lower"]];
     for job in jobs {
         let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
         check(output.status.code() == Some(2) && output.stdout.is_empty(), &output)?;
         check(text(&output.stderr).matches("give the name of a file\n").count() == 1, &output)?;
     }
     Ok(())
+}
+
+/// Two results in one file, however it is written, are refused before anything is measured.
+pub(super) fn other_results_have_other_files() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let (file, other) = (it.table(), it.path("./table.json").display().to_string());
+    let link = it.path("link.json").display().to_string();
+    std::os::unix::fs::symlink(&file, &link)?;
+    let jobs: [(&[&str], &str); 5] = [
+        (&["--tune", &file, "-J", &file, "-n", "1"], "`--tune` and `-J`"),
+        (&["--tune", &file, "-J", &other, "--tune-passes", "@lower"], "`--tune` and `-J`"),
+        (&["--tuning", &file, "-J", &link, "-n", "1"], "`--tuning` and `-J`"),
+        (&["-J", &file, "--timeline", &file, "-n", "1"], "`-J` and `--timeline`"),
+        (&["--timeline", &file, "--timeline", &link], "`--timeline` and `--timeline`"),
+    ];
+    for (job, options) in jobs {
+        let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+        check(output.status.code() == Some(2) && output.stdout.is_empty(), &output)?;
+        let message = format!("{options} name the same file, `");
+        check(text(&output.stderr).matches(&message).count() == 1, &output)?;
+    }
+    let tensor = it.path("t.npy").display().to_string();
+    let written = format!("T5=@{tensor}");
+    let job = ["--ranks", "2", "--passes", "@lower", "-n", "1", "-J", &tensor, "--output", &written];
+    let output = it.run(&it.program(), &job, &[])?;
+    check(text(&output.stderr).contains("`-J` and `--output` name the same file, `"), &output)?;
+    check(output.status.code() == Some(2) && !Path::new(&tensor).exists(), &output)?;
+    // All results may go to a device.
+    let job = ["--ranks", "2", "--passes", "@lower", "-n", "1", "-J", "/dev/null", "--output", "T5=-"];
+    let output = it.run(&it.program(), &job, &[])?;
+    check(output.status.success(), &output)
 }
 
 /// Each rank has its own folder. That of rank 1 has another table, or none.
