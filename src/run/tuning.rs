@@ -98,6 +98,14 @@ pub fn check(path: &Path) -> Result<(), String> {
     read(path, input_file::read_again).map(drop)
 }
 
+/// Checks that the table of `--tuning` exists and can be read.
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is no table.
+pub fn check_existing(path: &Path) -> Result<(), String> {
+    existing(path).map(drop)
+}
+
 /// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written
 /// the table since it was checked, so it is read again. Returns all that the user should know.
 fn store(

@@ -98,8 +98,7 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
             input_file::forget_read_files();
         }
         let own = entry.reporter(screen);
-        let verdict =
-            run_step(entry, times, true, || run(&entry.options, own, None, (&mut gpu, &count, &watched)));
+        let verdict = run_step(entry, own, None, times, (&mut gpu, &count, &watched));
         let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
@@ -128,11 +127,7 @@ fn run_rank_process(
             let place = ProgramPlace { continues: entry.continues(), last };
             let end = rank_process::run(member, screen, place, manifest, |failure| {
                 let outcome = failure.map_or_else(
-                    || {
-                        run_step(entry, times, launch.rank == 0, || {
-                            run(&entry.options, own, Some(member), (&mut gpu, &count, &watched))
-                        })
-                    },
+                    || run_step(entry, own, Some(member), times, (&mut gpu, &count, &watched)),
                     Err,
                 );
                 let verdict = outcome.unwrap_or_else(|failure| {
@@ -147,17 +142,24 @@ fn run_rank_process(
     })
 }
 
-/// Runs a program of a job with `run`, checks what all pipelines need, or reports on them.
+/// The state that the programs of a job share: the GPU of this process, the number of programs that have started, and
+/// what signal handlers report.
+type JobState<'a> = (&'a mut Option<Gpu>, &'a BatchProgress, &'a RunMonitor);
+
+/// Runs a program of a job, checks what all pipelines need, or reports on them.
 fn run_step(
     entry: &JobProgram,
+    screen: Reporter,
+    member: Option<&JobRank>,
     times: &PipelineTimes,
-    reports: bool,
-    run: impl FnOnce() -> Result<RunVerdict, JobFailure>,
+    state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
-        JobStep::Check => pipelines::check(&entry.options, reports),
-        JobStep::Report => times.report(&entry.options, reports),
-        JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => run(),
+        JobStep::Check => pipelines::check(&entry.options, member, state.0),
+        JobStep::Report => times.report(&entry.options, member.is_none_or(|it| it.channel.rank == 0)),
+        JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => {
+            run(&entry.options, screen, member, state)
+        }
     }
 }
 
@@ -198,7 +200,7 @@ fn run(
     options: &Options,
     screen: Reporter,
     member: Option<&JobRank>,
-    (gpu, count, watched): (&mut Option<Gpu>, &BatchProgress, &RunMonitor),
+    (gpu, count, watched): JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     options.validate()?;
     crash_reproducer::record_command(vec![options.reproducer_command()]);

@@ -4,15 +4,18 @@
 use std::path::Path;
 
 use hir::{
-    cuda::{self, Machine},
+    cuda::{self, Gpu, Machine},
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
         pipeline_tuning::{
-            MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
-            table,
+            MeasuredPipeline, Measurement, ROUNDS,
+            alternatives::all_alternatives,
+            exit_code,
+            given_values::{GivenValues, check_reference},
+            json, report, table,
         },
-        prepare::{self, JobFailure},
+        prepare::{self, JobFailure, LoadedPrograms},
         rank_process::{Measured, RunVerdict},
         tuning::{
             self,
@@ -26,7 +29,8 @@ use passes::PassCall;
 
 use crate::{
     batch::{JobProgram, JobStep},
-    options::{Device, Options},
+    gpus::gpu_of_rank,
+    options::{Device, Expect, Options},
     task::write_file,
 };
 
@@ -99,13 +103,34 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     Ok(all)
 }
 
-/// Checks the program and, on the rank that reads and writes it, the table of `--tune`.
+/// Checks what does not depend on the pipeline: the program, the reference, the number of ranks, the GPUs and the values
+/// of options, and, on the rank that reads and writes it, the table of `--tune` or `--tuning`.
 ///
 /// # Errors
-/// As for `prepare::check` and `tuning::check`.
-pub fn check(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
-    prepare::check(&job.texts(), &job.preparation(None, &|_, _| Ok(())))?;
-    let checked = job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it));
+/// The first fault. All ranks call this, and agree on the faults that are found before their GPUs are initialized.
+pub fn check(
+    job: &Options,
+    member: Option<&JobRank>,
+    gpu: &mut Option<Gpu>,
+) -> Result<RunVerdict, JobFailure> {
+    let (world, rank) = member.map_or((None, 0), |it| (Some(it.channel.world), it.channel.rank));
+    let setup = job.preparation(world, &|_, _| Ok(()));
+    let LoadedPrograms { programs, ranks } = prepare::check(&job.texts(), &setup)?;
+    if let Some(path) = &job.reference {
+        check_reference(path, &setup, &programs)?;
+    }
+    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    gpu_of_rank(ranks, peers, gpu)?;
+    let expected = job.expect.iter().filter_map(|it| match it {
+        Expect::Given(it) => Some(it),
+        Expect::Sim | Expect::Unsharded => None,
+    });
+    GivenValues { inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
+    let check_tables = || {
+        job.tune.as_deref().map_or(Ok(()), tuning::check)?;
+        job.tuning.as_deref().map_or(Ok(()), tuning::check_existing)
+    };
+    let checked = if rank == 0 { check_tables() } else { Ok(()) };
     checked.map_err(|message| JobFailure::Other(Exit::Environment, message))?;
     Ok(RunVerdict::without_line(Exit::Success))
 }

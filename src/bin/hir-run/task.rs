@@ -21,7 +21,7 @@ use hir::{
     },
     run::{
         RunError,
-        inputs::InputSpec,
+        inputs::{InputSpec, unknown_output},
         output, per_rank,
         prepare::{JobFailure, PrepareOptions, Prepared},
         rank_process::RunVerdict,
@@ -320,12 +320,7 @@ impl Task<'_> {
                     .flat_map(|plan| &plan.outputs)
                     .map(|port| port.name.as_str())
                     .collect();
-                let message = format!(
-                    "`--expect {}`: the program has no such output; it has {}",
-                    flag.name,
-                    names.join(", ")
-                );
-                return Err(JobFailure::Other(Exit::Usage, message));
+                return Err(unknown_output(flag, &names).into());
             };
             let origin = match flag.value.starts_with('@') {
                 true => flag.value.clone(),

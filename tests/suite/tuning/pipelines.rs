@@ -199,6 +199,52 @@ pub fn errors_of_the_program_are_reported_once() -> Result<(), Failed> {
     Ok(())
 }
 
+/// The options have the fault, not the pipelines.
+pub fn errors_of_other_options_are_reported_once() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let missing = it.path("no.npy").display().to_string();
+    let (input, expected) = (format!("T0=@{missing}"), format!("T2=@{missing}"));
+    let program = it.path("wrong.hir").display().to_string();
+    fs::write(&program, super::PROGRAM.replace("relu(T3)", "relu(T9)"))?;
+    let part = format!("T2@local=@{}", it.path("part.%r.npy").display());
+    let output = it.run(PROGRAM, &["--ranks", "2", "--passes", "@lower", "--output", &part], &[])?;
+    check(output.status.success(), &output)?;
+    fs::remove_file(it.path("part.1.npy"))?;
+    let jobs: [(&[&str], i32, &str); 15] = [
+        (&["--ranks", "2", "--expect", &part], 6, "part.1.npy`: No such file"),
+        (&["--ranks", "2", "--expect", &expected], 6, "`--expect T2`: cannot read `"),
+        (
+            &["--ranks", "2", "--expect", "T9=2xf32=1 2"],
+            2,
+            "`--expect T9`: the program has no such output; it has T2",
+        ),
+        (&["--ranks", "2", "--expect", "T2=2xf32=1 2"], 2, "has shape [2], but T2 has shape [4, 2]"),
+        (&["--ranks", "2", "--expect", "T2=1xi32=1"], 2, "`--expect T2`: "),
+        (&["--ranks", "2", "--input", &input], 6, "`--input T0`: cannot read `"),
+        (
+            &["--ranks", "2", "--input", "T9=2xf32=1 2"],
+            2,
+            "`--input T9`: the program has no such input; it has T0",
+        ),
+        (&["--ranks", "2", "--input", "T0=2xf32=1 2"], 2, "has shape [2], but T0 has shape [4, 6]"),
+        (&["--ranks", "2", "--reference", &missing], 6, "cannot read `"),
+        (&["--ranks", "2", "--reference", &program], 1, "`T9` is not declared"),
+        (&["--ranks", "1"], 6, "uses rank 1, so it needs 2 ranks, but there are 1: start 2"),
+        (&[], 6, "2 ranks on GPUs need 2 processes, but there are 1"),
+        (&["--ranks", "2", "--reference", "docs/examples/mlp.hir"], 1, " inputs and the program 2"),
+        (&["--ranks", "2", "--tuning", &missing], 6, "cannot read `"),
+        (&["--ranks", "3"], 6, "rank 2 on host"),
+    ];
+    for (job, code, message) in jobs {
+        let arguments = [&["--tune-passes", "@lower|canonicalize,@lower"], job].concat();
+        let output = it.run(PROGRAM, &arguments, &[("HIR_EMULATED_GPUS", "2")])?;
+        check(output.status.code() == Some(code) && text(&output.stdout) == NOTHING_MEASURED, &output)?;
+        let told = text(&output.stderr);
+        check(told.matches(message).count() == 1 && told.matches("Error: ").count() < 2, &output)?;
+    }
+    Ok(())
+}
+
 /// Rank 1 is killed while the second pipeline runs: the time of the first one is printed.
 pub fn a_lost_rank_leaves_a_table() -> Result<(), Failed> {
     let port = port()?;
