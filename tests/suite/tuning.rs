@@ -77,6 +77,10 @@ pub fn trials() -> Vec<Trial> {
             "tuning::errors_of_other_options_are_reported_once",
             pipelines::errors_of_other_options_are_reported_once,
         ),
+        Trial::test(
+            "tuning::a_pipeline_is_located_in_its_option",
+            pipelines::a_pipeline_is_located_in_its_option,
+        ),
         Trial::test("tuning::other_jobs_may_write_the_table", pipelines::other_jobs_may_write_the_table),
         Trial::test(
             "tuning::other_options_apply_to_all_pipelines",

@@ -35,7 +35,7 @@ use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
 use batch::{BatchProgress, JobProgram, JobStep};
 use options::{Device, EXAMPLES, Options};
-use pipelines::PipelineTimes;
+use pipelines::{PassesText, PipelineTimes};
 use task::{RunMonitor, Task};
 
 #[global_allocator]
@@ -214,16 +214,13 @@ fn run(
     };
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
-    let (origin, passes_text) = match stored.and_then(|it| it.passes).zip(options.tuning.as_ref()) {
-        Some((passes, path)) => (format!("pipeline in {}", path.display()), passes),
-        None => ("--passes".to_owned(), options.passes().unwrap_or_default()),
-    };
-    let calls = match screen.parse_pipeline(&origin, &passes_text) {
+    let passes = PassesText::new(options, stored.and_then(|it| it.passes));
+    let calls = match screen.parse_located(&passes.text, |fault| passes.locate(fault)) {
         Err(exit) => return Ok(silent(exit)),
         Ok(calls) => calls,
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = run_passes(&calls, (&origin, &passes_text), program, source)?;
+        let remarks = run_passes(&calls, &passes, program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
         screen.report_diagnostics(source, &shown);
         let failure = options.remarks.failure_message(&remarks);
@@ -325,11 +322,10 @@ fn say_all(notes: Vec<String>, say: &mut dyn FnMut(String)) {
     notes.into_iter().for_each(|it| say(format!("# {it}")));
 }
 
-/// Runs passes with verification after each, and returns their remarks. `origin` and `text` are the name and the text of
-/// the pipeline.
+/// Runs passes with verification after each, and returns their remarks.
 fn run_passes(
     calls: &[PassCall],
-    (origin, text): (&str, &str),
+    text: &PassesText<'_>,
     program: &mut Program,
     source: &Source,
 ) -> Result<Vec<Diagnostic>, JobFailure> {
@@ -343,7 +339,7 @@ fn run_passes(
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
         if let PassError::BadOption(fault) = failure.error {
-            let stated = Source::new(origin.to_owned(), text.to_owned());
+            let (stated, fault) = text.locate(fault);
             return JobFailure::BadOption(stated, Box::new(fault));
         }
         let diagnostics = failure.error.diagnostics();

@@ -12,6 +12,7 @@ use hir::{
         compare::RtolAtol,
         inputs::InputFlag,
         output::{self, OptionFile, OutputFlag},
+        pipeline_tuning::alternatives::Alternative,
         precheck::CheckMode,
         prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
         timelines::TimelineFlags,
@@ -168,6 +169,9 @@ pub struct Options {
     /// `-n` is 20 by default.
     #[arg(help_heading = "GPUs", long, value_name = "a,b|c{opt=v|w}", conflicts_with_all = ["batch", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
+    /// The pipeline of `--tune-passes` that is the last of `passes`.
+    #[arg(skip)]
+    pub pipeline: Option<Alternative>,
     /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
     pub reports_failures_only: bool,

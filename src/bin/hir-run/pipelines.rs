@@ -10,7 +10,7 @@ use hir::{
     run::{
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS,
-            alternatives::all_alternatives,
+            alternatives::{Alternative, all_alternatives},
             exit_code,
             given_values::{GivenValues, check_reference},
             json, report, table,
@@ -22,9 +22,11 @@ use hir::{
             pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
         },
     },
+    source::Source,
     tool::{Reporter, print_line},
 };
 
+use grammar::diagnostic::Diagnostic;
 use passes::PassCall;
 
 use crate::{
@@ -68,20 +70,21 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     let texts = all_alternatives(&job.tune_passes)
         .map_err(|why| screen.fail(Exit::Usage, &format!("`--tune-passes`: {why}")))?;
     job.passes().map_or(Ok(Vec::new()), |text| screen.parse_pipeline("--passes", &text))?;
-    let mut pipelines: Vec<(String, Vec<PassCall>)> = Vec::new();
-    for text in texts {
-        let calls = screen.parse_pipeline("--tune-passes", &text)?;
+    let mut pipelines: Vec<(Alternative, Vec<PassCall>)> = Vec::new();
+    for it in texts {
+        let calls = screen.parse_located(&it.text, |fault| it.locate(0, fault))?;
         // Another text may stand for the same passes: `@lower`, `@lower{}`.
         if pipelines.iter().all(|it| it.1 != calls) {
-            pipelines.push((text, calls));
+            pipelines.push((it, calls));
         }
     }
-    let pipelines: Vec<String> = pipelines.into_iter().map(|it| it.0).collect();
+    let pipelines: Vec<Alternative> = pipelines.into_iter().map(|it| it.0).collect();
     let runs = if job.iters > 0 { job.iters } else { RUNS };
-    let run = |round: usize, (number, text): (usize, &String)| {
+    let run = |round: usize, (number, pipeline): (usize, &Alternative)| {
         let mut options = job.clone();
-        if !text.is_empty() {
-            options.passes.push(text.clone());
+        if !pipeline.text.is_empty() {
+            options.passes.push(pipeline.text.clone());
+            options.pipeline = Some(pipeline.clone());
         }
         (options.iters, options.json) = (runs, None);
         // The second round repeats the first one.
@@ -92,7 +95,7 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     };
     let mut all = vec![JobProgram { options: job.clone(), step: JobStep::Check }];
     for round in 0..ROUNDS {
-        let mut order: Vec<(usize, &String)> = pipelines.iter().enumerate().collect();
+        let mut order: Vec<(usize, &Alternative)> = pipelines.iter().enumerate().collect();
         if round % 2 == 1 {
             order.reverse();
         }
@@ -161,6 +164,41 @@ fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
     let (files, how) = (options.texts(), (ranks, options.cudagraph));
     let is_stdin = files.paths().iter().any(|it| it == "-");
     (!is_stdin).then(|| TunedProgram::read(&files, options.container, &options.set, how))?
+}
+
+/// The text of the passes of a run.
+pub struct PassesText<'a> {
+    /// The text.
+    pub text: String,
+    /// The option or the table that it is from.
+    origin: String,
+    /// The pipeline of `--tune-passes` with which it ends.
+    pipeline: Option<&'a Alternative>,
+}
+
+impl<'a> PassesText<'a> {
+    /// Returns the text for `stored` passes of the table of `--tuning`, or else for those of the options.
+    pub fn new(options: &'a Options, stored: Option<String>) -> Self {
+        match stored.zip(options.tuning.as_ref()) {
+            Some((text, path)) => {
+                Self { text, origin: format!("pipeline in {}", path.display()), pipeline: None }
+            }
+            None => Self {
+                text: options.passes().unwrap_or_default(),
+                origin: "--passes".to_owned(),
+                pipeline: options.pipeline.as_ref(),
+            },
+        }
+    }
+
+    /// Returns the text of the option that a diagnostic about `text` refers to, and the diagnostic with positions in it.
+    pub fn locate(&self, fault: Diagnostic) -> (Source, Diagnostic) {
+        let pipeline = self.pipeline.map(|it| (it, self.text.len().saturating_sub(it.text.len())));
+        match pipeline.filter(|(_, start)| fault.span().start as usize >= *start) {
+            Some((it, start)) => it.locate(start, fault),
+            None => (Source::new(self.origin.clone(), self.text.clone()), fault),
+        }
+    }
 }
 
 /// Returns false for notes that `--quiet` omits.

@@ -245,6 +245,35 @@ pub fn errors_of_other_options_are_reported_once() -> Result<(), Failed> {
     Ok(())
 }
 
+/// A pipeline and a pass of `--passes` are located in the texts that the user has written.
+pub fn a_pipeline_is_located_in_its_option() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let wrong_axis = "@lower |\n@lower,chunk{count=2|4,axis=T9.0}";
+    let wrong_pass = "@lower|canonicalize, unknown";
+    let wrong_value = "@lower|@lower,chunk{axis=T0.0,count=2|x|4}";
+    let chunk = "chunk{axis=T9.0}";
+    let eight = "1|2|3|4|5|6|7|8";
+    let many = format!("@lower,chunk{{axis=T0.0,count={eight},first={eight},last=1|2}}");
+    let jobs: [(&[&str], &str, usize); 5] = [
+        (&["--passes", "canonicalize", "--tune-passes", wrong_axis], "--tune-passes:2:29: error[", 2),
+        (&["--tune-passes", wrong_pass], "--tune-passes:1:22: error[", 1),
+        (&["--tune-passes", wrong_value], "--tune-passes:1:39: error[", 1),
+        (&["--passes", chunk, "--tune-passes", "@lower|canonicalize"], "--passes:1:12: error[", 2),
+        (
+            &["--tune-passes", &many],
+            "hir-run: `--tune-passes`: there are more than 64 pipelines: give fewer alternatives\n",
+            1,
+        ),
+    ];
+    for (job, message, count) in jobs {
+        let output = tune(&it, &[&["--error-format", "short"], job].concat())?;
+        let told = text(&output.stderr);
+        check(told.matches(message).count() == count && told.lines().count() == count, &output)?;
+    }
+    let output = tune(&it, &["--tune-passes", wrong_value])?;
+    check(text(&output.stderr).contains(wrong_value) && output.status.code() == Some(2), &output)
+}
+
 /// Rank 1 is killed while the second pipeline runs: the time of the first one is printed.
 pub fn a_lost_rank_leaves_a_table() -> Result<(), Failed> {
     let port = port()?;
