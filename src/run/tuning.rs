@@ -9,6 +9,8 @@ mod table;
 
 use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
+use grammar::escape_control;
+
 use super::prepare::JobFailure;
 use crate::{
     atomic_file,
@@ -76,8 +78,9 @@ pub fn load(
         let used = engine.use_algorithms(peers, &entries)?;
         if let Some((product, why)) = &used.refused {
             return failed(format!(
-                "`{}`: cuBLASLt refuses the algorithm of `{product}`: {why}: measure again with `--tune`",
-                path.display()
+                "`{}`: cuBLASLt refuses the algorithm of `{}`: {why}: measure again with `--tune`",
+                path.display(),
+                escape_control(product)
             ));
         }
         say(coverage(path, &used, ranks, peers.world()));
@@ -213,8 +216,9 @@ fn read(
 fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<String> {
     let (name, there, here) = difference(&table.machine, here)?;
     Some(format!(
-        "`{}` was measured on another machine: the {name} was `{there}`, and here it is `{here}`",
-        path.display()
+        "`{}` was measured on another machine: the {name} was `{}`, and here it is `{here}`",
+        path.display(),
+        escape_control(there)
     ))
 }
 

@@ -155,6 +155,10 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     check(output.status.code() == Some(6) && text(&output.stderr).matches(refused).count() == 1, &output)?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file, "--passes", "@lower"], &[])?;
     check(output.status.success(), &output)?;
+    passes("\u{1b}[2J")?;
+    let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
+    let message = "has the pipeline `\\u{1b}[2J` for ";
+    check(text(&output.stderr).contains(message) && !output.stderr.contains(&0x1b), &output)?;
     passes("chunk{axis=T9.0}")?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
     check(output.status.code() == Some(2) && text(&output.stderr).contains("[ pipeline in "), &output)?;

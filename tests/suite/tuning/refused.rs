@@ -15,6 +15,7 @@ pub(super) fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
     let whole = it.read()?;
     let values = [
         ("gpu", "NVIDIA H200", "the GPU was `NVIDIA H200`, and here it is `Emulated GPU`"),
+        ("gpu", "H\u{1b}[2J\n", "the GPU was `H\\u{1b}[2J\\n`, and here it is `Emulated GPU`"),
         ("driver", "12.8", "the CUDA version of the driver was `12.8`, and here it is `13.0`"),
         ("cublaslt", "13.1.2", "the version of cuBLASLt was `13.1.2`, and here it is `13.0.0`"),
     ];
@@ -25,6 +26,7 @@ pub(super) fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
         })?;
         let output = it.use_table(&[])?;
         let told = text(&output.stderr);
+        check(!told.contains('\u{1b}'), &output)?;
         check(output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]"), &output)?;
         check(told.contains(message) && told.contains(": measure again with `--tune`\n"), &output)?;
         // All ranks agree, so one of them tells it.
@@ -49,12 +51,14 @@ pub(super) fn what_is_no_table_is_refused() -> Result<(), Failed> {
     let whole = fs::read_to_string(it.table())?;
     let later = whole.replace("\"version\": 2", "\"version\": 9");
     let unknown = whole.replace("\"ranks\"", "\"rank\"");
+    let control = whole.replace("\"ranks\"", "\"\\u001b[2J\"");
     let contents = [
         ("", "table.json:1:0` is not a table that `--tune` writes: EOF while parsing a value"),
         (&whole[..whole.len() / 2], "` is not a table that `--tune` writes: EOF while parsing"),
         ("x = 1\n", "table.json:1:1` is not a table that `--tune` writes: expected value"),
         ("[1, 2]", "is not a table that `--tune` writes: "),
         (&later, "has version 9, and this hir-run reads versions 1 to 2: measure again with `--tune`"),
+        (&control, "unknown field `\\u{1b}[2J`"),
         (&unknown, "table.json:8:8` is not a table that `--tune` writes: unknown field `rank`"),
     ];
     for (content, message) in contents {
