@@ -11,7 +11,10 @@ use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
 use grammar::escape_control;
 
-use super::prepare::JobFailure;
+use super::{
+    files::{cannot_write, write_file},
+    prepare::JobFailure,
+};
 use crate::{
     atomic_file,
     cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning},
@@ -95,7 +98,7 @@ pub fn load(
 pub fn check(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        return Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display()));
+        return Err(cannot_write(path, &format_args!("there is no folder `{}`", folder.display())));
     }
     atomic_file::check(path).map_err(|fault| cannot_write(path, &fault))?;
     read(path, input_file::read_again).map(drop)
@@ -127,12 +130,8 @@ fn store(
     }
     notes.push(add(&mut table));
     let text = table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
-    atomic_file::write(path, text.as_bytes()).map_err(|fault| failed(cannot_write(path, &fault)))?;
+    write_file(path, &text)?;
     Ok(notes)
-}
-
-fn cannot_write(path: &Path, fault: &io::Error) -> String {
-    format!("cannot write `{}`: {fault}", path.display())
 }
 
 /// Adds measured algorithms to a table, where they replace the entries of the same products. Returns what to tell the

@@ -7,6 +7,7 @@ use hir::{
     launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
+        files::write_file,
         gpu,
         inputs::InputSpec,
         output,
@@ -22,7 +23,7 @@ use hir::{
 
 use crate::{
     options::{Device, Expect, Options},
-    task::{Task, print_outputs, write_file},
+    task::{Task, print_outputs},
 };
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is

@@ -8,6 +8,7 @@ use hir::{
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
+        files::write_file,
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS,
             alternatives::{Alternative, all_alternatives},
@@ -33,7 +34,6 @@ use crate::{
     batch::{JobProgram, JobStep},
     gpus::gpu_of_rank,
     options::{Device, Expect, Options},
-    task::write_file,
 };
 
 /// Number of timed runs of a round if `-n` is not given.
@@ -210,9 +210,11 @@ fn is_due(job: &Options, line: &str) -> bool {
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
     ranks: usize,
-    /// With `--tune`: the kind of machine, on the rank that writes the table.
+    /// The GPU, driver and cuBLASLt with which the pipelines were measured, for the table of `--tune`. Only rank 0 has it,
+    /// after the first pipeline.
     machine: Option<Machine>,
-    /// The exit code of the check before. Nothing is measured if it is not a success.
+    /// The exit code of `JobStep::Check`, which runs before all pipelines. If it is not a success, no pipeline is
+    /// measured.
     check: Exit,
 }
 
