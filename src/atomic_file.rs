@@ -18,7 +18,7 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-use crate::out_of_memory::remove_on_out_of_memory;
+use crate::out_of_memory::{TemporaryPath, remove_on_out_of_memory};
 
 /// Bytes per write.
 const CHUNK: usize = 1 << 16;
@@ -121,8 +121,8 @@ fn write_in_steps(
     }
 }
 
-/// Creates the temporary file that replaces `path`.
-fn new_file(path: &Path, folder: &Path, exists: bool) -> io::Result<NamedTempFile> {
+/// Creates the temporary file that replaces `path`, and registers it to be removed if memory is exhausted.
+fn new_file(path: &Path, folder: &Path, exists: bool) -> io::Result<(NamedTempFile, TemporaryPath)> {
     if exists {
         // A rename would replace a file that the user has no permission to write.
         drop(OpenOptions::new().write(true).open(path)?);
@@ -132,10 +132,12 @@ fn new_file(path: &Path, folder: &Path, exists: bool) -> io::Result<NamedTempFil
         .suffix(".tmp")
         .permissions(Permissions::from_mode(NEW_FILE))
         .tempfile_in(folder);
-    new.map_err(|fault| {
+    let new = new.map_err(|fault| {
         let (kind, folder) = (fault.kind(), folder.display());
         io::Error::new(kind, format!("{kind}: no new file can be created in {folder}"))
-    })
+    })?;
+    let temporary = remove_on_out_of_memory(new.path());
+    Ok((new, temporary))
 }
 
 fn replace(
@@ -146,8 +148,7 @@ fn replace(
     before: &mut dyn FnMut(Step) -> io::Result<()>,
 ) -> io::Result<()> {
     before(Step::Create)?;
-    let mut new = new_file(path, folder, existing.is_some())?;
-    let _temporary = remove_on_out_of_memory(new.path());
+    let (mut new, _temporary) = new_file(path, folder, existing.is_some())?;
     for chunk in contents.chunks(CHUNK) {
         before(Step::Write)?;
         new.as_file_mut().write_all(chunk)?;

@@ -69,10 +69,11 @@ pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path, limit)
 }
 
-/// Returns the contents of a file of at most `limit` bytes as they are now, although the run may have read others.
+/// Returns the current contents of a file of at most `limit` bytes. Unlike `read_at_most`, it does not compare them with
+/// those of earlier reads in the run: another process may have replaced the file since.
 ///
 /// # Errors
-/// As `read_at_most`, but the contents may have changed.
+/// As `read_at_most`, but a change of the contents is not an error.
 pub fn read_again(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     ReadFiles::default().read(path, limit)
 }

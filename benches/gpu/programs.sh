@@ -33,8 +33,29 @@
 #
 # Layers and collectives run CALLS times, once by default. All tensors are bf16.
 set -eu
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+# Checks that arguments are decimal numbers of at most 15 digits that are not less than the first one.
+numbers() {
+    local least=$1 it
+    shift
+    for it; do
+        [[ $it =~ ^(0|[1-9][0-9]{0,14})$ && $it -ge $least ]] || {
+            echo "programs.sh: \`$it\` is not a number from $least on, in decimal digits without a sign" >&2
+            exit 2
+        }
+    done
+}
+[ $# -ge 3 ] || usage
 kind=$1 d=$2
 shift 2
+numbers 1 "$d"
+# A collective has the names of a backend and of an algorithm between its numbers. The number of chunks and the last
+# number of a collective may be 0.
+case $kind in
+allgather | allreduce | reduce-scatter | all-to-all) numbers 1 "$1" "${4:-1}" "${5:-1}" && numbers 0 "${6:-0}" ;;
+linear-allreduce) numbers 1 "${@:1:3}" && numbers 0 "${@:4}" ;;
+*) numbers 1 "$@" ;;
+esac
 ranks=$(seq -s ' ' 0 $((d - 1)))
 mesh="(DeviceMesh{$ranks})"
 divides() { [ $(($1 % $2)) -eq 0 ] || { echo "programs.sh: $2 does not divide $1" >&2; exit 2; }; }
@@ -394,8 +415,5 @@ allgather | allreduce | reduce-scatter | all-to-all)
     fi
     echo "} // %HostIrContainer"
     ;;
-*)
-    sed -n '2,/^set/s/^# \{0,1\}//p' "$0" >&2
-    exit 2
-    ;;
+*) usage ;;
 esac

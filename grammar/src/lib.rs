@@ -61,7 +61,7 @@ pub use numbering::free_number;
 pub use parse::parse;
 pub use print::{Dialect, summary};
 pub use read::{read, read_scalar};
-pub use suggest::{list_text, nearest};
+pub use suggest::{escape_control, list_text, nearest};
 pub use tensor_uses::for_each_tensor_use;
 pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
 pub use verify::{verify, verify_source};

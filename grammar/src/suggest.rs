@@ -33,6 +33,18 @@ impl Diagnostic {
     }
 }
 
+/// Returns a text of a file for messages: control characters, which may change what a terminal shows, are escaped.
+pub fn escape_control(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_debug()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 /// Returns a list for messages: `a`, `a and b`, `a, b and c`; of more than `limit` items, the first ones and
 /// the number of the others.
 pub fn list_text<'i>(items: impl ExactSizeIterator<Item = &'i str>, limit: usize, word: &str) -> String {

@@ -205,8 +205,14 @@ fn split(list: TextSlice<'_>) -> Result<Vec<TextSlice<'_>>, Diagnostic> {
     Ok(items)
 }
 
-/// An option of a pass.
-type PassOption = (&'static Pass, &'static OptionSpec);
+/// An option that a pipeline sets, and the pass that has it.
+#[derive(Clone, Copy)]
+struct PassOption {
+    /// The pass. A named pipeline may have options with the same name in several passes.
+    pass: &'static Pass,
+    /// The name of the option and the values that it accepts.
+    spec: &'static OptionSpec,
+}
 
 /// Reads options. `find` returns the option of a name, and `set` sets it to the given value.
 fn read_options<'t>(
@@ -230,14 +236,14 @@ fn read_options<'t>(
             continue;
         }
         let option = found?;
-        let key = (option.0.name, option.1.name);
+        let key = (option.pass.name, option.spec.name);
         if given.contains(&key) {
             let message = format!("the option `{}` is given twice", name.text);
             return Err(Diagnostic::new(Code::BadOption, name.span(), message, "already given"));
         }
         given.push(key);
         set(option, value.unwrap_or(name), value.map_or("true", |it| it.text))?;
-        list = value.filter(|_| option.1.kind == OptionKind::Counts).map(|it| (option, it.start));
+        list = value.filter(|_| option.spec.kind == OptionKind::Counts).map(|it| (option, it.start));
     }
     Ok(())
 }
@@ -245,12 +251,12 @@ fn read_options<'t>(
 /// Returns the option of a pass with a name.
 fn find_option(pass: &'static Pass, name: TextSlice<'_>) -> Result<PassOption, Diagnostic> {
     let known = pass.options.iter().find(|it| it.name == name.text);
-    known.map(|it| (pass, it)).ok_or_else(|| unknown_option(pass, name))
+    known.map(|spec| PassOption { pass, spec }).ok_or_else(|| unknown_option(pass, name))
 }
 
 /// Sets an option if its kind accepts the value.
 fn set_option(
-    (pass, spec): PassOption,
+    PassOption { pass, spec }: PassOption,
     place: TextSlice<'_>,
     text: &str,
     arguments: &mut Arguments,

@@ -129,7 +129,7 @@ fn mesh_extent(program: &Program, tensor: TensorId, axis: AxisId) -> Option<i64>
     }
 }
 
-fn extent(program: &Program, axis: AxisId) -> ExprId {
+pub(super) fn extent(program: &Program, axis: AxisId) -> ExprId {
     let it = &program.axes[axis];
     it.expanded.unwrap_or(it.extent)
 }

@@ -97,7 +97,7 @@ impl InputFlag {
         RunError::Tensor(format!("`{}`: {what} {fault}", self.flag_text(option)))
     }
 
-    fn flag_error(&self, option: &str, error: IoError) -> RunError {
+    pub(super) fn flag_error(&self, option: &str, error: IoError) -> RunError {
         RunError::InvalidFlagValue { flag: self.flag_text(option), error }
     }
 
@@ -105,6 +105,37 @@ impl InputFlag {
     fn flag_text(&self, option: &str) -> String {
         format!("{option} {}{}", self.name, if self.local { "@local" } else { "" })
     }
+}
+
+/// Checks that each flag of `--input` names another input. `inputs` are those of all ranks.
+pub(super) fn check_input_names<'n>(
+    flags: &[InputFlag],
+    inputs: impl Iterator<Item = &'n str>,
+) -> Result<(), RunError> {
+    let names: IndexSet<&str> = inputs.collect();
+    if let Some(stray) = flags.iter().find(|it| !names.contains(it.name.as_str())) {
+        let near = grammar::nearest(&stray.name, names.iter().copied());
+        let near = near.map(|it| format!("; did you mean `{it}`?")).unwrap_or_default();
+        return Err(RunError::Tensor(format!(
+            "`--input {}`: the program has no such input; it has {}{near}",
+            stray.name,
+            grammar::list_text(names.iter().copied(), 12, "and")
+        )));
+    }
+    let twice = |at: &usize| flags[..*at].iter().any(|it| it.name == flags[*at].name);
+    match (0..flags.len()).find(twice) {
+        Some(again) => Err(RunError::Tensor(format!("`--input {}` is given twice", flags[again].name))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error for a flag of `--expect` that names no output.
+pub fn unknown_output(flag: &InputFlag, outputs: &[&str]) -> RunError {
+    RunError::Tensor(format!(
+        "`--expect {}`: the program has no such output; it has {}",
+        flag.name,
+        outputs.join(", ")
+    ))
 }
 
 /// The source of the input values: flags and a generator.
@@ -144,23 +175,10 @@ impl InputSpec {
         plans: &[Plan],
         wanted: impl Fn(usize) -> bool,
     ) -> Result<Vec<Vec<Data>>, RunError> {
-        let names: Vec<&str> =
-            plans.iter().flat_map(|plan| &plan.inputs).map(|port| port.name.as_str()).collect();
-        if let Some(stray) = self.flags.iter().find(|it| !names.contains(&it.name.as_str())) {
-            // Each rank has the inputs of its own.
-            let names: IndexSet<&str> = names.into_iter().collect();
-            let near = grammar::nearest(&stray.name, names.iter().copied());
-            let near = near.map(|it| format!("; did you mean `{it}`?")).unwrap_or_default();
-            return Err(RunError::Tensor(format!(
-                "`--input {}`: the program has no such input; it has {}{near}",
-                stray.name,
-                grammar::list_text(names.iter().copied(), 12, "and")
-            )));
-        }
-        let twice = |at: &usize| self.flags[..*at].iter().any(|it| it.name == self.flags[*at].name);
-        if let Some(again) = (0..self.flags.len()).find(twice) {
-            return Err(RunError::Tensor(format!("`--input {}` is given twice", self.flags[again].name)));
-        }
+        check_input_names(
+            &self.flags,
+            plans.iter().flat_map(|plan| &plan.inputs).map(|it| it.name.as_str()),
+        )?;
         let mut wholes: Vec<(String, NdArray)> = Vec::new();
         for flag in self.flags.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)

@@ -7,6 +7,7 @@ pub mod compare;
 mod digests;
 mod distributed_check;
 mod extents;
+pub mod files;
 pub mod gpu;
 pub mod inputs;
 pub mod oracle;

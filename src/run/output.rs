@@ -1,6 +1,10 @@
 //! `--output`: writes tensors of a program, whole or per rank, to files or to standard output.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use grammar::dtype::DType;
 
@@ -112,16 +116,58 @@ pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Job
     Ok(())
 }
 
-/// Checks that no destination is written twice. Each tensor and each part needs its own file or, if one
-/// process writes them all, its own key in a .safetensors file.
+/// A file of another option than `--output`.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionFile<'a> {
+    /// The option: `-J`.
+    pub option: &'static str,
+    /// The file.
+    pub path: &'a Path,
+}
+
+/// Checks that each of several options has its own file.
 ///
 /// # Errors
-/// Two tensors have the same destination.
+/// Two options have the same file, and one of them would replace what the other one wrote or reads.
+pub fn check_option_files(files: &[OptionFile<'_>]) -> Result<(), JobFailure> {
+    let mut options: BTreeMap<PathBuf, &str> = BTreeMap::new();
+    for OptionFile { option, path } in files {
+        let Some(destination) = exclusive_destination(path) else { continue };
+        if let Some(other) = options.insert(destination, option) {
+            return Err(same_file(other, option, path));
+        }
+    }
+    Ok(())
+}
+
+fn same_file(first: &str, second: &str, path: &Path) -> JobFailure {
+    let path = path.display();
+    let message =
+        format!("`{first}` and `{second}` name the same file, `{path}`: use another file for one of them");
+    JobFailure::Other(Exit::Usage, message)
+}
+
+/// Returns the file that a path names, or `None` for standard output and devices, such as /dev/null, to which several
+/// results can be written.
+fn exclusive_destination(path: &Path) -> Option<PathBuf> {
+    let destination = atomic_file::destination(path);
+    let is_shared = path == Path::new("-") || fs::metadata(&destination).is_ok_and(|it| !it.is_file());
+    (!is_shared).then_some(destination)
+}
+
+/// Checks that no destination is written twice. Each tensor and each part needs its own file or, if one
+/// process writes them all, its own key in a .safetensors file. `others` are the files of other options.
+///
+/// # Errors
+/// Two tensors, or a tensor and another option, have the same destination.
 pub fn check_destinations(
     plans: &[Plan],
     flags: &[OutputFlag],
+    others: &[OptionFile<'_>],
     is_one_process: bool,
 ) -> Result<(), JobFailure> {
+    let others: Vec<(PathBuf, &str)> =
+        others.iter().filter_map(|it| Some((exclusive_destination(it.path)?, it.option))).collect();
     let mut files: BTreeMap<PathBuf, (usize, BTreeMap<Option<String>, String>)> = BTreeMap::new();
     for flag in flags.iter().filter(|it| it.value != "-") {
         let holds = |plan: &&Plan| {
@@ -141,10 +187,9 @@ pub fn check_destinations(
                 TensorFile::Npy(_) => None,
                 TensorFile::Safetensors { key, .. } => Some(key.clone().unwrap_or_default()),
             };
-            let destination = atomic_file::destination(file.path());
-            // Several tensors can be written to a device, such as /dev/null.
-            if fs::metadata(&destination).is_ok_and(|it| !it.is_file()) {
-                continue;
+            let Some(destination) = exclusive_destination(file.path()) else { continue };
+            if let Some((_, other)) = others.iter().find(|it| it.0 == destination) {
+                return Err(same_file(other, "--output", file.path()));
             }
             let writer = if flag.local && !is_one_process { rank } else { 0 };
             let (first, keys) = files.entry(destination).or_insert((writer, BTreeMap::new()));

@@ -6,6 +6,7 @@
 //! Invariant: the exit code of the job depends only on exit codes on which all ranks agree, because only rank 0 has times.
 
 pub mod alternatives;
+pub mod given_values;
 
 use crate::exit::Exit;
 

@@ -182,12 +182,48 @@ pub struct PrepareOptions<'a> {
     pub passes: &'a PassRunner<'a>,
 }
 
-/// Reads, verifies and transforms the programs. It does not plan them, nor compare them with inputs and ranks.
+/// Programs that are not planned yet.
+pub struct LoadedPrograms {
+    /// The programs, by file.
+    pub programs: Vec<Program>,
+    /// The number of ranks with which they run.
+    pub ranks: usize,
+}
+
+/// Reads, verifies and transforms the programs, and compares their meshes with the number of ranks. It does not plan
+/// them.
 ///
 /// # Errors
-/// A file cannot be read, or a program is rejected.
-pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<(), JobFailure> {
-    texts.paths().iter().try_for_each(|path| load(path, setup, texts).map(drop))
+/// A file cannot be read, a program is rejected, or the world is too small.
+pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms, JobFailure> {
+    let loaded = texts.paths().iter().map(|path| load(path, setup, texts)).collect::<Result<Vec<_>, _>>()?;
+    let first = loaded.first().map_or(String::new(), |(source, ..)| source.name.clone());
+    let programs: Vec<Program> = loaded.into_iter().map(|(_, program, _)| program).collect();
+    let (ranks, _) = world_size(texts, setup, &programs, &first)?;
+    Ok(LoadedPrograms { programs, ranks })
+}
+
+/// Returns the number of ranks of a job, and the smallest world that contains all meshes and teams of its programs.
+/// `name` is the name of the first file.
+fn world_size(
+    texts: &ProgramFiles,
+    setup: &PrepareOptions<'_>,
+    programs: &[Program],
+    name: &str,
+) -> Result<(usize, usize), JobFailure> {
+    let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
+    let ranks = match texts {
+        ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
+        ProgramFiles::PerRank(paths) => paths.len(),
+    };
+    if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
+        let last = smallest - 1;
+        let message = format!(
+            "`{name}` uses rank {last}, so it needs {smallest} ranks, but there are {ranks}: start {smallest}"
+        );
+        return Err(JobFailure::Other(Exit::Environment, message));
+    }
+    Ok((ranks, smallest))
 }
 
 /// Reads, verifies, transforms and plans the programs.
@@ -216,19 +252,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
             return Err(rejected(*fault));
         }
     }
-    let smallest = programs.iter().map(plan::smallest_world).max().unwrap_or(1);
-    let ranks = match texts {
-        ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
-        ProgramFiles::PerRank(paths) => paths.len(),
-    };
-    if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
-        let last = smallest - 1;
-        let message = format!(
-            "`{}` uses rank {last}, so it needs {smallest} ranks, but there are {ranks}: start {smallest}",
-            sources[0].name
-        );
-        return Err(JobFailure::Other(Exit::Environment, message));
-    }
+    let (ranks, smallest) = world_size(texts, setup, &programs, &sources[0].name)?;
     // Checked before anything is allocated for the ranks.
     let largest = (0..programs.len()).max_by_key(|text| plan::smallest_world(&programs[*text])).unwrap_or(0);
     if let Err(fault) = setup.limits.check_world(&programs[largest], ranks) {

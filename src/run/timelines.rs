@@ -1,8 +1,7 @@
 //! Writes timelines and reports how communication and computation overlap.
 
-use super::prepare::JobFailure;
+use super::{files::write_file, prepare::JobFailure};
 use crate::{
-    atomic_file,
     cuda::{InstTime, RunTimes},
     exit::Exit,
     plan::{Plan, sync::happens_before::OrderError},
@@ -81,9 +80,7 @@ impl TimelineFlags {
             let text = file
                 .text(timeline, &title, &report)
                 .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{path}`: {fault}")))?;
-            atomic_file::write(&file.path, text.as_bytes()).map_err(|fault| {
-                JobFailure::Other(Exit::Environment, format!("cannot write {path}: {fault}"))
-            })?;
+            write_file(&file.path, &text)?;
             written.push(format!("timeline in `{path}`"));
         }
         Ok(report.into_iter().filter(|_| self.overlap).chain(written).collect())

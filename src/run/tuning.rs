@@ -7,9 +7,14 @@
 pub mod pipelines;
 mod table;
 
-use std::{io, path::Path};
+use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
-use super::prepare::JobFailure;
+use grammar::escape_control;
+
+use super::{
+    files::{cannot_write, write_file},
+    prepare::JobFailure,
+};
 use crate::{
     atomic_file,
     cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning},
@@ -76,8 +81,9 @@ pub fn load(
         let used = engine.use_algorithms(peers, &entries)?;
         if let Some((product, why)) = &used.refused {
             return failed(format!(
-                "`{}`: cuBLASLt refuses the algorithm of `{product}`: {why}: measure again with `--tune`",
-                path.display()
+                "`{}`: cuBLASLt refuses the algorithm of `{}`: {why}: measure again with `--tune`",
+                path.display(),
+                escape_control(product)
             ));
         }
         say(coverage(path, &used, ranks, peers.world()));
@@ -88,14 +94,22 @@ pub fn load(
 /// Checks that a table can be written and, if it exists, that it can be read.
 ///
 /// # Errors
-/// The file cannot be written or read, or is no table.
+/// The file cannot be written or read, is not a regular file, or is no table.
 pub fn check(path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        return Err(format!("cannot write `{}`: there is no folder `{}`", path.display(), folder.display()));
+        return Err(cannot_write(path, &format_args!("there is no folder `{}`", folder.display())));
     }
     atomic_file::check(path).map_err(|fault| cannot_write(path, &fault))?;
     read(path, input_file::read_again).map(drop)
+}
+
+/// Checks that the table of `--tuning` exists and can be read.
+///
+/// # Errors
+/// The file cannot be read, is not a regular file, or is no table.
+pub fn check_existing(path: &Path) -> Result<(), String> {
+    existing(path).map(drop)
 }
 
 /// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written
@@ -116,12 +130,8 @@ fn store(
     }
     notes.push(add(&mut table));
     let text = table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
-    atomic_file::write(path, text.as_bytes()).map_err(|fault| failed(cannot_write(path, &fault)))?;
+    write_file(path, &text)?;
     Ok(notes)
-}
-
-fn cannot_write(path: &Path, fault: &io::Error) -> String {
-    format!("cannot write `{}`: {fault}", path.display())
 }
 
 /// Adds measured algorithms to a table, where they replace the entries of the same products. Returns what to tell the
@@ -167,11 +177,29 @@ fn existing(path: &Path) -> Result<TuningTable, String> {
         .ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
 }
 
+/// Checks that a path does not name a FIFO, a device or a folder: opening a FIFO waits for another process, and a table
+/// that is written to a device cannot be read again. Errors of the operating system are left to the reader.
+fn check_regular(path: &Path) -> Result<(), String> {
+    let Ok(about) = fs::metadata(path) else { return Ok(()) };
+    let what = match about.file_type() {
+        it if it.is_file() => return Ok(()),
+        it if it.is_dir() => "a folder",
+        it if it.is_fifo() => "a FIFO",
+        it if it.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(format!(
+        "`{}` is {what}, but a table is a regular file: give the name of another file",
+        path.display()
+    ))
+}
+
 /// Reads a table with `bytes`; `None` if there is no file.
 fn read(
     path: &Path,
     bytes: impl FnOnce(&Path, u64) -> io::Result<Vec<u8>>,
 ) -> Result<Option<TuningTable>, String> {
+    check_regular(path)?;
     let shown = path.display();
     let bytes = match bytes(path, MAX_BYTES) {
         Ok(bytes) => bytes,
@@ -187,8 +215,9 @@ fn read(
 fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<String> {
     let (name, there, here) = difference(&table.machine, here)?;
     Some(format!(
-        "`{}` was measured on another machine: the {name} was `{there}`, and here it is `{here}`",
-        path.display()
+        "`{}` was measured on another machine: the {name} was `{}`, and here it is `{here}`",
+        path.display(),
+        escape_control(there)
     ))
 }
 

@@ -144,8 +144,8 @@ pub fn simulated_expectations(
 /// and must be the same tensors; their sharding may differ.
 pub(super) fn input_mismatch(wanted: &[Plan], found: &[Plan]) -> Option<String> {
     let (mine, theirs) = (wanted.first()?, found.first()?);
-    if mine.inputs.len() != theirs.inputs.len() {
-        return Some(format!("has {} inputs and the program {}", theirs.inputs.len(), mine.inputs.len()));
+    if let Some(message) = input_count_mismatch(mine.inputs.len(), found) {
+        return Some(message);
     }
     mine.inputs.iter().zip(&theirs.inputs).find_map(|(a, b)| {
         let (have, want) = (&b.shard.layout.shape, &a.shard.layout.shape);
@@ -158,6 +158,12 @@ pub(super) fn input_mismatch(wanted: &[Plan], found: &[Plan]) -> Option<String> 
             )
         })
     })
+}
+
+/// Returns a message if `found` does not have `wanted` inputs.
+pub(super) fn input_count_mismatch(wanted: usize, found: &[Plan]) -> Option<String> {
+    let count = found.first()?.inputs.len();
+    (count != wanted).then(|| format!("has {count} inputs and the program {wanted}"))
 }
 
 /// Converts outputs to expectations of another run. Outputs that are judged per rank give one expectation for

@@ -129,6 +129,19 @@ impl Reporter {
     /// # Errors
     /// Returns the exit code for an invalid pipeline.
     pub fn parse_pipeline(&self, flag: &str, text: &str) -> Result<Vec<PassCall>, Exit> {
+        self.parse_located(text, |fault| (Source::new(flag.to_owned(), text.to_owned()), fault))
+    }
+
+    /// Parses a pipeline; `locate` returns the source text that an error is printed with, and the error with positions
+    /// in it.
+    ///
+    /// # Errors
+    /// Returns the exit code for an invalid pipeline.
+    pub fn parse_located(
+        &self,
+        text: &str,
+        locate: impl FnOnce(Diagnostic) -> (Source, Diagnostic),
+    ) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
             let word = fault.span().text(text);
             let tool = OTHER_FLAGS.iter().find(|it| fault.help.is_none() && it.1.contains(&word));
@@ -136,7 +149,8 @@ impl Reporter {
                 Some((tool, _)) => fault.help(format!("`--{word}` is an option of {tool}, not a pass")),
                 None => fault,
             };
-            self.report_diagnostics(&Source::new(flag.to_owned(), text.to_owned()), &[fault]);
+            let (source, fault) = locate(fault);
+            self.report_diagnostics(&source, &[fault]);
             Exit::Usage
         })
     }

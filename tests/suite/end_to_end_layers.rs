@@ -2,7 +2,10 @@
 //! pipeline, on emulated GPUs. There is one job for each number of ranks, and every result is compared with
 //! that of the simulator.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    process::{Command, Output},
+};
 
 use libtest_mimic::{Failed, Trial};
 
@@ -84,7 +87,42 @@ pub fn trials() -> Vec<Trial> {
         Trial::test(format!("layers::on_{ranks}_ranks"), move || check(ranks))
             .with_ignored_flag(emulator::is_missing())
     };
-    [2, 3, 5].map(trial).into()
+    let numbers = Trial::test("layers::arguments_that_are_no_numbers_are_refused", refuses_other_arguments);
+    [2, 3, 5].map(trial).into_iter().chain([numbers]).collect()
+}
+
+/// Runs `benches/gpu/programs.sh`.
+fn print_program(arguments: &[&str]) -> Result<Output, Failed> {
+    let mut command = Command::new("bash");
+    command.current_dir(ROOT).arg("benches/gpu/programs.sh").args(arguments);
+    Ok(command.output_with_timeout()?)
+}
+
+fn refuses_other_arguments() -> Result<(), Failed> {
+    let wrong = [
+        ("linear-allreduce 2 8 8 8 -1", "`-1` is not a number from 0 on"),
+        ("linear-allreduce 2 8 8 8 00", "`00` is not a number from 0 on"),
+        ("linear-allreduce 2 8 8 8 x", "`x` is not a number from 0 on"),
+        ("matmul 0 8 8 8", "`0` is not a number from 1 on"),
+        ("mlp 2 8 8.0 8", "`8.0` is not a number from 1 on"),
+        ("allreduce 2 64 NCCL - 0", "`0` is not a number from 1 on"),
+        ("allreduce 2 64 NCCL - 1 1 99999999999999999999", "is not a number from 0 on"),
+    ];
+    for (arguments, message) in wrong {
+        let output = print_program(&arguments.split(' ').collect::<Vec<_>>())?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        let is_refused = output.status.code() == Some(2) && output.stdout.is_empty();
+        if !is_refused || !told.starts_with("programs.sh: `") || !told.contains(message) {
+            return Err(format!("{arguments}: {}\n{told}", output.status).into());
+        }
+    }
+    for arguments in ["linear-allreduce 2 8 8 8 0", "allreduce 2 64 NCCL - 3 2 0"] {
+        let output = print_program(&arguments.split(' ').collect::<Vec<_>>())?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
+        }
+    }
+    Ok(())
 }
 
 fn check(ranks: usize) -> Result<(), Failed> {
@@ -92,12 +130,9 @@ fn check(ranks: usize) -> Result<(), Failed> {
     fs::create_dir_all(&folder)?;
     let mut lines = Vec::new();
     for Layer { kind, sizes, pipelines } in LAYERS {
-        let sizes = sizes(ranks).into_iter().map(|it| it.to_string());
-        let output = Command::new("bash")
-            .current_dir(ROOT)
-            .args(["benches/gpu/programs.sh", kind, &ranks.to_string()])
-            .args(sizes)
-            .output_with_timeout()?;
+        let sizes: Vec<String> = [ranks].into_iter().chain(sizes(ranks)).map(|it| it.to_string()).collect();
+        let arguments: Vec<&str> = [kind].into_iter().chain(sizes.iter().map(String::as_str)).collect();
+        let output = print_program(&arguments)?;
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned().into());
         }

@@ -55,6 +55,9 @@ pub fn trials() -> Vec<Trial> {
             refused::a_table_of_another_machine_is_refused,
         ),
         Trial::test("tuning::what_is_no_table_is_refused", refused::what_is_no_table_is_refused),
+        Trial::test("tuning::a_table_is_a_regular_file", refused::a_table_is_a_regular_file),
+        Trial::test("tuning::a_table_has_a_name", refused::a_table_has_a_name),
+        Trial::test("tuning::other_results_have_other_files", refused::other_results_have_other_files),
         Trial::test("tuning::only_rank_0_reads_the_table", refused::only_rank_0_reads_the_table),
         Trial::test("tuning::ranks_have_equal_machines", refused::ranks_have_equal_machines),
         Trial::test("tuning::ranks_may_have_different_products", ranks_may_have_different_products),
@@ -69,6 +72,14 @@ pub fn trials() -> Vec<Trial> {
         Trial::test(
             "tuning::errors_of_the_program_are_reported_once",
             pipelines::errors_of_the_program_are_reported_once,
+        ),
+        Trial::test(
+            "tuning::errors_of_other_options_are_reported_once",
+            pipelines::errors_of_other_options_are_reported_once,
+        ),
+        Trial::test(
+            "tuning::a_pipeline_is_located_in_its_option",
+            pipelines::a_pipeline_is_located_in_its_option,
         ),
         Trial::test("tuning::other_jobs_may_write_the_table", pipelines::other_jobs_may_write_the_table),
         Trial::test(

@@ -4,7 +4,7 @@ use logos::{Lexer, Logos};
 use rustc_hash::FxHashSet;
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
-use crate::{codes::Code, diagnostic::Diagnostic, span::Span};
+use crate::{codes::Code, diagnostic::Diagnostic, escape_control, span::Span};
 
 /// Scans `source` into tokens and appends errors to `diagnostics`. Returns the tokens and the byte offset,
 /// relative to the text, at which scanning stopped.
@@ -124,11 +124,7 @@ fn quoted_token(word: &str, span: Span) -> Diagnostic {
 }
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
-    let shown: String = text
-        .chars()
-        .take(8)
-        .map(|it| if it.is_control() { it.escape_debug().to_string() } else { it.to_string() })
-        .collect();
+    let shown = escape_control(&text.chars().take(8).collect::<String>());
     let res = Diagnostic::new(
         Code::BadToken,
         span,

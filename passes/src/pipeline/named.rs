@@ -26,7 +26,7 @@ pub(super) fn read_named_options(
         }
     };
     read_options(options, find, |option, value, text| {
-        let mut named = calls.iter_mut().filter(|it| it.pass.name == option.0.name);
+        let mut named = calls.iter_mut().filter(|it| it.pass.name == option.pass.name);
         named.try_for_each(|it| set_option(option, value, text, &mut it.arguments))
     })
 }

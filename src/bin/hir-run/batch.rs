@@ -54,8 +54,8 @@ pub enum JobStep {
         /// Its position: `program 1 of 2`.
         position: String,
     },
-    /// The check of the program and of the table of `--tune`, before pipelines are measured for minutes. It runs no
-    /// program.
+    /// The check of what all pipelines need, such as the program and the files of options, before pipelines are measured
+    /// for minutes. It runs no program.
     Check,
     /// One of the pipelines of `--tune-passes`.
     Pipeline(PipelineRun),

@@ -7,6 +7,7 @@ use hir::{
     launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
+        files::write_file,
         gpu,
         inputs::InputSpec,
         output,
@@ -22,7 +23,7 @@ use hir::{
 
 use crate::{
     options::{Device, Expect, Options},
-    task::{Task, print_outputs, write_file},
+    task::{Task, print_outputs},
 };
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
@@ -54,24 +55,36 @@ pub fn choose_gpu<'a>(
 ) -> Result<Result<&'a mut Gpu, String>, JobFailure> {
     match options.device() {
         Device::Sim => Ok(Err("--device=sim".to_owned())),
-        Device::Cuda if plans.len() != peers.world() => {
-            // A missing driver or device is reported before the number of processes.
-            cuda::device_names()?;
-            let (ranks, processes) = (plans.len(), peers.world());
-            let message = format!(
-                "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
-                 `--ranks {ranks}`"
-            );
-            Err(JobFailure::Other(Exit::Environment, message))
-        }
-        // A missing GPU is reported before anything is computed.
-        Device::Cuda => Ok(Ok(get_or_init_gpu(gpu, peers)?)),
+        Device::Cuda => gpu_of_rank(plans.len(), peers, gpu).map(Ok),
         Device::Auto if !options.schedule.is_program() => {
             Ok(Err("GPUs do not support `--schedule`".to_owned()))
         }
         Device::Auto => Ok(gpu::check_gpu_support(plans, peers)
             .and_then(|()| get_or_init_gpu(gpu, peers).map_err(|it| it.to_string()))),
     }
+}
+
+/// Returns the GPU of this rank in a job with this many ranks, initializing it on first use, before anything is computed.
+/// All ranks have to call it, and fail in the same way.
+///
+/// # Errors
+/// Not every rank has a process and a GPU.
+pub fn gpu_of_rank<'a>(
+    ranks: usize,
+    peers: &dyn cuda::ProcessGroup,
+    gpu: &'a mut Option<Gpu>,
+) -> Result<&'a mut Gpu, JobFailure> {
+    let processes = peers.world();
+    if ranks != processes {
+        // A missing driver or device is reported before the number of processes.
+        cuda::device_names()?;
+        let message = format!(
+            "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
+             `--ranks {ranks}`"
+        );
+        return Err(JobFailure::Other(Exit::Environment, message));
+    }
+    Ok(get_or_init_gpu(gpu, peers)?)
 }
 
 /// Returns the GPU of this rank, initializing it on first use.

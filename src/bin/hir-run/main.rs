@@ -35,7 +35,7 @@ use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
 use batch::{BatchProgress, JobProgram, JobStep};
 use options::{Device, EXAMPLES, Options};
-use pipelines::PipelineTimes;
+use pipelines::{PassesText, PipelineTimes};
 use task::{RunMonitor, Task};
 
 #[global_allocator]
@@ -98,8 +98,7 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
             input_file::forget_read_files();
         }
         let own = entry.reporter(screen);
-        let verdict =
-            run_step(entry, times, true, || run(&entry.options, own, None, (&mut gpu, &count, &watched)));
+        let verdict = run_step(entry, own, None, times, (&mut gpu, &count, &watched));
         let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
@@ -128,11 +127,7 @@ fn run_rank_process(
             let place = ProgramPlace { continues: entry.continues(), last };
             let end = rank_process::run(member, screen, place, manifest, |failure| {
                 let outcome = failure.map_or_else(
-                    || {
-                        run_step(entry, times, launch.rank == 0, || {
-                            run(&entry.options, own, Some(member), (&mut gpu, &count, &watched))
-                        })
-                    },
+                    || run_step(entry, own, Some(member), times, (&mut gpu, &count, &watched)),
                     Err,
                 );
                 let verdict = outcome.unwrap_or_else(|failure| {
@@ -147,17 +142,24 @@ fn run_rank_process(
     })
 }
 
-/// Runs a program of a job with `run`, checks what all pipelines need, or reports on them.
+/// The state that the programs of a job share: the GPU of this process, the number of programs that have started, and
+/// what signal handlers report.
+type JobState<'a> = (&'a mut Option<Gpu>, &'a BatchProgress, &'a RunMonitor);
+
+/// Runs a program of a job, checks what all pipelines need, or reports on them.
 fn run_step(
     entry: &JobProgram,
+    screen: Reporter,
+    member: Option<&JobRank>,
     times: &PipelineTimes,
-    reports: bool,
-    run: impl FnOnce() -> Result<RunVerdict, JobFailure>,
+    state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
-        JobStep::Check => pipelines::check(&entry.options, reports),
-        JobStep::Report => times.report(&entry.options, reports),
-        JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => run(),
+        JobStep::Check => pipelines::check(&entry.options, member, state.0),
+        JobStep::Report => times.report(&entry.options, member.is_none_or(|it| it.channel.rank == 0)),
+        JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => {
+            run(&entry.options, screen, member, state)
+        }
     }
 }
 
@@ -198,7 +200,7 @@ fn run(
     options: &Options,
     screen: Reporter,
     member: Option<&JobRank>,
-    (gpu, count, watched): (&mut Option<Gpu>, &BatchProgress, &RunMonitor),
+    (gpu, count, watched): JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     options.validate()?;
     crash_reproducer::record_command(vec![options.reproducer_command()]);
@@ -212,16 +214,13 @@ fn run(
     };
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
-    let (origin, passes_text) = match stored.and_then(|it| it.passes).zip(options.tuning.as_ref()) {
-        Some((passes, path)) => (format!("pipeline in {}", path.display()), passes),
-        None => ("--passes".to_owned(), options.passes().unwrap_or_default()),
-    };
-    let calls = match screen.parse_pipeline(&origin, &passes_text) {
+    let passes = PassesText::new(options, stored.and_then(|it| it.passes));
+    let calls = match screen.parse_located(&passes.text, |fault| passes.locate(fault)) {
         Err(exit) => return Ok(silent(exit)),
         Ok(calls) => calls,
     };
     let rewrite = |program: &mut Program, source: &Source| {
-        let remarks = run_passes(&calls, (&origin, &passes_text), program, source)?;
+        let remarks = run_passes(&calls, &passes, program, source)?;
         let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
         screen.report_diagnostics(source, &shown);
         let failure = options.remarks.failure_message(&remarks);
@@ -231,7 +230,8 @@ fn run(
     let start = Instant::now();
     let mut prepared = prepare(&options.texts(), &setup)?;
     output::mark_live_out(&mut prepared.plans, &options.output)?;
-    output::check_destinations(&prepared.plans, &options.output, member.is_none())?;
+    let others = options.option_files();
+    output::check_destinations(&prepared.plans, &options.output, &others, member.is_none())?;
     per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
     let plans = &Arc::new(std::mem::take(&mut prepared.plans));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
@@ -322,11 +322,10 @@ fn say_all(notes: Vec<String>, say: &mut dyn FnMut(String)) {
     notes.into_iter().for_each(|it| say(format!("# {it}")));
 }
 
-/// Runs passes with verification after each, and returns their remarks. `origin` and `text` are the name and the text of
-/// the pipeline.
+/// Runs passes with verification after each, and returns their remarks.
 fn run_passes(
     calls: &[PassCall],
-    (origin, text): (&str, &str),
+    text: &PassesText<'_>,
     program: &mut Program,
     source: &Source,
 ) -> Result<Vec<Diagnostic>, JobFailure> {
@@ -340,7 +339,7 @@ fn run_passes(
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
         if let PassError::BadOption(fault) = failure.error {
-            let stated = Source::new(origin.to_owned(), text.to_owned());
+            let (stated, fault) = text.locate(fault);
             return JobFailure::BadOption(stated, Box::new(fault));
         }
         let diagnostics = failure.error.diagnostics();

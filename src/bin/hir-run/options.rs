@@ -1,6 +1,6 @@
 //! The command line of hir-run.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use hir::{
@@ -11,7 +11,8 @@ use hir::{
     run::{
         compare::RtolAtol,
         inputs::InputFlag,
-        output::OutputFlag,
+        output::{self, OptionFile, OutputFlag},
+        pipeline_tuning::alternatives::Alternative,
         precheck::CheckMode,
         prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
         timelines::TimelineFlags,
@@ -168,6 +169,9 @@ pub struct Options {
     /// `-n` is 20 by default.
     #[arg(help_heading = "GPUs", long, value_name = "a,b|c{opt=v|w}", conflicts_with_all = ["batch", "memory", "stress", "profile_host", "timeline", "overlap", "output"])]
     pub tune_passes: Vec<String>,
+    /// The pipeline of `--tune-passes` that is the last of `passes`.
+    #[arg(skip)]
+    pub pipeline: Option<Alternative>,
     /// True to report only a failure: for the second round of a pipeline, and with `--quiet`.
     #[arg(skip)]
     pub reports_failures_only: bool,
@@ -246,6 +250,9 @@ impl Options {
             "`--tune` measures algorithms on GPUs: add `--device=cuda`"
         } else if !on_gpus && !self.tune_passes.is_empty() {
             "`--tune-passes` measures pipelines on GPUs: add `--device=cuda`"
+        } else if self.tune.iter().chain(&self.tuning).any(|it| it == Path::new("-")) {
+            "a table of `--tune` is a file that later runs read and extend, so `-` cannot stand for standard input or output: \
+             give the name of a file"
         } else if self.tune.is_some() && self.memory {
             "`--tune` measures runs, but `--memory` runs nothing: remove one of the two options"
         } else if on_gpus && !self.schedule.is_program() {
@@ -257,9 +264,19 @@ impl Options {
         {
             "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
-            return Ok(());
+            return output::check_option_files(&self.option_files());
         };
         Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
+    }
+
+    /// Returns the files that options besides `--output` write, and the table that `--tuning` reads.
+    pub fn option_files(&self) -> Vec<OptionFile<'_>> {
+        let tables = [("--tune", &self.tune), ("--tuning", &self.tuning)];
+        let reports = [("-J", &self.json), ("--witness", &self.witness)];
+        let named = tables.into_iter().chain(reports);
+        let named = named.filter_map(|(option, path)| Some(OptionFile { option, path: path.as_deref()? }));
+        let timelines = &self.timelines.timeline;
+        named.chain(timelines.iter().map(|it| OptionFile { option: "--timeline", path: &it.path })).collect()
     }
 
     /// Returns what to do with a table of algorithms.

@@ -4,30 +4,36 @@
 use std::path::Path;
 
 use hir::{
-    cuda::{self, Machine},
+    cuda::{self, Gpu, Machine},
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
+        files::write_file,
         pipeline_tuning::{
-            MeasuredPipeline, Measurement, ROUNDS, alternatives::all_alternatives, exit_code, json, report,
-            table,
+            MeasuredPipeline, Measurement, ROUNDS,
+            alternatives::{Alternative, all_alternatives},
+            exit_code,
+            given_values::{GivenValues, check_reference},
+            json, report, table,
         },
-        prepare::{self, JobFailure},
+        prepare::{self, JobFailure, LoadedPrograms},
         rank_process::{Measured, RunVerdict},
         tuning::{
             self,
             pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
         },
     },
+    source::Source,
     tool::{Reporter, print_line},
 };
 
+use grammar::diagnostic::Diagnostic;
 use passes::PassCall;
 
 use crate::{
     batch::{JobProgram, JobStep},
-    options::{Device, Options},
-    task::write_file,
+    gpus::gpu_of_rank,
+    options::{Device, Expect, Options},
 };
 
 /// Number of timed runs of a round if `-n` is not given.
@@ -64,20 +70,21 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     let texts = all_alternatives(&job.tune_passes)
         .map_err(|why| screen.fail(Exit::Usage, &format!("`--tune-passes`: {why}")))?;
     job.passes().map_or(Ok(Vec::new()), |text| screen.parse_pipeline("--passes", &text))?;
-    let mut pipelines: Vec<(String, Vec<PassCall>)> = Vec::new();
-    for text in texts {
-        let calls = screen.parse_pipeline("--tune-passes", &text)?;
+    let mut pipelines: Vec<(Alternative, Vec<PassCall>)> = Vec::new();
+    for it in texts {
+        let calls = screen.parse_located(&it.text, |fault| it.locate(0, fault))?;
         // Another text may stand for the same passes: `@lower`, `@lower{}`.
         if pipelines.iter().all(|it| it.1 != calls) {
-            pipelines.push((text, calls));
+            pipelines.push((it, calls));
         }
     }
-    let pipelines: Vec<String> = pipelines.into_iter().map(|it| it.0).collect();
+    let pipelines: Vec<Alternative> = pipelines.into_iter().map(|it| it.0).collect();
     let runs = if job.iters > 0 { job.iters } else { RUNS };
-    let run = |round: usize, (number, text): (usize, &String)| {
+    let run = |round: usize, (number, pipeline): (usize, &Alternative)| {
         let mut options = job.clone();
-        if !text.is_empty() {
-            options.passes.push(text.clone());
+        if !pipeline.text.is_empty() {
+            options.passes.push(pipeline.text.clone());
+            options.pipeline = Some(pipeline.clone());
         }
         (options.iters, options.json) = (runs, None);
         // The second round repeats the first one.
@@ -88,7 +95,7 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     };
     let mut all = vec![JobProgram { options: job.clone(), step: JobStep::Check }];
     for round in 0..ROUNDS {
-        let mut order: Vec<(usize, &String)> = pipelines.iter().enumerate().collect();
+        let mut order: Vec<(usize, &Alternative)> = pipelines.iter().enumerate().collect();
         if round % 2 == 1 {
             order.reverse();
         }
@@ -99,13 +106,34 @@ pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit
     Ok(all)
 }
 
-/// Checks the program and, on the rank that reads and writes it, the table of `--tune`.
+/// Checks what does not depend on the pipeline: the program, the reference, the number of ranks, the GPUs and the values
+/// of options, and, on the rank that reads and writes it, the table of `--tune` or `--tuning`.
 ///
 /// # Errors
-/// As for `prepare::check` and `tuning::check`.
-pub fn check(job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
-    prepare::check(&job.texts(), &job.preparation(None, &|_, _| Ok(())))?;
-    let checked = job.tune.iter().filter(|_| reports).try_for_each(|it| tuning::check(it));
+/// The first fault. All ranks call this, and agree on the faults that are found before their GPUs are initialized.
+pub fn check(
+    job: &Options,
+    member: Option<&JobRank>,
+    gpu: &mut Option<Gpu>,
+) -> Result<RunVerdict, JobFailure> {
+    let (world, rank) = member.map_or((None, 0), |it| (Some(it.channel.world), it.channel.rank));
+    let setup = job.preparation(world, &|_, _| Ok(()));
+    let LoadedPrograms { programs, ranks } = prepare::check(&job.texts(), &setup)?;
+    if let Some(path) = &job.reference {
+        check_reference(path, &setup, &programs)?;
+    }
+    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    gpu_of_rank(ranks, peers, gpu)?;
+    let expected = job.expect.iter().filter_map(|it| match it {
+        Expect::Given(it) => Some(it),
+        Expect::Sim | Expect::Unsharded => None,
+    });
+    GivenValues { inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
+    let check_tables = || {
+        job.tune.as_deref().map_or(Ok(()), tuning::check)?;
+        job.tuning.as_deref().map_or(Ok(()), tuning::check_existing)
+    };
+    let checked = if rank == 0 { check_tables() } else { Ok(()) };
     checked.map_err(|message| JobFailure::Other(Exit::Environment, message))?;
     Ok(RunVerdict::without_line(Exit::Success))
 }
@@ -138,6 +166,41 @@ fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
     (!is_stdin).then(|| TunedProgram::read(&files, options.container, &options.set, how))?
 }
 
+/// The text of the passes of a run.
+pub struct PassesText<'a> {
+    /// The text.
+    pub text: String,
+    /// The option or the table that it is from.
+    origin: String,
+    /// The pipeline of `--tune-passes` with which it ends.
+    pipeline: Option<&'a Alternative>,
+}
+
+impl<'a> PassesText<'a> {
+    /// Returns the text for `stored` passes of the table of `--tuning`, or else for those of the options.
+    pub fn new(options: &'a Options, stored: Option<String>) -> Self {
+        match stored.zip(options.tuning.as_ref()) {
+            Some((text, path)) => {
+                Self { text, origin: format!("pipeline in {}", path.display()), pipeline: None }
+            }
+            None => Self {
+                text: options.passes().unwrap_or_default(),
+                origin: "--passes".to_owned(),
+                pipeline: options.pipeline.as_ref(),
+            },
+        }
+    }
+
+    /// Returns the text of the option that a diagnostic about `text` refers to, and the diagnostic with positions in it.
+    pub fn locate(&self, fault: Diagnostic) -> (Source, Diagnostic) {
+        let pipeline = self.pipeline.map(|it| (it, self.text.len().saturating_sub(it.text.len())));
+        match pipeline.filter(|(_, start)| fault.span().start as usize >= *start) {
+            Some((it, start)) => it.locate(start, fault),
+            None => (Source::new(self.origin.clone(), self.text.clone()), fault),
+        }
+    }
+}
+
 /// Returns false for notes that `--quiet` omits.
 fn is_due(job: &Options, line: &str) -> bool {
     !(job.diagnostics.quiet && line.starts_with('#'))
@@ -147,9 +210,11 @@ fn is_due(job: &Options, line: &str) -> bool {
 pub struct PipelineTimes {
     pipelines: Vec<MeasuredPipeline>,
     ranks: usize,
-    /// With `--tune`: the kind of machine, on the rank that writes the table.
+    /// The GPU, driver and cuBLASLt with which the pipelines were measured, for the table of `--tune`. Only rank 0 has it,
+    /// after the first pipeline.
     machine: Option<Machine>,
-    /// The exit code of the check before. Nothing is measured if it is not a success.
+    /// The exit code of `JobStep::Check`, which runs before all pipelines. If it is not a success, no pipeline is
+    /// measured.
     check: Exit,
 }
 

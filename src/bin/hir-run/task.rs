@@ -2,7 +2,6 @@
 
 use std::{
     io::{self, Write},
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -12,7 +11,6 @@ use std::{
 };
 
 use hir::{
-    atomic_file,
     exit::Exit,
     interrupt::{self, Activity},
     plan::{
@@ -21,7 +19,8 @@ use hir::{
     },
     run::{
         RunError,
-        inputs::InputSpec,
+        files::write_file,
+        inputs::{InputSpec, unknown_output},
         output, per_rank,
         prepare::{JobFailure, PrepareOptions, Prepared},
         rank_process::RunVerdict,
@@ -320,12 +319,7 @@ impl Task<'_> {
                     .flat_map(|plan| &plan.outputs)
                     .map(|port| port.name.as_str())
                     .collect();
-                let message = format!(
-                    "`--expect {}`: the program has no such output; it has {}",
-                    flag.name,
-                    names.join(", ")
-                );
-                return Err(JobFailure::Other(Exit::Usage, message));
+                return Err(unknown_output(flag, &names).into());
             };
             let origin = match flag.value.starts_with('@') {
                 true => flag.value.clone(),
@@ -353,16 +347,6 @@ impl Task<'_> {
         }
         Ok(found)
     }
-}
-
-/// Writes a file as a whole.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
-    atomic_file::write(path, text.as_bytes()).map_err(|fault| {
-        JobFailure::Other(Exit::Environment, format!("cannot write {}: {fault}", path.display()))
-    })
 }
 
 /// Prints the table of outputs and returns the verdict of the run.

@@ -18,8 +18,8 @@ pub struct Deadlock {
     pub skips: Vec<MissingPost>,
     /// Number of ranks.
     pub world: usize,
-    /// The number of ranks that the meshes and teams name, if the rank that never reaches a ShareMemHandles is in none of
-    /// them.
+    /// The smallest world that contains all meshes and teams, if the rank that never reaches a ShareMemHandles is not in
+    /// it.
     pub needed_ranks: Option<usize>,
 }
 

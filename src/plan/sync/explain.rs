@@ -118,13 +118,14 @@ impl<'a> Explainer<'a> {
         Deadlock { cause, waits: waits.collect(), skips, world: self.graph.plans.len(), needed_ranks }
     }
 
-    /// Returns the number of ranks that the meshes and teams name, if the rank that never reaches a ShareMemHandles is in
-    /// none of them.
+    /// Returns the smallest world of the programs, if the rank that never reaches a ShareMemHandles is not in it and the
+    /// ranks that are not in it do nothing.
     fn needed_ranks(&self, blocker: &Blocker) -> Option<usize> {
-        let is_needed = |it: &Plan| !(it.buffers.is_empty() && it.communicators.is_empty());
-        let needed = self.graph.plans.iter().rposition(is_needed)? + 1;
+        let plans = self.graph.plans;
+        let needed = plans.iter().map(|it| it.comm_names.smallest_world).max()?;
+        let is_idle = |it: &Plan| it.buffers.is_empty() && it.communicators.is_empty();
         let is_barrier = matches!(blocker.part, Some((CommKey::Barrier(_), _)));
-        (is_barrier && blocker.rank >= needed).then_some(needed)
+        (is_barrier && blocker.rank >= needed && plans.get(needed..)?.iter().all(is_idle)).then_some(needed)
     }
 
     /// Returns the head that blocks an instruction.

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use grammar::escape_control;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -117,14 +118,15 @@ fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Opti
     let shown = path.display();
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
         if let Err(fault) = passes::parse(&it.passes) {
+            let [passes, name, why] =
+                [&it.passes, &it.program.name, &fault.message].map(|it| escape_control(it));
             return Err(format!(
-                "`{shown}` has the pipeline `{}` for `{}`, which this hir-run does not accept: {}: measure again with \
-                 `--tune-passes`, or give other passes, as in `--passes @lower` or `--passes ''`",
-                it.passes, it.program.name, fault.message
+                "`{shown}` has the pipeline `{passes}` for `{name}`, which this hir-run does not accept: {why}: measure \
+                 again with `--tune-passes`, or give other passes, as in `--passes @lower` or `--passes ''`"
             ));
         }
         let words: Vec<&str> = it.passes.split_whitespace().collect();
-        let passes = if words.is_empty() { "no passes".to_owned() } else { words.join(" ") };
+        let passes = if words.is_empty() { "no passes".to_owned() } else { escape_control(&words.join(" ")) };
         let note = format!("the pipeline that `{shown}` has for this program is applied: {passes}");
         return Ok(Some(StoredPipeline { passes: Some(it.passes.clone()), note }));
     }
@@ -132,7 +134,7 @@ fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Opti
     if let Some(it) = table.pipelines.iter().find(|it| it.program.digest == program.digest) {
         return refused(format!(
             "`{shown}` has a pipeline of this program for {}, but this run is for {}: it is not applied",
-            it.program.how(),
+            escape_control(&it.program.how()),
             program.how()
         ));
     }

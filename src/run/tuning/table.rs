@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
+use grammar::escape_control;
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +74,7 @@ impl TuningTable {
         let shown = path.display();
         let wrong = |fault: &serde_json::Error| {
             let message = fault.to_string();
-            let message = message.split(" at line ").next().unwrap_or_default();
+            let message = escape_control(message.split(" at line ").next().unwrap_or_default());
             format!(
                 "`{shown}:{}:{}` is not a table that `--tune` writes: {message}",
                 fault.line(),
@@ -97,13 +98,16 @@ impl TuningTable {
         let mut seen = FxHashSet::default();
         let twice = table.products.iter().map(|it| &it.product).find(|it| !seen.insert(*it));
         if let Some(product) = twice {
-            return Err(format!("`{shown}` has two entries of the product `{product}`"));
+            return Err(format!("`{shown}` has two entries of the product `{}`", escape_control(product)));
         }
         let mut programs = table.pipelines.iter().enumerate();
         let twice = programs
             .find(|(at, it)| table.pipelines[..*at].iter().any(|other| it.program.runs_like(&other.program)));
         match twice {
-            Some((_, it)) => Err(format!("`{shown}` has two pipelines of the program `{}`", it.program.name)),
+            Some((_, it)) => {
+                let name = escape_control(&it.program.name);
+                Err(format!("`{shown}` has two pipelines of the program `{name}`"))
+            }
             None => Ok(table),
         }
     }
@@ -235,6 +239,8 @@ mod tests {
         twice.products.push(twice.products[0].clone());
         let message = "`t.json` has two entries of the product `1x2x3 bf16->bf16`";
         assert_eq!(error_of(&twice.text()?), message);
+        twice.products.iter_mut().for_each(|it| it.product = "a\u{1b}[2Jb\n".to_owned());
+        assert_eq!(error_of(&twice.text()?), "`t.json` has two entries of the product `a\\u{1b}[2Jb\\n`");
         let mut twice = table();
         twice.pipelines.push(PipelineEntry { best_us: 3.0, ..twice.pipelines[0].clone() });
         assert_eq!(error_of(&twice.text()?), "`t.json` has two pipelines of the program `f.hir`");

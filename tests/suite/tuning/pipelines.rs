@@ -155,6 +155,10 @@ pub fn the_fastest_pipeline_is_stored_and_applied() -> Result<(), Failed> {
     check(output.status.code() == Some(6) && text(&output.stderr).matches(refused).count() == 1, &output)?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file, "--passes", "@lower"], &[])?;
     check(output.status.success(), &output)?;
+    passes("\u{1b}[2J")?;
+    let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
+    let message = "has the pipeline `\\u{1b}[2J` for ";
+    check(text(&output.stderr).contains(message) && !output.stderr.contains(&0x1b), &output)?;
     passes("chunk{axis=T9.0}")?;
     let output = it.run(PROGRAM, &["--ranks", "2", "--tuning", &file], &[])?;
     check(output.status.code() == Some(2) && text(&output.stderr).contains("[ pipeline in "), &output)?;
@@ -197,6 +201,81 @@ pub fn errors_of_the_program_are_reported_once() -> Result<(), Failed> {
         }
     }
     Ok(())
+}
+
+/// The options have the fault, not the pipelines.
+pub fn errors_of_other_options_are_reported_once() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let missing = it.path("no.npy").display().to_string();
+    let (input, expected) = (format!("T0=@{missing}"), format!("T2=@{missing}"));
+    let program = it.path("wrong.hir").display().to_string();
+    fs::write(&program, super::PROGRAM.replace("relu(T3)", "relu(T9)"))?;
+    let part = format!("T2@local=@{}", it.path("part.%r.npy").display());
+    let output = it.run(PROGRAM, &["--ranks", "2", "--passes", "@lower", "--output", &part], &[])?;
+    check(output.status.success(), &output)?;
+    fs::remove_file(it.path("part.1.npy"))?;
+    let jobs: [(&[&str], i32, &str); 15] = [
+        (&["--ranks", "2", "--expect", &part], 6, "part.1.npy`: No such file"),
+        (&["--ranks", "2", "--expect", &expected], 6, "`--expect T2`: cannot read `"),
+        (
+            &["--ranks", "2", "--expect", "T9=2xf32=1 2"],
+            2,
+            "`--expect T9`: the program has no such output; it has T2",
+        ),
+        (&["--ranks", "2", "--expect", "T2=2xf32=1 2"], 2, "has shape [2], but T2 has shape [4, 2]"),
+        (&["--ranks", "2", "--expect", "T2=1xi32=1"], 2, "`--expect T2`: "),
+        (&["--ranks", "2", "--input", &input], 6, "`--input T0`: cannot read `"),
+        (
+            &["--ranks", "2", "--input", "T9=2xf32=1 2"],
+            2,
+            "`--input T9`: the program has no such input; it has T0",
+        ),
+        (&["--ranks", "2", "--input", "T0=2xf32=1 2"], 2, "has shape [2], but T0 has shape [4, 6]"),
+        (&["--ranks", "2", "--reference", &missing], 6, "cannot read `"),
+        (&["--ranks", "2", "--reference", &program], 1, "`T9` is not declared"),
+        (&["--ranks", "1"], 6, "uses rank 1, so it needs 2 ranks, but there are 1: start 2"),
+        (&[], 6, "2 ranks on GPUs need 2 processes, but there are 1"),
+        (&["--ranks", "2", "--reference", "docs/examples/mlp.hir"], 1, " inputs and the program 2"),
+        (&["--ranks", "2", "--tuning", &missing], 6, "cannot read `"),
+        (&["--ranks", "3"], 6, "rank 2 on host"),
+    ];
+    for (job, code, message) in jobs {
+        let arguments = [&["--tune-passes", "@lower|canonicalize,@lower"], job].concat();
+        let output = it.run(PROGRAM, &arguments, &[("HIR_EMULATED_GPUS", "2")])?;
+        check(output.status.code() == Some(code) && text(&output.stdout) == NOTHING_MEASURED, &output)?;
+        let told = text(&output.stderr);
+        check(told.matches(message).count() == 1 && told.matches("Error: ").count() < 2, &output)?;
+    }
+    Ok(())
+}
+
+/// A pipeline and a pass of `--passes` are located in the texts that the user has written.
+pub fn a_pipeline_is_located_in_its_option() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let wrong_axis = "@lower |\n@lower,chunk{count=2|4,axis=T9.0}";
+    let wrong_pass = "@lower|canonicalize, unknown";
+    let wrong_value = "@lower|@lower,chunk{axis=T0.0,count=2|x|4}";
+    let chunk = "chunk{axis=T9.0}";
+    let eight = "1|2|3|4|5|6|7|8";
+    let many = format!("@lower,chunk{{axis=T0.0,count={eight},first={eight},last=1|2}}");
+    let jobs: [(&[&str], &str, usize); 5] = [
+        (&["--passes", "canonicalize", "--tune-passes", wrong_axis], "--tune-passes:2:29: error[", 2),
+        (&["--tune-passes", wrong_pass], "--tune-passes:1:22: error[", 1),
+        (&["--tune-passes", wrong_value], "--tune-passes:1:39: error[", 1),
+        (&["--passes", chunk, "--tune-passes", "@lower|canonicalize"], "--passes:1:12: error[", 2),
+        (
+            &["--tune-passes", &many],
+            "hir-run: `--tune-passes`: there are more than 64 pipelines: give fewer alternatives\n",
+            1,
+        ),
+    ];
+    for (job, message, count) in jobs {
+        let output = tune(&it, &[&["--error-format", "short"], job].concat())?;
+        let told = text(&output.stderr);
+        check(told.matches(message).count() == count && told.lines().count() == count, &output)?;
+    }
+    let output = tune(&it, &["--tune-passes", wrong_value])?;
+    check(text(&output.stderr).contains(wrong_value) && output.status.code() == Some(2), &output)
 }
 
 /// Rank 1 is killed while the second pipeline runs: the time of the first one is printed.

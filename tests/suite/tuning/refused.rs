@@ -1,6 +1,6 @@
 //! Tables that are refused, or not written, and the ranks that agree on it.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::Command};
 
 use libtest_mimic::Failed;
 use serde_json::json;
@@ -15,6 +15,7 @@ pub(super) fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
     let whole = it.read()?;
     let values = [
         ("gpu", "NVIDIA H200", "the GPU was `NVIDIA H200`, and here it is `Emulated GPU`"),
+        ("gpu", "H\u{1b}[2J\n", "the GPU was `H\\u{1b}[2J\\n`, and here it is `Emulated GPU`"),
         ("driver", "12.8", "the CUDA version of the driver was `12.8`, and here it is `13.0`"),
         ("cublaslt", "13.1.2", "the version of cuBLASLt was `13.1.2`, and here it is `13.0.0`"),
     ];
@@ -25,6 +26,7 @@ pub(super) fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
         })?;
         let output = it.use_table(&[])?;
         let told = text(&output.stderr);
+        check(!told.contains('\u{1b}'), &output)?;
         check(output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]"), &output)?;
         check(told.contains(message) && told.contains(": measure again with `--tune`\n"), &output)?;
         // All ranks agree, so one of them tells it.
@@ -49,12 +51,14 @@ pub(super) fn what_is_no_table_is_refused() -> Result<(), Failed> {
     let whole = fs::read_to_string(it.table())?;
     let later = whole.replace("\"version\": 2", "\"version\": 9");
     let unknown = whole.replace("\"ranks\"", "\"rank\"");
+    let control = whole.replace("\"ranks\"", "\"\\u001b[2J\"");
     let contents = [
         ("", "table.json:1:0` is not a table that `--tune` writes: EOF while parsing a value"),
         (&whole[..whole.len() / 2], "` is not a table that `--tune` writes: EOF while parsing"),
         ("x = 1\n", "table.json:1:1` is not a table that `--tune` writes: expected value"),
         ("[1, 2]", "is not a table that `--tune` writes: "),
         (&later, "has version 9, and this hir-run reads versions 1 to 2: measure again with `--tune`"),
+        (&control, "unknown field `\\u{1b}[2J`"),
         (&unknown, "table.json:8:8` is not a table that `--tune` writes: unknown field `rank`"),
     ];
     for (content, message) in contents {
@@ -71,6 +75,77 @@ pub(super) fn what_is_no_table_is_refused() -> Result<(), Failed> {
     fs::remove_file(it.table())?;
     let output = it.use_table(&[])?;
     check(output.status.code() == Some(6) && text(&output.stderr).contains("does not exist"), &output)
+}
+
+/// A run that opened a FIFO would wait for another process without end.
+pub(super) fn a_table_is_a_regular_file() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let (fifo, folder) = (it.path("fifo"), it.path("folder"));
+    let made = Command::new("mkfifo").arg(&fifo).status()?;
+    fs::create_dir(&folder)?;
+    let (fifo, folder) = (fifo.display().to_string(), folder.display().to_string());
+    let device = "/dev/null".to_owned();
+    for (path, what) in [(&fifo, "a FIFO"), (&folder, "a folder"), (&device, "a device")] {
+        let message =
+            format!("`{path}` is {what}, but a table is a regular file: give the name of another file\n");
+        let jobs: [&[&str]; 3] = [
+            &["--tune", path],
+            &["--tuning", path],
+            &["--tune", path, "--tune-passes", "canonicalize|remove-dead-code"],
+        ];
+        for job in jobs {
+            let output =
+                it.run(&it.program(), &[&["--ranks", "2", "--passes", "@lower"], job].concat(), &[])?;
+            check(output.status.code() == Some(6) && made.success(), &output)?;
+            check(text(&output.stderr).matches(&message).count() == 1, &output)?;
+            check(!text(&output.stdout).contains("[SUCCESS]"), &output)?;
+        }
+    }
+    Ok(())
+}
+
+/// A table is read and written, so it is neither standard input nor standard output.
+pub(super) fn a_table_has_a_name() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let jobs: [&[&str]; 3] =
+        [&["--tune", "-"], &["--tuning", "-"], &["--tune", "-", "--tune-passes", "@lower"]];
+    for job in jobs {
+        let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+        check(output.status.code() == Some(2) && output.stdout.is_empty(), &output)?;
+        check(text(&output.stderr).matches("give the name of a file\n").count() == 1, &output)?;
+    }
+    Ok(())
+}
+
+/// Two results in one file, however it is written, are refused before anything is measured.
+pub(super) fn other_results_have_other_files() -> Result<(), Failed> {
+    let it = Tuned::new()?;
+    let (file, other) = (it.table(), it.path("./table.json").display().to_string());
+    let link = it.path("link.json").display().to_string();
+    std::os::unix::fs::symlink(&file, &link)?;
+    let jobs: [(&[&str], &str); 5] = [
+        (&["--tune", &file, "-J", &file, "-n", "1"], "`--tune` and `-J`"),
+        (&["--tune", &file, "-J", &other, "--tune-passes", "@lower"], "`--tune` and `-J`"),
+        (&["--tuning", &file, "-J", &link, "-n", "1"], "`--tuning` and `-J`"),
+        (&["-J", &file, "--timeline", &file, "-n", "1"], "`-J` and `--timeline`"),
+        (&["--timeline", &file, "--timeline", &link], "`--timeline` and `--timeline`"),
+    ];
+    for (job, options) in jobs {
+        let output = it.run(&it.program(), &[&["--ranks", "2"], job].concat(), &[])?;
+        check(output.status.code() == Some(2) && output.stdout.is_empty(), &output)?;
+        let message = format!("{options} name the same file, `");
+        check(text(&output.stderr).matches(&message).count() == 1, &output)?;
+    }
+    let tensor = it.path("t.npy").display().to_string();
+    let written = format!("T5=@{tensor}");
+    let job = ["--ranks", "2", "--passes", "@lower", "-n", "1", "-J", &tensor, "--output", &written];
+    let output = it.run(&it.program(), &job, &[])?;
+    check(text(&output.stderr).contains("`-J` and `--output` name the same file, `"), &output)?;
+    check(output.status.code() == Some(2) && !Path::new(&tensor).exists(), &output)?;
+    // All results may go to a device.
+    let job = ["--ranks", "2", "--passes", "@lower", "-n", "1", "-J", "/dev/null", "--output", "T5=-"];
+    let output = it.run(&it.program(), &job, &[])?;
+    check(output.status.success(), &output)
 }
 
 /// Each rank has its own folder. That of rank 1 has another table, or none.
