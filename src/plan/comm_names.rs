@@ -1,5 +1,5 @@
-//! What reports state about a program: the names of its communications, such as `P2PCommunication 38 (send, line 21)`,
-//! the statements whose tensors have their own namespace, and the number of ranks that it needs.
+//! The names of a program's communications in reports: `P2PCommunication 38 (send, line 21)`. Also records
+//! the statements whose tensors have their own namespace.
 
 use grammar::{
     attr,
@@ -10,8 +10,6 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::smallest_world;
-
 /// The names of a program's communications, by statement. The plans of all ranks that run the program share
 /// them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,8 +17,6 @@ pub struct CommNames {
     communications: FxHashMap<StmtId, CommName>,
     /// The statements that post a HostUnit. Its tensors have their own namespace.
     units: FxHashSet<StmtId>,
-    /// The smallest world that contains all meshes and teams of the program.
-    pub smallest_world: usize,
 }
 
 /// The name of one communication.
@@ -36,7 +32,7 @@ struct CommName {
 impl CommNames {
     /// Collects the names of all communications of a program.
     pub fn from_program(program: &Program, lines: &LineIndex) -> Self {
-        let mut names = Self { smallest_world: smallest_world(program), ..Self::default() };
+        let mut names = Self::default();
         for stmt in program.stmts.ids() {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 let line = lines.line(program.stmt_span(stmt).start);

@@ -121,6 +121,8 @@ pub struct Plan {
     pub skips: Vec<SkippedComm>,
     /// The names of the program's communications and the number of ranks that it needs, for reports.
     pub comm_names: Arc<CommNames>,
+    /// The smallest world that contains all meshes and teams of the program.
+    pub smallest_world: usize,
 }
 
 /// A range of `Plan::code` that an executor may run as one kernel.
@@ -243,6 +245,7 @@ impl Plan {
             work_count: 0,
             skips: Vec::new(),
             comm_names: Arc::default(),
+            smallest_world: 0,
         }
     }
 

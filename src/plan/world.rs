@@ -89,6 +89,10 @@ fn plan_each(
                 let known = names.get(it.program_id).map(Arc::clone);
                 it.comm_names = known.unwrap_or_else(|| CommNames::from_program(program, lines).into());
                 names.push(Arc::clone(&it.comm_names));
+                it.smallest_world = match plans.get(it.program_id) {
+                    Some(known) => known.smallest_world,
+                    None => smallest_world(program),
+                };
                 instructions += it.code.len();
                 it.share_tables_with(plans.last());
                 bytes += it.bytes();

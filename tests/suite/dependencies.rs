@@ -78,7 +78,7 @@ const PASSES: &[Layer] = &[
 const ANALYSIS: &[Layer] = &[
     ("numbering bindings blocks loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
-    ("memory_effects dim_equivalence name_uses propagation", BEFORE),
+    ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),
     ("dependences", BEFORE),
 ];
