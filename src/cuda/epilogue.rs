@@ -1,11 +1,13 @@
 //! Finds the instructions that the epilogue of a matrix product can compute.
 //!
 //! cuBLASLt applies `relu` to a product before it stores it. If nothing else reads the product, the product itself is
-//! not stored. The result has the same bits, because `relu` keeps a rounded value or replaces it by zero, and cuBLASLt's
-//! `relu` keeps NaN (seen with cuBLASLt 13.1 on an H200).
+//! not stored. With the same algorithm, the result has the same bits: `relu` keeps a rounded value or returns +0, and NaN
+//! stays NaN (cuBLASLt 13.1 on an H200). cuBLASLt may choose another algorithm for a product with `relu`, which adds the
+//! terms in another order.
+
+use grammar::{dtype::DType, ops::Op};
 
 use crate::plan::{Arg, InstKind, Plan};
-use grammar::ops::Op;
 
 /// A matrix product and the `relu` of its result; indices in `Plan::code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +41,8 @@ pub(super) fn relu_epilogues(plan: &Plan) -> Vec<ReluEpilogue> {
     found
 }
 
-/// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result.
+/// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result, and
+/// cuBLASLt supports `relu` in this type: it does not in binary64, and has no products of integers.
 fn is_relu_of(plan: &Plan, at: u32, product: u32) -> bool {
     let (InstKind::Map { op: Op::Relu, args, out }, InstKind::Gemm(gemm)) =
         (&plan.code[at as usize].kind, &plan.code[product as usize].kind)
@@ -50,4 +53,5 @@ fn is_relu_of(plan: &Plan, at: u32, product: u32) -> bool {
     matches!(args.as_slice(), [Arg::View(it)] if *it == gemm.out)
         && out.shape == gemm.out.shape
         && dtype(out.buffer) == dtype(gemm.out.buffer)
+        && matches!(dtype(out.buffer), DType::BFloat | DType::Half | DType::Float)
 }

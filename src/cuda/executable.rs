@@ -157,6 +157,8 @@ pub(super) fn prepare(
     let slices = &builder.memory.assignment.ranks[plan.rank].buffers;
     let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
     let mut fused = Vec::new();
+    // The products whose epilogue computes the `relu` behind them.
+    let mut with_relu: FxHashSet<u32> = FxHashSet::default();
     let roles = fusion_roles(plan, |view| builder.local_view(view), is_shared);
     let mut done = 0;
     for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
@@ -181,9 +183,15 @@ pub(super) fn prepare(
             FusionRole::Leader(launch) => {
                 builder.push_launch(at, builder.logical_streams[inst.stream as usize], Some(*launch))
             }
-            FusionRole::Product(relu) => {
-                builder.lower_product_and_relu(at, relu).map_err(|it| it.at_inst(plan, inst))?
+            FusionRole::ProductWithRelu(relu) => {
+                if builder.lower_with_relu(at, relu).map_err(|it| it.at_inst(plan, inst))? {
+                    with_relu.insert(at);
+                } else {
+                    builder.lower_inst(at, inst).map_err(|it| it.at_inst(plan, inst))?;
+                }
             }
+            FusionRole::ReluOf(product) if with_relu.contains(&product) => fused.push((at, product)),
+            FusionRole::ReluOf(_) => builder.lower_inst(at, inst).map_err(|it| it.at_inst(plan, inst))?,
             FusionRole::FusedInto(first) => fused.push((at, first)),
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! cuBLASLt matrices are column-major. A row-major `out[m, n] = a[m, k] · b[k, n]` is `outᵀ = bᵀ · aᵀ` in
 //! column-major order on the same bytes, so the operands are swapped. Sums are accumulated in binary32
-//! (binary64 for binary64), the bias is added and the `relu` of an epilogue computed before the only rounding, and
+//! (binary64 for binary64), the bias and the `relu` of an epilogue are applied before the only rounding, and
 //! partial sums of a split product are never rounded to the result's type.
 
 use std::{ffi::c_void, mem::size_of};

@@ -119,7 +119,7 @@ pub struct Plan {
     pub work_count: usize,
     /// The communications that this rank does not post and other ranks may post.
     pub skips: Vec<SkippedComm>,
-    /// The names of the program's communications and the number of ranks that it needs, for reports.
+    /// The names of the program's communications, for reports.
     pub comm_names: Arc<CommNames>,
     /// The smallest world that contains all meshes and teams of the program.
     pub smallest_world: usize,

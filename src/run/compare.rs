@@ -223,7 +223,9 @@ impl<'a> ElementComparer<'a> {
     /// Returns the rounding error of an element, from the tensors that have a shadow.
     fn rounding(&self, at: usize) -> f64 {
         let of = |it: ShadowedTensor<'_>| {
-            it.shadow.map_or(0.0, |shadow| shadow.rounding_error(at, number_to_f64(it.tensor.data.get(at))))
+            let data = &it.tensor.data;
+            let value = number_to_f64(data.get(at));
+            it.shadow.map_or(0.0, |shadow| shadow.rounding_error(at, value, data.dtype()))
         };
         of(self.got).max(of(self.expected))
     }

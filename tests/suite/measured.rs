@@ -15,6 +15,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("measured::delays_show_a_race", delays_show_a_race),
         Trial::test("measured::products_of_any_strides_run_on_cublaslt", products_run_on_cublaslt),
         Trial::test("measured::a_product_computes_its_relu", a_product_computes_its_relu),
+        Trial::test("measured::fused_reductions_have_the_same_bits", fused_reductions_have_the_same_bits),
     ];
     trials.into_iter().map(|it| it.with_ignored_flag(emulator::is_missing())).collect()
 }
@@ -83,6 +84,50 @@ fn a_product_computes_its_relu() -> Result<(), Failed> {
     let fused: Vec<bool> = relus.map(|it| it.contains("in line")).collect();
     // T3, T5, T7, T15, T12, T18.
     match output.status.success() && fused == [true, true, false, true, false, false] {
+        true => Ok(()),
+        false => Err(format!("{output:?}").into()),
+    }
+}
+
+/// Reductions on a stream of their own are not fused with other instructions.
+fn fused_reductions_have_the_same_bits() -> Result<(), Failed> {
+    const OUTPUTS: [&str; 8] = ["T12", "T13", "T15", "T23", "T28", "T29", "T31", "T39"];
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str| format!("{}/{name}", folder.path().display());
+    let fused = fs::read_to_string(format!("{ROOT}/tests/cases/ops/rows.hir"))?;
+    let mut apart = String::new();
+    for line in fused.lines() {
+        apart += &match line {
+            _ if line.contains("= reduction(") => format!(
+                "  SetCurrentStream(Stream 1)\n  Synchronize(Stream s0)\n{line}\n  SetCurrentStream(Stream s0)\n  \
+                 Synchronize(Stream 1)\n"
+            ),
+            _ if line.starts_with("%HostIrContainer") => {
+                format!("{line}\n  Stream s0 = GetCurrentStream()\n")
+            }
+            _ => format!("{line}\n"),
+        };
+    }
+    let (one, other) = (file("fused.hir"), file("apart.hir"));
+    fs::write(&one, fused)?;
+    fs::write(&other, apart)?;
+    let values = OUTPUTS.map(|it| format!("{it}=@{}", file(&format!("{it}.npy"))));
+    let with = |option: &'static str| values.iter().flat_map(move |it| [option, it.as_str()]);
+    let common = ["--device=cuda", "--inputs", "random", "-w", "1", "-n", "2"];
+    let first: Vec<&str> = [one.as_str()].into_iter().chain(common).chain(with("--output")).collect();
+    let output = hir_run(&first)?.output_with_timeout()?;
+    let is_fused = |output: &std::process::Output| {
+        let told = String::from_utf8_lossy(&output.stdout);
+        told.lines().any(|it| it.contains(" reduce ") && it.contains("in line"))
+    };
+    if !output.status.success() || !is_fused(&output) {
+        return Err(format!("{output:?}").into());
+    }
+    let exact = ["--rtol", "0", "--atol", "0"];
+    let second: Vec<&str> =
+        [other.as_str()].into_iter().chain(common).chain(exact).chain(with("--expect")).collect();
+    let output = hir_run(&second)?.output_with_timeout()?;
+    match output.status.success() && !is_fused(&output) {
         true => Ok(()),
         false => Err(format!("{output:?}").into()),
     }

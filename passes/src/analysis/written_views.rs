@@ -6,42 +6,48 @@
 use grammar::{
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId, TensorId},
-    ops::AccessMode,
+    ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
-    bindings,
+    bindings, blocks,
 };
 
-/// Returns the statements that bind their result to the storage of an operand, with the result, if a statement writes
-/// into this storage.
+/// Returns the top-level statements that bind their result to the storage of an operand, with the result, if a later
+/// statement writes into this storage.
 pub(crate) fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
     let Some(body) = program.body else { return FxHashMap::default() };
     let bound = bindings::analyze_bindings(program).already_bound;
     let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
-    let mut views: Vec<(StmtId, TensorId)> = Vec::new();
+    // The storage that the statements behind the current one write, by alias class.
     let mut written: FxHashSet<TensorId> = FxHashSet::default();
-    program.walk(body, &mut |stmt| {
-        let Stmt::Op(it) = &program.stmts[stmt] else { return };
-        let is_bound = bound.contains(&stmt);
-        if !is_bound && may_alias_operands(it, is_bound, OpaqueCallModel::MayAlias) {
-            views.extend(it.out_tensor().map(|out| (stmt, out)));
+    let mut views = FxHashMap::default();
+    for stmt in program.block(body).iter().rev() {
+        if let Stmt::Op(it) = &program.stmts[*stmt]
+            && !bound.contains(stmt)
+            && it.op.def().class != OpClass::Allocate
+            && may_alias_operands(it, false, OpaqueCallModel::MayAlias)
+            && let Some(out) = it.out_tensor().filter(|out| written.contains(&sharing.alias_class(*out)))
+        {
+            views.insert(*stmt, out);
         }
-        // A result without storage gets storage of its own.
-        let allocates = it.computes() && !is_bound;
-        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-            AccessMode::Write | AccessMode::Transfer if !allocates => {
-                written.insert(sharing.alias_class(tensor));
-            }
-            AccessMode::Write
-            | AccessMode::Transfer
-            | AccessMode::Read
-            | AccessMode::Bind
-            | AccessMode::NoAccess => (),
+        blocks::walk(program, *stmt, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
+            // A result without storage gets storage of its own.
+            let allocates = it.computes() && !bound.contains(&stmt);
+            for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+                AccessMode::Write | AccessMode::Transfer if !allocates => {
+                    written.insert(sharing.alias_class(tensor));
+                }
+                AccessMode::Write
+                | AccessMode::Transfer
+                | AccessMode::Read
+                | AccessMode::Bind
+                | AccessMode::NoAccess => (),
+            });
         });
-    });
-    let is_written = |(_, out): &(StmtId, TensorId)| written.contains(&sharing.alias_class(*out));
-    views.into_iter().filter(is_written).collect()
+    }
+    views
 }

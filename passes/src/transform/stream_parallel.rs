@@ -257,8 +257,8 @@ pub(crate) fn make_loops(
     let bound = bindings::analyze_bindings(program).already_bound;
     let mut writes = write_counts(program, &OpStmt::computes);
     let mut parts = part_views(program, &bound);
-    // A statement that makes a view of a part writes no elements. If no other statement writes the part, or a part of
-    // it, it is not a result of a loop.
+    // A statement that makes a view of a part counts as a write, but writes no elements. If no other statement writes
+    // the part (count 2) or a view of it (count 1), the part is not a result of a loop.
     let written_parts: FxHashSet<TensorId> = written_views(program).into_values().collect();
     parts.retain(|part, _| match writes.get(part) {
         Some(1) => written_parts.contains(part),

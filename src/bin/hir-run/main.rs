@@ -98,7 +98,8 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
             input_file::forget_read_files();
         }
         let own = entry.reporter(screen);
-        let verdict = run_step(entry, own, None, times, (&mut gpu, &count, &watched));
+        let state = JobState { gpu: &mut gpu, started: &count, monitor: &watched };
+        let verdict = run_step(entry, own, None, times, state);
         let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
         watched.activity.print_result(last || verdict.exit.flow().is_break(), || {
             verdict.line.iter().for_each(|line| print_line(line));
@@ -127,7 +128,10 @@ fn run_rank_process(
             let place = ProgramPlace { continues: entry.continues(), last };
             let end = rank_process::run(member, screen, place, manifest, |failure| {
                 let outcome = failure.map_or_else(
-                    || run_step(entry, own, Some(member), times, (&mut gpu, &count, &watched)),
+                    || {
+                        let state = JobState { gpu: &mut gpu, started: &count, monitor: &watched };
+                        run_step(entry, own, Some(member), times, state)
+                    },
                     Err,
                 );
                 let verdict = outcome.unwrap_or_else(|failure| {
@@ -142,9 +146,15 @@ fn run_rank_process(
     })
 }
 
-/// The state that the programs of a job share: the GPU of this process, the number of programs that have started, and
-/// what signal handlers report.
-type JobState<'a> = (&'a mut Option<Gpu>, &'a BatchProgress, &'a RunMonitor);
+/// The state that the programs of a job share.
+struct JobState<'a> {
+    /// The GPU of this process.
+    gpu: &'a mut Option<Gpu>,
+    /// The number of programs that have started.
+    started: &'a BatchProgress,
+    /// What signal handlers report.
+    monitor: &'a RunMonitor,
+}
 
 /// Runs a program of a job, checks what all pipelines need, or reports on them.
 fn run_step(
@@ -155,7 +165,7 @@ fn run_step(
     state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
-        JobStep::Check => pipelines::check(&entry.options, member, state.0),
+        JobStep::Check => pipelines::check(&entry.options, member, state.gpu),
         JobStep::Report => times.report(&entry.options, member.is_none_or(|it| it.channel.rank == 0)),
         JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => {
             run(&entry.options, screen, member, state)
@@ -200,7 +210,7 @@ fn run(
     options: &Options,
     screen: Reporter,
     member: Option<&JobRank>,
-    (gpu, count, watched): JobState<'_>,
+    JobState { gpu, started: count, monitor: watched }: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     options.validate()?;
     crash_reproducer::record_command(vec![options.reproducer_command()]);

@@ -2,12 +2,10 @@
 //! and `relu` into the matrix product before it.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
-//! observe the fusion. All have the same shape, and at each point a later instruction uses the result of an
-//! earlier one. If two of them access the same memory, in whatever buffers, they access the same elements:
-//! one thread, or the lanes of one row, then do for each element what the instructions do, in their order. A result that only the
-//! fused instructions read is not stored.
-
-use grammar::dtype::DType;
+//! observe the fusion. All work on elements of one shape, which for a reduction is that of its operand, and at each
+//! point a later instruction uses the result of an earlier one. If two of them access the same memory, in whatever
+//! buffers, they access the same elements: one thread, or with reductions the lanes of one row, then does for each
+//! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
 
 use crate::{
     cuda::{
@@ -37,8 +35,10 @@ pub(super) enum FusionRole {
     Unfused,
     /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
-    /// A matrix product whose epilogue computes the `relu` with this index in `Plan::code`.
-    Product(u32),
+    /// A matrix product whose epilogue computes `relu`: the index of the `relu` in `Plan::code`.
+    ProductWithRelu(u32),
+    /// The `relu` of a `ProductWithRelu`: the index of the product in `Plan::code`.
+    ReluOf(u32),
     /// Fused into an earlier instruction: its index in `Plan::code`.
     FusedInto(u32),
 }
@@ -64,8 +64,8 @@ pub(super) fn fusion_roles<'a>(
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
     for it in relu_epilogues(plan) {
         if is_epilogue(plan, it, &readers, &locate) {
-            roles[it.product as usize] = FusionRole::Product(it.relu);
-            roles[it.relu as usize] = FusionRole::FusedInto(it.product);
+            roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
+            roles[it.relu as usize] = FusionRole::ReluOf(it.product);
         }
     }
     // The current run of consecutive candidates, by stream.
@@ -77,8 +77,8 @@ pub(super) fn fusion_roles<'a>(
         if let InstKind::Alloc { zero: false, .. } = inst.kind {
             continue;
         }
-        // The epilogue of a product, which ends a run.
-        if let FusionRole::FusedInto(_) = roles[at as usize] {
+        // A `relu` that a matrix product computes. The product before it has ended the run.
+        if let FusionRole::ReluOf(_) = roles[at as usize] {
             continue;
         }
         // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
@@ -104,7 +104,7 @@ pub(super) fn fusion_roles<'a>(
 }
 
 /// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the
-/// result of the `relu` overlaps no operand. cuBLASLt has no such epilogue for binary64.
+/// result of the `relu` overlaps no operand.
 fn is_epilogue<'a>(
     plan: &'a Plan,
     it: ReluEpilogue,
@@ -120,7 +120,6 @@ fn is_epilogue<'a>(
     let Ok(result) = locate(out) else { return false };
     let is_apart = |view: &'a View| locate(view).is_ok_and(|it| !it.may_alias(&result));
     readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
-        && result.dtype != DType::Double
         && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
 }
 

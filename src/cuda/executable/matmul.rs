@@ -47,20 +47,17 @@ impl Products {
 }
 
 impl ExecutableBuilder<'_> {
-    /// Lowers a matrix product whose epilogue computes the instruction `relu`. Both run one after the other if cuBLASLt
-    /// has no such product.
-    pub(super) fn lower_product_and_relu(&mut self, product: u32, relu: u32) -> Result<(), CudaError> {
+    /// Lowers a matrix product whose epilogue computes the instruction `relu`. Returns false, without adding a command, if
+    /// cuBLASLt does not support this product.
+    pub(super) fn lower_with_relu(&mut self, product: u32, relu: u32) -> Result<bool, CudaError> {
         let plan = self.plan;
-        let (inst, next) = (&plan.code[product as usize], &plan.code[relu as usize]);
-        let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) = (&inst.kind, &next.kind) else {
+        let inst = &plan.code[product as usize];
+        let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) = (&inst.kind, &plan.code[relu as usize].kind)
+        else {
             return Err(CudaError::Internal("a product and its relu".to_owned()));
         };
         let stream = self.logical_streams[inst.stream as usize];
-        if self.lower_matmul(product, inst, stream, gemm, Some(out))? {
-            return Ok(());
-        }
-        self.lower_inst(product, inst)?;
-        self.lower_inst(relu, next)
+        self.lower_matmul(product, inst, stream, gemm, Some(out))
     }
 
     /// Lowers a matrix product to cuBLASLt, or to a generic kernel if cuBLASLt does not support it. An operand whose
@@ -68,7 +65,7 @@ impl ExecutableBuilder<'_> {
     /// a transformer block of 8,192 rows took 171 ms instead of 12 (`benches/gpu/NOTES.md`).
     ///
     /// With `relu`, the epilogue stores the `relu` of the product in that view, and the product nowhere. Returns false,
-    /// and lowers nothing, if cuBLASLt does not support this.
+    /// without adding a command, if cuBLASLt does not support this.
     pub(super) fn lower_matmul(
         &mut self,
         at: u32,

@@ -274,14 +274,14 @@ pub(super) fn body(kernel: &ElementwiseKernel) -> String {
     }
     let _ = writeln!(text, "#pragma unroll\n    for (int v = 0; v < {width}; ++v) {{");
     for (at, op) in ops.iter().enumerate() {
-        let kept = if op.is_stored { format!("y{at}.e[v] = ") } else { String::new() };
+        let store_prefix = if op.is_stored { format!("y{at}.e[v] = ") } else { String::new() };
         let name = |operand: &Operand| match operand {
             Operand::Load(number) => format!("x{number}.e[v]"),
             Operand::OpResult(number, _) => format!("r{number}"),
             Operand::Constant(number) => format!("p.constant[{number}]"),
         };
         let index = format!("(u64)g * {width} + v");
-        let _ = write!(text, "{}", statement(op, at, &index, &kept, &name));
+        let _ = write!(text, "{}", statement(op, at, &index, &store_prefix, &name));
     }
     text += "    }\n";
     for (number, at) in stored.iter().enumerate() {
@@ -292,12 +292,12 @@ pub(super) fn body(kernel: &ElementwiseKernel) -> String {
 }
 
 /// Returns the statements of an operation for one element; they define `r{at}`. `index` is the index of the element,
-/// `kept` is put before the definition, and `name` returns the text of an operand.
+/// `store_prefix` is put before the definition, and `name` returns the text of an operand.
 pub(super) fn statement(
     op: &FusedOp,
     at: usize,
     index: &str,
-    kept: &str,
+    store_prefix: &str,
     name: &dyn Fn(&Operand) -> String,
 ) -> String {
     let FusedOp { function, args, out, compute_type: computed, is_stored: _ } = op;
@@ -342,7 +342,7 @@ pub(super) fn statement(
     };
     let out = type_name(*out);
     format!(
-        "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {kept}r{at} = narrow(To<{out}>(), {result});\n      \
+        "      {out} r{at};\n      {{\n        typedef {} C;\n{text}        {store_prefix}r{at} = narrow(To<{out}>(), {result});\n      \
          }}\n",
         computed.name()
     )

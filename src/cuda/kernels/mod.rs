@@ -246,7 +246,7 @@ impl Kernels {
                     format!("Elementwise<{view_count}, {}>", it.constants)
                 }
                 Kernel::Reduce(_) => "Reduce".to_owned(),
-                Kernel::Row(it) => row::parameters(it),
+                Kernel::Row(it) => row::body::parameters(it),
                 Kernel::PeerMemory(it) => peer_memory::parameters(it),
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
@@ -254,7 +254,7 @@ impl Kernels {
             let body = match kernel {
                 Kernel::Elementwise(it) => elementwise::body(it),
                 Kernel::Reduce(it) => reduce::body(it),
-                Kernel::Row(it) => row::body(it),
+                Kernel::Row(it) => row::body::body(it),
                 Kernel::PeerMemory(it) => peer_memory::body(it),
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),

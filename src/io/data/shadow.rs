@@ -16,6 +16,8 @@
 //! outcome that depends on rounding therefore counts as an error of the size of the jump. An integer whose
 //! lanes are equal has no shadow.
 
+use grammar::dtype::DType;
+
 use super::{
     Data, NdArray,
     strided::{gather, scatter},
@@ -100,17 +102,21 @@ impl Shadow {
         Estimate { value: exact, error: distance(exact, self.lanes[ORDERED][i]) }
     }
 
-    /// Returns the rounding error of element `i`: the larger of the distances of `rounded` and of the lane
-    /// `ROUNDED` from the exact value, but at least the error of binary64. It is 0 if all engines compute the same bits,
-    /// and infinite if rounding decides whether there is a value.
-    pub fn rounding_error(&self, i: usize, rounded: f64) -> f64 {
+    /// Returns the rounding error of element `i` of type `dtype`: the larger of the distances of `rounded` and of the lane
+    /// `ROUNDED` from the exact value. It is 0 if all engines compute the same bits, and infinite if rounding
+    /// decides whether there is a value.
+    pub fn rounding_error(&self, i: usize, rounded: f64, dtype: DType) -> f64 {
         let (exact, sample) = (self.lanes[EXACT][i], self.lanes[ROUNDED][i]);
-        // The errors of binary64 may cancel in `ROUNDED`, which is rounded to binary64, too. Those of `ORDERED` are larger.
-        let binary64 = distance(exact, self.lanes[ORDERED][i]) * (f64::EPSILON / 2.0 / ORDER_ERROR);
-        if binary64 == 0.0 && (sample == rounded || sample.is_nan() && rounded.is_nan()) {
+        // The lane `ROUNDED` is rounded to binary64, as a result of this type is, so both may be equal by chance. The
+        // errors of the lane `ORDERED` are larger.
+        let least = match dtype {
+            DType::Double => distance(exact, self.lanes[ORDERED][i]) * (f64::EPSILON / 2.0 / ORDER_ERROR),
+            _ => 0.0,
+        };
+        if least == 0.0 && (sample == rounded || sample.is_nan() && rounded.is_nan()) {
             return 0.0;
         }
-        distance(exact, sample).max(distance(exact, rounded)).max(binary64)
+        distance(exact, sample).max(distance(exact, rounded)).max(least)
     }
 
     fn each(&self, part: impl Fn(&Vec<f64>) -> Vec<f64>) -> [Vec<f64>; LANES] {
@@ -216,12 +222,15 @@ mod tests {
 
     #[test]
     fn rounding_is_the_larger_of_both_samples() {
-        assert_eq!(shadow(1.0, 1.0, 1.25).rounding_error(0, 1.125), 0.25);
-        assert_eq!(shadow(1.0, 1.0, 1.125).rounding_error(0, 1.25), 0.25);
+        let error = |it: Shadow, rounded| it.rounding_error(0, rounded, DType::Float);
+        assert_eq!(error(shadow(1.0, 1.0, 1.25), 1.125), 0.25);
+        assert_eq!(error(shadow(1.0, 1.0, 1.125), 1.25), 0.25);
         // All engines give 1.125.
-        assert_eq!(shadow(1.0, 1.0, 1.125).rounding_error(0, 1.125), 0.0);
-        assert_eq!(shadow(1.0, 1.0, 1.1).rounding_error(0, f64::INFINITY), f64::INFINITY);
-        // The errors of two operations in binary64 cancel in one lane.
-        assert_eq!(shadow(1.0, 1.0 + ORDER_ERROR, 1.0).rounding_error(0, 1.0), f64::EPSILON / 2.0);
+        assert_eq!(error(shadow(1.0, 1.0, 1.125), 1.125), 0.0);
+        assert_eq!(error(shadow(1.0, 1.0, 1.1), f64::INFINITY), f64::INFINITY);
+        // In binary64, two errors may cancel. In other types, this is one operation whose result is rounded correctly.
+        let cancelled = shadow(1.0, 1.0 + ORDER_ERROR, 1.0);
+        assert_eq!(cancelled.rounding_error(0, 1.0, DType::Double), f64::EPSILON / 2.0);
+        assert_eq!(error(cancelled, 1.0), 0.0);
     }
 }

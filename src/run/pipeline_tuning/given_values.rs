@@ -66,7 +66,7 @@ impl GivenValues<'_> {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 return Err(unknown_output(flag, &names));
             }
-            // Rank 0 reads the parts of all ranks.
+            // Rank 0 reads the parts of all ranks of the mesh.
             let devices = outputs.iter().filter(|it| it.2 == flag.name && flag.local);
             let devices = devices.flat_map(|(program, tensor, _)| &program.tensors[*tensor].mesh.devices);
             for rank in [rank].iter().chain(devices) {

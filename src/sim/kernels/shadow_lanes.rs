@@ -353,7 +353,7 @@ mod tests {
         let (one, other) = (sum([0, 1, 2])?, sum([0, 2, 1])?);
         assert_eq!((one.data.to_f64(), other.data.to_f64()), (vec![1.0], vec![0.0]));
         assert_eq!((lane(&one, EXACT), lane(&other, EXACT)), (vec![1.0], vec![1.0]));
-        let rounding = one.shadow.map(|it| it.rounding_error(0, 1.0));
+        let rounding = one.shadow.map(|it| it.rounding_error(0, 1.0, DType::Float));
         assert!(rounding.is_some_and(|it| (4.0..40.0).contains(&it)), "{rounding:?}");
         Ok(())
     }

@@ -82,13 +82,14 @@ impl ChunkedAxis {
         }
         // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
         let written = written_views(program);
-        loop {
+        while !written.is_empty() {
             let (whole, before) = (this.whole_tensors(program), this.stmts.len());
             this.stmts.retain(|stmt, cut| !written.contains_key(stmt) || !whole.contains(&cut.out));
             if this.stmts.len() == before {
-                return Some(this);
+                break;
             }
         }
+        Some(this)
     }
 
     /// Returns the tensors that exist as a whole besides their parts, because a statement outside the chunked
@@ -132,38 +133,44 @@ impl Obstacle {
     }
 }
 
-/// Returns the first statement that uses dimension `dim` of `tensor` and the reason why it cannot be chunked
-/// along it.
+/// Returns the first statement that uses dimension `dim` of `tensor` and cannot be chunked along it, and the reason. If
+/// there is none, it is the first view through which a statement writes the tensor.
 pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
-    let written = written_views(program);
-    program.body().iter().find_map(|stmt| {
-        let Stmt::Op(it) = &program.stmts[*stmt] else { return None };
-        let args = it.tensor_operands();
-        let is_allocation = it.op.def().class == OpClass::Allocate;
-        if is_allocation || it.out_tensor() != Some(tensor) && !args.contains(&tensor) {
-            return None;
-        }
-        if let Some(goal) = mapped_result_dims(program, it, tensor, dim).first() {
-            return match ChunkedStmt::of(program, it, *goal) {
-                Ok(cut) if written.contains_key(stmt) => {
-                    let (name, of) = (program.tensor_name(cut.out), program.tensor_name(tensor));
-                    let reason = format!("`{name}` is a view of `{of}`, and a statement writes all of it");
-                    Some((*stmt, Obstacle { reason, help: "split another axis" }))
-                }
-                Ok(_) => None,
-                Err(obstacle) => Some((*stmt, obstacle)),
-            };
-        }
-        let name = it.op.name();
-        let maps = dim_map::dim_map(program, it, args.iter().position(|arg| *arg == tensor)?);
-        let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
-            Some(DimMap::Reduction) => format!("`{name}` reduces over it"),
-            Some(DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::RequiresWhole) | None => {
-                format!("`{name}` needs all of its elements")
-            }
-        };
-        Some((*stmt, Obstacle { reason, help: "split another axis" }))
+    let uses = |stmt: &&StmtId| match &program.stmts[**stmt] {
+        // Storage is allocated as a whole in any case.
+        Stmt::Op(it) if it.op.def().class == OpClass::Allocate => false,
+        Stmt::Op(it) => it.out_tensor() == Some(tensor) || it.tensor_operands().contains(&tensor),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    };
+    let stmts = || program.body().iter().filter(uses);
+    let in_way = stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?)));
+    in_way.or_else(|| {
+        let written = written_views(program);
+        stmts().find_map(|stmt| {
+            let view = written.get(stmt).filter(|view| **view != tensor)?;
+            let (name, of) = (program.tensor_name(*view), program.tensor_name(tensor));
+            let reason = format!("`{name}` is a view of `{of}`, through which a statement writes `{of}`");
+            Some((*stmt, Obstacle { reason, help: "split another axis" }))
+        })
     })
+}
+
+/// Returns the reason why a statement that uses dimension `dim` of `tensor` cannot be chunked along it; `None` if it can.
+fn obstacle_of(program: &Program, stmt: StmtId, tensor: TensorId, dim: usize) -> Option<Obstacle> {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+    if let Some(goal) = mapped_result_dims(program, it, tensor, dim).first() {
+        return ChunkedStmt::of(program, it, *goal).err();
+    }
+    let name = it.op.name();
+    let position = it.tensor_operands().iter().position(|arg| *arg == tensor)?;
+    let maps = dim_map::dim_map(program, it, position);
+    let reason = match maps.and_then(|maps| maps.get(dim).copied()) {
+        Some(DimMap::Reduction) => format!("`{name}` reduces over it"),
+        Some(DimMap::Parallel(_) | DimMap::Broadcast(_) | DimMap::RequiresWhole) | None => {
+            format!("`{name}` needs all of its elements")
+        }
+    };
+    Some(Obstacle { reason, help: "split another axis" })
 }
 
 impl ChunkedStmt {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
-        bindings, dim_map,
+        bindings, blocks, dim_map,
         sharding::DimPiece,
     },
     rewrite::builder::{self, IrBuilder},
@@ -124,22 +124,16 @@ impl<'p> GroupWriter<'p> {
     fn emit_whole(&mut self, stmt: StmtId) {
         self.out.push(stmt);
         let program = &*self.program;
-        let mut all = vec![stmt];
-        let blocks = match &program.stmts[stmt] {
-            Stmt::Op(_) | Stmt::Let(..) => [None, None],
-            Stmt::For(it) => [Some(it.body), None],
-            Stmt::If(it) => [Some(it.then_block), it.else_block],
-        };
-        blocks.into_iter().flatten().for_each(|block| program.walk(block, &mut |stmt| all.push(stmt)));
-        for stmt in all {
-            let Stmt::Op(it) = &program.stmts[stmt] else { continue };
+        let names = &mut self.names;
+        blocks::walk(program, stmt, &mut |stmt| {
+            let Stmt::Op(it) = &program.stmts[stmt] else { return };
             for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
                 AccessMode::Write | AccessMode::Bind | AccessMode::Transfer | AccessMode::NoAccess => {
-                    _ = self.names.remove(&tensor)
+                    _ = names.remove(&tensor)
                 }
                 AccessMode::Read => (),
             });
-        }
+        });
     }
 
     /// Emits the statements of the group once for every part, and empties the group.

@@ -1,0 +1,166 @@
+//! The text of a fused kernel over rows. `lane` is the index of a thread among those of its row; access `n` of a lane is
+//! access `lane + n * lanes` of the row; `v` is an element of it.
+
+use std::fmt::Write;
+
+use super::{RowKernel, RowStep};
+use crate::{
+    cuda::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name},
+    plan::ReduceOp,
+};
+
+/// Returns the type of the parameters of an instance.
+pub(in crate::cuda::kernels) fn parameters(kernel: &RowKernel) -> String {
+    let stored = kernel.stored().into_iter().filter(|it| *it).count();
+    format!("Elementwise<{}, {}>", kernel.loaded.len() + stored, kernel.constants)
+}
+
+/// Returns the body of an instance.
+pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
+    let RowKernel { loaded, steps, constants, width, lanes, loads } = kernel;
+    let (count, rows) = (loads.div_ceil(*lanes), BLOCK as usize / lanes);
+    let flags = kernel.stored();
+    let stored: Vec<usize> = (0..steps.len()).filter(|at| flags[*at]).collect();
+    let view_of = |at: usize| stored.iter().position(|it| *it == at).map(|it| loaded.len() + it);
+    let mut text = format!(
+        "  const u32 lane = threadIdx.x % {lanes}, column = threadIdx.x / {lanes};
+  const u64 tiles = (p.count + {rows} - 1) / {rows};
+  for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {{
+    const u64 row = tile * {rows} + column;
+    const bool inside = row < p.count;
+    u64 at[{views}];
+    locate<u64, {views}, {constants}>(p, inside ? row : 0, at);
+",
+        views = loaded.len() + stored.len()
+    );
+    // Writing to a string does not fail.
+    for (at, (dtype, is_repeated)) in loaded.iter().enumerate() {
+        let dtype = type_name(*dtype);
+        let _ = match is_repeated {
+            true => writeln!(text, "    const {dtype} x{at} = *reinterpret_cast<const {dtype}*>(at[{at}]);"),
+            false => writeln!(
+                text,
+                "    Pack<{dtype}, {width}> x{at}[{count}];
+#pragma unroll
+    for (int n = 0; n < {count}; ++n)
+      x{at}[n] = inside && lane + n * {lanes} < {loads} ? load<{dtype}, {width}>(at[{at}] + (lane + n * {lanes}) * \
+                 (u64)({width} * sizeof({dtype}))) : zeros<{dtype}, {width}>();"
+            ),
+        };
+    }
+    // The text of an operand, for element v of access n.
+    let name = |operand: &Operand| match operand {
+        Operand::Load(at) if loaded[*at].1 => format!("x{at}"),
+        Operand::Load(at) => format!("x{at}[n].e[v]"),
+        Operand::OpResult(at, _) => match &steps[*at] {
+            RowStep::Map(_) => format!("y{at}[n][v]"),
+            RowStep::Reduce { .. } => format!("m{at}"),
+        },
+        Operand::Constant(at) => format!("p.constant[{at}]"),
+    };
+    for (at, step) in steps.iter().enumerate() {
+        match step {
+            RowStep::Map(op) => {
+                let out = type_name(op.out);
+                let store_prefix = format!("y{at}[n][v] = ");
+                let _ = write!(
+                    text,
+                    "    {out} y{at}[{count}][{width}];
+#pragma unroll
+    for (int n = 0; n < {count}; ++n) {{
+#pragma unroll
+    for (int v = 0; v < {width}; ++v) {{
+{}    }}
+    }}
+",
+                    statement(op, at, "0", &store_prefix, &name)
+                );
+                if let Some(view) = view_of(at) {
+                    let _ = write!(
+                        text,
+                        "#pragma unroll
+    for (int n = 0; n < {count}; ++n) {{
+      if (!inside || lane + n * {lanes} >= {loads}) continue;
+      Pack<{out}, {width}> y;
+#pragma unroll
+      for (int v = 0; v < {width}; ++v) y.e[v] = y{at}[n][v];
+      save<{out}, {width}>(at[{view}] + (lane + n * {lanes}) * (u64)({width} * sizeof({out})), y);
+    }}
+"
+                    );
+                }
+            }
+            RowStep::Reduce { op, input, computed, start, out, .. } => {
+                let step = expression::reduction_expression(*op, *computed).unwrap_or_default();
+                let neutral = expression::identity_expression(*op, *computed);
+                let result = match op {
+                    ReduceOp::Avg => format!("r / (C){}", loads * width),
+                    _ => "r".to_owned(),
+                };
+                let value = match input {
+                    Operand::OpResult(_, dtype) => format!("bits<{}>({})", type_name(*dtype), name(input)),
+                    Operand::Load(_) | Operand::Constant(_) => name(input),
+                };
+                let (out, computed) = (type_name(*out), computed.name());
+                let _ = write!(
+                    text,
+                    "    {out} m{at};
+    {{
+      typedef {computed} C;
+      C sum[{width}];
+#pragma unroll
+      for (int v = 0; v < {width}; ++v) sum[v] = {neutral};
+#pragma unroll
+      for (int n = 0; n < {count}; ++n) {{
+        if (lane + n * {lanes} >= {loads}) continue;
+#pragma unroll
+        for (int v = 0; v < {width}; ++v) {{
+          const C a = sum[v], b = widen<C>({value});
+          sum[v] = {step};
+        }}
+      }}
+#pragma unroll
+      for (int v = 1; v < {width}; ++v) {{
+        const C a = sum[0], b = sum[v];
+        sum[0] = {step};
+      }}
+{across}      const C a = (C)bits<f64>(p.constant[{start}]), b = sum[0], r = {step};
+      m{at} = narrow(To<{out}>(), (C)({result}));
+    }}
+",
+                    across = across_lanes(*lanes, step)
+                );
+                if let Some(view) = view_of(at) {
+                    let _ = writeln!(
+                        text,
+                        "    if (inside && lane == 0) *reinterpret_cast<{out}*>(at[{view}]) = m{at};"
+                    );
+                }
+            }
+        }
+    }
+    text + "  }\n"
+}
+
+/// Returns the statements that reduce `sum[0]` over the lanes of a row, for all of them.
+fn across_lanes(lanes: usize, step: &str) -> String {
+    if lanes == 1 {
+        return String::new();
+    }
+    format!(
+        "      __shared__ C part[{BLOCK}];
+      part[threadIdx.x] = sum[0];
+      __syncthreads();
+      for (u32 half = {lanes} / 2; half > 0; half /= 2) {{
+        if (lane < half) {{
+          const C a = part[threadIdx.x], b = part[threadIdx.x + half];
+          part[threadIdx.x] = {step};
+        }}
+        __syncthreads();
+      }}
+      sum[0] = part[threadIdx.x - lane];
+      // The next reduction writes `part` again.
+      __syncthreads();
+"
+    )
+}
