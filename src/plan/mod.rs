@@ -121,7 +121,7 @@ pub struct Plan {
     pub skips: Vec<SkippedComm>,
     /// The names of the program's communications, for reports.
     pub comm_names: Arc<CommNames>,
-    /// The smallest world that contains all meshes and teams of the program.
+    /// The smallest world that contains all meshes and teams of the program; 0 if the plan comes from no program.
     pub smallest_world: usize,
 }
 

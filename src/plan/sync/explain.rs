@@ -122,7 +122,7 @@ impl<'a> Explainer<'a> {
     /// ranks that are not in it do nothing.
     fn needed_ranks(&self, blocker: &Blocker) -> Option<usize> {
         let plans = self.graph.plans;
-        let needed = plans.iter().map(|it| it.smallest_world).max()?;
+        let needed = plans.iter().map(|it| it.smallest_world).max().filter(|it| *it > 0)?;
         let is_idle = |it: &Plan| it.buffers.is_empty() && it.communicators.is_empty();
         let is_barrier = matches!(blocker.part, Some((CommKey::Barrier(_), _)));
         (is_barrier && blocker.rank >= needed && plans.get(needed..)?.iter().all(is_idle)).then_some(needed)

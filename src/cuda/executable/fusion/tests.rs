@@ -149,8 +149,8 @@ fn reductions_of_rows_are_fused() -> Result<(), String> {
     );
     assert_eq!(fused_kernels(&["f0"], &["f5"], &body)?, ["(T3) T5 in rows"]);
     // A row that does not fit in registers.
-    let long = body.replace("{64}", "{8192}");
-    let text = program(&["f0"], &["f5"], &long).replace("{64}", "{8192}");
+    let long = body.replace("{64}", "{32768}");
+    let text = program(&["f0"], &["f5"], &long).replace("{64}", "{32768}");
     assert_eq!(fused_kernels_of(&plans(&text)?[0])?, [""; 0]);
     Ok(())
 }
