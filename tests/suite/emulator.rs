@@ -32,6 +32,8 @@ pub fn environment() -> Result<Vec<(String, String)>, String> {
     variables.extend(
         ["HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL"].map(|it| (it.to_owned(), library.clone())),
     );
+    // The emulator reads and writes lines of 128 bytes as a whole.
+    variables.push(("HIR_LL128".to_owned(), "1".to_owned()));
     Ok(variables)
 }
 
