@@ -1,5 +1,7 @@
 //! Lifetimes of buffers, as far as the plans order the accesses.
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     cuda::epilogue::relu_epilogues,
     plan::{
@@ -10,8 +12,6 @@ use crate::{
         },
     },
 };
-
-use rustc_hash::FxHashMap;
 
 /// The accesses of all ranks to one buffer.
 #[derive(Clone, Debug, Default)]

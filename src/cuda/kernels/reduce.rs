@@ -8,7 +8,7 @@ use grammar::dtype::DType;
 use super::{
     BLOCK, ComputeType, DIMS, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, ReduceKernel, check_dtypes,
     expression, float_compute_type, integer_compute_type,
-    shape::{MergedDims, merge_dims},
+    shape::{MergedDims, merge_dims, split_dims},
     type_name,
 };
 use crate::{
@@ -79,26 +79,23 @@ pub(super) struct RowDistribution {
     pub lanes: usize,
     /// Number of accesses of a row.
     pub loads: usize,
-    pub computed: ComputeType,
 }
 
 impl RowDistribution {
     /// Returns the distribution of a reduction; `None` if it has several passes, or if its terms are not contiguous.
-    pub fn of(axes: &[usize], op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Option<Self> {
-        let computed = choose_compute_type(op, input, out).ok()?;
+    pub fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Option<Self> {
         let Pass { width, along_rows, lanes, loads, reduced, .. } = Pass::of(axes, input, out).ok()?;
         let is_one_pass = loads / lanes < SPLIT;
-        (along_rows && is_one_pass && reduced.extents.len() == 1).then_some(Self {
-            width,
-            lanes,
-            loads,
-            computed,
-        })
+        (along_rows && is_one_pass && reduced.extents.len() == 1).then_some(Self { width, lanes, loads })
     }
 }
 
 /// Chooses the compute type of a reduction.
-fn choose_compute_type(op: ReduceOp, input: &DeviceView, out: &DeviceView) -> Result<ComputeType, String> {
+pub(super) fn choose_compute_type(
+    op: ReduceOp,
+    input: &DeviceView,
+    out: &DeviceView,
+) -> Result<ComputeType, String> {
     let dtypes = [input.dtype, out.dtype];
     check_dtypes(dtypes)?;
     let computed = match dtypes.iter().all(|it| it.is_integral()) {
@@ -171,12 +168,8 @@ struct Epilogue {
 impl Pass {
     /// Chooses the distribution by shape and layout. It does not depend on the GPU.
     fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Result<Self, String> {
-        let dims = |reduced: bool| -> (Vec<usize>, Vec<usize>) {
-            let chosen = (0..input.view.shape.len()).filter(|it| axes.contains(it) == reduced);
-            chosen.map(|it| (input.view.shape[it], input.view.strides[it])).unzip()
-        };
-        let (kept_shape, kept_strides) = dims(false);
-        let (reduced_shape, reduced_strides) = dims(true);
+        let (kept_shape, reduced_shape) = split_dims(axes, &input.view.shape);
+        let (kept_strides, reduced_strides) = split_dims(axes, &input.view.strides);
         let kept = merge_dims(&kept_shape, &[&out.view.strides, &kept_strides]).checked()?;
         let reduced = merge_dims(&reduced_shape, &[&reduced_strides]).checked()?;
         let (outputs, terms) = (out.view.len(), reduced_shape.iter().product::<usize>());

@@ -13,7 +13,8 @@ use super::{
     Operand, ScalarFunction,
     elementwise::{ElementwiseOp, Parameters, fused_op},
     merge_dims,
-    reduce::RowDistribution,
+    reduce::{RowDistribution, choose_compute_type as reduction_compute_type},
+    shape::split_dims,
 };
 use crate::plan::{Reduce, ReduceOp};
 
@@ -78,8 +79,8 @@ impl<'a> RowOp<'a> {
             Self::Map(it) => it.out.has_same_elements(view),
             Self::Reduce(it) => {
                 let (input, out) = (it.input.view, &it.out);
-                let (outer, reduced) = split(&it.reduce.axes, &view.view.strides);
-                let (shape, _) = split(&it.reduce.axes, &input.shape);
+                let (outer, reduced) = split_dims(&it.reduce.axes, &view.view.strides);
+                let (shape, _) = split_dims(&it.reduce.axes, &input.shape);
                 let strides = outer.iter().zip(&out.view.strides).zip(&shape);
                 view.address == out.address
                     && view.dtype == out.dtype
@@ -135,14 +136,6 @@ impl RowKernel {
     }
 }
 
-/// Returns the values of the dimensions that are not reduced, and of the reduced ones.
-fn split(axes: &[usize], values: &[usize]) -> (Vec<usize>, Vec<usize>) {
-    let pick = |reduced: bool| -> Vec<usize> {
-        (0..values.len()).filter(|it| axes.contains(it) == reduced).map(|it| values[it]).collect()
-    };
-    (pick(false), pick(true))
-}
-
 /// A view as the kernel's parameters describe it.
 struct RowView {
     address: u64,
@@ -152,36 +145,129 @@ struct RowView {
     outer_strides: Vec<usize>,
 }
 
+/// What the rows of a kernel have in common.
+struct Rows<'a> {
+    /// The shape of the elements, and the dimensions of a row in it.
+    shape: &'a [usize],
+    axes: &'a [usize],
+    distribution: RowDistribution,
+}
+
+impl<'a> Rows<'a> {
+    /// Returns what the reductions have in common; `None` if they differ, or if there is none.
+    fn of(ops: &[RowOp<'a>]) -> Option<Self> {
+        let mut common: Option<Self> = None;
+        for op in ops {
+            let RowOp::Reduce(RowReduction { reduce, input, out, .. }) = op else { continue };
+            let it = Self {
+                shape: &input.view.shape,
+                axes: &reduce.axes,
+                distribution: RowDistribution::of(&reduce.axes, input, out)?,
+            };
+            let is_equal = |known: &Self| {
+                (known.shape, known.axes, known.distribution) == (it.shape, it.axes, it.distribution)
+            };
+            if common.as_ref().is_some_and(|known| !is_equal(known)) {
+                return None;
+            }
+            common = Some(it);
+        }
+        common
+    }
+
+    /// Returns true if a row of each operand and result fits in the registers of its threads.
+    fn fit_in_registers(&self, ops: &[RowOp]) -> bool {
+        let RowDistribution { width, lanes, loads } = self.distribution;
+        let views = ops.iter().flat_map(|it| it.views().into_iter().chain([it.out()]));
+        let largest = views.map(|it| it.dtype.size()).max().unwrap_or(1);
+        loads.div_ceil(lanes) * width * largest <= MAX_BYTES
+    }
+
+    /// Returns true if the elements of each row of a view are contiguous and may be accessed `width` at a time.
+    fn has_whole_rows(&self, view: &DeviceView) -> bool {
+        let RowDistribution { width, loads, .. } = self.distribution;
+        let (outer_shape, row_shape) = split_dims(self.axes, self.shape);
+        let (outer, row) = split_dims(self.axes, &view.view.strides);
+        let merged = merge_dims(&row_shape, &[&row]);
+        let bytes = width * view.dtype.size();
+        merged.extents == [loads * width]
+            && merged.strides[0] == [1]
+            && bytes <= MAX_ACCESS_BYTES
+            && (view.address as usize).is_multiple_of(bytes)
+            && outer.iter().zip(&outer_shape).all(|(it, extent)| *extent == 1 || it.is_multiple_of(width))
+    }
+
+    /// Returns true if a view has one element for each row.
+    fn has_one_element(&self, view: &DeviceView) -> bool {
+        let (_, row_shape) = split_dims(self.axes, self.shape);
+        let (_, row) = split_dims(self.axes, &view.view.strides);
+        row.iter().zip(&row_shape).all(|(stride, extent)| *stride == 0 || *extent == 1)
+    }
+}
+
 /// Prepares one kernel for operations on the same rows, of which at least one is a reduction. Any two views either have
 /// the same elements, or one repeats the other along rows, or they are disjoint. Returns `None` if a kernel cannot
 /// execute all of them.
 pub(in crate::cuda) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
-    let reductions = || {
-        ops.iter().filter_map(|it| match it {
-            RowOp::Reduce(it) => Some(it),
-            RowOp::Map(_) => None,
-        })
-    };
-    let first = reductions().next()?;
-    let (axes, shape) = (&first.reduce.axes, &first.input.view.shape);
-    let distribution =
-        |it: &RowReduction| RowDistribution::of(&it.reduce.axes, it.reduce.op, &it.input, &it.out);
-    let shared = distribution(first)?;
-    let RowDistribution { width, lanes, loads, .. } = shared;
-    let fits = reductions().all(|it| {
-        it.reduce.axes == *axes
-            && it.input.view.shape == *shape
-            && distribution(it).is_some_and(|it| {
-                (it.width, it.lanes, it.loads) == (width, lanes, loads) && it.computed.is_float()
-            })
-    });
-    let sizes = ops.iter().flat_map(|it| it.views().into_iter().chain([it.out()]));
-    let largest = sizes.map(|it| it.dtype.size()).max().unwrap_or(1);
-    if !fits || loads.div_ceil(lanes) * width * largest > MAX_BYTES {
+    let rows = Rows::of(ops)?;
+    if !rows.fit_in_registers(ops) {
         return None;
     }
-
     let mut parameters = Parameters::default();
+    let steps = row_steps(ops, rows.shape, &mut parameters)?;
+    let Parameters { views: read, types, mut constants } = parameters;
+
+    let row_view = |view: &DeviceView, outer_strides| RowView {
+        address: view.address,
+        size: view.dtype.size(),
+        outer_strides,
+    };
+    let outer_strides = |view: &DeviceView| split_dims(rows.axes, &view.view.strides).0;
+    let mut views = Vec::new();
+    let mut loaded = Vec::with_capacity(read.len());
+    for (view, dtype) in read.iter().zip(types) {
+        let is_repeated = !rows.has_whole_rows(view);
+        if is_repeated && !rows.has_one_element(view) {
+            return None;
+        }
+        loaded.push((dtype, is_repeated));
+        views.push(row_view(view, outer_strides(view)));
+    }
+    for op in ops.iter().filter(|it| it.is_stored()) {
+        match op {
+            RowOp::Map(it) if !rows.has_whole_rows(&it.out) => return None,
+            RowOp::Map(it) => views.push(row_view(&it.out, outer_strides(&it.out))),
+            RowOp::Reduce(it) => views.push(row_view(&it.out, it.out.view.strides.clone())),
+        }
+    }
+
+    let (outer_shape, _) = split_dims(rows.axes, rows.shape);
+    let strides: Vec<&[usize]> = views.iter().map(|it| it.outer_strides.as_slice()).collect();
+    let merged = merge_dims(&outer_shape, &strides).checked().ok()?;
+    let count = outer_shape.iter().product::<usize>() as u64;
+    // A C++ array has at least one element.
+    constants.resize(constants.len().max(1), 0);
+    let mut words: Vec<u64> = views.iter().map(|it| it.address).collect();
+    words.extend(views.iter().enumerate().flat_map(|(at, it)| merged.stride_words(at, it.size, 1)));
+    words.extend(merged.extent_words(1));
+    words.extend([merged.extents.len() as u64, count]);
+    words.extend(&constants);
+    debug_assert_eq!(words.len(), views.len() * (1 + DIMS) + DIMS + 2 + constants.len());
+    if count == 0 || words.len() > MAX_PARAM_WORDS {
+        return None;
+    }
+    let RowDistribution { width, lanes, loads } = rows.distribution;
+    let kernel = RowKernel { loaded, steps, constants: constants.len(), width, lanes, loads };
+    let blocks = count.div_ceil(u64::from(BLOCK) / lanes as u64);
+    Some(Launch { kernel: Kernel::Row(kernel), params: words, blocks })
+}
+
+/// Translates the operations; `None` if a kernel over rows of elements of this shape does not support one of them.
+fn row_steps<'a>(
+    ops: &[RowOp<'a>],
+    shape: &[usize],
+    parameters: &mut Parameters<'a>,
+) -> Option<Vec<RowStep>> {
     let mut steps = Vec::with_capacity(ops.len());
     for (at, op) in ops.iter().enumerate() {
         let defining = |view: &DeviceView| defining_row_op(&ops[..at], view);
@@ -189,69 +275,21 @@ pub(in crate::cuda) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
             RowOp::Map(it) if it.out.view.shape != *shape || it.function == ScalarFunction::Iota => {
                 return None;
             }
-            RowOp::Map(it) => RowStep::Map(fused_op(it, &defining, &mut parameters).ok()?),
+            RowOp::Map(it) => RowStep::Map(fused_op(it, &defining, parameters).ok()?),
             RowOp::Reduce(it) => {
+                let computed = reduction_compute_type(it.reduce.op, &it.input, &it.out).ok()?;
+                if !computed.is_float() {
+                    return None;
+                }
                 let input = match defining(&it.input) {
                     Some(number) => Operand::OpResult(number, it.input.dtype),
                     None => Operand::Load(parameters.read(&it.input, it.input.dtype)),
                 };
-                let computed = distribution(it)?.computed;
                 let start = parameters.constant(it.reduce.init, computed);
-                RowStep::Reduce {
-                    op: it.reduce.op,
-                    input,
-                    computed,
-                    start,
-                    out: it.out.dtype,
-                    is_stored: it.is_stored,
-                }
+                let (op, out, is_stored) = (it.reduce.op, it.out.dtype, it.is_stored);
+                RowStep::Reduce { op, input, computed, start, out, is_stored }
             }
         });
     }
-
-    let Parameters { views: read, types, mut constants } = parameters;
-    let read_count = read.len();
-    let (outer_shape, row_shape) = split(axes, shape);
-    let mut views: Vec<RowView> = Vec::new();
-    let mut loaded = Vec::with_capacity(read_count);
-    let stored = ops.iter().filter(|it| it.is_stored());
-    let is_row = stored.clone().map(|it| matches!(it, RowOp::Map(_)));
-    let is_row: Vec<bool> = is_row.collect();
-    for (at, view) in read.iter().chain(stored.map(RowOp::out)).enumerate() {
-        let size = view.dtype.size();
-        if at >= read_count && !is_row[at - read_count] {
-            views.push(RowView { address: view.address, size, outer_strides: view.view.strides.clone() });
-            continue;
-        }
-        let (outer, row) = split(axes, &view.view.strides);
-        let repeats = row.iter().zip(&row_shape).all(|(stride, extent)| *stride == 0 || *extent == 1);
-        let merged = merge_dims(&row_shape, &[&row]);
-        let is_contiguous = merged.extents == [loads * width] && merged.strides[0] == [1];
-        let is_aligned = (view.address as usize).is_multiple_of(width * size)
-            && outer.iter().zip(&outer_shape).all(|(it, extent)| *extent == 1 || it.is_multiple_of(width));
-        let is_whole_row = is_contiguous && is_aligned && width * size <= MAX_ACCESS_BYTES;
-        if !is_whole_row && (!repeats || at >= read_count) {
-            return None;
-        }
-        if at < read_count {
-            loaded.push((types[at], !is_whole_row));
-        }
-        views.push(RowView { address: view.address, size, outer_strides: outer });
-    }
-    let strides: Vec<&[usize]> = views.iter().map(|it| it.outer_strides.as_slice()).collect();
-    let merged = merge_dims(&outer_shape, &strides).checked().ok()?;
-    let rows = outer_shape.iter().product::<usize>() as u64;
-    constants.resize(constants.len().max(1), 0);
-    let mut words: Vec<u64> = views.iter().map(|it| it.address).collect();
-    words.extend(views.iter().enumerate().flat_map(|(at, it)| merged.stride_words(at, it.size, 1)));
-    words.extend(merged.extent_words(1));
-    words.extend([merged.extents.len() as u64, rows]);
-    words.extend(&constants);
-    debug_assert_eq!(words.len(), views.len() * (1 + DIMS) + DIMS + 2 + constants.len());
-    if rows == 0 || words.len() > MAX_PARAM_WORDS {
-        return None;
-    }
-    let kernel = RowKernel { loaded, steps, constants: constants.len(), width, lanes, loads };
-    let blocks = rows.div_ceil(u64::from(BLOCK) / lanes as u64);
-    Some(Launch { kernel: Kernel::Row(kernel), params: words, blocks })
+    Some(steps)
 }

@@ -11,6 +11,15 @@ pub(in crate::cuda) struct MergedDims {
     pub strides: Vec<Vec<usize>>,
 }
 
+/// Returns the values, such as extents or strides, of the dimensions that a reduction along `axes` keeps, and of those that
+/// it reduces.
+pub(super) fn split_dims(axes: &[usize], values: &[usize]) -> (Vec<usize>, Vec<usize>) {
+    let chosen = |reduced: bool| -> Vec<usize> {
+        (0..values.len()).filter(|it| axes.contains(it) == reduced).map(|it| values[it]).collect()
+    };
+    (chosen(false), chosen(true))
+}
+
 /// Merges the dimensions of operands of the same shape. The result for a single element has one dimension.
 pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
     let mut it = MergedDims { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };

@@ -61,8 +61,10 @@ impl GivenValues<'_> {
         let outputs = tensors(programs, |it| &it.outputs);
         for flag in &self.expected {
             if outputs.iter().all(|it| it.2 != flag.name) {
-                let names: Vec<String> =
-                    tensors(&programs[..1], |it| &it.outputs).into_iter().map(|it| it.2).collect();
+                let names: Vec<String> = tensors(programs.get(..1).unwrap_or_default(), |it| &it.outputs)
+                    .into_iter()
+                    .map(|it| it.2)
+                    .collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 return Err(unknown_output(flag, &names));
             }

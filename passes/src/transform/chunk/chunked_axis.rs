@@ -143,8 +143,8 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
     let stmts = || program.body().iter().filter(uses);
-    let in_way = stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?)));
-    in_way.or_else(|| {
+    let first = stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?)));
+    first.or_else(|| {
         let written = written_views(program);
         stmts().find_map(|stmt| {
             let view = written.get(stmt).filter(|view| **view != tensor)?;

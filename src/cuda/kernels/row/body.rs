@@ -28,10 +28,12 @@ pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
   for (u64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {{
     const u64 row = tile * {rows} + column;
     const bool inside = row < p.count;
+    const u64 length = inside ? {length} : 0;
     u64 at[{views}];
     locate<u64, {views}, {constants}>(p, inside ? row : 0, at);
 ",
-        views = loaded.len() + stored.len()
+        views = loaded.len() + stored.len(),
+        length = loads * width
     );
     // Writing to a string does not fail.
     for (at, (dtype, is_repeated)) in loaded.iter().enumerate() {
@@ -43,8 +45,7 @@ pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
                 "    Pack<{dtype}, {width}> x{at}[{count}];
 #pragma unroll
     for (int n = 0; n < {count}; ++n)
-      x{at}[n] = inside && lane + n * {lanes} < {loads} ? load<{dtype}, {width}>(at[{at}] + (lane + n * {lanes}) * \
-                 (u64)({width} * sizeof({dtype}))) : zeros<{dtype}, {width}>();"
+      x{at}[n] = load_whole<{dtype}, {width}>(at[{at}], lane + n * {lanes}, length);"
             ),
         };
     }
@@ -80,11 +81,10 @@ pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
                         text,
                         "#pragma unroll
     for (int n = 0; n < {count}; ++n) {{
-      if (!inside || lane + n * {lanes} >= {loads}) continue;
       Pack<{out}, {width}> y;
 #pragma unroll
       for (int v = 0; v < {width}; ++v) y.e[v] = y{at}[n][v];
-      save<{out}, {width}>(at[{view}] + (lane + n * {lanes}) * (u64)({width} * sizeof({out})), y);
+      save_whole<{out}, {width}>(at[{view}], lane + n * {lanes}, length, y);
     }}
 "
                     );
