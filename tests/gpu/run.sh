@@ -235,6 +235,11 @@ make() {
     pipeline-stages) benches/gpu/programs.sh "$1" "$2" 8 48 256 ;;
     allreduce-UCC) benches/gpu/programs.sh allreduce "$2" 4096 UCC ;;
     *-CUDA) benches/gpu/programs.sh "${1%-CUDA}" "$2" 4096 CUDA ;;
+    # Calls with data of their own, over slices that have left the L2 cache since the last run.
+    cold-*)
+        kind=${kind#cold-}
+        benches/gpu/programs.sh "${kind%-???-shot*}" "$2" 524288 NCCL "${kind#"${kind%???-shot*}"}" 20 20 33554432
+        ;;
     # A length that neither the number of ranks nor the width of a vector access divides, and one of many
     # blocks. The parts of other collectives have this length.
     allreduce-*-shot) benches/gpu/programs.sh allreduce "$2" 4099 NCCL "${1#allreduce-}" ;;
@@ -347,7 +352,8 @@ run_protocols() {
             label="{$options}" check "$count" "$file" "$passes"
         done
         for kind in allgather allreduce reduce-scatter allreduce-UCC {allgather,allreduce,reduce-scatter}-CUDA \
-            {,large-}allreduce-{one,two}-shot {,large-}{allgather,reduce-scatter,all-to-all}-one-shot; do
+            {,large-}allreduce-{one,two}-shot {,large-}{allgather,reduce-scatter,all-to-all}-one-shot \
+            cold-allreduce-{one,two}-shot{,-ll,-ll128} cold-{allgather,reduce-scatter,all-to-all}-one-shot{,-ll,-ll128}; do
             check "$count" "$(make $kind "$count")" -
         done
         check "$count" "$(make linear-allreduce "$count")" "@overlap-linear-allreduce,select-algorithms"

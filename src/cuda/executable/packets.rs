@@ -14,7 +14,8 @@ use crate::{
 
 /// Set to `1`, collectives use packets of 128 bytes (LL128) where a program requests them. Without it they use packets of
 /// 16 bytes: on H200s, all-reduces of 1 to 4 MiB in packets of 128 bytes gave wrong elements if the packets' memory was
-/// not in the L2 cache (`benches/gpu/NOTES.md`), presumably because a line is then not read as a whole.
+/// not in the L2 cache. The kernel now loads the data again after its flag, which has run on emulated GPUs only
+/// (`benches/gpu/NOTES.md`).
 const LL128_VARIABLE: &str = "HIR_LL128";
 const NO_LL128: &str = "LL128 collectives use packets of 16 bytes: packets of 128 bytes have given wrong results on H200s \
                         (`HIR_LL128=1` uses them)";

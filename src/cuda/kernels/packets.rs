@@ -5,7 +5,9 @@
 //! * LL: 4 bytes of data, the flag, 4 bytes of data, the flag. Each half is written and read as one access, so a
 //!   half with the expected flag has its data.
 //! * LL128: eight threads write and read 128 bytes, of which the last 8 are the flag twice. The threads execute one
-//!   store, which arrives as a whole over NVLink; NCCL's protocol LL128 relies on the same.
+//!   store, which arrives over NVLink in the order of addresses, so the data is there when the flag is; NCCL's protocol
+//!   LL128 relies on the same (<https://github.com/NVIDIA/nccl/issues/786>). One load is not one access, so the data is
+//!   loaded again after the flag.
 //!
 //! The flag is different for every collective of every run, until it wraps after 2^32 of them; memory that holds
 //! packets holds nothing else.

@@ -53,18 +53,15 @@ D uint4 load_16(u64 at) {
   return r;
 }
 // The threads that handle the 128 bytes of this thread. They meet before each access, so that it is one instruction
-// for all of them: if they loaded one after another, the last one could see a flag that came after the data that the
-// others have loaded.
+// for all of them.
 D u32 line_mask() { return 0xffu << (threadIdx.x & 24); }
 D void meet_line() { __syncwarp(line_mask()); }
 D void store_line(u64 at, uint4 v) {
   meet_line();
   store_16(at, v);
 }
-// Returns whether the last 8 of 128 bytes, loaded by the last of their threads, are the flag.
-D bool is_line_complete(u64, uint4& mine, u32 flag) {
-  return __all_sync(line_mask(), (threadIdx.x & 7) != 7 || (mine.z == flag && mine.w == flag)) != 0;
-}
+// Returns whether all threads that handle the 128 bytes say yes.
+D bool all_of_line(bool yes) { return __all_sync(line_mask(), yes) != 0; }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
 
@@ -311,7 +308,14 @@ struct Ll128 {
     meet_line();
     from = at, w = load_16(at);
   }
-  D bool is_complete(u32 flag) { return is_line_complete(from, w, flag); }
+  // A load of 128 bytes is not one access: its parts may be read at different times, above all if only some of them are
+  // in the L2 cache. So the flag, which arrives last, may be newer than the data loaded with it, and once a thread has
+  // seen the flag, the data is loaded again. NCCL's LL128 does the same.
+  D bool is_complete(u32 flag) {
+    if (!all_of_line((threadIdx.x & 7) != 7 || (w.z == flag && w.w == flag))) return false;
+    w = load_16(from);
+    return true;
+  }
   template<class T, int V> D Pack<T, V> data(int h) const {
     return h == 0 ? pack_of<T, V>(w.x, w.y) : pack_of<T, V>(w.z, w.w);
   }

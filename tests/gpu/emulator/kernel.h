@@ -33,8 +33,7 @@ static thread_local const void* parameters;
 static thread_local unsigned finished;
 static thread_local char* ended;
 static thread_local unsigned* meetings;
-struct Vote { unsigned meeting; bool yes; };
-static thread_local Vote* votes;
+static thread_local bool* votes;
 
 // How the threads of a block run: one after another; together, from one __syncthreads to the next; or in turns,
 // where a thread that polls lets the others run.
@@ -56,7 +55,7 @@ inline void poll(unsigned long long at) {
   polled = at;
   pause(polls);
 }
-// The number of lines in succession that were not complete when their threads looked.
+// The number of votes in succession that had a no.
 static thread_local unsigned incomplete;
 
 inline void barrier() {
@@ -79,7 +78,6 @@ template <auto KERNEL, class P> bool run_together(unsigned block, char* stacks, 
   finished = 0;
   memset(ended, 0, block);
   memset(meetings, 0, block * sizeof(unsigned));
-  memset(votes, 0, block * sizeof(Vote));
   for (unsigned number = 0; number < block; ++number) {
     getcontext(&contexts[number]);
     contexts[number].uc_stack.ss_sp = stacks + STACK * number;
@@ -109,7 +107,7 @@ template <auto KERNEL, class P> bool run(const void* words, unsigned grid, unsig
     stacks = static_cast<char*>(malloc(STACK * block));
     ended = static_cast<char*>(malloc(block));
     meetings = static_cast<unsigned*>(malloc(block * sizeof(unsigned)));
-    votes = static_cast<Vote*>(malloc(block * sizeof(Vote)));
+    votes = static_cast<bool*>(malloc(block * sizeof(bool)));
   }
   bool fine = true;
   for (unsigned at = 0; at < grid && fine; ++at) {
@@ -225,23 +223,19 @@ inline void store_line(unsigned long long at, uint4 v) {
   meet_line();
   if (last) store_16(at, v);
 }
-inline bool is_line_complete(unsigned long long at, uint4& mine, unsigned flag) {
-  const auto* last = reinterpret_cast<const unsigned long long*>((at | 127) - 7);
-  const unsigned long long both = static_cast<unsigned long long>(flag) << 32 | flag;
-  // The threads vote: the first one to look decides for all eight.
+inline bool all_of_line(bool yes) {
+  const unsigned own = threadIdx.x, first = own & ~7u;
+  host::votes[own] = yes;
   meet_line();
-  const unsigned own = threadIdx.x, line = own / 8;
-  if (host::votes[line].meeting != host::meetings[own]) {
-    host::votes[line] = {host::meetings[own], __atomic_load_n(last, __ATOMIC_ACQUIRE) == both};
-    host::incomplete = host::votes[line].yes ? 0 : host::incomplete + 1;
+  bool all = true;
+  for (unsigned it = first; it < first + 8; ++it) all = all && host::votes[it];
+  if (own == first) {
+    host::incomplete = all ? 0 : host::incomplete + 1;
     host::pause(host::incomplete);
   }
-  if (!host::votes[line].yes) {
-    host::barrier();
-    return false;
-  }
-  mine = load_16(at);
-  return true;
+  // No thread votes again before all have counted.
+  meet_line();
+  return all;
 }
 inline unsigned arrive(unsigned long long at) {
   return __atomic_fetch_add(reinterpret_cast<unsigned*>(at), 1u, __ATOMIC_ACQ_REL);
