@@ -7,7 +7,7 @@ use grammar::{
     ir::{BlockId, OpStmt, Program, Stmt, TensorId},
     ops::{Op, OpClass, TypeRule},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::bindings;
 
@@ -71,6 +71,17 @@ impl AliasClasses {
         }
         tensor
     }
+}
+
+/// Returns all names that may share storage with one of `tensors`, which are names too.
+pub(crate) fn names_of_same_storage(
+    program: &Program,
+    tensors: impl Iterator<Item = TensorId>,
+) -> FxHashSet<TensorId> {
+    let Some(body) = program.body else { return tensors.collect() };
+    let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
+    let classes: FxHashSet<TensorId> = tensors.map(|it| sharing.alias_class(it)).collect();
+    program.tensors.ids().filter(|it| classes.contains(&sharing.alias_class(*it))).collect()
 }
 
 /// Returns true if an operator may bind its results to the storage of its operands.

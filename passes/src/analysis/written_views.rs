@@ -1,4 +1,4 @@
-//! Finds the views through which a program writes.
+//! Finds views of storage that a program writes after it has made the view.
 //!
 //! `T4 = slice( T1, … )` makes `T4` a view of `T1` if `T4` has no storage. A statement that writes `T4`, or a view of it,
 //! then writes `T1`. A pass that gives `T4` storage of its own, to compute the slice in parts, would leave `T1` unwritten.

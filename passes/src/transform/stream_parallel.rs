@@ -23,7 +23,7 @@
 //! statement. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
 //! stream axis is sliced like any operator and is left to lower-to-communication. A statement that cannot be
-//! sliced stays outside of the loops.
+//! sliced, or that accesses storage with several names that a later statement writes, stays outside of the loops.
 //!
 //! `style=select` loops over a stream axis that is a whole dimension and selects an index
 //! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
@@ -44,7 +44,10 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
-    analysis::{bindings, name_uses::write_counts, written_views::written_views},
+    analysis::{
+        alias_analysis::names_of_same_storage, bindings, name_uses::write_counts,
+        written_views::written_views,
+    },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
@@ -259,12 +262,15 @@ pub(crate) fn make_loops(
     let mut parts = part_views(program, &bound);
     // A statement that makes a view of a part counts as a write, but writes no elements. If no other statement writes
     // the part (count 2) or a view of it (count 1), the part is not a result of a loop.
-    let written_parts: FxHashSet<TensorId> = written_views(program).into_values().collect();
+    let written: FxHashSet<TensorId> = written_views(program).into_values().collect();
     parts.retain(|part, _| match writes.get(part) {
-        Some(1) => written_parts.contains(part),
+        Some(1) => written.contains(part),
         count => count == Some(&2),
     });
     parts.keys().for_each(|part| _ = writes.insert(*part, 1));
+    // Accesses to storage that is written under several names stay in order, unless the names are parts of a tensor.
+    let others = written.into_iter().filter(|view| !parts.contains_key(view));
+    names_of_same_storage(program, others).into_iter().for_each(|it| _ = writes.insert(it, 2));
     let mut pass = StreamParallel {
         settings,
         fresh: IrBuilder::of(program),
