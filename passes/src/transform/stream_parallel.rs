@@ -34,6 +34,7 @@
 mod body;
 mod group;
 mod loop_comms;
+mod options;
 mod slicing;
 
 use grammar::{
@@ -48,11 +49,13 @@ use crate::{
         alias_analysis::names_of_same_storage, bindings, name_uses::write_counts,
         written_views::written_views,
     },
-    pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
+    pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
     transform::lower_to_communication::world_size,
 };
 use group::{LoopStmt, StmtGroup};
+use options::{ALLGATHER, REDUCE_SCATTER};
+pub(crate) use options::{ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT};
 use slicing::{SliceKind, Slicing};
 
 /// The pass.
@@ -61,18 +64,8 @@ pub(crate) const PASS: Pass = Pass {
     description: "make loops over stream axes, whose iterations compute and communicate slices",
     docs: module_docs(include_str!("stream_parallel.rs")),
     options: &[
-        OptionSpec {
-            name: "allgather",
-            description: "how to all-gather in the loop; whole: all-gather before the loop",
-            kind: OptionKind::Word(&["broadcast", "p2p-ring", "collective-permute", "whole"]),
-            default: Some("broadcast"),
-        },
-        OptionSpec {
-            name: "reduce-scatter",
-            description: "how to reduce-scatter in the loop; whole: reduce-scatter after the loop",
-            kind: OptionKind::Word(&["reduce", "p2p-ring", "whole"]),
-            default: Some("reduce"),
-        },
+        ALLGATHER,
+        REDUCE_SCATTER,
         BACKEND,
         PROTOCOL,
         OFFSET_BY_RANK,
@@ -83,159 +76,6 @@ pub(crate) const PASS: Pass = Pass {
     ],
     run,
 };
-
-/// The backend of the communications in loops. `overlap` has the same options.
-pub(crate) const BACKEND: OptionSpec = OptionSpec {
-    name: "backend",
-    description: "backend of peer-to-peer rings and broadcasts",
-    kind: OptionKind::Word(&["nccl", "cuda"]),
-    default: Some("nccl"),
-};
-/// The side that copies in a CUDA transfer.
-pub(crate) const PROTOCOL: OptionSpec = OptionSpec {
-    name: "protocol",
-    description: "side that copies in a CUDA transfer: the receiver (get) or the sender (put)",
-    kind: OptionKind::Word(&["get", "put"]),
-    default: Some("get"),
-};
-/// The chunk that each rank of a ring starts with.
-pub(crate) const OFFSET_BY_RANK: OptionSpec = OptionSpec {
-    name: "offset-by-rank",
-    description: "start each rank of a peer-to-peer ring with its own chunk, so that all links are busy",
-    kind: OptionKind::Flag,
-    default: Some("true"),
-};
-/// When a ring works on the rank's own slice.
-pub(crate) const OWN_SLICE: OptionSpec = OptionSpec {
-    name: "own-slice",
-    description: "when a rank works on its own slice in a ring with offset-by-rank; auto: last if the loop only reduce-scatters, since this slice is not sent, else first",
-    kind: OptionKind::Word(&["auto", "first", "last"]),
-    default: Some("auto"),
-};
-/// Where the sender waits for CUDA sends.
-pub(crate) const WAIT: OptionSpec = OptionSpec {
-    name: "wait",
-    description: "where to wait for CUDA sends: after the transfer, or at the end of the iteration",
-    kind: OptionKind::Word(&["inline", "deferred"]),
-    default: Some("inline"),
-};
-/// How an iteration takes its slices.
-pub(crate) const STYLE: OptionSpec = OptionSpec {
-    name: "style",
-    description: "how to take slices; auto: select if the stream axes are whole dimensions, else shard",
-    kind: OptionKind::Word(&["auto", "select", "shard"]),
-    default: Some("auto"),
-};
-/// Where to allocate the results that only one iteration needs.
-pub(crate) const ALLOCATE: OptionSpec = OptionSpec {
-    name: "allocate",
-    description: "with style=shard, where to allocate results that only one iteration needs: inside the loop, or before it for all iterations",
-    kind: OptionKind::Word(&["inside", "before"]),
-    default: Some("inside"),
-};
-
-/// The parsed options.
-#[derive(Clone, Copy)]
-pub(crate) struct LoopOptions {
-    allgather: Allgather,
-    reduce_scatter: ReduceScatter,
-    cuda: bool,
-    put: bool,
-    offset: bool,
-    own_slice: OwnSlice,
-    deferred: bool,
-    style: Option<Style>,
-    allocate_before: bool,
-}
-
-/// How a loop performs an all-gather.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Allgather {
-    Broadcast,
-    Ring,
-    Permute,
-    Whole,
-}
-
-/// When a rank works on its own slice in a ring.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum OwnSlice {
-    Auto,
-    First,
-    Last,
-}
-
-/// How a loop performs a reduce-scatter.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ReduceScatter {
-    Reduce,
-    Ring,
-    Whole,
-}
-
-/// How an iteration takes its slices.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Style {
-    Select,
-    Shard,
-}
-
-impl LoopOptions {
-    /// Reads the options.
-    ///
-    /// # Errors
-    /// Two options contradict each other.
-    pub(crate) fn of(arguments: &Arguments) -> Result<Self, Diagnostic> {
-        let is = |name, value| arguments.text(name) == Some(value);
-        let is_ring = is("allgather", "p2p-ring") || is("reduce-scatter", "p2p-ring");
-        if is_ring && is("backend", "cuda") && !arguments.flag("offset-by-rank") {
-            // Each pair of ranks would share its handles in another iteration, but ShareMemHandles waits for
-            // all ranks.
-            let fault = arguments.error(
-                "offset-by-rank",
-                "`offset-by-rank=false` needs `backend=nccl`",
-                "with `backend=cuda`, ranks would wait for each other in ShareMemHandles",
-            );
-            return Err(fault.help("use `offset-by-rank=true`, or `backend=nccl`"));
-        }
-        if is("allgather", "collective-permute") && is("own-slice", "last") {
-            let fault = arguments.error(
-                "own-slice",
-                "`own-slice=last` needs `allgather=p2p-ring`",
-                "with `allgather=collective-permute`, the own slice comes first",
-            );
-            return Err(fault.help("use `own-slice=first`, or `allgather=p2p-ring`"));
-        }
-        Ok(Self {
-            allgather: match arguments.text("allgather") {
-                Some("p2p-ring") => Allgather::Ring,
-                Some("collective-permute") => Allgather::Permute,
-                Some("whole") => Allgather::Whole,
-                Some(_) | None => Allgather::Broadcast,
-            },
-            reduce_scatter: match arguments.text("reduce-scatter") {
-                Some("p2p-ring") => ReduceScatter::Ring,
-                Some("whole") => ReduceScatter::Whole,
-                Some(_) | None => ReduceScatter::Reduce,
-            },
-            cuda: is("backend", "cuda"),
-            put: is("protocol", "put"),
-            offset: arguments.flag("offset-by-rank"),
-            own_slice: match arguments.text("own-slice") {
-                Some("first") => OwnSlice::First,
-                Some("last") => OwnSlice::Last,
-                Some(_) | None => OwnSlice::Auto,
-            },
-            deferred: is("wait", "deferred"),
-            style: match arguments.text("style") {
-                Some("select") => Some(Style::Select),
-                Some("shard") => Some(Style::Shard),
-                Some(_) | None => None,
-            },
-            allocate_before: is("allocate", "before"),
-        })
-    }
-}
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let written = make_loops(program, LoopOptions::of(arguments)?, None);

@@ -10,7 +10,8 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    LoopStmt, OwnSlice, StmtGroup, StreamParallel, Style, loop_comms,
+    LoopStmt, StmtGroup, StreamParallel, loop_comms,
+    options::{OwnSlice, Style},
     slicing::{OperandSlice, SliceKind},
 };
 use crate::{

@@ -4,7 +4,7 @@ use grammar::ir::{ExprId, Program, StmtId, TensorId};
 use rustc_hash::FxHashMap;
 
 use super::{
-    LoopOptions, Style,
+    options::{LoopOptions, Style},
     slicing::{SliceKind, Slicing},
 };
 use crate::analysis::sharding::same_extent;

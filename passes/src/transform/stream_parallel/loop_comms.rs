@@ -17,7 +17,11 @@ use grammar::{
     words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
 };
 
-use super::{Allgather, LoopStmt, ReduceScatter, StreamParallel, body::LoopWriter};
+use super::{
+    LoopStmt, StreamParallel,
+    body::LoopWriter,
+    options::{Allgather, ReduceScatter},
+};
 use crate::{
     analysis::sharding::{Dim, Sharding},
     rewrite::{

@@ -7,7 +7,7 @@ use grammar::{
     result_dims,
 };
 
-use super::{Allgather, LoopOptions, ReduceScatter, Style};
+use super::options::{Allgather, LoopOptions, ReduceScatter, Style};
 use crate::{
     analysis::{
         dim_map, propagation,
