@@ -166,7 +166,9 @@ impl StreamParallel<'_> {
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
         };
         let values = |it: &Slicing| it.operands.iter().all(|operand| self.is_written_once(operand.tensor));
-        let slicing = slicing.filter(|it| self.is_written_once(it.out) && values(it));
+        // Of two parts of one tensor, an iteration could overwrite what a later one reads.
+        let overlaps = |it: &Slicing| it.operands.iter().any(|operand| self.meets(operand.tensor, it.out));
+        let slicing = slicing.filter(|it| self.is_written_once(it.out) && values(it) && !overlaps(it));
         let Some(slicing) = slicing else {
             // A statement that is independent of the loop goes before it and does not end the group.
             if !self.is_independent(stmt) {
@@ -232,12 +234,17 @@ impl StreamParallel<'_> {
     /// Returns whether neither the statement nor the loop of the group writes a tensor that the other
     /// accesses under another name, as another part of the same base tensor.
     fn is_disjoint(&self, group: &StmtGroup, slicing: &Slicing) -> bool {
-        let meets = |a: TensorId, b: TensorId| a != b && self.base_tensor(a) == self.base_tensor(b);
-        let reads = |it: &Slicing, tensor| it.operands.iter().any(|operand| meets(operand.tensor, tensor));
+        let reads =
+            |it: &Slicing, tensor| it.operands.iter().any(|operand| self.meets(operand.tensor, tensor));
         !group.members.iter().any(|member| {
             let it = &member.slicing;
-            meets(it.out, slicing.out) || reads(it, slicing.out) || reads(slicing, it.out)
+            self.meets(it.out, slicing.out) || reads(it, slicing.out) || reads(slicing, it.out)
         })
+    }
+
+    /// Returns whether two names denote parts of one tensor.
+    fn meets(&self, a: TensorId, b: TensorId) -> bool {
+        a != b && self.base_tensor(a) == self.base_tensor(b)
     }
 
     /// Returns the base tensor of a part, or the tensor itself.

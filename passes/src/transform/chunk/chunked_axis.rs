@@ -3,7 +3,8 @@
 //! A statement is *chunked* if a range of its result along the axis depends on the same range of some
 //! operands and on the whole of the others. For example, rows of a linear depend on the same rows of its
 //! input and on the whole weight. Every other statement is *whole*: it moves elements along the axis,
-//! combines them, or moves them between devices. A statement that makes a view through which others write is whole if the
+//! combines them, or moves them between devices. A statement is whole, too, if its result is stored where another operand
+//! of it is, so that one part would overwrite what another part reads. A statement that makes a view through which others write is whole if the
 //! whole view is needed.
 
 use std::collections::VecDeque;
@@ -16,7 +17,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    dim_map,
+    alias_analysis::{AliasClasses, OpaqueCallModel},
+    bindings, dim_map,
     sharding::{Sharding, same_extent},
     written_views::written_views,
 };
@@ -80,6 +82,8 @@ impl ChunkedAxis {
                 this.stmts.insert(*stmt, cut);
             }
         }
+        let overlap = StorageOverlap::of(program);
+        this.stmts.retain(|stmt, cut| !overlap.is_between(*stmt, cut));
         // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
         let written = written_views(program);
         while !written.is_empty() {
@@ -113,6 +117,30 @@ impl ChunkedAxis {
     }
 }
 
+/// Finds statements whose result shares storage with an operand.
+struct StorageOverlap {
+    /// The statements whose result has storage already.
+    bound: FxHashSet<StmtId>,
+    sharing: AliasClasses,
+}
+
+impl StorageOverlap {
+    fn of(program: &Program) -> Self {
+        let body = program.body.map(|body| AliasClasses::of(program, body, OpaqueCallModel::MayAlias));
+        Self { bound: bindings::analyze_bindings(program).already_bound, sharing: body.unwrap_or_default() }
+    }
+
+    /// Returns true if a part of the result may overwrite what a later part reads: elements of an operand under another
+    /// name of the same storage, or any element of it.
+    fn is_between(&self, stmt: StmtId, cut: &ChunkedStmt) -> bool {
+        let class = |tensor| self.sharing.alias_class(tensor);
+        let meets = |arg: TensorId, dim: Option<usize>| {
+            class(arg) == class(cut.out) && (arg != cut.out || dim.is_none())
+        };
+        self.bound.contains(&stmt) && cut.operands.iter().any(|(arg, dim)| meets(*arg, *dim))
+    }
+}
+
 /// The reason why a statement cannot be chunked.
 pub(super) struct Obstacle {
     /// A sentence about the statement, which calls the axis "it".
@@ -133,8 +161,9 @@ impl Obstacle {
     }
 }
 
-/// Returns the first statement that uses dimension `dim` of `tensor` and cannot be chunked along it, and the reason. If
-/// there is none, it is the first view through which a statement writes the tensor.
+/// Returns a statement that uses dimension `dim` of `tensor` and cannot be chunked along it, and the reason: the first
+/// one that could be chunked if it stored its result elsewhere, else the first one that cannot be chunked, else the first
+/// view through which a statement writes the tensor.
 pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, Obstacle)> {
     let uses = |stmt: &&StmtId| match &program.stmts[**stmt] {
         // Storage is allocated as a whole in any case.
@@ -143,7 +172,10 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
     let stmts = || program.body().iter().filter(uses);
-    let first = stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?)));
+    let overlap = StorageOverlap::of(program);
+    let shared = stmts().find_map(|stmt| Some((*stmt, overlap_of(program, &overlap, *stmt, (tensor, dim))?)));
+    let first =
+        shared.or_else(|| stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?))));
     first.or_else(|| {
         let written = written_views(program);
         stmts().find_map(|stmt| {
@@ -171,6 +203,23 @@ fn obstacle_of(program: &Program, stmt: StmtId, tensor: TensorId, dim: usize) ->
         }
     };
     Some(Obstacle { reason, help: "split another axis" })
+}
+
+/// Returns the reason why a statement whose operands can be split stays whole: it stores its result where it reads.
+fn overlap_of(
+    program: &Program,
+    overlap: &StorageOverlap,
+    stmt: StmtId,
+    (tensor, dim): (TensorId, usize),
+) -> Option<Obstacle> {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return None };
+    let goal = *mapped_result_dims(program, it, tensor, dim).first()?;
+    let cut = ChunkedStmt::of(program, it, goal).ok().filter(|cut| overlap.is_between(stmt, cut))?;
+    let (name, out) = (it.op.name(), program.tensor_name(cut.out));
+    let reason = format!(
+        "`{name}` stores `{out}` where it reads an operand, and one part would overwrite what another reads"
+    );
+    Some(Obstacle { reason, help: "store the result in a tensor of its own" })
 }
 
 impl ChunkedStmt {
