@@ -20,9 +20,9 @@ use crate::words::{Algorithm, CommunicationType};
 /// fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`) are faster for 1 to 4 MiB, but the table
 /// does not select them: they gave wrong results with data that was not in the L2 cache (`benches/gpu/NOTES.md`).
 pub const MEASURED: &str = "Allreduce/2:1M=one-shot-ll;Allreduce/2=two-shot;2:1M=one-shot-ll;2=one-shot;\
-     Allreduce/4:64K=one-shot-ll;Allreduce/4:1M=two-shot-ll;\
+     Allreduce/4:64K=one-shot-ll;Allreduce/4:512K=two-shot-ll;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;4:512K=one-shot-ll;4=one-shot;\
-     Allreduce/8:32K=one-shot-ll;Allreduce/8:1M=two-shot-ll;\
+     Allreduce/8:32K=one-shot-ll;Allreduce/8:512K=two-shot-ll;\
      Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;8:512K=one-shot-ll;8=one-shot;*=nccl";
 
 /// The algorithms that a rule can select, with the types that support each.
