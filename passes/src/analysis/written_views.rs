@@ -26,9 +26,9 @@ pub(crate) fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
     let mut views = FxHashMap::default();
     for stmt in program.block(body).iter().rev() {
         if let Stmt::Op(it) = &program.stmts[*stmt]
-            && !bound.contains(stmt)
             && it.op.def().class != OpClass::Allocate
-            && may_alias_operands(it, false, OpaqueCallModel::MayAlias)
+            // An operator that is always a view binds its result again if it has storage already.
+            && may_alias_operands(it, bound.contains(stmt), OpaqueCallModel::MayAlias)
             && let Some(out) = it.out_tensor().filter(|out| written.contains(&sharing.alias_class(*out)))
         {
             views.insert(*stmt, out);
