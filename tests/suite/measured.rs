@@ -12,7 +12,10 @@ use crate::timeout::RunWithTimeout;
 pub fn trials() -> Vec<Trial> {
     let trials = [
         Trial::test("measured::json_holds_every_run", json_holds_every_run),
-        Trial::test("measured::delays_show_a_race", delays_show_a_race),
+        Trial::test("measured::delays_show_a_race", || delays_show_a_race("delayed-race.hir")),
+        Trial::test("measured::delays_show_data_of_the_run_before", || {
+            delays_show_a_race("data-of-the-run-before.hir")
+        }),
         Trial::test("measured::products_of_any_strides_run_on_cublaslt", products_run_on_cublaslt),
         Trial::test("measured::a_product_computes_its_relu", a_product_computes_its_relu),
         Trial::test("measured::fused_reductions_have_the_same_bits", fused_reductions_have_the_same_bits),
@@ -133,9 +136,9 @@ fn fused_reductions_have_the_same_bits() -> Result<(), Failed> {
     }
 }
 
-fn delays_show_a_race() -> Result<(), Failed> {
-    let program = "tests/cases/cuda/delayed-race.hir";
-    let mut command = hir_run(&[program, "--device=cuda", "--check=off", "--stress", "200"])?;
+fn delays_show_a_race(program: &str) -> Result<(), Failed> {
+    let program = format!("tests/cases/cuda/{program}");
+    let mut command = hir_run(&[&program, "--device=cuda", "--check=off", "--stress", "200"])?;
     // The emulated streams poll. Without a delay of several polling intervals, one of them may always be
     // first.
     let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;

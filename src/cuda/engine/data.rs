@@ -1,12 +1,21 @@
 //! Copies inputs to a plan's memory and outputs from it.
 
-use super::{Engine, bytes};
+use grammar::dtype::Class;
+
+use super::{Engine, Input, bytes};
 use crate::{
-    cuda::{CudaError, ProcessGroup, device::Stream},
+    cuda::{
+        CudaError, ProcessGroup,
+        device::Stream,
+        kernels::{BLOCK, CommonKernel},
+    },
     io::data::Data,
     io::dense::DenseTensor,
     plan::View,
 };
+
+/// Maximum number of blocks that negate an input: enough to use the bandwidth of the memory.
+const NEGATE_BLOCKS: usize = 1024;
 
 impl Engine {
     /// Poisons all memory and uploads the inputs: for each input, this rank's part in row-major order.
@@ -105,6 +114,22 @@ impl Engine {
             .flatten()
             .filter(|it| it.is_written)
             .try_for_each(|it| self.device.memset(it.address, 0xff, it.bytes, self.main_stream))
+    }
+
+    /// Negates the floating-point elements of the inputs for which `is_chosen` returns true.
+    pub(super) fn negate_inputs(&self, is_chosen: impl Fn(&Input) -> bool) -> Result<(), CudaError> {
+        let kernel = self.executable.common_kernel(CommonKernel::Negate);
+        for (input, port) in self.inputs.iter().zip(&self.plan().inputs) {
+            let Some(it) = input.as_ref().filter(|it| it.bytes > 0 && is_chosen(it)) else { continue };
+            if port.dtype.class() != Class::Float {
+                continue;
+            }
+            let count = it.bytes / port.dtype.size();
+            let blocks = count.div_ceil(BLOCK as usize).min(NEGATE_BLOCKS) as u32;
+            let words = [self.executable.epoch_address, it.address, count as u64, port.dtype.size() as u64];
+            self.device.launch(kernel, blocks, BLOCK, &words, self.main_stream)?;
+        }
+        Ok(())
     }
 
     /// Restores the inputs that the program has written to.

@@ -3,6 +3,10 @@
 //! Before each run, every rank draws a delay for each of its streams, which the stream waits at the start of
 //! the run. Kernels read the delays from memory, so each replay of a captured plan uses new ones. The outputs
 //! are poisoned before a run, and compared bit by bit afterwards with those of the run that was checked.
+//!
+//! Every second run uses the negated inputs (floating-point elements only), and is compared with the first one that
+//! does. If two runs in succession had equal data, data of the earlier run that is read instead of that of the later run
+//! would not be noticed.
 
 use super::{Engine, IssueMode, bytes};
 use crate::{
@@ -39,12 +43,17 @@ impl Engine {
         let streams = self.executable.streams.len();
         self.delays = Some(self.device.allocate(self.plan().rank, 8 * streams)?);
         let captured = if graph { Some(self.capture()?) } else { None };
-        let kept: Vec<Vec<u8>> = self.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect();
+        let outputs_now = |it: &Self| -> Vec<Vec<u8>> {
+            it.outputs.iter().map(|it| host_bytes(it.as_ref()).to_vec()).collect()
+        };
+        // The expected outputs with the inputs, and with the negated inputs after the first run that uses them.
+        let mut expected = [Some(outputs_now(self)), None];
         let mut found: Option<(u64, String)> = None;
         peers.barrier()?;
         for run in 1..=runs {
             self.upload_delays(seed, run)?;
-            self.reset_between_runs(peers)?;
+            let is_negated = run.is_multiple_of(2);
+            self.reset_inputs(is_negated, run > 1, peers)?;
             match &captured {
                 Some(graph) => {
                     self.replay(graph)?;
@@ -55,11 +64,18 @@ impl Engine {
             self.count_run()?;
             self.synchronize()?;
             // Other ranks wait for this rank, so it continues after a difference.
-            if found.is_none() {
-                found = self.difference(&kept)?.map(|it| (run as u64, it));
+            let expected = &mut expected[usize::from(is_negated)];
+            match expected {
+                Some(expected) if found.is_none() => {
+                    found = self.difference(expected)?.map(|it| (run as u64, it));
+                }
+                Some(_) => (),
+                None => *expected = Some(outputs_now(self)),
             }
             on_run(run);
         }
+        // The inputs get their values back.
+        self.reset_inputs(false, runs.is_multiple_of(2), peers)?;
         self.delays = None;
         let mine = found.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
         let all = peers.all_gather(&mine)?;
@@ -69,6 +85,20 @@ impl Engine {
         };
         let first = all.iter().filter_map(told).min_by_key(|it| it.0);
         Ok(first.map(|(run, text)| format!("run {run} of {runs} with delays: {text}")))
+    }
+
+    /// Separates two runs, and negates the inputs if the next run uses negated ones. `changes` says that the run before
+    /// used the others.
+    fn reset_inputs(
+        &mut self,
+        is_negated: bool,
+        changes: bool,
+        peers: &dyn ProcessGroup,
+    ) -> Result<(), CudaError> {
+        self.reset_between_runs(peers)?;
+        // An input that the program writes was restored just now.
+        self.negate_inputs(|it| if it.backup.is_some() { is_negated } else { changes })?;
+        self.rank_barrier(peers)
     }
 
     /// Uploads the delays of the next run.
@@ -98,7 +128,7 @@ impl Engine {
             // Ignore bytes between the elements of an output.
             if let Some(at) = pairs.into_iter().position(|(now, before)| now != before) {
                 return Ok(Some(format!(
-                    "{}: element {:?} of rank {}'s part is {}, but was {} in the first run",
+                    "{}: element {:?} of rank {}'s part is {}, but was {} in the first run with these inputs",
                     port.name,
                     unravel_index(at, &it.view.shape),
                     self.plan().rank,

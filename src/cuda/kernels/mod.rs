@@ -214,9 +214,11 @@ pub(super) enum CommonKernel {
     AdvanceEpoch,
     /// Delays a stream.
     Delay,
+    /// Negates floating-point elements.
+    Negate,
 }
 
-pub(super) const COMMON_KERNELS: [&str; 3] = ["rank_barrier", "advance_epoch", "delay_stream"];
+pub(super) const COMMON_KERNELS: [&str; 4] = ["rank_barrier", "advance_epoch", "delay_stream", "negate"];
 
 impl Kernels {
     /// Returns the index of an instance, and adds it if it is new.

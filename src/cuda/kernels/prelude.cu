@@ -340,3 +340,11 @@ extern "C" __global__ void delay_stream(const __grid_constant__ Delay p) {
   const u64 begin = clock_nanoseconds(), wanted = *reinterpret_cast<const u64*>(p.nanoseconds);
   while (clock_nanoseconds() - begin < wanted) {}
 }
+
+// Negates floating-point elements of `size` bytes: inverts the highest bit of each.
+struct Negate { u64 epoch, at, count, size; };
+extern "C" __global__ void negate(const __grid_constant__ Negate p) {
+  u8* highest = reinterpret_cast<u8*>(p.at) + p.size - 1;
+  const u64 step = (u64)gridDim.x * blockDim.x;
+  for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < p.count; i += step) highest[i * p.size] ^= 0x80;
+}
