@@ -45,7 +45,7 @@ numbers() {
         }
     done
 }
-[ $# -ge 3 ] || usage
+[ $# -ge 3 ] || usage # at least one number behind the number of ranks
 kind=$1 d=$2
 shift 2
 numbers 1 "$d"
@@ -53,8 +53,8 @@ numbers 1 "$d"
 # number of a collective may be 0.
 case $kind in
 allgather | allreduce | reduce-scatter | all-to-all) numbers 1 "$1" "${4:-1}" "${5:-1}" && numbers 0 "${6:-0}" ;;
-linear-allreduce) numbers 1 "${@:1:3}" && numbers 0 "${@:4}" ;;
-*) numbers 1 "$@" ;;
+linear-allreduce) [ $# -ge 3 ] && numbers 1 "${@:1:3}" && numbers 0 "${@:4}" || usage ;;
+*) [ $# -ge 3 ] && numbers 1 "$@" || usage ;;
 esac
 ranks=$(seq -s ' ' 0 $((d - 1)))
 mesh="(DeviceMesh{$ranks})"

@@ -6,7 +6,9 @@ use gemm::Parallelism;
 use grammar::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 
-use super::{Exactness, FixedPointRange, KernelError, Precision, narrow, shadow_lanes, wrap};
+use super::{
+    Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
+};
 use crate::{
     io::data::{Data, Shadow, WrittenMask, shadow::EXACT},
     io::dense::DenseTensor,
@@ -144,7 +146,8 @@ impl Sizes {
         // Without shadows, all lanes are equal and have the same products.
         let is_exact = blocks.iter().all(|it| it.shadow.is_none());
         let of_lane = |it: usize| if is_exact { exact.clone() } else { sums(lane(it)) };
-        shadow_lanes::sum_shadow(of_lane, &magnitudes, precision.unit_roundoff(), false, data)
+        let engine = (precision.unit_roundoff(), FiniteRange::of(precision));
+        shadow_lanes::sum_shadow(of_lane, &magnitudes, engine, false, data)
     }
 
     /// Returns the number of sums that are not known to be exact.

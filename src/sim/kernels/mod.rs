@@ -18,6 +18,7 @@ use crate::{
 
 mod gemm;
 mod map;
+mod overflow;
 mod reduce;
 mod shadow_lanes;
 

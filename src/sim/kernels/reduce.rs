@@ -2,7 +2,13 @@
 
 use grammar::dtype::DType;
 
-use super::{Exactness, FixedPointRange, KernelError, Precision, map::constant, narrow, shadow_lanes, wrap};
+use super::{
+    Exactness, FixedPointRange, KernelError, Precision,
+    map::constant,
+    narrow,
+    overflow::{FactorMagnitudes, FiniteRange},
+    shadow_lanes, wrap,
+};
 use crate::{
     io::data::{
         Data, Shadow, WrittenMask, for_each_run,
@@ -18,7 +24,7 @@ use crate::{
 /// Floats are reduced in binary32, or in binary64 if any type is binary64, and rounded once. Integers are
 /// exact and wrap. `Avg` divides the sum once by the number of elements. A sum is exact if all terms are
 /// multiples of a power of two and the sum of their magnitudes is at most 2^24 (2^53 in binary64) times it. A
-/// product is exact if no step rounded.
+/// product is exact if no step rounded and no order of the factors overflows.
 ///
 /// # Errors
 /// Bitwise operations on floats, or a result type that `Data` does not support.
@@ -224,6 +230,7 @@ fn shadow(
     let start = start_value(op, init, precision).ok_or(KernelError::ReduceOp(op, dtype))?;
     let engine = if init.is_none() { shadow_lanes::unit_roundoff(data.dtype()) } else { 0.0 }
         .max(precision.unit_roundoff());
+    let range = partial_range(precision, init, data.dtype());
     let terms = target.terms.max(1) as f64;
     let values: [Vec<f64>; LANES] =
         [EXACT, ORDERED, ROUNDED].map(|lane| shadow_lanes::lane_values(input, lane));
@@ -238,7 +245,7 @@ fn shadow(
             let magnitudes: Vec<f64> = magnitudes.into_iter().map(|it| it / divisor).collect();
             let is_exact =
                 op == ReduceOp::Sum && shadow_lanes::sums_are_exact(&values[EXACT], start, target.terms);
-            shadow_lanes::sum_shadow(sums, &magnitudes, engine, is_exact, data)
+            shadow_lanes::sum_shadow(sums, &magnitudes, (engine, range), is_exact, data)
         }
         ReduceOp::Product => {
             let products = |lane: usize| {
@@ -247,7 +254,15 @@ fn shadow(
                 products.iter_mut().for_each(|it| *it = shadow_lanes::perturb(*it, error * it.abs(), lane));
                 products
             };
-            shadow_lanes::into_shadow([EXACT, ORDERED, ROUNDED].map(products), data)
+            let mut lanes = [EXACT, ORDERED, ROUNDED].map(products);
+            let results = data.to_f64();
+            for (lane, range) in [(ORDERED, FiniteRange::of(Precision::Double)), (ROUNDED, range)] {
+                let depend = order_dependent_products(start, &values[EXACT], target, range);
+                for at in (0..results.len()).filter(|at| depend[*at]) {
+                    lanes[lane][at] = shadow_lanes::undetermined(lanes[EXACT][at], results[at]);
+                }
+            }
+            shadow_lanes::into_shadow(lanes, data)
         }
         _ => {
             let stored = if dtype == data.dtype() { 0.0 } else { shadow_lanes::unit_roundoff(data.dtype()) };
@@ -291,7 +306,9 @@ fn floats(
                 (next, exact && product.mul_add(it, -next) == 0.0)
             };
             let products = target.accumulate((start, true), &values, step);
-            exactness.count(products.iter().filter(|it| !it.1).count());
+            let range = partial_range(precision, init, out_dtype);
+            let depend = order_dependent_products(start, &values, target, range);
+            exactness.count(products.iter().zip(depend).filter(|(it, depends)| !it.1 || *depends).count());
             products.into_iter().map(|it| it.0).collect()
         }
         ReduceOp::Min
@@ -311,6 +328,19 @@ fn floats(
     let differs = |(quotient, sum): &(&f64, &f64)| quotient.mul_add(terms, -**sum) != 0.0;
     exactness.count(divided.iter().zip(&out).filter(differs).count());
     narrow(out_dtype, divided.into_iter())
+}
+
+/// Returns the range of the partial results of a reduction. Without `init`, ranks may store them with the type of the result.
+fn partial_range(precision: Precision, init: Option<Number>, out_dtype: DType) -> FiniteRange {
+    let range = FiniteRange::of(precision);
+    if init.is_none() { range.stored_as(out_dtype) } else { range }
+}
+
+/// Returns which products may overflow or underflow in some orders only.
+fn order_dependent_products(start: f64, values: &[f64], target: &OutputMap, range: FiniteRange) -> Vec<bool> {
+    let none = FactorMagnitudes::default().with(start);
+    let factors = target.accumulate(none, values, |factors, it| factors.with(it));
+    factors.into_iter().map(|it| it.depend_on_order(range)).collect()
 }
 
 /// Returns the number of sums that are not known to be exact.

@@ -6,6 +6,7 @@ use super::{
     FixedPointRange, KernelError, Precision,
     map::{Columns, Operand, constant},
     narrow,
+    overflow::FiniteRange,
 };
 use crate::{
     elementwise::{FloatEval, FloatFunction},
@@ -52,6 +53,14 @@ pub(super) fn perturb(value: f64, error: f64, lane: usize) -> f64 {
     let bits = mix(value.to_bits().wrapping_add(lane as u64));
     let size = 0.5 + (bits >> 12) as f64 / 2f64.powi(53);
     value + if bits & 1 == 0 { size } else { -size } * error
+}
+
+/// Returns the value of a lane for a result that another engine may not have at all: neither equal to the exact value nor
+/// to the rounded one, and infinitely far from both.
+pub(super) fn undetermined(exact: f64, rounded: f64) -> f64 {
+    let is = |it: f64, other: f64| it == other || it.is_nan() && other.is_nan();
+    let mut values = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY].into_iter();
+    values.find(|it| !is(*it, exact) && !is(*it, rounded)).unwrap_or(f64::NAN)
 }
 
 /// Returns the shadow of `data` with these lanes, or `None` if all lanes equal `data`. Lanes of integer types
@@ -203,16 +212,16 @@ fn is_deterministic(function: FloatEval, row: &FloatFunction) -> bool {
 /// Returns the shadow of sums. `sums` returns those of a lane, and `magnitudes` are the sums of the terms'
 /// magnitudes. Each addition has the relative error `engine`, and the result has the rounding error of its
 /// type. With `is_exact`, binary64 represents all partial sums, so lane `ORDERED` needs no error for the
-/// order of the sum.
+/// order of the sum. Engines store partial sums in `range`.
 pub(super) fn sum_shadow(
     sums: impl Fn(usize) -> Vec<f64>,
     magnitudes: &[f64],
-    engine: f64,
+    (engine, range): (f64, FiniteRange),
     is_exact: bool,
     data: &Data,
 ) -> Result<Option<Shadow>, KernelError> {
-    let stored = unit_roundoff(data.dtype());
-    let lanes = per_lane(|lane| {
+    let (stored, results) = (unit_roundoff(data.dtype()), data.to_f64());
+    let mut lanes = per_lane(|lane| {
         let mut values = sums(lane);
         for (it, magnitude) in values.iter_mut().zip(magnitudes) {
             let error = match lane {
@@ -224,6 +233,15 @@ pub(super) fn sum_shadow(
         }
         Ok::<_, KernelError>(values)
     })?;
+    let binary64 = FiniteRange::of(Precision::Double);
+    for (at, magnitude) in magnitudes.iter().enumerate() {
+        let exact = lanes[EXACT][at];
+        for (lane, range) in [(ORDERED, binary64), (ROUNDED, range)] {
+            if range.sum_depends_on_order(exact, *magnitude) {
+                lanes[lane][at] = undetermined(exact, results[at]);
+            }
+        }
+    }
     into_shadow(lanes, data)
 }
 
