@@ -2,7 +2,10 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::ir::{Attr, ExprId, For, Program, Stmt, SymbolId, TensorId};
+use crate::{
+    for_each_tensor_use,
+    ir::{ExprId, For, Program, Stmt, SymbolId, TensorId},
+};
 
 impl Program {
     /// Returns whether an expression depends, directly or through definitions, on a symbol for which `wanted`
@@ -26,19 +29,32 @@ impl Program {
     }
 }
 
-/// Returns the tensors that are rebound in each iteration of a loop, in the order of the text: those whose
-/// view or storage an attribute selects by the loop index, and those computed from them.
+/// Returns the tensors that are rebound in each iteration of a loop, in the order of the text: those that statements of
+/// the body define from the loop index, directly or through scalars and other tensors.
 pub fn loop_variant_tensors(program: &Program, it: &For) -> Vec<TensorId> {
     let mut found: Vec<TensorId> = Vec::new();
     let mut seen: FxHashSet<TensorId> = FxHashSet::default();
-    program.walk(it.body, &mut |stmt| {
-        let Stmt::Op(op) = &program.stmts[stmt] else { return };
-        let depends = |expr: &ExprId| program.depends_on(*expr, &|symbol| symbol == it.index);
-        if op.attrs.iter().any(|(_, attr)| matches!(attr, Attr::Scalar(expr) if depends(expr)))
-            || Program::tensors_of(&op.args).any(|arg| seen.contains(&arg))
-        {
-            found.extend(Program::tensors_of(&op.outs).filter(|out| seen.insert(*out)));
+    let mut scalars = FxHashSet::from_iter([it.index]);
+    loop {
+        let before = scalars.len() + found.len();
+        program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
+            Stmt::Op(op) => {
+                let mut depends = false;
+                op.scalars(&mut |expr| depends |= program.depends_on(expr, &|it| scalars.contains(&it)));
+                for_each_tensor_use(program, op, &mut |tensor, _| depends |= seen.contains(&tensor));
+                if depends {
+                    found.extend(Program::tensors_of(&op.outs).filter(|out| seen.insert(*out)));
+                }
+            }
+            Stmt::Let(symbol, value) => {
+                if program.depends_on(*value, &|it| scalars.contains(&it)) {
+                    scalars.insert(*symbol);
+                }
+            }
+            Stmt::For(_) | Stmt::If(_) => (),
+        });
+        if scalars.len() + found.len() == before {
+            return found;
         }
-    });
-    found
+    }
 }

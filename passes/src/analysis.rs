@@ -10,6 +10,7 @@ pub(crate) mod dim_equivalence;
 pub(crate) mod dim_map;
 pub(crate) mod loop_body;
 pub(crate) mod loop_carried;
+pub(crate) mod maybe_bound;
 pub(crate) mod memory_effects;
 pub(crate) mod name_uses;
 pub(crate) mod numbering;

@@ -47,7 +47,8 @@ const GRAMMAR: &[Layer] = &[
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("ir", BEFORE),
-    ("loop_variance tensor_uses operands roots text", BEFORE),
+    ("tensor_uses operands roots text", BEFORE),
+    ("loop_variance", BEFORE),
     ("dim_map", BEFORE),
     // IR to text.
     ("domains print", BEFORE),
@@ -76,7 +77,7 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings blocks loop_body posted_work stmt_path sharding", &[]),
+    ("numbering bindings maybe_bound blocks loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),

@@ -10,6 +10,7 @@
 use grammar::{
     for_each_tensor_use,
     ir::{BlockId, ExprId, For, If, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
+    loop_variant_tensors,
     ops::{AccessMode, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -261,7 +262,7 @@ impl Walk<'_> {
         let mut touched = ModifiedNames::of(self.program, it.body);
         touched.symbols.insert(it.index);
         // The state before an iteration is the state before the loop or after another iteration.
-        let forgotten = if it.axis.is_some() { self.dependents(it) } else { FxHashSet::default() };
+        let forgotten = if it.axis.is_some() { loop_variant_tensors(self.program, it) } else { Vec::new() };
         for tensor in touched.dropped.iter().chain(&forgotten) {
             self.set_bound(*tensor, false);
         }
@@ -318,37 +319,6 @@ impl Walk<'_> {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
         };
         same && names.iter().all(|(name, version)| self.version(*name) == *version)
-    }
-
-    /// Returns the tensors whose meaning may depend on a loop's index, directly or through scalars and other
-    /// tensors.
-    fn dependents(&self, it: &For) -> FxHashSet<TensorId> {
-        let program = self.program;
-        let mut scalars = FxHashSet::from_iter([it.index]);
-        let mut found: FxHashSet<TensorId> = FxHashSet::default();
-        loop {
-            let before = scalars.len() + found.len();
-            let depends = |expr: ExprId, scalars: &FxHashSet<SymbolId>| {
-                program.depends_on(expr, &|symbol| scalars.contains(&symbol))
-            };
-            program.walk(it.body, &mut |stmt| match &program.stmts[stmt] {
-                Stmt::Op(op) => {
-                    let mut yes = false;
-                    op.scalars(&mut |expr| yes |= depends(expr, &scalars));
-                    for_each_tensor_use(program, op, &mut |tensor, _| yes |= found.contains(&tensor));
-                    if yes {
-                        found.extend(Program::tensors_of(&op.outs));
-                    }
-                }
-                Stmt::Let(symbol, value) if depends(*value, &scalars) => {
-                    scalars.insert(*symbol);
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => (),
-            });
-            if scalars.len() + found.len() == before {
-                return found;
-            }
-        }
     }
 }
 

@@ -13,41 +13,53 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
     bindings, blocks,
+    maybe_bound::maybe_bound,
 };
 
-/// Returns the top-level statements that bind their result to the storage of an operand, with the result, if a later
-/// statement writes into this storage.
+/// Returns the statements that bind their result to the storage of an operand, with the result, if another statement
+/// writes into this storage: a later one, or one of the same top-level statement.
 pub(crate) fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
     let Some(body) = program.body else { return FxHashMap::default() };
-    let bound = bindings::analyze_bindings(program).already_bound;
+    let (bound, maybe_bound) = (bindings::analyze_bindings(program).already_bound, maybe_bound(program));
     let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
-    // The storage that the statements behind the current one write, by alias class.
+    // The storage that the current statement and those behind it write, by alias class.
     let mut written: FxHashSet<TensorId> = FxHashSet::default();
     let mut views = FxHashMap::default();
-    for stmt in program.block(body).iter().rev() {
-        if let Stmt::Op(it) = &program.stmts[*stmt]
+    let add_writes = |stmt: StmtId, written: &mut FxHashSet<TensorId>| {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        // A result without storage gets storage of its own.
+        let allocates = it.computes() && !maybe_bound.contains(&stmt);
+        for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
+            AccessMode::Write | AccessMode::Transfer if !allocates => {
+                written.insert(sharing.alias_class(tensor));
+            }
+            AccessMode::Write
+            | AccessMode::Transfer
+            | AccessMode::Read
+            | AccessMode::Bind
+            | AccessMode::NoAccess => (),
+        });
+    };
+    let mut add_view = |stmt: StmtId, written: &FxHashSet<TensorId>| {
+        if let Stmt::Op(it) = &program.stmts[stmt]
             && it.op.def().class != OpClass::Allocate
             // An operator that is always a view binds its result again if it has storage already.
-            && may_alias_operands(it, bound.contains(stmt), OpaqueCallModel::MayAlias)
+            && may_alias_operands(it, bound.contains(&stmt), OpaqueCallModel::MayAlias)
             && let Some(out) = it.out_tensor().filter(|out| written.contains(&sharing.alias_class(*out)))
         {
-            views.insert(*stmt, out);
+            views.insert(stmt, out);
         }
-        blocks::walk(program, *stmt, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            // A result without storage gets storage of its own.
-            let allocates = it.computes() && !bound.contains(&stmt);
-            for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
-                AccessMode::Write | AccessMode::Transfer if !allocates => {
-                    written.insert(sharing.alias_class(tensor));
-                }
-                AccessMode::Write
-                | AccessMode::Transfer
-                | AccessMode::Read
-                | AccessMode::Bind
-                | AccessMode::NoAccess => (),
-            });
-        });
+    };
+    for top in program.block(body).iter().rev() {
+        // A statement of a branch or loop may be followed by any other statement of it.
+        let is_block = blocks::inner_blocks(program, *top).iter().any(Option::is_some);
+        if is_block {
+            blocks::walk(program, *top, &mut |stmt| add_writes(stmt, &mut written));
+        }
+        blocks::walk(program, *top, &mut |stmt| add_view(stmt, &written));
+        if !is_block {
+            add_writes(*top, &mut written);
+        }
     }
     views
 }

@@ -26,9 +26,7 @@
 //! branch that sets streams.
 //!
 //! A copy to a name without storage makes the name a view of the operand. The name stays a view and gets no
-//! ALLOCATE, unless another side of a branch writes it too, or the copy is in a loop that does not deallocate
-//! the name: there, the second iteration would write into the storage that the first iteration made the name
-//! a view of.
+//! ALLOCATE, unless another side of a branch writes it too.
 //!
 //! `deallocate=true` inserts a Deallocate for each name that is neither an input nor an output. The
 //! Deallocate stands after the last statement that mentions the name or a view of it, or that waits for a

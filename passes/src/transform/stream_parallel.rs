@@ -23,7 +23,8 @@
 //! statement. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
 //! stream axis is sliced like any operator and is left to lower-to-communication. A statement that cannot be
-//! sliced, or that accesses storage with several names that a later statement writes, stays outside of the loops.
+//! sliced, whose result has storage on some paths only, or that accesses storage with several names that a later
+//! statement writes, stays outside of the loops.
 //!
 //! `style=select` loops over a stream axis that is a whole dimension and selects an index
 //! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
@@ -46,7 +47,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        alias_analysis::names_of_same_storage, bindings, name_uses::write_counts,
+        alias_analysis::names_of_same_storage, bindings, maybe_bound::maybe_bound, name_uses::write_counts,
         written_views::written_views,
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
@@ -99,7 +100,8 @@ pub(crate) fn make_loops(
     let Some(block) = program.body else { return Vec::new() };
     let bound = bindings::analyze_bindings(program).already_bound;
     let mut writes = write_counts(program, &OpStmt::computes);
-    let mut parts = part_views(program, &bound);
+    let maybe_bound = maybe_bound(program);
+    let mut parts = part_views(program, &maybe_bound);
     // A statement that makes a view of a part counts as a write, but writes no elements. If no other statement writes
     // the part (count 2) or a view of it (count 1), the part is not a result of a loop.
     let written: FxHashSet<TensorId> = written_views(program).into_values().collect();
@@ -115,6 +117,7 @@ pub(crate) fn make_loops(
         settings,
         fresh: IrBuilder::of(program),
         bound,
+        maybe_bound,
         uses: use_counts(program),
         world: world_size(program),
         writes,
@@ -139,6 +142,8 @@ struct StreamParallel<'p> {
     fresh: IrBuilder,
     /// The statements whose result has storage already.
     bound: FxHashSet<StmtId>,
+    /// The statements whose result may have storage already.
+    maybe_bound: FxHashSet<StmtId>,
     /// The number of statements that mention each tensor; each list of inputs or outputs counts as one more.
     uses: FxHashMap<TensorId, usize>,
     /// The number of ranks that the program needs.
@@ -160,7 +165,12 @@ impl StreamParallel<'_> {
     /// otherwise.
     fn statement(&mut self, stmt: StmtId, may_loop: bool) {
         let slicing = match &self.program.stmts[stmt] {
-            Stmt::Op(it) if may_loop && !self.is_part_view(it) => {
+            // Whether the loop has to allocate the result must be certain.
+            Stmt::Op(it)
+                if may_loop
+                    && !self.is_part_view(it)
+                    && self.bound.contains(&stmt) == self.maybe_bound.contains(&stmt) =>
+            {
                 slicing::slicing(self.program, self.settings, it)
             }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
@@ -263,7 +273,7 @@ impl StreamParallel<'_> {
             members.clone().any(|it| is(it.out))
                 || it.out_tensor().is_some_and(is) && members.clone().any(reads)
         };
-        let mut free = it.computes() && !self.bound.contains(&stmt);
+        let mut free = it.computes() && !self.maybe_bound.contains(&stmt);
         grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
             free &= self.is_written_once(tensor) && !touched(tensor)
         });
@@ -282,12 +292,12 @@ impl StreamParallel<'_> {
 
 /// Returns the names that a `slice` without storage makes views of parts of tensors, with their base tensors.
 /// The base of a part of a part is the whole tensor.
-fn part_views(program: &Program, bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
+fn part_views(program: &Program, maybe_bound: &FxHashSet<StmtId>) -> FxHashMap<TensorId, TensorId> {
     let mut parts: FxHashMap<TensorId, TensorId> = FxHashMap::default();
     let mut twice: FxHashSet<TensorId> = FxHashSet::default();
     for stmt in program.body() {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
-        if it.op.def().type_rule != TypeRule::Slice || bound.contains(stmt) {
+        if it.op.def().type_rule != TypeRule::Slice || maybe_bound.contains(stmt) {
             continue;
         }
         if let (Some(out), Some(arg)) = (it.out_tensor(), Program::tensors_of(&it.args).next()) {

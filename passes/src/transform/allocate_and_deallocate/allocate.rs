@@ -64,21 +64,16 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     insert(program, insertions)
 }
 
-/// Returns whether a name without storage stays a view of the tensor that is copied to it.
+/// Returns whether a name without storage stays a view of the tensor that is copied to it. With storage of its own, it would
+/// not show later writes to this tensor, nor this tensor writes to the name.
 fn stays_view(program: &Program, places: &StmtPaths, uses: &TensorUses, tensor: TensorId) -> bool {
     let writes = &uses.writes[&tensor];
     let copies = |stmt: &&StmtId| matches!(&program.stmts[**stmt], Stmt::Op(it) if may_become_view(it));
     let Some(copy) = writes.iter().find(copies) else { return false };
-    match writes.len() {
-        1 => {
-            let depth = places.paths[copy].len() - 1;
-            places.enclosing_loop_depth(*copy, depth).is_none() || uses.dropped.contains(&tensor)
-        }
-        // A statement after the copy would write into the operand's storage too, unless only one of the two
-        // runs.
-        _ => writes.iter().filter(|it| *it != copy).any(|other| {
+    // A statement after the copy would write into the operand's storage too, unless only one of the two runs.
+    writes.len() == 1
+        || writes.iter().filter(|it| *it != copy).any(|other| {
             let pair = [*copy, *other];
             places.index_range(&pair, places.common_depth(&pair)).is_some_and(|(first, last)| first != last)
-        }),
-    }
+        })
 }

@@ -5,15 +5,15 @@ use grammar::{
     ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
 };
 use crate::{
     analysis::{
-        bindings, memory_effects::fully_written_tensors, posted_work::for_each_posted_communication,
-        stmt_path::StmtPaths,
+        bindings, maybe_bound::maybe_bound, memory_effects::fully_written_tensors,
+        posted_work::for_each_posted_communication, stmt_path::StmtPaths,
     },
     rewrite::builder,
 };
@@ -23,6 +23,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
     let users = StorageUsers::of(program, &places, &uses);
+    let maybe_bound = maybe_bound(program);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();
     let mut queries: FxHashMap<StmtId, Vec<TensorId>> = FxHashMap::default();
     let mut brackets = CoalescingBrackets::default();
@@ -36,7 +37,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
         let (count, stmts) = users.last_uses(&places, tensor);
         let Some(first) = stmts.first().copied() else { continue };
         let depth = places.common_depth(&stmts);
-        let binds = |stmt| fully_defined_tensors(program, stmt);
+        let binds = |stmt| fully_defined_tensors(program, &maybe_bound, stmt);
         let mut depth = depth_outside_carrying_loops(program, &places, tensor, first, depth, &binds);
         if keeps_handle(program, &places, tensor, &stmts) {
             while let Some(at) = places.enclosing_loop_depth(first, depth) {
@@ -79,9 +80,12 @@ fn keeps_handle(program: &Program, places: &StmtPaths, tensor: TensorId, stmts: 
 }
 
 /// Returns the names that a statement binds, or writes as a whole, without reading their previous contents.
-fn fully_defined_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
+fn fully_defined_tensors(program: &Program, maybe_bound: &FxHashSet<StmtId>, stmt: StmtId) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
-    if it.op == Op::AllocateOnce {
+    // A copy binds a name without storage, and otherwise writes where the name was bound to, perhaps in an earlier
+    // iteration.
+    let is_copy_in_place = may_become_view(it) && maybe_bound.contains(&stmt);
+    if it.op == Op::AllocateOnce || is_copy_in_place {
         return Vec::new();
     }
     let mut fresh = fully_written_tensors(program, stmt);

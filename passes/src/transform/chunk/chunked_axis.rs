@@ -4,8 +4,8 @@
 //! operands and on the whole of the others. For example, rows of a linear depend on the same rows of its
 //! input and on the whole weight. Every other statement is *whole*: it moves elements along the axis,
 //! combines them, or moves them between devices. A statement is whole, too, if its result is stored where another operand
-//! of it is, so that one part would overwrite what another part reads. A statement that makes a view through which others write is whole if the
-//! whole view is needed.
+//! of it is, so that one part would overwrite what another part reads, or if it has storage on some paths to the statement only. A
+//! statement that makes a view through which others write is whole if the whole view is needed.
 
 use std::collections::VecDeque;
 
@@ -19,6 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel},
     bindings, dim_map,
+    maybe_bound::maybe_bound,
     sharding::{Sharding, same_extent},
     written_views::written_views,
 };
@@ -83,7 +84,8 @@ impl ChunkedAxis {
             }
         }
         let overlap = StorageOverlap::of(program);
-        this.stmts.retain(|stmt, cut| !overlap.is_between(*stmt, cut));
+        this.stmts
+            .retain(|stmt, cut| !overlap.has_uncertain_storage(*stmt) && !overlap.is_between(*stmt, cut));
         // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
         let written = written_views(program);
         while !written.is_empty() {
@@ -121,13 +123,25 @@ impl ChunkedAxis {
 struct StorageOverlap {
     /// The statements whose result has storage already.
     bound: FxHashSet<StmtId>,
+    /// The statements whose result may have storage already.
+    maybe_bound: FxHashSet<StmtId>,
     sharing: AliasClasses,
 }
 
 impl StorageOverlap {
     fn of(program: &Program) -> Self {
         let body = program.body.map(|body| AliasClasses::of(program, body, OpaqueCallModel::MayAlias));
-        Self { bound: bindings::analyze_bindings(program).already_bound, sharing: body.unwrap_or_default() }
+        Self {
+            bound: bindings::analyze_bindings(program).already_bound,
+            maybe_bound: maybe_bound(program),
+            sharing: body.unwrap_or_default(),
+        }
+    }
+
+    /// Returns true if the result has storage on some paths only: then neither an ALLOCATE before its parts would be right
+    /// nor none.
+    fn has_uncertain_storage(&self, stmt: StmtId) -> bool {
+        self.maybe_bound.contains(&stmt) && !self.bound.contains(&stmt)
     }
 
     /// Returns true if a part of the result may overwrite what a later part reads: elements of an operand under another
@@ -137,7 +151,7 @@ impl StorageOverlap {
         let meets = |arg: TensorId, dim: Option<usize>| {
             class(arg) == class(cut.out) && (arg != cut.out || dim.is_none())
         };
-        self.bound.contains(&stmt) && cut.operands.iter().any(|(arg, dim)| meets(*arg, *dim))
+        self.maybe_bound.contains(&stmt) && cut.operands.iter().any(|(arg, dim)| meets(*arg, *dim))
     }
 }
 
@@ -173,7 +187,8 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
     };
     let stmts = || program.body().iter().filter(uses);
     let overlap = StorageOverlap::of(program);
-    let shared = stmts().find_map(|stmt| Some((*stmt, overlap_of(program, &overlap, *stmt, (tensor, dim))?)));
+    let shared =
+        stmts().find_map(|stmt| Some((*stmt, storage_obstacle(program, &overlap, *stmt, (tensor, dim))?)));
     let first =
         shared.or_else(|| stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?))));
     first.or_else(|| {
@@ -205,8 +220,9 @@ fn obstacle_of(program: &Program, stmt: StmtId, tensor: TensorId, dim: usize) ->
     Some(Obstacle { reason, help: "split another axis" })
 }
 
-/// Returns the reason why a statement whose operands can be split stays whole: it stores its result where it reads.
-fn overlap_of(
+/// Returns the reason why a statement whose operands can be split stays whole: it stores its result where it reads, or may
+/// not have to allocate it.
+fn storage_obstacle(
     program: &Program,
     overlap: &StorageOverlap,
     stmt: StmtId,
@@ -214,12 +230,18 @@ fn overlap_of(
 ) -> Option<Obstacle> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return None };
     let goal = *mapped_result_dims(program, it, tensor, dim).first()?;
-    let cut = ChunkedStmt::of(program, it, goal).ok().filter(|cut| overlap.is_between(stmt, cut))?;
+    let cut = ChunkedStmt::of(program, it, goal).ok()?;
     let (name, out) = (it.op.name(), program.tensor_name(cut.out));
+    if overlap.has_uncertain_storage(stmt) {
+        let reason = format!("a branch or loop before `{name}` may give `{out}` storage, or may not");
+        return Some(Obstacle { reason, help: "allocate the result on every path" });
+    }
     let reason = format!(
         "`{name}` stores `{out}` where it reads an operand, and one part would overwrite what another reads"
     );
-    Some(Obstacle { reason, help: "store the result in a tensor of its own" })
+    overlap
+        .is_between(stmt, &cut)
+        .then_some(Obstacle { reason, help: "store the result in a tensor of its own" })
 }
 
 impl ChunkedStmt {

@@ -21,7 +21,8 @@ use super::{
 use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
-        bindings, blocks, dim_map,
+        blocks, dim_map,
+        maybe_bound::maybe_bound,
         sharding::DimPiece,
     },
     rewrite::builder::{self, IrBuilder},
@@ -37,7 +38,7 @@ pub(super) struct GroupWriter<'p> {
     whole: FxHashSet<TensorId>,
     /// The names of each tensor's parts, as they are bound after the last statement of `out`.
     names: FxHashMap<TensorId, Vec<TensorId>>,
-    /// The statements whose result has storage already.
+    /// The statements whose result may have storage already. Chunked statements among them have it on every path.
     bound: FxHashSet<StmtId>,
     sharing: AliasClasses,
     /// The chunked statements that are not emitted yet.
@@ -55,7 +56,7 @@ struct StmtOperands {
     cut: Vec<TensorId>,
     /// The operands that the statement reads as a whole.
     whole: Vec<TensorId>,
-    /// Whether the statement writes into existing storage.
+    /// Whether the statement may write into existing storage.
     in_place: bool,
 }
 
@@ -68,7 +69,7 @@ impl<'p> GroupWriter<'p> {
         body: BlockId,
     ) -> Self {
         let whole = axis.whole_tensors(program);
-        let bound = bindings::analyze_bindings(program).already_bound;
+        let bound = maybe_bound(program);
         let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
         let old = program.blocks[body].clone();
         let (names, group, out) = (FxHashMap::default(), Vec::new(), Vec::new());
