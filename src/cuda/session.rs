@@ -5,11 +5,12 @@
 //! plan is kept, because the GPU's memory serves one program at a time. The next program reuses it if
 //! program, bindings and passes lead to the same plans.
 
-use std::{rc::Rc, sync::Arc};
+use std::{ffi::c_int, rc::Rc, sync::Arc};
 
 use super::{
-    CudaError, Engine, ProcessGroup,
+    CudaError, Engine, Machine, ProcessGroup,
     device::{Device, ResourceMark},
+    discover, library,
     library_state::LibraryState,
 };
 use crate::plan::Plan;
@@ -26,6 +27,15 @@ pub struct Gpu {
 impl Gpu {
     pub(super) fn new(ordinal: usize) -> Self {
         Self { ordinal, device: None, libraries: LibraryState::default(), engine: None }
+    }
+
+    /// Returns what describes the machine of this rank. The GPU need not have started.
+    ///
+    /// # Errors
+    /// A library is missing, or a call of the driver fails.
+    pub fn machine(&self) -> Result<Machine, CudaError> {
+        let driver = library::driver()?;
+        Machine::of(driver, discover::handle(driver, self.ordinal as c_int)?)
     }
 
     /// Returns an engine for the plans of all ranks, ready to run this rank's plan. All ranks have to call

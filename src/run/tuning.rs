@@ -104,12 +104,12 @@ pub fn check(path: &Path) -> Result<(), String> {
     read(path, input_file::read_again).map(drop)
 }
 
-/// Checks that the table of `--tuning` exists and can be read.
+/// Checks that the table of `--tuning` exists, can be read, and was measured on this kind of machine.
 ///
 /// # Errors
-/// The file cannot be read, is not a regular file, or is no table.
-pub fn check_existing(path: &Path) -> Result<(), String> {
-    existing(path).map(drop)
+/// The file cannot be read, is not a regular file, is no table, or is that of another machine.
+pub fn check_existing(path: &Path, machine: &Machine) -> Result<(), String> {
+    entries(path, machine).map(drop)
 }
 
 /// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written

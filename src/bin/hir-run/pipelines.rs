@@ -123,18 +123,19 @@ pub fn check(
         check_reference(path, &setup, &programs)?;
     }
     let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
-    gpu_of_rank(ranks, peers, gpu)?;
+    let gpu = gpu_of_rank(ranks, peers, gpu)?;
     let expected = job.expect.iter().filter_map(|it| match it {
         Expect::Given(it) => Some(it),
         Expect::Sim | Expect::Unsharded => None,
     });
     GivenValues { inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
-    let check_tables = || {
-        job.tune.as_deref().map_or(Ok(()), tuning::check)?;
-        job.tuning.as_deref().map_or(Ok(()), tuning::check_existing)
-    };
-    let checked = if rank == 0 { check_tables() } else { Ok(()) };
-    checked.map_err(|message| JobFailure::Other(Exit::Environment, message))?;
+    if rank == 0 {
+        let failed = |message| JobFailure::Other(Exit::Environment, message);
+        job.tune.as_deref().map_or(Ok(()), tuning::check).map_err(failed)?;
+        if let Some(path) = &job.tuning {
+            tuning::check_existing(path, &gpu.machine()?).map_err(failed)?;
+        }
+    }
     Ok(RunVerdict::without_line(Exit::Success))
 }
 

@@ -3,12 +3,14 @@
 //! The first call of an algorithm may load a kernel, which waits for the GPU, so it is made while all streams of all
 //! ranks are idle. It writes garbage to the result of the product, which the next run overwrites.
 
+use cudarc::driver::sys;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Engine, ProcessGroup, Stream};
 use crate::cuda::{
     CudaError, discover,
     executable::Command,
+    library::Driver,
     matmul::{CublasLtHandle, MatmulAlgorithm, PreparedMatmul},
 };
 
@@ -22,6 +24,21 @@ pub struct Machine {
     pub driver: String,
     /// The version of cuBLASLt.
     pub cublaslt: String,
+}
+
+impl Machine {
+    /// Describes the machine with this GPU.
+    ///
+    /// # Errors
+    /// cuBLASLt is missing, or a call of the driver fails.
+    pub(in crate::cuda) fn of(driver: &Driver, device: sys::CUdevice) -> Result<Self, CudaError> {
+        let version = discover::driver_version(driver)?;
+        Ok(Self {
+            gpu: discover::name(driver, device)?,
+            driver: format!("{}.{}", version / 1000, version % 1000 / 10),
+            cublaslt: CublasLtHandle::library_version()?,
+        })
+    }
 }
 
 /// The products of all ranks for which algorithms were given.
@@ -58,13 +75,7 @@ impl Engine {
     /// # Errors
     /// A library is missing, or a rank does not answer.
     pub fn machines(&self, peers: &dyn ProcessGroup) -> Result<Vec<Machine>, CudaError> {
-        let driver = discover::driver_version(self.device.driver)?;
-        let mine = Machine {
-            gpu: discover::name(self.device.driver, self.device.handle)?,
-            driver: format!("{}.{}", driver / 1000, driver % 1000 / 10),
-            cublaslt: CublasLtHandle::library_version()?,
-        };
-        gather(peers, &mine)
+        gather(peers, &Machine::of(self.device.driver, self.device.handle)?)
     }
 
     /// Makes every product use the algorithm that is given for it, and the others the one that cuBLASLt expects to be
