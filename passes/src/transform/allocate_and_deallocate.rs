@@ -30,13 +30,15 @@
 //!
 //! `deallocate=true` inserts a Deallocate for each name that is neither an input nor an output. The
 //! Deallocate stands after the last statement that mentions the name or a view of it, or that waits for a
-//! communication of either, in the innermost block that contains all these statements. Views are deallocated
-//! before the tensors that they alias. A Deallocate never stands inside a coalescing bracket, and it stands
+//! communication of either, in the innermost block that contains all these statements. If several
+//! streams use the storage, it stands behind the statements that make the stream of the ALLOCATE wait for them. Views
+//! are deallocated before the tensors that they alias. A Deallocate never stands inside a coalescing bracket, and it stands
 //! after every loop whose iterations share the tensor or its memory handle. The pass does not deallocate a
 //! name that only some paths to that point bind, nor a name that the program deallocates itself.
 
 mod allocate;
 mod deallocate;
+mod stream_order;
 
 use grammar::{
     for_each_tensor_use,

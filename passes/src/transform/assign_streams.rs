@@ -208,6 +208,8 @@ struct LoopGroup {
     footprints: Vec<Footprint>,
     /// The tensor names that the loops mention.
     names: FxHashSet<TensorId>,
+    /// Those that they bind, write or deallocate.
+    bound: FxHashSet<TensorId>,
     /// The total number of iterations; `None` if it is not a constant.
     trips: Option<i64>,
 }
@@ -221,7 +223,7 @@ impl LoopGroup {
     }
 
     /// Returns whether a statement that follows the loops may run before them: it binds a name or allocates,
-    /// reads nothing that the loops write, and changes nothing that they use.
+    /// reads nothing that the loops write or bind, and changes nothing that they use.
     fn can_hoist_before(
         &self,
         program: &Program,
@@ -240,7 +242,9 @@ impl LoopGroup {
             free &= match mode {
                 AccessMode::Bind => !self.names.contains(&tensor),
                 AccessMode::Write if is_view => !self.names.contains(&tensor),
-                AccessMode::Read | AccessMode::NoAccess => self.footprints.iter().all(|it| !it.writes(class)),
+                AccessMode::Read | AccessMode::NoAccess => {
+                    !self.bound.contains(&tensor) && self.footprints.iter().all(|it| !it.writes(class))
+                }
                 AccessMode::Write | AccessMode::Transfer => self.footprints.iter().all(|it| !it.uses(class)),
             };
         });
@@ -258,6 +262,7 @@ impl LoopGroup {
                 for_each_tensor_use(program, op, &mut |tensor, _| _ = self.names.insert(tensor));
             }
         });
+        self.bound.extend(bound_in(program, it.body));
         self.loops.push((stmt, it));
         self.footprints.push(footprint);
     }

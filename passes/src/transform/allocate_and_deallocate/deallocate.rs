@@ -9,6 +9,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
+    stream_order::CurrentStreams,
 };
 use crate::{
     analysis::{
@@ -24,6 +25,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let uses = TensorUses::of(program, &places);
     let users = StorageUsers::of(program, &places, &uses);
     let maybe_bound = maybe_bound(program);
+    let streams = CurrentStreams::of(program, body);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();
     let mut queries: FxHashMap<StmtId, Vec<TensorId>> = FxHashMap::default();
     let mut brackets = CoalescingBrackets::default();
@@ -45,7 +47,9 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
             }
         }
         let place = places.block_at(first, depth).zip(places.index_range(&stmts, depth));
-        let Some((block, (_, last))) = place else { continue };
+        let Some((block, (start, last))) = place else { continue };
+        let used: FxHashSet<StmtId> = stmts.iter().copied().collect();
+        let last = streams.index_behind_waits(program, (block, start..last + 1), &used);
         let bracket = brackets.around(program, block, last);
         let last = bracket.map_or(last, |(_, end)| end);
         queries.entry(program.block(block)[last]).or_default().push(tensor);
