@@ -36,7 +36,7 @@ use grammar::{
     DimMap,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisKind, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{OpClass, TypeRule},
     span::Span,
     words::{Backend, CommunicationType},
@@ -75,6 +75,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     let bound = bindings::analyze_bindings(program).already_bound;
     let views = view_tensors(program);
     let world = world_size(program);
+    let mut reduced = Vec::new();
     let backend = match arguments.text("backend") {
         Some("cuda") => Backend::Cuda,
         Some("ucc") => Backend::Ucc,
@@ -92,6 +93,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             backend,
             world,
             views: &views,
+            reduced: &mut reduced,
             is_bound,
             stmts,
             pending_works: works,
@@ -101,6 +103,7 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         ctx.emit_waits();
         Ok(changed.then_some(ctx.stmts))
     })?;
+    forget_reductions(program, body, reduced.into_iter().filter(|it| views.contains(it)));
     Ok(Change::from_flag(changed))
 }
 
@@ -114,6 +117,8 @@ struct Lowering<'p> {
     world: usize,
     /// The tensors that are views of others.
     views: &'p FxHashSet<TensorId>,
+    /// The results of the reductions that communications do now.
+    reduced: &'p mut Vec<TensorId>,
     /// Whether the statement's result has storage already.
     is_bound: bool,
     stmts: Vec<StmtId>,
@@ -257,28 +262,36 @@ impl Lowering<'_> {
                 });
             }
         }
-        self.forget_reductions(out);
+        self.reduced.push(out);
         Ok(true)
-    }
-
-    /// Removes the reduction axes of a view, which have no meaning after the communication.
-    fn forget_reductions(&mut self, tensor: TensorId) {
-        if !self.views.contains(&tensor) {
-            return;
-        }
-        let axes = &self.program.axes;
-        let it = &mut self.program.tensors[tensor];
-        for list in
-            [&mut it.loop_domain, &mut it.domains.logical].into_iter().chain(it.domains.allocation.as_mut())
-        {
-            list.retain(|axis| axes[*axis].kind != AxisKind::Reduction);
-        }
     }
 
     fn lowering_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "no single communication does this");
         it.help("run `decompose-resharding` first")
+    }
+}
+
+/// Removes the reduction axes of views, which have no meaning behind a communication, unless a reduction still computes
+/// the view.
+fn forget_reductions(program: &mut Program, body: BlockId, views: impl Iterator<Item = TensorId>) {
+    let mut computed = FxHashSet::default();
+    program.walk(body, &mut |stmt| {
+        if let Stmt::Op(it) = &program.stmts[stmt]
+            && it.op.def().type_rule == TypeRule::Reduce
+        {
+            computed.extend(Program::tensors_of(&it.outs));
+        }
+    });
+    for view in views.filter(|it| !computed.contains(it)) {
+        let axes = &program.axes;
+        let it = &mut program.tensors[view];
+        for list in
+            [&mut it.loop_domain, &mut it.domains.logical].into_iter().chain(it.domains.allocation.as_mut())
+        {
+            list.retain(|axis| axes[*axis].kind != AxisKind::Reduction);
+        }
     }
 }
 
