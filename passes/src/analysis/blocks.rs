@@ -1,6 +1,9 @@
 //! Traverses the blocks and statements nested in a statement.
 
-use grammar::ir::{BlockId, Program, Stmt, StmtId};
+use grammar::{
+    ir::{BlockId, Program, Stmt, StmtId},
+    ops::Op,
+};
 
 /// Returns the blocks directly inside a statement.
 pub(crate) fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>; 2] {
@@ -23,6 +26,15 @@ pub(crate) fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
 pub(crate) fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
     visit(stmt);
     inner_blocks(program, stmt).into_iter().flatten().for_each(|block| program.walk(block, visit));
+}
+
+/// Returns true if a statement of a block, or one nested in it, sets the current stream.
+pub(crate) fn sets_stream(program: &Program, block: BlockId) -> bool {
+    let mut sets = false;
+    program.walk(block, &mut |stmt| {
+        sets |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
+    });
+    sets
 }
 
 /// Returns true if `is` holds for the statement or for one nested in it.

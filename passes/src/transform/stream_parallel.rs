@@ -22,9 +22,9 @@
 //! its end that compute the operands of this statement, and nothing from the rest of the loop, move to the loop of the
 //! statement. `group` contains the statements of a loop, `slicing` determines what can be sliced, `body`
 //! emits an iteration, and `loop_comms` its communications. A resharding statement that does not change the
-//! stream axis is sliced like any operator and is left to lower-to-communication. A statement that cannot be
-//! sliced, whose result has storage on some paths only, or that accesses storage with several names that a later
-//! statement writes, stays outside of the loops.
+//! stream axis is sliced like any operator and is left to lower-to-communication. A statement stays outside
+//! of the loops if it cannot be sliced, if its result has storage on some paths only, if it makes a view in a program that
+//! sets streams, or if it accesses storage with several names that a later statement writes.
 //!
 //! `style=select` loops over a stream axis that is a whole dimension and selects an index
 //! (`FOR streamIdx in …`, HirAliasSelect). `style=shard` takes chunks (`FOR i5 from 0 to n`, ShardByStream),
@@ -47,7 +47,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     analysis::{
-        alias_analysis::names_of_same_storage, bindings, maybe_bound::maybe_bound, name_uses::write_counts,
+        alias_analysis::{OpaqueCallModel, may_alias_operands, names_of_same_storage},
+        bindings, blocks,
+        maybe_bound::maybe_bound,
+        name_uses::write_counts,
         written_views::written_views,
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
@@ -118,6 +121,7 @@ pub(crate) fn make_loops(
         fresh: IrBuilder::of(program),
         bound,
         maybe_bound,
+        sets_stream: blocks::sets_stream(program, block),
         uses: use_counts(program),
         world: world_size(program),
         writes,
@@ -144,6 +148,8 @@ struct StreamParallel<'p> {
     bound: FxHashSet<StmtId>,
     /// The statements whose result may have storage already.
     maybe_bound: FxHashSet<StmtId>,
+    /// Whether the program sets streams.
+    sets_stream: bool,
     /// The number of statements that mention each tensor; each list of inputs or outputs counts as one more.
     uses: FxHashMap<TensorId, usize>,
     /// The number of ranks that the program needs.
@@ -169,7 +175,8 @@ impl StreamParallel<'_> {
             Stmt::Op(it)
                 if may_loop
                     && !self.is_part_view(it)
-                    && self.bound.contains(&stmt) == self.maybe_bound.contains(&stmt) =>
+                    && self.bound.contains(&stmt) == self.maybe_bound.contains(&stmt)
+                    && !self.is_view_on_streams(stmt, it) =>
             {
                 slicing::slicing(self.program, self.settings, it)
             }
@@ -233,6 +240,12 @@ impl StreamParallel<'_> {
     fn is_part_view(&self, it: &OpStmt) -> bool {
         let out = it.out_tensor();
         it.op.def().type_rule == TypeRule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
+    }
+
+    /// Returns whether a statement makes a view in a program that sets streams. A view needs not wait for the stream that writes
+    /// its elements, but a copy in a loop would have to.
+    fn is_view_on_streams(&self, stmt: StmtId, it: &OpStmt) -> bool {
+        self.sets_stream && may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias)
     }
 
     /// Returns whether at most one statement writes the tensor. A tensor that is written again may alias

@@ -56,7 +56,7 @@ impl CurrentStreams {
                 },
                 Stmt::Let(..) => (),
                 Stmt::For(it) => {
-                    let sets = sets_stream(program, it.body);
+                    let sets = blocks::sets_stream(program, it.body);
                     let start = if sets { CurrentStream::Unknown(it.body) } else { current.clone() };
                     let end = self.block(program, it.body, start);
                     current = if sets { end } else { current };
@@ -118,12 +118,4 @@ impl CurrentStreams {
     fn waits_for(&self, program: &Program, it: &OpStmt) -> Option<CurrentStream> {
         if it.op == Op::Synchronize { self.operand(program, &it.args) } else { None }
     }
-}
-
-fn sets_stream(program: &Program, block: BlockId) -> bool {
-    let mut sets = false;
-    program.walk(block, &mut |stmt| {
-        sets |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
-    });
-    sets
 }

@@ -4,7 +4,8 @@
 //! operands and on the whole of the others. For example, rows of a linear depend on the same rows of its
 //! input and on the whole weight. Every other statement is *whole*: it moves elements along the axis,
 //! combines them, or moves them between devices. A statement is whole, too, if its result is stored where another operand
-//! of it is, so that one part would overwrite what another part reads, or if it has storage on some paths to the statement only. A
+//! of it is, so that one part would overwrite what another part reads, or if it has storage on some paths to the statement only. In a
+//! program that sets streams, a statement that makes a view is whole. A
 //! statement that makes a view through which others write is whole if the whole view is needed.
 
 use std::collections::VecDeque;
@@ -17,8 +18,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    alias_analysis::{AliasClasses, OpaqueCallModel},
-    bindings, dim_map,
+    alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
+    bindings, blocks, dim_map,
     maybe_bound::maybe_bound,
     sharding::{Sharding, same_extent},
     written_views::written_views,
@@ -83,9 +84,13 @@ impl ChunkedAxis {
                 this.stmts.insert(*stmt, cut);
             }
         }
-        let overlap = StorageOverlap::of(program);
-        this.stmts
-            .retain(|stmt, cut| !overlap.has_uncertain_storage(*stmt) && !overlap.is_between(*stmt, cut));
+        let storage = StorageObstacles::of(program);
+        let stays_whole = |stmt: StmtId, cut: &ChunkedStmt| {
+            storage.has_uncertain_storage(stmt)
+                || storage.is_between(stmt, cut)
+                || storage.is_view_on_streams(program, stmt)
+        };
+        this.stmts.retain(|stmt, cut| !stays_whole(*stmt, cut));
         // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
         let written = written_views(program);
         while !written.is_empty() {
@@ -119,23 +124,33 @@ impl ChunkedAxis {
     }
 }
 
-/// Finds statements whose result shares storage with an operand.
-struct StorageOverlap {
+/// Finds statements whose storage does not allow them to be done in parts.
+struct StorageObstacles {
     /// The statements whose result has storage already.
     bound: FxHashSet<StmtId>,
     /// The statements whose result may have storage already.
     maybe_bound: FxHashSet<StmtId>,
     sharing: AliasClasses,
+    /// Whether the program sets streams.
+    sets_stream: bool,
 }
 
-impl StorageOverlap {
+impl StorageObstacles {
     fn of(program: &Program) -> Self {
         let body = program.body.map(|body| AliasClasses::of(program, body, OpaqueCallModel::MayAlias));
         Self {
             bound: bindings::analyze_bindings(program).already_bound,
             maybe_bound: maybe_bound(program),
             sharing: body.unwrap_or_default(),
+            sets_stream: program.body.is_some_and(|body| blocks::sets_stream(program, body)),
         }
+    }
+
+    /// Returns true if the statement makes a view in a program that sets streams. A view needs not wait for the stream that
+    /// writes its elements, but copies of its parts would have to.
+    fn is_view_on_streams(&self, program: &Program, stmt: StmtId) -> bool {
+        let is_view = |it| may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias);
+        self.sets_stream && matches!(&program.stmts[stmt], Stmt::Op(it) if is_view(it))
     }
 
     /// Returns true if the result has storage on some paths only: then neither an ALLOCATE before its parts would be right
@@ -186,9 +201,9 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
     let stmts = || program.body().iter().filter(uses);
-    let overlap = StorageOverlap::of(program);
+    let storage = StorageObstacles::of(program);
     let shared =
-        stmts().find_map(|stmt| Some((*stmt, storage_obstacle(program, &overlap, *stmt, (tensor, dim))?)));
+        stmts().find_map(|stmt| Some((*stmt, storage_obstacle(program, &storage, *stmt, (tensor, dim))?)));
     let first =
         shared.or_else(|| stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?))));
     first.or_else(|| {
@@ -224,7 +239,7 @@ fn obstacle_of(program: &Program, stmt: StmtId, tensor: TensorId, dim: usize) ->
 /// not have to allocate it.
 fn storage_obstacle(
     program: &Program,
-    overlap: &StorageOverlap,
+    storage: &StorageObstacles,
     stmt: StmtId,
     (tensor, dim): (TensorId, usize),
 ) -> Option<Obstacle> {
@@ -232,14 +247,23 @@ fn storage_obstacle(
     let goal = *mapped_result_dims(program, it, tensor, dim).first()?;
     let cut = ChunkedStmt::of(program, it, goal).ok()?;
     let (name, out) = (it.op.name(), program.tensor_name(cut.out));
-    if overlap.has_uncertain_storage(stmt) {
+    if storage.has_uncertain_storage(stmt) {
         let reason = format!("a branch or loop before `{name}` may give `{out}` storage, or may not");
         return Some(Obstacle { reason, help: "allocate the result on every path" });
+    }
+    if storage.is_view_on_streams(program, stmt) {
+        let reason = format!(
+            "`{out}` is a view, whose parts would be copies, and `{name}` does not wait for the stream that writes the elements"
+        );
+        return Some(Obstacle {
+            reason,
+            help: "run `chunk` before the passes that assign streams, or allocate the result",
+        });
     }
     let reason = format!(
         "`{name}` stores `{out}` where it reads an operand, and one part would overwrite what another reads"
     );
-    overlap
+    storage
         .is_between(stmt, &cut)
         .then_some(Obstacle { reason, help: "store the result in a tensor of its own" })
 }
