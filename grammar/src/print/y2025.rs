@@ -5,7 +5,7 @@
 
 use std::{collections::HashSet, fmt::Write};
 
-use super::{Printer, number};
+use super::{Printer, operator::number};
 use crate::{
     attr::{self, AttrName, Key},
     ir::{Attr, HostUnit, OpStmt, Operand, Program, Stream},

@@ -4,6 +4,7 @@
 //! Invariant: a construct that cannot be resolved is reported and omitted. Everything else is still resolved,
 //! so that one run reports all errors.
 
+mod argument_errors;
 mod definitions;
 pub(crate) mod dialect_version;
 mod domains_section;

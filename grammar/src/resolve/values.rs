@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Resolver, params::found_text};
+use super::{Resolver, argument_errors::found_text};
 use crate::{
     ast,
     codes::Code,
