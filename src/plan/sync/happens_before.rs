@@ -22,44 +22,23 @@
 
 use std::rc::Rc;
 
-use super::{CommKey, CommMatching, CommNo, InstRef, MatchedComm};
-use crate::plan::{Collective, Communication, Direction, Plan, SyncEffect, Transfer};
+use super::{CommMatching, InstRef};
+use crate::plan::Plan;
 
+mod build;
+mod clock;
 mod dot;
 mod graph;
 #[cfg(test)]
 mod tests;
 
+use build::WorldBuilder;
+pub use clock::{Clock, Occurrence};
 pub use graph::{HappensBeforeGraph, Node};
 
 /// The maximum number of entries in the clocks of all actors together: 16,384 actors, 1 GiB. Each clock has
 /// one entry for each actor.
 const MAX_CLOCK_ENTRIES: usize = 1 << 28;
-
-/// A vector clock: a lower bound for the progress of every actor.
-#[derive(Clone, Debug)]
-pub struct Clock {
-    /// By actor: the number of ended instructions. The entry of `actor` itself is out of date.
-    known: Rc<Vec<u32>>,
-    actor: u32,
-    ended: u32,
-}
-
-/// An execution of an instruction at the point where it accesses memory: on its stream, or on the queue of
-/// its communicator.
-#[derive(Clone, Debug)]
-pub struct Occurrence {
-    /// The rank that executes it.
-    pub rank: usize,
-    /// Its index in `Plan::code`.
-    pub inst: usize,
-    /// The actor that executes it.
-    pub actor: u32,
-    /// Its position among the actor's instructions, from 1.
-    pub number: u32,
-    /// The instructions that have ended when it begins.
-    pub clock: Clock,
-}
 
 /// The reason why no order exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,61 +47,6 @@ pub enum OrderError {
     Deadlock,
     /// There are too many actors: their clocks would be too large.
     TooLarge,
-}
-
-impl Clock {
-    /// Returns the number of ended instructions of an actor.
-    pub fn ended(&self, actor: u32) -> u32 {
-        match actor == self.actor {
-            true => self.ended,
-            false => self.known.get(actor as usize).copied().unwrap_or(0),
-        }
-    }
-
-    /// Returns the number of actors.
-    pub fn actors(&self) -> usize {
-        self.known.len()
-    }
-
-    /// Stores the actor's own count in the vector, so that other clocks can share the vector.
-    fn store_own_count(&mut self) {
-        if self.known[self.actor as usize] < self.ended {
-            Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
-        }
-    }
-
-    /// Joins another clock into this one: takes the maximum for each actor.
-    fn join(&mut self, other: &Self) {
-        if !Rc::ptr_eq(&self.known, &other.known) {
-            let (mut knows_more, mut knows_less) = (false, false);
-            for (theirs, mine) in other.known.iter().zip(self.known.iter()) {
-                knows_more |= theirs > mine;
-                knows_less |= theirs < mine;
-            }
-            match (knows_more, knows_less) {
-                // The members of a collective end with equal clocks and share one vector.
-                (true, false) => self.known = Rc::clone(&other.known),
-                (true, true) => {
-                    let known = Rc::make_mut(&mut self.known);
-                    known
-                        .iter_mut()
-                        .zip(other.known.iter())
-                        .for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
-                }
-                (false, _) => (),
-            }
-        }
-        if other.actor != self.actor && other.ended > self.ended(other.actor) {
-            Rc::make_mut(&mut self.known)[other.actor as usize] = other.ended;
-        }
-    }
-}
-
-impl Occurrence {
-    /// Returns whether this ends before `other` begins.
-    pub fn happens_before(&self, other: &Self) -> bool {
-        other.clock.ended(self.actor) >= self.number
-    }
 }
 
 /// Returns, by rank, the actor of its stream 0. The actors of its other streams follow, and then those of its
@@ -222,15 +146,6 @@ struct Deps {
 /// All actors, and the events between them.
 struct World {
     actors: Vec<Actor>,
-    tokens: Vec<u32>,
-    events: Vec<Event>,
-}
-
-/// The state while the actors are built from plans.
-struct WorldBuilder<'m> {
-    matched: &'m CommMatching,
-    /// By communication: the event of its first part. A collective has one event for each member, in team
-    /// order, followed by one that all members signal.
     tokens: Vec<u32>,
     events: Vec<Event>,
 }
@@ -365,168 +280,4 @@ impl World {
             }
         }
     }
-}
-
-impl<'m> WorldBuilder<'m> {
-    fn new(matched: &'m CommMatching) -> Self {
-        let mut count = 0;
-        let mut first = |comm: &MatchedComm| {
-            let before = count;
-            count += match comm.key {
-                CommKey::Collective(group, _) => matched.groups[group as usize].team.len() as u32 + 1,
-                // One event: the send has begun, or the signal is set.
-                CommKey::Message(..) | CommKey::Signal(_) => 1,
-                CommKey::Handle(..) | CommKey::Barrier(_) => 0,
-            };
-            before
-        };
-        let tokens: Vec<u32> = matched.comms.iter().map(&mut first).collect();
-        let mut events: Vec<Event> = (0..count).map(|_| Event::with_signals(1)).collect();
-        for (comm, first) in matched.comms.iter().zip(&tokens) {
-            if let CommKey::Collective(group, _) = comm.key {
-                let members = matched.groups[group as usize].team.len() as u32;
-                events[(first + members) as usize] = Event::with_signals(members);
-            }
-        }
-        Self { matched, tokens, events }
-    }
-
-    /// Distributes a rank's instructions over its actors: the streams from `first` on, then the queues.
-    fn plan(&mut self, plan: &Plan, first: usize, is_dropped: &dyn Fn(InstRef) -> bool, world: &mut World) {
-        let rank = plan.rank;
-        let queue = |number: u32| {
-            first + plan.streams.len() + self.matched.queue_of(rank, number).unwrap_or(number) as usize
-        };
-        let queues: Vec<usize> = (0..plan.communicators.len() as u32).map(queue).collect();
-        // The events and works that precede the current instruction. A wait for a later one has no effect.
-        let mut events: Vec<Option<u32>> = vec![None; plan.event_count];
-        let mut works: Vec<Option<u32>> = vec![None; plan.work_count];
-        for (inst, it) in plan.code.iter().enumerate() {
-            let stream = first + it.stream as usize;
-            let comms = self.matched.comms_of(InstRef { rank, inst });
-            let mut deps = Deps::default();
-            let queued = match it.kind.effect() {
-                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => continue,
-                SyncEffect::Compute | SyncEffect::ReadOutputs => None,
-                SyncEffect::RecordEvent(_)
-                | SyncEffect::WaitEvent(_)
-                | SyncEffect::Wait(_)
-                | SyncEffect::WaitSignal(_)
-                    if is_dropped(InstRef { rank, inst }) =>
-                {
-                    None
-                }
-                SyncEffect::RecordEvent(event) => {
-                    let token = self.event();
-                    events[event as usize] = Some(token);
-                    deps.ended.push(token);
-                    None
-                }
-                SyncEffect::WaitEvent(event) => {
-                    deps.to_begin.extend(events[event as usize]);
-                    None
-                }
-                SyncEffect::Wait(work) => {
-                    deps.to_begin.extend(works[work as usize]);
-                    None
-                }
-                SyncEffect::Signal(_) => {
-                    deps.ended.extend(comms.iter().map(|it| self.tokens[*it as usize]));
-                    None
-                }
-                SyncEffect::WaitSignal(_) => {
-                    deps.to_begin.extend(comms.iter().map(|it| self.tokens[*it as usize]));
-                    None
-                }
-                SyncEffect::Reshard(it) => {
-                    let me = it.team.iter().position(|it| *it == rank);
-                    self.add_collective_deps(
-                        comms,
-                        me,
-                        it.team.len(),
-                        &(0..it.team.len()).collect::<Vec<_>>(),
-                        &mut deps,
-                    );
-                    None
-                }
-                SyncEffect::Post(it) => {
-                    match it {
-                        Communication::Collective(it) => {
-                            let team = &plan.communicators[it.communicator as usize].team;
-                            let me = team.iter().position(|it| *it == rank);
-                            self.add_collective_deps(
-                                comms,
-                                me,
-                                team.len(),
-                                &source_members(it, team, rank),
-                                &mut deps,
-                            );
-                        }
-                        Communication::Transfer(it) => self.add_transfer_deps(comms, it, &mut deps),
-                    }
-                    let done = self.event();
-                    works[it.work() as usize] = Some(done);
-                    deps.ended.push(done);
-                    Some(queues[it.communicator() as usize])
-                }
-            };
-            if let Some(queue) = queued {
-                let posted = self.event();
-                world.push(stream, inst, true, &Deps { ended: vec![posted], ..Deps::default() });
-                deps.to_begin.push(posted);
-                world.push(queue, inst, false, &deps);
-            } else {
-                world.push(stream, inst, false, &deps);
-            }
-        }
-    }
-
-    fn event(&mut self) -> u32 {
-        self.events.push(Event::with_signals(1));
-        self.events.len() as u32 - 1
-    }
-
-    /// Adds the dependences of a collective or resharding operator: it begins, and ends after `givers` have
-    /// begun. Members are positions in the team.
-    fn add_collective_deps(
-        &self,
-        comms: &[CommNo],
-        me: Option<usize>,
-        members: usize,
-        givers: &[usize],
-        deps: &mut Deps,
-    ) {
-        let (Some(comm), Some(me)) = (comms.first(), me) else { return };
-        let token = |member: usize| self.tokens[*comm as usize] + member as u32;
-        deps.begun.extend([token(me), token(members)]);
-        // A member that needs all others waits for the one event that all members signal, so that a team of n
-        // needs n tokens instead of n². Each member signals that event exactly once.
-        let others = givers.iter().filter(|it| **it != me).count();
-        if others > 1 && others + 1 == members {
-            deps.to_end.push(token(members));
-            return;
-        }
-        deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
-    }
-
-    /// Adds the dependences of a transfer: it begins, and ends after the sends that match its receives have
-    /// begun.
-    fn add_transfer_deps(&self, comms: &[CommNo], transfer: &Transfer, deps: &mut Deps) {
-        for (comm, side) in comms.iter().zip(&transfer.ops).filter(|it| !it.1.view.is_empty()) {
-            let deps = match side.direction {
-                Direction::Send => &mut deps.begun,
-                Direction::Recv => &mut deps.to_end,
-            };
-            deps.push(self.tokens[*comm as usize]);
-        }
-    }
-}
-
-/// Returns the members of a collective whose data a rank receives.
-fn source_members(it: &Collective, team: &[usize], rank: usize) -> Vec<usize> {
-    let Some(me) = team.iter().position(|it| *it == rank) else { return Vec::new() };
-    if it.output.as_ref().is_none_or(|view| view.is_empty()) {
-        return Vec::new();
-    }
-    it.kind.source_members(me, team.len())
 }

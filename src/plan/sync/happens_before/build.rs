@@ -1,0 +1,186 @@
+//! Distributes the instructions of all plans over actors, with the events between them.
+
+use super::{Deps, Event, World};
+use crate::plan::{
+    Collective, Communication, Direction, Plan, SyncEffect, Transfer,
+    sync::{CommKey, CommMatching, CommNo, InstRef, MatchedComm},
+};
+
+/// The state while the actors are built from plans.
+pub(super) struct WorldBuilder<'m> {
+    pub(super) matched: &'m CommMatching,
+    /// By communication: the event of its first part. A collective has one event for each member, in team
+    /// order, followed by one that all members signal.
+    pub(super) tokens: Vec<u32>,
+    pub(super) events: Vec<Event>,
+}
+
+impl<'m> WorldBuilder<'m> {
+    pub(super) fn new(matched: &'m CommMatching) -> Self {
+        let mut count = 0;
+        let mut first = |comm: &MatchedComm| {
+            let before = count;
+            count += match comm.key {
+                CommKey::Collective(group, _) => matched.groups[group as usize].team.len() as u32 + 1,
+                // One event: the send has begun, or the signal is set.
+                CommKey::Message(..) | CommKey::Signal(_) => 1,
+                CommKey::Handle(..) | CommKey::Barrier(_) => 0,
+            };
+            before
+        };
+        let tokens: Vec<u32> = matched.comms.iter().map(&mut first).collect();
+        let mut events: Vec<Event> = (0..count).map(|_| Event::with_signals(1)).collect();
+        for (comm, first) in matched.comms.iter().zip(&tokens) {
+            if let CommKey::Collective(group, _) = comm.key {
+                let members = matched.groups[group as usize].team.len() as u32;
+                events[(first + members) as usize] = Event::with_signals(members);
+            }
+        }
+        Self { matched, tokens, events }
+    }
+
+    /// Distributes a rank's instructions over its actors: the streams from `first` on, then the queues.
+    pub(super) fn plan(
+        &mut self,
+        plan: &Plan,
+        first: usize,
+        is_dropped: &dyn Fn(InstRef) -> bool,
+        world: &mut World,
+    ) {
+        let rank = plan.rank;
+        let queue = |number: u32| {
+            first + plan.streams.len() + self.matched.queue_of(rank, number).unwrap_or(number) as usize
+        };
+        let queues: Vec<usize> = (0..plan.communicators.len() as u32).map(queue).collect();
+        // The events and works that precede the current instruction. A wait for a later one has no effect.
+        let mut events: Vec<Option<u32>> = vec![None; plan.event_count];
+        let mut works: Vec<Option<u32>> = vec![None; plan.work_count];
+        for (inst, it) in plan.code.iter().enumerate() {
+            let stream = first + it.stream as usize;
+            let comms = self.matched.comms_of(InstRef { rank, inst });
+            let mut deps = Deps::default();
+            let queued = match it.kind.effect() {
+                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => continue,
+                SyncEffect::Compute | SyncEffect::ReadOutputs => None,
+                SyncEffect::RecordEvent(_)
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Wait(_)
+                | SyncEffect::WaitSignal(_)
+                    if is_dropped(InstRef { rank, inst }) =>
+                {
+                    None
+                }
+                SyncEffect::RecordEvent(event) => {
+                    let token = self.event();
+                    events[event as usize] = Some(token);
+                    deps.ended.push(token);
+                    None
+                }
+                SyncEffect::WaitEvent(event) => {
+                    deps.to_begin.extend(events[event as usize]);
+                    None
+                }
+                SyncEffect::Wait(work) => {
+                    deps.to_begin.extend(works[work as usize]);
+                    None
+                }
+                SyncEffect::Signal(_) => {
+                    deps.ended.extend(comms.iter().map(|it| self.tokens[*it as usize]));
+                    None
+                }
+                SyncEffect::WaitSignal(_) => {
+                    deps.to_begin.extend(comms.iter().map(|it| self.tokens[*it as usize]));
+                    None
+                }
+                SyncEffect::Reshard(it) => {
+                    let me = it.team.iter().position(|it| *it == rank);
+                    self.add_collective_deps(
+                        comms,
+                        me,
+                        it.team.len(),
+                        &(0..it.team.len()).collect::<Vec<_>>(),
+                        &mut deps,
+                    );
+                    None
+                }
+                SyncEffect::Post(it) => {
+                    match it {
+                        Communication::Collective(it) => {
+                            let team = &plan.communicators[it.communicator as usize].team;
+                            let me = team.iter().position(|it| *it == rank);
+                            self.add_collective_deps(
+                                comms,
+                                me,
+                                team.len(),
+                                &source_members(it, team, rank),
+                                &mut deps,
+                            );
+                        }
+                        Communication::Transfer(it) => self.add_transfer_deps(comms, it, &mut deps),
+                    }
+                    let done = self.event();
+                    works[it.work() as usize] = Some(done);
+                    deps.ended.push(done);
+                    Some(queues[it.communicator() as usize])
+                }
+            };
+            if let Some(queue) = queued {
+                let posted = self.event();
+                world.push(stream, inst, true, &Deps { ended: vec![posted], ..Deps::default() });
+                deps.to_begin.push(posted);
+                world.push(queue, inst, false, &deps);
+            } else {
+                world.push(stream, inst, false, &deps);
+            }
+        }
+    }
+
+    pub(super) fn event(&mut self) -> u32 {
+        self.events.push(Event::with_signals(1));
+        self.events.len() as u32 - 1
+    }
+
+    /// Adds the dependences of a collective or resharding operator: it begins, and ends after `givers` have
+    /// begun. Members are positions in the team.
+    fn add_collective_deps(
+        &self,
+        comms: &[CommNo],
+        me: Option<usize>,
+        members: usize,
+        givers: &[usize],
+        deps: &mut Deps,
+    ) {
+        let (Some(comm), Some(me)) = (comms.first(), me) else { return };
+        let token = |member: usize| self.tokens[*comm as usize] + member as u32;
+        deps.begun.extend([token(me), token(members)]);
+        // A member that needs all others waits for the one event that all members signal, so that a team of n
+        // needs n tokens instead of n². Each member signals that event exactly once.
+        let others = givers.iter().filter(|it| **it != me).count();
+        if others > 1 && others + 1 == members {
+            deps.to_end.push(token(members));
+            return;
+        }
+        deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
+    }
+
+    /// Adds the dependences of a transfer: it begins, and ends after the sends that match its receives have
+    /// begun.
+    fn add_transfer_deps(&self, comms: &[CommNo], transfer: &Transfer, deps: &mut Deps) {
+        for (comm, side) in comms.iter().zip(&transfer.ops).filter(|it| !it.1.view.is_empty()) {
+            let deps = match side.direction {
+                Direction::Send => &mut deps.begun,
+                Direction::Recv => &mut deps.to_end,
+            };
+            deps.push(self.tokens[*comm as usize]);
+        }
+    }
+}
+
+/// Returns the members of a collective whose data a rank receives.
+fn source_members(it: &Collective, team: &[usize], rank: usize) -> Vec<usize> {
+    let Some(me) = team.iter().position(|it| *it == rank) else { return Vec::new() };
+    if it.output.as_ref().is_none_or(|view| view.is_empty()) {
+        return Vec::new();
+    }
+    it.kind.source_members(me, team.len())
+}

@@ -1,0 +1,83 @@
+//! Vector clocks: how far each actor has certainly come when an instruction begins.
+
+use std::rc::Rc;
+
+/// A vector clock: a lower bound for the progress of every actor.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// By actor: the number of ended instructions. The entry of `actor` itself is out of date.
+    pub(super) known: Rc<Vec<u32>>,
+    pub(super) actor: u32,
+    pub(super) ended: u32,
+}
+
+/// An execution of an instruction at the point where it accesses memory: on its stream, or on the queue of
+/// its communicator.
+#[derive(Clone, Debug)]
+pub struct Occurrence {
+    /// The rank that executes it.
+    pub rank: usize,
+    /// Its index in `Plan::code`.
+    pub inst: usize,
+    /// The actor that executes it.
+    pub actor: u32,
+    /// Its position among the actor's instructions, from 1.
+    pub number: u32,
+    /// The instructions that have ended when it begins.
+    pub clock: Clock,
+}
+
+impl Clock {
+    /// Returns the number of ended instructions of an actor.
+    pub fn ended(&self, actor: u32) -> u32 {
+        match actor == self.actor {
+            true => self.ended,
+            false => self.known.get(actor as usize).copied().unwrap_or(0),
+        }
+    }
+
+    /// Returns the number of actors.
+    pub fn actors(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Stores the actor's own count in the vector, so that other clocks can share the vector.
+    pub(super) fn store_own_count(&mut self) {
+        if self.known[self.actor as usize] < self.ended {
+            Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
+        }
+    }
+
+    /// Joins another clock into this one: takes the maximum for each actor.
+    pub(super) fn join(&mut self, other: &Self) {
+        if !Rc::ptr_eq(&self.known, &other.known) {
+            let (mut knows_more, mut knows_less) = (false, false);
+            for (theirs, mine) in other.known.iter().zip(self.known.iter()) {
+                knows_more |= theirs > mine;
+                knows_less |= theirs < mine;
+            }
+            match (knows_more, knows_less) {
+                // The members of a collective end with equal clocks and share one vector.
+                (true, false) => self.known = Rc::clone(&other.known),
+                (true, true) => {
+                    let known = Rc::make_mut(&mut self.known);
+                    known
+                        .iter_mut()
+                        .zip(other.known.iter())
+                        .for_each(|(mine, theirs)| *mine = (*mine).max(*theirs));
+                }
+                (false, _) => (),
+            }
+        }
+        if other.actor != self.actor && other.ended > self.ended(other.actor) {
+            Rc::make_mut(&mut self.known)[other.actor as usize] = other.ended;
+        }
+    }
+}
+
+impl Occurrence {
+    /// Returns whether this ends before `other` begins.
+    pub fn happens_before(&self, other: &Self) -> bool {
+        other.clock.ended(self.actor) >= self.number
+    }
+}
