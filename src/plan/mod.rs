@@ -19,6 +19,7 @@
 
 mod access;
 mod algorithm;
+mod bindings;
 mod build;
 mod caching_allocator;
 mod collective_semantics;

@@ -163,6 +163,7 @@ const PLAN: &[Layer] = &[
     ("effect", BEFORE),
     ("traffic", BEFORE),
     ("context", BEFORE),
+    ("bindings", BEFORE),
     ("views comm compute construct index io reshard skip unbound host_unit", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),

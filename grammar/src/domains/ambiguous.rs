@@ -8,7 +8,7 @@
 
 use std::collections::HashSet;
 
-use super::{DomainFacts, InferredDomains, split_candidates};
+use super::{DomainFacts, InferredDomains, splits::split_candidates};
 use crate::{
     arena::Id,
     ir::{AxisId, ParallelType, Program, TensorId},

@@ -1,5 +1,7 @@
 //! Converts operator statements to text, in the newest spelling.
 
+use std::{borrow::Cow, fmt::Write};
+
 use super::Printer;
 use crate::{
     attr,
@@ -7,7 +9,6 @@ use crate::{
     ir::{OpStmt, TensorId},
     ops::{Arity, AsmFormat, Op},
 };
-use std::{borrow::Cow, fmt::Write};
 
 impl Printer<'_> {
     pub(super) fn canonical_op(&mut self, stmt: &OpStmt, depth: usize) {

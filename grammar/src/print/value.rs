@@ -1,11 +1,12 @@
 //! Converts operands and attributes to text.
 
+use std::fmt::Write;
+
 use super::{Dialect, Printer};
 use crate::{
     ir::{Attr, ExprId, Operand, Stmt, Stream, StreamId},
     text::{Inline, axis_text, expr_text, stream_text, tensor_text},
 };
-use std::fmt::Write;
 
 impl Printer<'_> {
     pub(super) fn write_attr(&mut self, attr: &Attr) {

@@ -24,6 +24,7 @@
 //! * Every Set that remains is one `reshard::ReshardStep`, and every reduction over devices is one
 //!   all-reduce, one reduce-scatter, or a reduce to each device of another mesh.
 
+mod copies;
 mod device_reduction;
 
 use grammar::{
@@ -51,6 +52,7 @@ use crate::{
         builder::{self, IrBuilder},
     },
 };
+use copies::copy_stmt;
 pub(crate) use device_reduction::{collective_red_op, reduces_in_one_step};
 use device_reduction::{contracted_device_pieces, reduces_over_devices};
 
@@ -354,77 +356,6 @@ impl Decomposer<'_> {
         Ok(())
     }
 
-    /// Emits copies that reshard `arg` step by step, into `out` or a new tensor. Returns `arg` if there is
-    /// nothing to do.
-    fn reshard(
-        &mut self,
-        arg: TensorId,
-        from: &Sharding,
-        to: &Sharding,
-        out: Option<TensorId>,
-    ) -> Result<TensorId, Diagnostic> {
-        if out.is_none() && reshard::step(self.program, from, to) == Some(ReshardStep::Local) {
-            return Ok(arg);
-        }
-        if to.mesh.is_empty() && !from.mesh.is_empty() {
-            let name = self.program.tensor_name(arg);
-            let message = format!(
-                "`{name}` is on the ranks of its mesh only, but the statement needs it on every rank"
-            );
-            let it = Diagnostic::new(Code::NotRewritten, self.span, message, "needed here");
-            return Err(it.help("give the result a DeviceMesh"));
-        }
-        let step = reshard::step(self.program, from, to);
-        if let (true, Some(it)) = (step != Some(ReshardStep::Slice), self.generators.get(&arg)) {
-            return Ok(self.rematerialize(it.clone(), arg, to, out));
-        }
-        let path = match step {
-            Some(_) => vec![to.clone()],
-            None => reshard::intermediate_shardings(self.program, from, to),
-        };
-        let mut now = arg;
-        let count = path.len();
-        for (at, sharding) in path.into_iter().enumerate() {
-            let known = self.known_copy(arg, &sharding);
-            let target = match (out, known) {
-                (Some(out), _) if at + 1 == count => out,
-                (_, Some(known)) => {
-                    now = known;
-                    continue;
-                }
-                (_, None) => sharding.new_tensor(self.program, self.fresh, arg, Memory::Global),
-            };
-            self.emit(copy_stmt(known.unwrap_or(now), target));
-            self.record_copy(arg, &sharding, target);
-            now = target;
-        }
-        Ok(now)
-    }
-
-    /// Emits a copy of the statement that makes `arg` from scalars, with the sharding `to`, so that nothing
-    /// is sent.
-    fn rematerialize(&mut self, it: OpStmt, arg: TensorId, to: &Sharding, out: Option<TensorId>) -> TensorId {
-        if let (None, Some(known)) = (out, self.known_copy(arg, to)) {
-            return known;
-        }
-        let target = out.unwrap_or_else(|| to.new_tensor(self.program, self.fresh, arg, Memory::Global));
-        self.emit(OpStmt { outs: vec![Operand::Tensor(target)], ..it });
-        self.record_copy(arg, to, target);
-        target
-    }
-
-    /// Returns the earlier copy of `arg` with this sharding.
-    fn known_copy(&self, arg: TensorId, sharding: &Sharding) -> Option<TensorId> {
-        let all = self.resharded.as_ref()?.get(&arg)?;
-        all.iter().find(|(other, _)| other == sharding).map(|(_, tensor)| *tensor)
-    }
-
-    fn record_copy(&mut self, arg: TensorId, sharding: &Sharding, tensor: TensorId) {
-        if let Some(moved) = &mut self.resharded {
-            moved.entry(arg).or_default().push((sharding.clone(), tensor));
-        }
-    }
-
     fn resharding_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
         let message = format!("`{}` reshards, but {why}", it.op.name());
         let it = Diagnostic::new(Code::NotRewritten, self.span, message, "not decomposed");
@@ -464,10 +395,6 @@ fn generator_stmt(program: &Program, stmt: StmtId) -> Option<(TensorId, OpStmt)>
     };
     let is_fixed = makes && it.outs.len() == 1 && it.args.iter().all(scalars) && it.attrs.iter().all(fixed);
     Some((it.out_tensor().filter(|_| is_fixed)?, it.clone()))
-}
-
-fn copy_stmt(from: TensorId, to: TensorId) -> OpStmt {
-    OpStmt { outs: vec![Operand::Tensor(to)], args: vec![Operand::Tensor(from)], ..builder::op(Op::Set) }
 }
 
 /// Replaces the operand at `position` in the order of `OpStmt::tensor_operands`.

@@ -22,7 +22,7 @@ use grammar::{
     words::{RedOp, ReductionOp},
 };
 
-use super::{Decomposer, copy_stmt};
+use super::{Decomposer, copies::copy_stmt};
 use crate::{
     analysis::{
         propagation,

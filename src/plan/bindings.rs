@@ -1,0 +1,120 @@
+//! The storage and the views that names refer to while a plan is built.
+//!
+//! Statements bind names to views in program order, exactly as nvFuser's interpreter does: an operator whose
+//! result is already bound writes into the bound view, and an operator whose result is not bound allocates a
+//! new buffer.
+
+use grammar::{
+    arena::Id,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Program, Stmt, TensorId},
+    ops::AccessMode,
+};
+
+use super::{
+    BufferNo, InstKind, IoBinding, View,
+    context::{Binding, PlanBuilder, Result},
+};
+
+impl PlanBuilder<'_> {
+    /// Returns whether this rank holds a part of the tensor.
+    pub(super) fn holds_part(&self, tensor: TensorId) -> bool {
+        self.program.tensors[tensor].mesh.contains(self.rank())
+    }
+
+    pub(super) fn binding(&self, tensor: TensorId) -> Option<&Binding> {
+        self.bindings[tensor.index()].as_ref()
+    }
+
+    /// Returns the view of a tensor.
+    ///
+    /// # Errors
+    /// The tensor is not bound.
+    pub(super) fn view(&self, tensor: TensorId) -> Result<View> {
+        match self.binding(tensor) {
+            Some(binding) => Ok(binding.view.clone()),
+            None => {
+                let name = self.program.tensor_name(tensor);
+                let message = format!("`{name}` is used before a statement allocates or computes it");
+                let it = self.error(Code::UndefinedTensor, message, "used here");
+                Err(self.with_per_rank_hint(tensor, it))
+            }
+        }
+    }
+
+    /// Adds a help text to an error about a tensor without a value: the program of another rank may define
+    /// it, since nvFuser can print one program for each rank.
+    pub(super) fn with_per_rank_hint(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
+        let mut defined = Program::tensors_of(&self.program.inputs).any(|it| it == tensor);
+        if let Some(body) = self.program.body {
+            self.program.walk(body, &mut |stmt| {
+                if let Stmt::Op(it) = &self.program.stmts[stmt] {
+                    grammar::for_each_tensor_use(self.program, it, &mut |other, mode| {
+                        defined |= other == tensor && matches!(mode, AccessMode::Write | AccessMode::Bind);
+                    });
+                }
+            });
+        }
+        match defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
+            true => fault,
+            false => {
+                let ranks: Vec<String> =
+                    (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
+                let more = if self.plan.world > 4 { ",…" } else { "" };
+                Box::new(fault.help(format!(
+                    "if this is the program of one rank, pass the programs of all ranks: `--program {}{more}`",
+                    ranks.join(",")
+                )))
+            }
+        }
+    }
+
+    pub(super) fn bind(&mut self, tensor: TensorId, view: View, stream: Option<usize>) {
+        *self.name_counts.entry(view.buffer).or_default() += 1;
+        let before = self.bindings[tensor.index()].replace(Binding { view, stream });
+        self.drop_name(before);
+    }
+
+    /// Removes the binding of a tensor.
+    pub(super) fn unbind(&mut self, tensor: TensorId) {
+        let before = self.bindings[tensor.index()].take();
+        self.drop_name(before);
+    }
+
+    /// Releases the buffer of a removed binding.
+    pub(super) fn drop_name(&mut self, before: Option<Binding>) {
+        before.map(|it| it.view.buffer).into_iter().for_each(|buffer| self.release(buffer));
+    }
+
+    /// Drops one reference to a buffer and frees the buffer if none is left, unless it belongs to an input.
+    pub(super) fn release(&mut self, buffer: BufferNo) {
+        let Some(count) = self.name_counts.get_mut(&buffer) else { return };
+        *count -= 1;
+        let is_input = |it: &IoBinding| it.shard.view.as_ref().is_some_and(|view| view.buffer == buffer);
+        if *count == 0 && !self.plan.inputs.iter().any(is_input) {
+            let freed = self.origin_no();
+            self.allocator.free(&mut self.plan.allocations, buffer, freed);
+        }
+    }
+
+    /// Returns the view that an operator writes to: the bound one, or that of a new buffer.
+    pub(super) fn output_view(&mut self, tensor: TensorId) -> Result<View> {
+        if let Some(binding) = self.binding(tensor) {
+            return Ok(binding.view.clone());
+        }
+        self.allocate(tensor, false)
+    }
+
+    /// Allocates a buffer of the tensor's local shape and binds the tensor to it.
+    pub(super) fn allocate(&mut self, tensor: TensorId, zero: bool) -> Result<View> {
+        let shape = self.layout(tensor)?.local_shape();
+        let buffer = self.buffer(tensor, shape.iter().product());
+        let view = View::contiguous(buffer, shape);
+        self.emit(InstKind::Alloc { buffer, zero });
+        let bytes = self.plan.buffers[buffer as usize].bytes();
+        self.allocator.allocate(&mut self.plan.allocations, buffer, bytes, self.current);
+        self.bind(tensor, view.clone(), None);
+        Ok(view)
+    }
+}

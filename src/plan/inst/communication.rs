@@ -1,0 +1,195 @@
+//! Communications between ranks: collectives, transfers, signals and memory handles.
+
+use grammar::words::{Algorithm, P2pProtocol, P2pType};
+
+use crate::plan::{CommunicatorNo, ReduceOp, View, WorkNo};
+
+/// A collective. The parts of the members match by their position in the queue of the communicator.
+///
+/// `collective_semantics` defines the input and output elements of each member.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Collective {
+    /// The communicator to whose queue it is posted.
+    pub communicator: CommunicatorNo,
+    /// The kind of collective.
+    pub kind: CollectiveKind,
+    /// The algorithm; `None` selects the backend's default.
+    pub algo: Option<Algorithm>,
+    /// The elements that this rank contributes; `None` if it contributes nothing.
+    pub input: Option<View>,
+    /// Where this rank receives elements; `None` if it receives nothing.
+    pub output: Option<View>,
+    /// The work number that `Wait` refers to.
+    pub work: WorkNo,
+}
+
+/// A kind of collective with its parameters. Roots and peers are positions in the team.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CollectiveKind {
+    /// Copies the root's input to all members.
+    Broadcast {
+        /// The member whose input is read.
+        root: usize,
+    },
+    /// Concatenates the inputs of all members at the root.
+    Gather {
+        /// The member that receives the output.
+        root: usize,
+    },
+    /// Concatenates the inputs of all members at all members.
+    Allgather,
+    /// Distributes equal parts of the root's input over the members.
+    Scatter {
+        /// The member whose input is read.
+        root: usize,
+    },
+    /// Reduces the inputs of all members at the root.
+    Reduce {
+        /// The member that receives the output.
+        root: usize,
+        /// The reduction operation.
+        op: ReduceOp,
+    },
+    /// Reduces the inputs of all members at all members.
+    Allreduce {
+        /// The reduction operation.
+        op: ReduceOp,
+    },
+    /// Reduces the inputs of all members and distributes equal parts of the result.
+    ReduceScatter {
+        /// The reduction operation.
+        op: ReduceOp,
+    },
+    /// Copies the root's input to the other member.
+    SendRecv {
+        /// The member whose input is read.
+        root: usize,
+    },
+    /// Sends one of `n` equal parts of each member's input to each member.
+    AllToAll,
+    /// Sends each member's input to one other member.
+    Permute {
+        /// The member that receives this rank's input.
+        send_peer: usize,
+        /// The member whose input this rank receives.
+        recv_peer: usize,
+    },
+}
+
+/// Sends and receives that are posted as one operation and complete as one, like an NCCL group. Each send
+/// matches a receive of its peer in the order of posting, separately for each pair of ranks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transfer {
+    /// The communicator to whose queue it is posted.
+    pub communicator: CommunicatorNo,
+    /// Which side copies, for the CUDA backend; `None` if a library moves the data.
+    pub protocol: Option<P2pProtocol>,
+    /// The sends and receives.
+    pub ops: Vec<P2pOp>,
+    /// The work number that `Wait` refers to.
+    pub work: WorkNo,
+}
+
+/// A send or a receive of a transfer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct P2pOp {
+    /// Whether this rank sends or receives.
+    pub direction: Direction,
+    /// The other rank, as a world rank.
+    pub peer: usize,
+    /// The elements to send, or where to store the received elements.
+    pub view: View,
+    /// The statement that posts it, an index into `Plan::origins`. In a coalesced transfer it differs from
+    /// the statement that posts the transfer.
+    pub origin: u32,
+}
+
+/// The direction of a message, seen from this rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Direction {
+    /// This rank sends.
+    Send,
+    /// This rank receives.
+    Recv,
+}
+
+impl From<P2pType> for Direction {
+    fn from(kind: P2pType) -> Self {
+        match kind {
+            P2pType::Send => Self::Send,
+            P2pType::Recv => Self::Recv,
+        }
+    }
+}
+
+impl Direction {
+    /// Returns the direction on the other side of the message.
+    pub fn opposite(self) -> Self {
+        match self {
+            Self::Send => Self::Recv,
+            Self::Recv => Self::Send,
+        }
+    }
+}
+
+/// A signal: a word in the memory of `to` that `from` sets once in each run. Executors that repeat a plan
+/// compare the word with the number of the run instead of resetting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SignalId {
+    /// The rank that sets it.
+    pub from: usize,
+    /// The rank that waits for it. The signal is in this rank's memory.
+    pub to: usize,
+    /// What the signal means.
+    pub kind: SignalKind,
+    /// The index of the message between `from` and `to`; for a collective (`TeamReady` and following), the
+    /// index of the collective among those of its team.
+    pub index: u32,
+}
+
+/// The meaning of a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignalKind {
+    /// `to` may read or write the buffer on `from`.
+    Ready,
+    /// `from` has finished its access to the buffer on `to`.
+    Done,
+    /// Like `Ready`, for the put protocol: the receiver sets it.
+    PutReady,
+    /// Like `Done`, for the put protocol: the sender sets it.
+    PutDone,
+    /// Like `Ready`, for a collective over peer memory. The field numbers the teams that have such
+    /// collectives.
+    TeamReady(u32),
+    /// Like `Done`, for a collective over peer memory. The field is the number of the team.
+    TeamDone(u32),
+    /// `from` has written its data for the collective to its slot on `to`. The field is the number of the team.
+    TeamData(u32),
+    /// Like `TeamData`, for the reduced share that `from` sends to all members. The field is the number of the
+    /// team.
+    TeamResult(u32),
+}
+
+/// A memory handle that `ShareMemHandles` publishes and expects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemHandle {
+    /// Whether this rank sends or receives.
+    pub direction: Direction,
+    /// The other rank.
+    pub peer: usize,
+    /// The index of the exchange between this sender and this receiver.
+    pub index: u32,
+    /// The number of the P2PCommunication, for reports.
+    pub number: u32,
+}
+
+impl MemHandle {
+    /// Returns what both sides of the exchange have in common: sender, receiver, and the index of the
+    /// exchange between them. `rank` is the rank of this handle.
+    pub fn exchange_key(&self, rank: usize) -> (usize, usize, u32) {
+        match self.direction {
+            Direction::Send => (rank, self.peer, self.index),
+            Direction::Recv => (self.peer, rank, self.index),
+        }
+    }
+}
