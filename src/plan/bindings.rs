@@ -8,7 +8,8 @@ use grammar::{
     arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Program, Stmt, TensorId},
+    expr_text,
+    ir::{For, Program, Stmt, TensorId},
     ops::AccessMode,
 };
 
@@ -38,9 +39,27 @@ impl PlanBuilder<'_> {
                 let name = self.program.tensor_name(tensor);
                 let message = format!("`{name}` is used before a statement allocates or computes it");
                 let it = self.error(Code::UndefinedTensor, message, "used here");
-                Err(self.with_per_rank_hint(tensor, it))
+                match self.unbound_by.get(&tensor).map(|it| &self.program.stmts[*it]) {
+                    Some(Stmt::For(around)) => Err(self.with_loop_hint(tensor, around, *it)),
+                    Some(Stmt::Op(_) | Stmt::Let(..) | Stmt::If(_)) | None => {
+                        Err(self.with_per_rank_hint(tensor, it))
+                    }
+                }
             }
         }
+    }
+
+    /// Says that a loop over an axis has unbound a tensor.
+    fn with_loop_hint(&self, tensor: TensorId, around: &For, fault: Diagnostic) -> Box<Diagnostic> {
+        let (name, index) = (self.program.tensor_name(tensor), &self.program.symbols[around.index]);
+        let [start, stop] = [around.start, around.stop].map(|it| expr_text(self.program, it));
+        let note = format!(
+            "each iteration of the loop over `{index}` unbinds `{name}`, because the loop computes `{name}` from `{index}`"
+        );
+        let help = format!(
+            "write `FOR {index} from {start} to {stop}:`, which keeps `{name}` from one iteration to the next"
+        );
+        Box::new(fault.help(help).note(note))
     }
 
     /// Adds a help text to an error about a tensor without a value: the program of another rank may define

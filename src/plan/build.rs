@@ -66,7 +66,10 @@ impl PlanBuilder<'_> {
             Arc::make_mut(&mut self.plan.iterations).push(LoopIteration { name, value, parent: outer_frame });
             self.iteration = Some(self.plan.iterations.len() as u32 - 1);
             for tensor in &dependents {
-                self.unbind(*tensor);
+                if self.binding(*tensor).is_some() {
+                    self.unbind(*tensor);
+                    self.unbound_by.insert(*tensor, stmt);
+                }
             }
             self.block(it.body)?;
         }

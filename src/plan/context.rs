@@ -83,6 +83,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) teams: &'p Teams,
     /// By loop body: the tensors that are defined from the loop index.
     pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
+    /// The loops over an axis that have unbound a tensor, by tensor.
+    pub(super) unbound_by: FxHashMap<TensorId, StmtId>,
 }
 
 /// The origin of the current statement. It is added to the plan when the first instruction of the statement
@@ -139,6 +141,7 @@ impl<'p> PlanBuilder<'p> {
             comm: Communications::default(),
             teams,
             dependents: FxHashMap::default(),
+            unbound_by: FxHashMap::default(),
         }
     }
 }
