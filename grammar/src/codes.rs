@@ -232,6 +232,11 @@ codes! {
     /// again when they are read. On a GPU such an element has an arbitrary value. Either the statement that
     /// writes the elements is missing, or the reader does not wait for it.
     UnwrittenRead = "W0701", Warning;
+    /// A copy in a loop writes into another tensor. A statement that takes a slice or another layout of a tensor
+    /// makes its unbound result a view, as nvFuser does, and a bound result is written. So the first iteration
+    /// binds the name to a part of the other tensor, and later iterations copy into this part. To keep the other
+    /// tensor, allocate the name before the loop.
+    OverwrittenView = "W0702", Warning;
 
     /// A redundant Synchronize or Wait: other statements already enforce all the ordering that it enforces.
     /// Without it, every computation, copy and communication on every rank still waits for the same earlier

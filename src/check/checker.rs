@@ -10,7 +10,7 @@ use super::{
     repeat,
 };
 use crate::plan::{
-    Plan,
+    OverwrittenView, Plan,
     sync::{
         CommMatching, CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle, deadlocked_state, explain,
         happens_before::{self, OrderError},
@@ -28,6 +28,8 @@ pub struct CheckResults {
     pub races: Vec<Race>,
     /// Reads of elements that nothing has written.
     pub unwritten_reads: Vec<UnwrittenRead>,
+    /// Copies in loops that write into views, with their ranks.
+    pub overwritten_views: Vec<(usize, OverwrittenView)>,
     /// Statements that the program does not need.
     pub excess: Vec<Excess>,
     /// The checks that could not run, and the reasons.
@@ -109,6 +111,12 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
             .push(format!("{} reads and writes that have too many pieces to record", memory.not_checked));
     }
     memory.finish();
+    if checks.memory {
+        let of = |plan: &Plan| {
+            plan.overwritten_views.clone().into_iter().map(|it| (plan.rank, it)).collect::<Vec<_>>()
+        };
+        found.overwritten_views = plans.iter().flat_map(of).collect();
+    }
     (found.races, found.unwritten_reads) = (races.found, memory.found);
     if checks.repeat && found.races.is_empty() {
         found.check_two_runs(plans, checks.model);
@@ -141,6 +149,7 @@ impl CheckResults {
         report.findings.extend(self.deadlock.map(Finding::Deadlock));
         report.findings.extend(self.communicator_order.map(Finding::CommunicatorOrder));
         report.add(plans, self.races, self.unwritten_reads);
+        report.add_overwritten_views(plans, self.overwritten_views);
         report.findings.extend(self.excess.into_iter().map(|it| Finding::Excess(Box::new(it))));
         report
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     plan::{
-        InstKind, Plan,
+        InstKind, OverwrittenView, Plan,
         sync::{CommOrderCycle, Deadlock, InstRef},
     },
     source::Source,
@@ -43,6 +43,7 @@ impl Finding {
         match self {
             Self::Race { race, more } => texts.race(race, more),
             Self::Unwritten { read, more } => texts.unwritten(read, more),
+            Self::OverwrittenView { copy, rank, more } => texts.overwritten_view(copy, *rank, more),
             Self::Deadlock(it) => texts.deadlock(it),
             Self::CommunicatorOrder(it) => texts.communicator_order(it),
             Self::Excess(it) => texts.excess(it),
@@ -232,6 +233,24 @@ impl DiagnosticBuilder<'_> {
                 format!("{what}`{name}` of rank {} are read before anything writes them", read.rank);
             Diagnostic::new(Code::UnwrittenRead, span, message, format!("reads {first}")).help(UNWRITTEN_HELP)
         };
+        let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
+        (text, it)
+    }
+
+    fn overwritten_view(
+        &self,
+        copy: &OverwrittenView,
+        rank: usize,
+        more: &Occurrences,
+    ) -> (usize, Diagnostic) {
+        let OverwrittenView { origin, name, base } = copy;
+        let text = self.text_of(rank);
+        let span = self.span(text, self.plans[rank].origins[*origin as usize].line);
+        let message = format!("from its second iteration on, a copy in a loop changes `{base}`");
+        let label =
+            format!("the first iteration makes `{name}` a view of `{base}`, later iterations copy into it");
+        let it = Diagnostic::new(Code::OverwrittenView, span, message, label)
+            .help(format!("to keep the elements of `{base}`, allocate `{name}` before the loop"));
         let it = more.note(&[]).into_iter().fold(it, Diagnostic::note);
         (text, it)
     }

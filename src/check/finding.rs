@@ -13,7 +13,7 @@ use super::{
     race_side::RaceSide,
 };
 use crate::plan::{
-    BufferNo, Plan,
+    BufferNo, OverwrittenView, Plan,
     sync::{CommOrderCycle, CommOrderEdge, Deadlock},
 };
 
@@ -117,6 +117,15 @@ pub enum Finding {
         /// All occurrences of the read.
         more: Occurrences,
     },
+    /// A copy in a loop that writes into the tensor of which its result is a view.
+    OverwrittenView {
+        /// The copy.
+        copy: OverwrittenView,
+        /// The first rank that executes it.
+        rank: usize,
+        /// All ranks that execute it.
+        more: Occurrences,
+    },
     /// A deadlock.
     Deadlock(Box<Deadlock>),
     /// Ranks post to communicators in contradictory orders.
@@ -143,6 +152,10 @@ impl Finding {
                 place(read.inst_ref.rank, inst.origin, "reads unwritten elements".to_owned())
                     .into_iter()
                     .collect()
+            }
+            Self::OverwrittenView { copy, rank, .. } => {
+                let label = format!("copies into `{}`", copy.base);
+                place(*rank, copy.origin, label).into_iter().collect()
             }
             Self::Deadlock(it) => {
                 let rank = it.line(plans).map_or(0, |it| it.0);
@@ -247,6 +260,21 @@ impl Report {
             if let Finding::Race { more, .. } = &mut self.findings[at] {
                 more.add(race.rank);
                 more.lines.extend(lines.iter().filter_map(|it| it.1));
+            }
+        }
+    }
+
+    /// Adds the copies in loops that write into views: one finding for each statement.
+    pub(super) fn add_overwritten_views(&mut self, plans: &[Plan], copies: Vec<(usize, OverwrittenView)>) {
+        let mut known = FxHashMap::default();
+        for (rank, copy) in copies {
+            let line = plans[rank].origins[copy.origin as usize].line;
+            let at = *known.entry((plans[rank].program_id, line)).or_insert(self.findings.len());
+            if at == self.findings.len() {
+                self.findings.push(Finding::OverwrittenView { copy, rank, more: Occurrences::default() });
+            }
+            if let Finding::OverwrittenView { more, .. } = &mut self.findings[at] {
+                more.add(rank);
             }
         }
     }

@@ -164,6 +164,7 @@ impl CheckedText {
         let shown = shown.filter_map(|it| match it {
             Finding::Race { race, .. } => Some(race),
             Finding::Unwritten { .. }
+            | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
             | Finding::CommunicatorOrder(_)
             | Finding::Excess(_) => None,

@@ -91,7 +91,7 @@ impl PlanBuilder<'_> {
 
     pub(super) fn bind(&mut self, tensor: TensorId, view: View, stream: Option<usize>) {
         *self.name_counts.entry(view.buffer).or_default() += 1;
-        let before = self.bindings[tensor.index()].replace(Binding { view, stream });
+        let before = self.bindings[tensor.index()].replace(Binding { view, stream, copied_by: None });
         self.drop_name(before);
     }
 

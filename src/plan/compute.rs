@@ -5,6 +5,7 @@
 //! of a rank and the whole tensors of a reshard.
 
 use grammar::{
+    arena::Id,
     attr,
     codes::Code,
     flagged_dims,
@@ -14,7 +15,7 @@ use grammar::{
 };
 
 use super::{
-    Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank,
+    Arg, Gemm, InstKind, Number, OverwrittenView, Reduce, ReduceOp, View, ViewOnRank,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     scalar::Value,
 };
@@ -43,8 +44,12 @@ impl PlanBuilder<'_> {
             if let Some(view) = self.view_of_operand(stmt, first, args[0], out)? {
                 let stream = self.binding(args[0]).and_then(|it| it.stream);
                 self.bind(out, view, stream);
+                self.note_view_of_copy(out);
                 return self.check_shape(out);
             }
+        }
+        if let Some(first) = views.first() {
+            self.note_overwritten_view(stmt, first, args[0], out)?;
         }
         let target = self.output_view(out)?;
         if let Some(stream) = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream)) {
@@ -52,6 +57,39 @@ impl PlanBuilder<'_> {
         }
         for kind in self.lower(stmt, &views, &args, out, &target, self.rank())? {
             self.emit(kind);
+        }
+        Ok(())
+    }
+
+    /// Remembers that the current statement made `out` a view of its operand.
+    fn note_view_of_copy(&mut self, out: TensorId) {
+        let stmt = self.current_origin().stmt;
+        if let Some(it) = &mut self.bindings[out.index()] {
+            it.copied_by = stmt;
+        }
+    }
+
+    /// Adds a copy to `Plan::overwritten_views` if the same statement made `out` a view of other elements in an
+    /// earlier iteration.
+    fn note_overwritten_view(
+        &mut self,
+        stmt: &OpStmt,
+        first: &View,
+        arg: TensorId,
+        out: TensorId,
+    ) -> Result<()> {
+        let stmt_id = self.current_origin().stmt;
+        let Some(bound) = self.binding(out).filter(|it| it.copied_by.is_some() && it.copied_by == stmt_id)
+        else {
+            return Ok(());
+        };
+        let target = bound.view.clone();
+        let is_same = self.view_of_operand(stmt, first, arg, out)?.is_none_or(|it| it == target);
+        if !is_same {
+            let origin = self.origin_no();
+            let base = self.plan.buffers[target.buffer as usize].name.clone();
+            let name = self.program.tensor_name(out);
+            self.plan.overwritten_views.push(OverwrittenView { origin, name, base });
         }
         Ok(())
     }

@@ -30,6 +30,8 @@ pub(super) struct Binding {
     pub(super) view: View,
     /// The stream whose slice this is, for tensors that hold one stream's slice.
     pub(super) stream: Option<usize>,
+    /// The statement that made the name a view of its operand, in place of a copy.
+    pub(super) copied_by: Option<StmtId>,
 }
 
 /// An array: its elements in row-major order and its shape. The shape of a scalar is empty.
@@ -332,6 +334,14 @@ impl PlanBuilder<'_> {
         let held: FxHashSet<BufferNo> = self.held.values().flatten().copied().collect();
         for it in &mut self.plan.allocations {
             it.is_held = held.contains(&it.buffer);
+        }
+    }
+
+    /// Returns the source location of the current statement.
+    pub(super) fn current_origin(&self) -> Origin {
+        match self.origin {
+            OriginNo::Known(origin) => self.plan.origins[origin as usize],
+            OriginNo::New(it) => it,
         }
     }
 

@@ -109,6 +109,8 @@ pub struct Plan {
     pub allocations: Vec<Allocation>,
     /// The ALLOCATE statements in loops that have no effect in some iterations, because their name is bound.
     pub skipped_allocations: Vec<SkippedAllocation>,
+    /// The copies in loops that write into what an earlier iteration made their result a view of.
+    pub overwritten_views: Vec<OverwrittenView>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
     /// Ranges of `code` that an executor may run as one kernel. Fusing them does not change results. Ranges are
@@ -192,6 +194,17 @@ pub struct SkippedAllocation {
     pub count: usize,
 }
 
+/// A copy in a loop whose result the first iteration makes a view of the operand, so that later iterations write into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverwrittenView {
+    /// The copy, as an index into `Plan::origins`.
+    pub origin: u32,
+    /// The name of the result.
+    pub name: String,
+    /// The name of the tensor whose elements are written.
+    pub base: String,
+}
+
 /// The source location of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
@@ -240,6 +253,7 @@ impl Plan {
             live_out: Vec::new(),
             allocations: Vec::new(),
             skipped_allocations: Vec::new(),
+            overwritten_views: Vec::new(),
             deallocates: false,
             kernels: Vec::new(),
             event_count: 0,

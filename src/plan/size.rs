@@ -19,7 +19,8 @@ impl Plan {
         let ports: usize = ports.map(|it| size_of::<IoBinding>() + shard(&it.shard)).sum();
         let skips: usize = self.skips.iter().map(super::SkippedComm::bytes).sum();
         let allocations = self.allocations.len() * size_of::<super::Allocation>()
-            + self.skipped_allocations.len() * size_of::<super::SkippedAllocation>();
+            + self.skipped_allocations.len() * size_of::<super::SkippedAllocation>()
+            + self.overwritten_views.len() * size_of::<super::OverwrittenView>();
         size_of::<Self>()
             + code
             + skips

@@ -9,7 +9,7 @@ use grammar::{
 
 use super::{
     InstKind, SkippedAllocation, StreamNo, View,
-    context::{OriginNo, PlanBuilder, Result, StreamKey},
+    context::{PlanBuilder, Result, StreamKey},
     shape,
 };
 
@@ -85,11 +85,7 @@ impl PlanBuilder<'_> {
 
     /// Counts an ALLOCATE in a loop that has no effect in this iteration, since its name is bound.
     fn count_skipped_allocation(&mut self) {
-        let stmt = match self.origin {
-            OriginNo::Known(origin) => self.plan.origins[origin as usize].stmt,
-            OriginNo::New(it) => it.stmt,
-        };
-        let Some(stmt) = stmt.filter(|_| self.iteration.is_some()) else { return };
+        let Some(stmt) = self.current_origin().stmt.filter(|_| self.iteration.is_some()) else { return };
         match self.plan.skipped_allocations.iter_mut().find(|it| it.stmt == stmt) {
             Some(it) => it.count += 1,
             None => self.plan.skipped_allocations.push(SkippedAllocation { stmt, count: 1 }),

@@ -6,7 +6,10 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use grammar::{codes::Severity, diagnostic::Diagnostic};
+use grammar::{
+    codes::{Code, Severity},
+    diagnostic::Diagnostic,
+};
 
 use super::rank_process::RunVerdict;
 use crate::{
@@ -61,7 +64,7 @@ pub fn check_before_run(
     let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
     for (text, it) in report.diagnostics(plans, sources) {
         // The run reports unwritten reads itself, including those that depend on values.
-        if it.severity() == Severity::Error {
+        if it.code != Code::UnwrittenRead {
             found[text].push(it);
         }
     }
@@ -72,7 +75,7 @@ pub fn check_before_run(
     for reason in &report.not_checked {
         say(format!("# not checked: {reason}"));
     }
-    let mut all = found.iter().flatten();
+    let mut all = found.iter().flatten().filter(|it| it.severity() == Severity::Error);
     let Some(first) = all.next() else {
         if report.not_checked.is_empty() {
             let model = if model == OrderingModel::default() { String::new() } else { format!(" ({model})") };

@@ -185,6 +185,7 @@ fn mutant_outcome(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<MutantOutcome,
                 && !race.parties.iter().any(|it| allocates(plans, it.0))
         }
         Finding::Unwritten { .. }
+        | Finding::OverwrittenView { .. }
         | Finding::Deadlock(_)
         | Finding::CommunicatorOrder(_)
         | Finding::Excess(_) => false,

@@ -29,6 +29,7 @@ impl Processor<'_> {
             Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
             Finding::Race { .. }
             | Finding::Unwritten { .. }
+            | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
             | Finding::CommunicatorOrder(_)
             | Finding::Excess(_) => None,
@@ -37,6 +38,7 @@ impl Processor<'_> {
             let mut races = report.findings.iter().filter_map(|it| match it {
                 Finding::Race { race, .. } => Some(race),
                 Finding::Unwritten { .. }
+                | Finding::OverwrittenView { .. }
                 | Finding::Deadlock(_)
                 | Finding::CommunicatorOrder(_)
                 | Finding::Excess(_) => None,
