@@ -83,6 +83,9 @@ codes! {
     /// in a `%tensor` line before the container, in its header, or in an earlier statement. Either there is
     /// none, or several tensors have the number. A HostUnit has tensors of its own.
     UnknownTensor = "E0207", Error;
+    /// A HostUnit, the domain of a tensor, or a key of `%options` is defined twice, or a scalar has two
+    /// different definitions. Two dumps may have been pasted together.
+    DefinedTwice = "E0208", Error;
 
     /// A tensor is read before any statement allocates or defines it.
     UndefinedTensor = "E0301", Error;
@@ -264,8 +267,9 @@ codes! {
     /// deallocate each of them.
     NotDeallocated = "R0705", Remark;
 
-    /// The indentation of the text was lost and has been reconstructed. The SetCurrentStream and Synchronize
-    /// statements determine the nesting uniquely.
+    /// The indentation of the text was lost and has been reconstructed: the SetCurrentStream and Synchronize
+    /// statements determine the nesting uniquely. Or a line is indented less than the first line of its block,
+    /// but more than the loop or branch around it: then it is read as a part of the block.
     LossyIndent = "lossy-indent", Warning;
     /// The dump does not determine the logical domain of a tensor, so the most common interpretation was
     /// used. Add a line to the `Domains:` section to make the domain explicit.

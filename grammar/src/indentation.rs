@@ -61,6 +61,11 @@ impl<'s> TokenStream<'s> {
         self.source
     }
 
+    /// Returns the source text up to the end of the container and its sections.
+    pub(crate) fn own_source(&self) -> Source<'s> {
+        Source { text: self.source.text.get(..self.end).unwrap_or(self.source.text), base: self.source.base }
+    }
+
     /// Returns the tokens of the text, without the virtual block tokens.
     pub fn lexemes(&self) -> &[Lexeme] {
         &self.tokens

@@ -164,7 +164,7 @@ pub(crate) fn parse_container<'s>(
 ) -> bool {
     let mut errors = Vec::new();
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
-    let before = FaultyLines::of(source, diagnostics);
+    let before = FaultyLines::of(token_stream.own_source(), diagnostics);
     let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
     report_grammar_errors(errors, source.base, truncated, diagnostics, &mut found);
@@ -215,9 +215,15 @@ impl FaultyLines {
     pub(crate) fn of(source: Source<'_>, diagnostics: &[Diagnostic]) -> Self {
         let own = diagnostics.iter().rev().take_while(|it| it.span().start >= source.base);
         let errors = own.filter(|it| it.severity() == Severity::Error && it.code.text().starts_with("E01"));
-        let mut lines: Vec<Span> = errors.map(|it| line_around(source, it.span().start)).collect();
-        lines.sort();
-        lines.dedup();
+        let mut places: Vec<u32> = errors.map(|it| it.span().start).collect();
+        places.sort_unstable();
+        let mut lines: Vec<Span> = Vec::new();
+        for at in places {
+            // A line with many errors is searched once, so that the time is linear.
+            if lines.last().is_none_or(|it| at > it.end) {
+                lines.push(line_around(source, at));
+            }
+        }
         Self { lines }
     }
 

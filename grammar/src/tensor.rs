@@ -95,11 +95,11 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
 
 /// Checks the brackets of the axes, which begin at byte `open`.
 fn check_axis_brackets(whole: SpannedText<'_>, open: usize) -> Result<(), Diagnostic> {
-    let mut brace: Option<usize> = None;
-    let mut depth = 0usize;
+    // The open brackets and their offsets; the first one is the `{` of an axis.
+    let mut opened: Vec<(u8, usize)> = Vec::new();
     for (at, byte) in whole.text.bytes().enumerate().skip(open + 1) {
         let place = whole.slice(at, at + 1).span;
-        match (byte, brace) {
+        match (byte, opened.last().copied()) {
             (b'(', None) => {
                 let message = "write the extent of an axis in braces";
                 let inner = whole.text.get(at + 1..).and_then(|it| it.split_once(')'));
@@ -118,17 +118,22 @@ fn check_axis_brackets(whole: SpannedText<'_>, open: usize) -> Result<(), Diagno
                     "expected `]`, or another axis",
                 ));
             }
-            (b'{', None) => (brace, depth) = (Some(at), 1),
-            (b'{' | b'(' | b'[', Some(_)) => depth += 1,
-            (b']', Some(begun)) if depth == 1 => {
-                let message = "the `{` of the axis is never closed";
-                let end = Span { end: place.start, ..place };
-                return Err(Diagnostic::new(Code::BadTensor, end, message, "expected `}` here")
-                    .label(whole.slice(begun, begun + 1).span, "opened here"));
-            }
-            (b'}' | b')' | b']', Some(_)) => {
-                depth -= 1;
-                brace = brace.filter(|_| depth > 0);
+            (b'{', None) | (b'{' | b'(' | b'[', Some(_)) => opened.push((byte, at)),
+            (b'}' | b')' | b']', Some((opener, begun))) => {
+                let closer = match opener {
+                    b'{' => '}',
+                    b'(' => ')',
+                    _ => ']',
+                };
+                if byte != closer as u8 {
+                    let of = if opened.len() == 1 { " of the axis" } else { "" };
+                    let message = format!("the `{}`{of} is never closed", char::from(opener));
+                    let end = Span { end: place.start, ..place };
+                    let label = format!("expected `{closer}` here");
+                    return Err(Diagnostic::new(Code::BadTensor, end, message, label)
+                        .label(whole.slice(begun, begun + 1).span, "opened here"));
+                }
+                opened.pop();
             }
             (b']', None) => return Ok(()),
             _ => (),
@@ -229,6 +234,10 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
         [start, stop, extent] => (Some(*start), Some(*stop), *extent),
         _ => return Err(unreadable(range, "expected `extent`, `start : extent` or `start : stop : extent`")),
     };
+    // `split` drops an empty part behind the last colon.
+    if range.text.trim_end().ends_with(':') {
+        return Err(unreadable(range, "expected an extent behind the last `:`"));
+    }
     Ok(AxisText {
         kind,
         parallel,

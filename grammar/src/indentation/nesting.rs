@@ -27,12 +27,21 @@ pub(super) fn insert_block_tokens(
     }
 }
 
+/// A loop or branch whose block is open.
+struct OpenHeader {
+    column: u16,
+    span: Span,
+    /// The column of the first statement of the block.
+    body_column: Option<u16>,
+}
+
 fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]) {
-    // `headers`: the columns of the headers whose blocks are open. `pending`: the column of the previous
-    // statement if it is a header.
-    let mut headers: Vec<u16> = Vec::new();
+    let mut headers: Vec<OpenHeader> = Vec::new();
+    // The column of the first statement outside all loops and branches.
+    let mut outer_column = None;
+    // `pending`: the column of the previous statement if it is a header.
     let (mut pending, mut column, mut reported) = (None, 0, false);
-    // The columns and the indices of the loops around a line.
+    let has_blocks = lines.iter().any(|it| it.kind != TokenKind::End);
     for line in lines {
         let joined = line.column.is_none();
         match (pending.take(), line.column) {
@@ -40,16 +49,23 @@ fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]
             (_, None) => (),
             (_, Some(own)) => column = own,
         }
-        while headers.last().is_some_and(|header| !joined && column <= *header) {
+        while headers.last().is_some_and(|header| !joined && column <= header.column) {
             headers.pop();
             builder.blocks.push((line.start, TokenKind::Close));
+        }
+        if let Some(own) = line.column {
+            let expected = headers.last_mut().map_or(&mut outer_column, |it| &mut it.body_column);
+            // A line that is indented further than the first line cannot belong to another block.
+            if own < *expected.get_or_insert(own) && has_blocks {
+                report_column(builder, line, headers.last().map(|it| it.span));
+            }
         }
         if line.kind == TokenKind::End {
             continue;
         }
+        let span = span(builder, line);
         if headers.len() >= MAX_NESTING {
             if !reported {
-                let span = span(builder, line);
                 let message = format!("more than {MAX_NESTING} nested loops and branches");
                 builder.diagnostics.push(Diagnostic::new(
                     Code::Syntax,
@@ -62,12 +78,28 @@ fn nest_by_column(builder: &mut TokenStreamBuilder<'_, '_>, lines: &[StmtTokens]
             builder.blocks.extend([(line.end, TokenKind::Open), (line.end, TokenKind::Close)]);
             continue;
         }
-        headers.push(column);
+        headers.push(OpenHeader { column, span, body_column: None });
         builder.blocks.push((line.end, TokenKind::Open));
         pending = Some(column);
     }
     let end = lines.last().map_or(0, |it| it.end);
     builder.blocks.extend(headers.iter().map(|_| (end, TokenKind::Close)));
+}
+
+/// Reports a line that is indented less than the first line of its block, that of `header`.
+fn report_column(builder: &mut TokenStreamBuilder<'_, '_>, line: &StmtTokens, header: Option<Span>) {
+    let span = span(builder, line);
+    let message = "the indentation of this line does not show to which block it belongs";
+    let it = match header {
+        Some(header) => {
+            Diagnostic::new(Code::LossyIndent, span, message, "indented less than the lines before it")
+                .label(header, "assumed: it belongs to the block of this statement")
+        }
+        None => {
+            Diagnostic::new(Code::LossyIndent, span, message, "assumed: it is outside all loops and branches")
+        }
+    };
+    builder.diagnostics.push(it.help("indent all lines of a block equally"));
 }
 
 /// Assigns to each loop of a flat text the statements that certainly belong to it, and reports the headers

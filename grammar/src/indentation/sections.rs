@@ -433,6 +433,10 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
 const HEADINGS: [(&str, TokenKind); 2] =
     [("Index definitions:", TokenKind::Definitions), ("Domains:", TokenKind::Domains)];
 
+/// The maximum length of a misspelled heading in bytes. A text can have many containers on one long line, so the
+/// line is not searched for its end.
+const MAX_HEADING: usize = 64;
+
 /// Returns the section heading that `text` begins with.
 fn leading_heading(text: &str) -> Option<(&'static str, TokenKind)> {
     HEADINGS.into_iter().find(|(heading, _)| text.starts_with(heading))
@@ -441,8 +445,9 @@ fn leading_heading(text: &str) -> Option<(&'static str, TokenKind)> {
 /// Returns the heading that the first line of `text` misspells. Logs may follow a container, so the line below
 /// has to be one of the section.
 fn misspelled_heading(text: &str) -> Option<(&'static str, TokenKind)> {
-    let mut lines = text.lines();
-    let (line, below) = (lines.next()?.trim(), lines.next()?);
+    let length = text.bytes().take(MAX_HEADING).position(|it| it == b'\n')?;
+    let line = text.get(..length)?.trim();
+    let below = text.get(length + 1..)?.lines().next()?;
     let meant = nearest(line, HEADINGS.into_iter().map(|(heading, _)| heading))?;
     let (_, kind) = HEADINGS.into_iter().find(|(heading, _)| *heading == meant)?;
     let content = below.trim();

@@ -96,6 +96,25 @@ pub enum AsmFormat {
     Launch,
 }
 
+impl AsmFormat {
+    /// Returns whether a number between the name and the operands identifies the statement.
+    pub fn has_number(self) -> bool {
+        match self {
+            Self::Numbered | Self::Bare => true,
+            Self::Call
+            | Self::Padded
+            | Self::Wrapped
+            | Self::Function
+            | Self::Infix
+            | Self::Prefix
+            | Self::Statement
+            | Self::Block
+            | Self::Post
+            | Self::Launch => false,
+        }
+    }
+}
+
 /// Type rules, which operators share. `verify::types` implements each rule in one function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypeRule {

@@ -2,7 +2,7 @@
 
 use super::{
     Resolver,
-    params::{SYNONYMS, is_same_key},
+    params::{SYNONYMS, is_same_key, work_number},
 };
 use crate::{
     ast,
@@ -111,7 +111,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     pub(super) fn report_wrong_kind(&mut self, param: &OperandDef, value: &ast::Expr<'s>) {
-        if let (OperandKind::Work, ast::ExprKind::Call { number: Some(_), .. }) = (param.kind, &value.kind) {
+        if param.kind == OperandKind::Work && work_number(value).is_some() {
             let message = "the number of the communication is too large";
             return self.error(Code::BadNumber, value.span, message, "expected a number below 2^32");
         }
@@ -140,9 +140,10 @@ impl<'s> Resolver<'s, '_> {
             (OperandKind::Bool, ast::ExprKind::Int(number @ 0..=1)) => {
                 Some(format!("write `{}`", *number == 1))
             }
-            (OperandKind::Work, ast::ExprKind::Int(number)) => {
-                Some(format!("write `Communication {number}`"))
-            }
+            (
+                OperandKind::Work,
+                ast::ExprKind::Int(number) | ast::ExprKind::Call { number: Some(number), .. },
+            ) => Some(format!("write `Communication {number}`")),
             (OperandKind::Ranges, ast::ExprKind::Braces(parts)) if parts.len() == 2 => {
                 Some(format!("write `{{{}, 1}}`: a range has a step", text.trim_matches(['{', '}', ' '])))
             }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Resolver;
-use crate::{ast, codes::Code, ir::SymbolId};
+use crate::{ast, codes::Code, ir::SymbolId, text::expr_text};
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
@@ -31,8 +31,14 @@ impl<'s> Resolver<'s, '_> {
             };
             if let Some(value) = self.scalar(value) {
                 let symbol = self.program.intern_symbol(self.current_unit, name, span);
-                self.program.definitions.insert(symbol, value);
-                self.definition_spans.insert(symbol, span);
+                let earlier = self.program.definitions.insert(symbol, value);
+                let first = self.definition_spans.insert(symbol, span);
+                let text = |it| expr_text(&self.program, it);
+                if let (Some(earlier), Some(first)) = (earlier, first)
+                    && text(earlier) != text(value)
+                {
+                    self.stated_twice(&format!("`{name}`"), [first, span]);
+                }
             }
         }
     }

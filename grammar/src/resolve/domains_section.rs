@@ -29,6 +29,11 @@ impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_domains(&mut self, lines: &[ast::Domain<'s>]) {
         for line in lines {
             let Some(tensor) = self.tensor_by_name(line.tensor) else { continue };
+            let (name, span) = (line.tensor.text, line.tensor.span);
+            if let Some(first) = self.domain_spans.insert(tensor, span) {
+                self.stated_twice(&format!("the domain of `{name}`"), [first, span]);
+                continue;
+            }
             if let Some(domains) = self.domain_line(tensor, line) {
                 self.program.tensors[tensor].domains = domains;
             }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no section and no earlier communication uses the numbers that are assigned here.
 
-use super::Resolver;
+use super::{Resolver, argument_errors::found_text, params::WORK_NAMES};
 use crate::{
     ast, attr,
     codes::Code,
@@ -13,6 +13,9 @@ use crate::{
     span::Span,
     text::tensor_text,
 };
+
+/// The keys whose values are lists of ranks.
+const LISTS_OF_RANKS: [&str; 4] = ["team", "mesh", "sender mesh", "receiver mesh"];
 
 impl<'s> Resolver<'s, '_> {
     /// Resolves `Execute the following Fusion …` or `PostOnStream the operation …`.
@@ -67,9 +70,9 @@ impl<'s> Resolver<'s, '_> {
     ) -> Option<OpStmt> {
         let number = match operation {
             ast::Operation::Call(ast::Expr {
-                kind: ast::ExprKind::Call { number: Some(number), .. },
+                kind: ast::ExprKind::Call { name, number: Some(number), .. },
                 ..
-            }) => u32::try_from(*number).ok(),
+            }) if WORK_NAMES.contains(&name.text) => u32::try_from(*number).ok(),
             ast::Operation::Communication { kind, args, .. } => {
                 let wanted = self.communication(*kind, args)?;
                 let mut posted = self.program.stmts.iter().filter_map(|(_, stmt)| match stmt {
@@ -132,39 +135,34 @@ impl<'s> Resolver<'s, '_> {
             args: Vec::new(),
             attrs: Vec::new(),
         };
-        let params = Op::Communication.def().attrs;
+        let errors = self.diagnostics.len();
+        let row = Op::Communication.def();
         let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
-        let param = Op::Communication.def().attr_def(attr::TYPE)?;
+        let param = row.attr_def(attr::TYPE)?;
         stmt.attrs.push((param.key(), self.attr(param, &word)?));
-        let (mut team, mut in_team) = (Vec::new(), false);
+        let mut team = Vec::new();
+        let mut list = None;
         for arg in args {
-            in_team = arg.key.map_or(in_team, |key| key.text.eq_ignore_ascii_case("team"));
-            let members = match &arg.value.kind {
-                ast::ExprKind::Braces(members) => members.as_slice(),
-                ast::ExprKind::Team(members) => {
-                    team.extend(
-                        members.iter().filter(|_| in_team).filter_map(|it| usize::try_from(*it).ok()),
-                    );
-                    &[]
-                }
-                _ => std::slice::from_ref(&arg.value),
-            };
-            let member = |it: &ast::Expr<'_>| match it.kind {
-                ast::ExprKind::Int(device) => usize::try_from(device).ok(),
-                _ => None,
-            };
-            team.extend(members.iter().filter(|_| in_team).filter_map(member));
-            let known =
-                arg.key.and_then(|key| params.iter().find(|it| it.name.eq_ignore_ascii_case(key.text)));
-            // The text of the tensors already contains the meshes.
-            if let Some(param) = known.filter(|_| !in_team)
-                && let Some(attr) = self.attr(param, &arg.value)
-            {
-                stmt.attrs.push((param.key(), attr));
+            if let Some(key) = arg.key {
+                list = LISTS_OF_RANKS.into_iter().find(|it| it.eq_ignore_ascii_case(key.text));
+            }
+            match (list, arg.key) {
+                (Some(name), _) => match ranks_of(&arg.value) {
+                    // The text of the tensors already contains the meshes.
+                    Some(ranks) if name == "team" => team.extend(ranks),
+                    Some(_) => (),
+                    None => {
+                        let message = format!("`{name}` is a list of ranks");
+                        let label = format!("this is {}", found_text(&arg.value));
+                        self.error(Code::BadOperands, arg.value.span, message, label);
+                    }
+                },
+                (None, Some(key)) => self.bind_keyed(&mut stmt, args, key, &arg.value),
+                (None, None) => self.extra_operand(row, &arg.value),
             }
         }
         stmt.attrs.push(attr::TEAM.with(team));
-        Some(stmt)
+        (self.diagnostics.len() == errors).then_some(stmt)
     }
 
     /// Infers the input and output lists of a unit whose section has none; `place` is the offset at which
@@ -245,6 +243,19 @@ impl<'s> Resolver<'s, '_> {
         }
         self.next_number += 1;
         self.next_number - 1
+    }
+}
+
+/// Returns the ranks that an element of a list contains: `0`, `(0 1)` or `{0, 1}`.
+fn ranks_of(value: &ast::Expr<'_>) -> Option<Vec<usize>> {
+    let rank = |it: &ast::Expr<'_>| match it.kind {
+        ast::ExprKind::Int(rank) => usize::try_from(rank).ok(),
+        _ => None,
+    };
+    match &value.kind {
+        ast::ExprKind::Braces(members) => members.iter().map(rank).collect(),
+        ast::ExprKind::Team(members) => members.iter().map(|it| usize::try_from(*it).ok()).collect(),
+        _ => rank(value).map(|it| vec![it]),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn resolve<'s>(
     resolver.end_offset = token_stream.end_offset();
     resolver.detect_version(&token_stream);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
-    let text = token_stream.source();
+    let text = token_stream.own_source();
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish();
@@ -118,6 +118,12 @@ struct Resolver<'s, 'd> {
     has_waits: bool,
     /// Where scalars are defined.
     definition_spans: FxHashMap<SymbolId, Span>,
+    /// Where the `Domains:` of tensors are stated.
+    domain_spans: FxHashMap<TensorId, Span>,
+    /// Where the sections of HostUnits begin.
+    unit_spans: FxHashMap<UnitId, Span>,
+    /// Where the keys of `%options` are stated.
+    option_spans: FxHashMap<&'s str, Span>,
     /// The number of the next group of reductions.
     next_group: i64,
     diagnostics: &'d mut Vec<Diagnostic>,
@@ -162,6 +168,11 @@ fn unit_number(name: &str) -> Option<u32> {
 impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     fn options(&mut self, options: Vec<ast::Arg<'s>>) {
         for option in options {
+            if let Some(key) = option.key
+                && let Some(first) = self.option_spans.insert(key.text, key.span)
+            {
+                self.stated_twice(&format!("`%options {}`", key.text), [first, key.span]);
+            }
             let roots = option.key.is_some_and(|key| key.text == "roots");
             if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
                 self.roots_in_team = true;
@@ -241,6 +252,9 @@ impl<'s, 'd> Resolver<'s, 'd> {
             next_number: 0,
             has_waits: false,
             definition_spans: FxHashMap::default(),
+            domain_spans: FxHashMap::default(),
+            unit_spans: FxHashMap::default(),
+            option_spans: FxHashMap::default(),
             next_group: 0,
             diagnostics,
         }
@@ -265,6 +279,9 @@ impl<'s, 'd> Resolver<'s, 'd> {
 
     /// Declares a HostUnit. Statements post units before the sections of the units occur in the text.
     fn declare_unit(&mut self, number: u32) {
+        if self.units_by_number.contains_key(&number) {
+            return;
+        }
         let unit = HostUnit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
         let id = self.program.units.push(unit);
         self.units_by_number.insert(number, id);
@@ -282,6 +299,9 @@ impl<'s, 'd> Resolver<'s, 'd> {
                 "expected `HostUnit` and a number",
             );
         };
+        if let Some(first) = self.unit_spans.insert(id, unit.name.span) {
+            return self.stated_twice(&format!("`{}`", unit.name.text), [first, unit.name.span]);
+        }
         self.current_unit = Some(id);
         let inputs = self.values(&unit.inputs);
         let outputs = self.values(&unit.outputs);
@@ -292,6 +312,17 @@ impl<'s, 'd> Resolver<'s, 'd> {
         if let (Some(body), Some(place)) = (body, unit.missing_lists_at) {
             self.infer_unit_lists(id, body, unit.name.span, place);
         }
+    }
+
+    /// Reports a fact that the text states in two places.
+    fn stated_twice(&mut self, what: &str, [first, second]: [Span; 2]) {
+        let it = Diagnostic::new(
+            Code::DefinedTwice,
+            second,
+            format!("{what} is defined twice"),
+            "defined again here",
+        );
+        self.diagnostics.push(it.label(first, "first defined here").help("keep one of the two"));
     }
 
     fn error(&mut self, code: Code, span: Span, message: impl Into<String>, label: impl Into<String>) {

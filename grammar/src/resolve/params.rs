@@ -61,6 +61,9 @@ pub(super) const SYNONYMS: [(&str, &str); 9] = [
     ("bcast", "Broadcast"),
 ];
 
+/// The names of the work that a Wait waits for. nvFuser prints the first one for all work.
+pub(super) const WORK_NAMES: [&str; 2] = ["Communication", "P2PCommunication"];
+
 /// Keys that nvFuser renamed: the current name and the old name.
 const RENAMED_KEYS: [(&str, &str); 1] = [("Group ID", "Index")];
 
@@ -122,21 +125,8 @@ impl<'s> Resolver<'s, '_> {
             self.extra_operand(row, &extra.value);
         }
         for arg in args {
-            let Some(key) = arg.key else { continue };
-            match row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) {
-                Some(param) => {
-                    let is_key =
-                        |it: &ast::Arg<'_>| it.key.is_some_and(|it| is_same_key(param.name, it.text));
-                    let first = args.iter().filter(|it| is_key(it)).find_map(|it| it.key);
-                    if let Some(first) = first.filter(|it| it.span != key.span) {
-                        let message = format!("`{}=` is given twice", key.text);
-                        let it = Diagnostic::new(Code::BadAttribute, key.span, message, "given again here");
-                        self.diagnostics.push(it.label(first.span, "first given here"));
-                    } else if let Some(attr) = self.attr(param, &arg.value) {
-                        stmt.attrs.push((param.key(), attr));
-                    }
-                }
-                None => self.unknown_attr(row, args, key),
+            if let Some(key) = arg.key {
+                self.bind_keyed(&mut stmt, args, key, &arg.value);
             }
         }
         self.report_missing_attrs(&stmt, span);
@@ -150,6 +140,29 @@ impl<'s> Resolver<'s, '_> {
         }
         order_attrs(&mut stmt);
         (self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
+    }
+
+    /// Binds `key=value`, one of `args`, to an attribute.
+    pub(super) fn bind_keyed(
+        &mut self,
+        stmt: &mut OpStmt,
+        args: &[ast::Arg<'s>],
+        key: ast::Name<'s>,
+        value: &ast::Expr<'s>,
+    ) {
+        let row = stmt.op.def();
+        let Some(param) = row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) else {
+            return self.unknown_attr(row, args, key);
+        };
+        let mut keys = args.iter().filter_map(|it| it.key);
+        let first = keys.find(|it| is_same_key(param.name, it.text));
+        if let Some(first) = first.filter(|it| it.span != key.span) {
+            let message = format!("`{}=` is given twice", key.text);
+            let it = Diagnostic::new(Code::BadAttribute, key.span, message, "given again here");
+            self.diagnostics.push(it.label(first.span, "first given here"));
+        } else if let Some(attr) = self.attr(param, value) {
+            stmt.attrs.push((param.key(), attr));
+        }
     }
 
     /// Reports the required attributes that a statement lacks.
@@ -266,8 +279,8 @@ impl<'s> Resolver<'s, '_> {
                 }
                 unit.map(Attr::Unit)
             }
-            (OperandKind::Work, ast::ExprKind::Call { number: Some(number), .. }) => {
-                u32::try_from(*number).ok().map(Attr::Work)
+            (OperandKind::Work, _) => {
+                work_number(value).and_then(|it| u32::try_from(it).ok()).map(Attr::Work)
             }
             (
                 OperandKind::Tensor
@@ -282,7 +295,6 @@ impl<'s> Resolver<'s, '_> {
                 | OperandKind::Ranges
                 | OperandKind::Values
                 | OperandKind::Unit
-                | OperandKind::Work
                 | OperandKind::Stmts
                 | OperandKind::Stream,
                 _,
@@ -315,6 +327,16 @@ impl<'s> Resolver<'s, '_> {
     fn resolve_nested_stmt(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
         let stmt = self.resolve_call(&[], value, value.span)?;
         Some(self.program.add_stmt(Stmt::Op(stmt), value.span))
+    }
+}
+
+/// Returns the number in `Communication 3`, the operand of a Wait.
+pub(super) fn work_number(value: &ast::Expr<'_>) -> Option<i64> {
+    match &value.kind {
+        ast::ExprKind::Call { name, number, args } if args.is_empty() && WORK_NAMES.contains(&name.text) => {
+            *number
+        }
+        _ => None,
     }
 }
 

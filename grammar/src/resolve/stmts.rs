@@ -149,6 +149,11 @@ impl<'s> Resolver<'s, '_> {
                     self.unknown_op(*name);
                     return None;
                 };
+                if number.is_some() && !op.def().format.has_number() {
+                    let message = format!("`{text}` takes no number");
+                    self.error(Code::BadOperands, name.span, message, "remove the number after this name");
+                    return None;
+                }
                 let mut stmt = self.bind_args(op, outs, args, span)?;
                 stmt.number = number.and_then(|it| u32::try_from(it).ok());
                 if number.is_some() && stmt.number.is_none() {
