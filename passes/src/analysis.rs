@@ -19,4 +19,5 @@ pub(crate) mod propagation;
 pub(crate) mod reshard;
 pub(crate) mod sharding;
 pub(crate) mod stmt_path;
+pub(crate) mod wait_order;
 pub(crate) mod written_views;

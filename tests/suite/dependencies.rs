@@ -81,6 +81,7 @@ const ANALYSIS: &[Layer] = &[
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),
+    ("wait_order", BEFORE),
     ("dependences", BEFORE),
 ];
 

@@ -40,6 +40,11 @@ impl ReadWriteSet {
             || !self.reads.is_disjoint(&other.writes)
     }
 
+    /// Returns true if storage of the alias class is read or written.
+    pub(crate) fn uses(&self, class: TensorId) -> bool {
+        self.reads.contains(&class) || self.writes.contains(&class)
+    }
+
     fn add(&mut self, other: &Self) {
         self.reads.extend(&other.reads);
         self.writes.extend(&other.writes);

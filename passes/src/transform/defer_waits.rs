@@ -40,9 +40,14 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use crate::{
-    analysis::{bindings::symbols_through, blocks::nested_blocks, memory_effects::MemoryEffects},
+    analysis::{
+        bindings::symbols_through,
+        blocks::nested_blocks,
+        memory_effects::MemoryEffects,
+        wait_order::{WaitOrder, awaited_work},
+    },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
-    transform::sink_waits::{awaited_work, lowest_position, sink_block_waits},
+    transform::sink_waits::{lowest_position, sink_block_waits},
 };
 
 /// The pass.
@@ -57,15 +62,16 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = MemoryEffects::of(program);
+    let order = WaitOrder::of(program, &storage);
     let sends = send_only_works(program, body);
     let mut changed = false;
     for block in nested_blocks(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
-            changed |= defer_branch(program, &storage, &sends, block, at);
+            changed |= defer_branch(program, (&storage, &order), &sends, block, at);
             at += 1;
         }
-        changed |= sink_block_waits(program, &storage, block, &|number| sends.contains(&number));
+        changed |= sink_block_waits(program, &storage, &order, block, &|number| sends.contains(&number));
     }
     Ok(Change::from_flag(changed))
 }
@@ -87,7 +93,7 @@ fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
 /// Moves the Waits for sends out of the branch at index `at`.
 fn defer_branch(
     program: &mut Program,
-    storage: &MemoryEffects,
+    analyses: (&MemoryEffects, &WaitOrder),
     sends: &FxHashSet<u32>,
     block: BlockId,
     at: usize,
@@ -98,12 +104,12 @@ fn defer_branch(
     symbols_through(program, it.cond, &mut symbols);
     let mut to = usize::MAX;
     let sides = [Some(it.then_block), it.else_block].map(|side| {
-        let waits = side.map_or(Vec::new(), |side| trailing_send_waits(program, storage, sends, side));
+        let waits = side.map_or(Vec::new(), |side| trailing_send_waits(program, analyses, sends, side));
         waits
             .into_iter()
             .filter(|wait| {
                 let Some(number) = awaited_work(program, *wait) else { return false };
-                let lowest = lowest_position(program, storage, block, at, number, &|effects| {
+                let lowest = lowest_position(program, analyses, block, at, number, &|effects| {
                     // After this statement, the predicate may select the other side.
                     !effects.assigns.is_disjoint(&symbols)
                 });
@@ -134,7 +140,7 @@ fn defer_branch(
 /// Waits.
 fn trailing_send_waits(
     program: &Program,
-    storage: &MemoryEffects,
+    analyses: (&MemoryEffects, &WaitOrder),
     sends: &FxHashSet<u32>,
     side: BlockId,
 ) -> Vec<StmtId> {
@@ -143,7 +149,7 @@ fn trailing_send_waits(
         return Vec::new();
     }
     let last = |at: usize, number: u32| {
-        let to = lowest_position(program, storage, side, at, number, &|_| false);
+        let to = lowest_position(program, analyses, side, at, number, &|_| false);
         stmts[to + 1..].iter().all(|stmt| awaited_work(program, *stmt).is_some_and(|it| it != number))
     };
     let found = stmts.iter().enumerate().filter(|(at, stmt)| {

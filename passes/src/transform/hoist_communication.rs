@@ -20,23 +20,21 @@
 //! communicator.
 //!
 //! A dependency can also pass through a communicator: a statement precedes a communication of its stream,
-//! which precedes the next communication of the communicator, which another stream posts. In a program with
-//! several streams, a communication therefore stays after a statement that conflicts with a communication of
-//! another stream.
-
-use std::ops::Range;
+//! for which another stream waits, or which precedes the next communication of the communicator. In a program in
+//! which another stream waits, a communication therefore stays after a statement that conflicts with the work of
+//! another stream, or with the caller.
 
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass},
+    ir::{BlockId, Program, Stmt, StmtId},
+    ops::OpClass,
 };
-use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{
         blocks::{any_stmt, nested_blocks},
-        memory_effects::{MemoryEffects, ReadWriteSet, StmtEffects},
+        memory_effects::{MemoryEffects, StmtEffects},
+        wait_order::WaitOrder,
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
@@ -53,7 +51,8 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = MemoryEffects::of(program);
-    let mut elsewhere = OtherStreamComms::of(program, &storage, body);
+    let order = WaitOrder::of(program, &storage);
+    let mut segment = None;
     let mut changed = false;
     for block in nested_blocks(program, body) {
         let mut first = 0;
@@ -62,8 +61,12 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
                 first += 1;
                 continue;
             };
-            elsewhere.move_to(program, &storage, block, first);
-            let to = highest_position(program, &storage, &elsewhere, block, first, last);
+            order.move_to(program, &storage, &mut segment, block, first);
+            let stays = |above: &StmtEffects| {
+                let segment = segment.as_ref();
+                order.others_wait(segment) && order.conflicts_with_other_streams(segment, &above.accesses)
+            };
+            let to = highest_position(program, &storage, &stays, block, first, last);
             if to < first {
                 program.blocks[block][to..=last].rotate_right(last + 1 - first);
                 changed = true;
@@ -72,71 +75,6 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
         }
     }
     Ok(Change::from_flag(changed))
-}
-
-/// The number of communications that read and write each alias class.
-#[derive(Default)]
-struct CommAccessCounts {
-    reads: FxHashMap<TensorId, usize>,
-    writes: FxHashMap<TensorId, usize>,
-}
-
-impl CommAccessCounts {
-    fn add(&mut self, program: &Program, storage: &MemoryEffects, stmt: StmtId) {
-        if matches!(&program.stmts[stmt], Stmt::Op(it) if it.op.def().class == OpClass::Communicate) {
-            let accesses = storage.effects(program, stmt).accesses;
-            accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
-            accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
-        }
-    }
-}
-
-fn sets_stream(program: &Program, stmt: StmtId) -> bool {
-    matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
-}
-
-/// The communications of a program that may be posted on another stream.
-struct OtherStreamComms {
-    /// The communications of the whole program; `None` if it has one stream.
-    all: Option<CommAccessCounts>,
-    /// The current range of a block in which no statement sets the stream, and the communications in it.
-    segment: Option<(BlockId, Range<usize>, CommAccessCounts)>,
-}
-
-impl OtherStreamComms {
-    fn of(program: &Program, storage: &MemoryEffects, body: BlockId) -> Self {
-        let (mut all, mut has_streams) = (CommAccessCounts::default(), false);
-        program.walk(body, &mut |stmt| {
-            has_streams |= sets_stream(program, stmt);
-            all.add(program, storage, stmt);
-        });
-        Self { all: has_streams.then_some(all), segment: None }
-    }
-
-    /// Makes the range that contains the statement at index `at` of a block the current one.
-    fn move_to(&mut self, program: &Program, storage: &MemoryEffects, block: BlockId, at: usize) {
-        let is_there = self.segment.as_ref().is_some_and(|it| it.0 == block && it.1.contains(&at));
-        if self.all.is_none() || is_there {
-            return;
-        }
-        let stmts = program.block(block);
-        let chooses = |stmt: &StmtId| any_stmt(program, *stmt, &|it| sets_stream(program, it));
-        let from = stmts[..at].iter().rposition(chooses).map_or(0, |it| it + 1);
-        let to = stmts[at..].iter().position(chooses).map_or(stmts.len(), |it| at + it);
-        let mut own = CommAccessCounts::default();
-        stmts[from..to].iter().for_each(|it| own.add(program, storage, *it));
-        self.segment = Some((block, from..to, own));
-    }
-
-    /// Returns whether a communication that may be posted on another stream conflicts with these accesses.
-    fn conflicts(&self, accesses: &ReadWriteSet) -> bool {
-        let (Some(all), Some((_, _, own))) = (&self.all, &self.segment) else { return false };
-        let count = |counts: &FxHashMap<TensorId, usize>, it: &TensorId| counts.get(it).copied().unwrap_or(0);
-        let is_read = |it: &TensorId| count(&all.reads, it) > count(&own.reads, it);
-        let is_written = |it: &TensorId| count(&all.writes, it) > count(&own.writes, it);
-        accesses.reads.iter().any(is_written)
-            || accesses.writes.iter().any(|it| is_read(it) || is_written(it))
-    }
 }
 
 /// Returns the index of the last statement of the communication that begins at `first`; `None` if no
@@ -168,7 +106,7 @@ fn communication_end(program: &Program, block: BlockId, first: usize) -> Option<
 fn highest_position(
     program: &Program,
     storage: &MemoryEffects,
-    elsewhere: &OtherStreamComms,
+    stays: &dyn Fn(&StmtEffects) -> bool,
     block: BlockId,
     first: usize,
     last: usize,
@@ -178,7 +116,7 @@ fn highest_position(
     let mut to = first;
     for at in (0..first).rev() {
         let above = storage.effects(program, stmts[at]);
-        if blocks_hoisting(storage, &above, &posted) || elsewhere.conflicts(&above.accesses) {
+        if blocks_hoisting(storage, &above, &posted) || stays(&above) {
             break;
         }
         if takes_stream_time(program, stmts[at]) {

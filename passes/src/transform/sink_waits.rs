@@ -18,9 +18,12 @@
 //! A Wait moves down in its block to before the first statement that writes what the communication uses,
 //! reads what it writes, deallocates either or shares its handle, posts or waits for the same number, or
 //! operates on streams, so that the same stream waits. Waits that move to the same position keep their order.
+//!
+//! A Wait also orders later statements after work that precedes the communication on its communicator or stream. So
+//! it stays before a statement that conflicts with another communication for which nothing waits in between, and, if
+//! several streams communicate, before a statement that conflicts with the work of another stream.
 
 use grammar::{
-    attr,
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
@@ -31,6 +34,7 @@ use crate::{
     analysis::{
         blocks::nested_blocks,
         memory_effects::{MemoryEffects, StmtEffects},
+        wait_order::{WaitOrder, awaited_work},
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
 };
@@ -47,9 +51,10 @@ pub(crate) const PASS: Pass = Pass {
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = MemoryEffects::of(program);
+    let order = WaitOrder::of(program, &storage);
     let mut changed = false;
     for block in nested_blocks(program, body) {
-        changed |= sink_block_waits(program, &storage, block, &|_| true);
+        changed |= sink_block_waits(program, &storage, &order, block, &|_| true);
     }
     Ok(Change::from_flag(changed))
 }
@@ -61,6 +66,7 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
 pub(crate) fn sink_block_waits(
     program: &mut Program,
     storage: &MemoryEffects,
+    order: &WaitOrder,
     block: BlockId,
     wanted: &dyn Fn(u32) -> bool,
 ) -> bool {
@@ -68,16 +74,24 @@ pub(crate) fn sink_block_waits(
     if !stmts.iter().any(|stmt| awaited_work(program, *stmt).is_some_and(wanted)) {
         return false;
     }
-    let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32)>) = (Vec::new(), Vec::new());
+    let limits = order.limits(program, storage, block);
+    // Each Wait with the number of other statements before it, its number, and the first statement that has to stay
+    // behind it.
+    let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32, Option<StmtId>)>) =
+        (Vec::new(), Vec::new());
     // For each key, the positions of the statements with this key, in ascending order.
     let mut stops: FxHashMap<EffectKey, Vec<usize>> = FxHashMap::default();
-    for stmt in stmts {
+    let mut positions: FxHashMap<StmtId, usize> = FxHashMap::default();
+    for (at, stmt) in stmts.iter().enumerate() {
         match awaited_work(program, *stmt) {
-            Some(number) => waits.push((others.len(), *stmt, number)),
+            Some(number) => {
+                waits.push((others.len(), *stmt, number, limits.get(&at).map(|limit| stmts[*limit])));
+            }
             None => {
                 for key in keys(storage, &storage.effects(program, *stmt)) {
                     stops.entry(key).or_default().push(others.len());
                 }
+                positions.insert(*stmt, others.len());
                 others.push(*stmt);
             }
         }
@@ -86,14 +100,15 @@ pub(crate) fn sink_block_waits(
     // Move the last Wait first, so that an earlier Wait can move past the position it left. `behind` holds
     // the first position of the Waits after it, by key.
     let mut behind: FxHashMap<EffectKey, usize> = FxHashMap::default();
-    for (place, stmt, number) in waits.iter_mut().rev() {
+    for (place, stmt, number, limit) in waits.iter_mut().rev() {
         if wanted(*number) {
             let first = |key: &EffectKey| {
                 let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
                 other.into_iter().chain(behind.get(key)).min().copied()
             };
-            let lowest =
-                blocking_keys(storage, *number).iter().filter_map(first).min().unwrap_or(others.len());
+            let limit = limit.and_then(|it| positions.get(&it).copied());
+            let keys = blocking_keys(storage, *number);
+            let lowest = keys.iter().filter_map(first).chain(limit).min().unwrap_or(others.len());
             *place = outside_groups[lowest].max(*place);
         }
         for key in keys(storage, &storage.effects(program, *stmt)) {
@@ -104,7 +119,7 @@ pub(crate) fn sink_block_waits(
     let mut waits = waits.into_iter().peekable();
     let mut sunk = Vec::with_capacity(stmts.len());
     for (at, stmt) in others.iter().map(Some).chain([None]).enumerate() {
-        while let Some((_, wait, _)) = waits.next_if(|(place, ..)| *place == at) {
+        while let Some((_, wait, ..)) = waits.next_if(|(place, ..)| *place == at) {
             sunk.push(wait);
         }
         sunk.extend(stmt);
@@ -174,29 +189,22 @@ fn blocking_keys(storage: &MemoryEffects, number: u32) -> Vec<EffectKey> {
     keys
 }
 
-/// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
-pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
-        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
-}
-
 /// Returns the index of the last statement after `at` that a Wait for `number` can move past, or `at` if
 /// there is none.
 pub(crate) fn lowest_position(
     program: &Program,
-    storage: &MemoryEffects,
+    (storage, order): (&MemoryEffects, &WaitOrder),
     block: BlockId,
     at: usize,
     number: u32,
     also_stops: &dyn Fn(&StmtEffects) -> bool,
 ) -> usize {
+    let limit = order.limit_at(program, storage, block, at, number);
     let mut to = at;
     let mut is_in_group = false;
     for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
         let effects = storage.effects(program, *stmt);
-        if blocks_sinking(storage, &effects, number) || also_stops(&effects) {
+        if limit == Some(next) || blocks_sinking(storage, &effects, number) || also_stops(&effects) {
             break;
         }
         is_in_group = group_bound(program, *stmt).map_or(is_in_group, |it| it == Op::StartCoalescing);

@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::LoopBuffer;
-use crate::{analysis::blocks::any_stmt, transform::sink_waits::awaited_work};
+use crate::analysis::{blocks::any_stmt, wait_order::awaited_work};
 
 /// Checks that an iteration has finished with its buffer before a later iteration overwrites it.
 pub(super) fn check_in_order(

@@ -1,0 +1,325 @@
+//! Finds the statements that a Wait orders after work other than its own communication.
+//!
+//! A communication begins after all work that its stream and its communicator have before it. So a Wait for it also
+//! orders later statements of the waiting stream after earlier communications that nothing waits for yet, and, in a
+//! program with several streams, after the work of other streams.
+//!
+//! Invariant: the absence of a conflict is certain. Otherwise, a conflict may exist.
+
+use std::ops::Range;
+
+use grammar::{
+    attr,
+    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ops::{Op, OpClass},
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::{
+    blocks::{inner_blocks, nested_blocks, sets_stream, walk},
+    loop_carried::{MentionCounts, loop_carried_dep},
+    memory_effects::{MemoryEffects, ReadWriteSet},
+};
+
+/// The communications that are pending at the beginning of each block, and the accesses of all streams.
+pub(crate) struct WaitOrder {
+    has_streams: bool,
+    at_entry: FxHashMap<BlockId, PendingWork>,
+    /// The blocks of loops that set the stream and whose iterations may conflict.
+    in_conflicting_loop: FxHashSet<BlockId>,
+    /// The bodies of loops that set the stream and whose iterations do not conflict.
+    independent_loops: FxHashSet<BlockId>,
+    all: AccessCounts,
+}
+
+/// The communications that the statements so far may have posted, and those of them for which the current stream may not
+/// have waited.
+#[derive(Clone, Default)]
+struct PendingWork {
+    posted: FxHashSet<u32>,
+    open: FxHashSet<u32>,
+}
+
+/// The number of statements that read and write each alias class, the communications that they post, and the number of
+/// Waits.
+#[derive(Default)]
+struct AccessCounts {
+    reads: FxHashMap<TensorId, usize>,
+    writes: FxHashMap<TensorId, usize>,
+    posts: FxHashSet<u32>,
+    waits: usize,
+}
+
+/// The statements of a block between two statements that set the stream: they run on one stream.
+pub(crate) struct StreamSegment {
+    block: BlockId,
+    range: Range<usize>,
+    own: AccessCounts,
+}
+
+impl WaitOrder {
+    /// Analyzes the statements of the program's container.
+    pub(crate) fn of(program: &Program, storage: &MemoryEffects) -> Self {
+        let mut it = Self {
+            has_streams: false,
+            at_entry: FxHashMap::default(),
+            in_conflicting_loop: FxHashSet::default(),
+            independent_loops: FxHashSet::default(),
+            all: AccessCounts::default(),
+        };
+        let Some(body) = program.body else { return it };
+        it.has_streams = sets_stream(program, body);
+        if it.has_streams {
+            program.walk(body, &mut |stmt| it.all.add(program, storage, stmt));
+            // The caller writes the inputs before the first statement, and reads the outputs after the last one.
+            let classes = |operands| Program::tensors_of(operands).map(|it| storage.alias_class(it));
+            classes(&program.inputs).for_each(|class| *it.all.writes.entry(class).or_default() += 1);
+            classes(&program.outputs).for_each(|class| *it.all.reads.entry(class).or_default() += 1);
+            let mentions = MentionCounts::of(program);
+            program.walk(body, &mut |stmt| {
+                let Stmt::For(found) = &program.stmts[stmt] else { return };
+                if !sets_stream(program, found.body) {
+                    return;
+                }
+                match loop_carried_dep(program, storage, &mentions, found) {
+                    Some(_) => it.in_conflicting_loop.extend(nested_blocks(program, found.body)),
+                    None => _ = it.independent_loops.insert(found.body),
+                }
+            });
+        }
+        it.enter(program, body, PendingWork::default());
+        it
+    }
+
+    /// Stores what is pending at the beginning of a block and of the blocks nested in it.
+    fn enter(&mut self, program: &Program, block: BlockId, mut pending: PendingWork) {
+        self.at_entry.insert(block, pending.clone());
+        for stmt in program.block(block) {
+            let before = pending.clone();
+            pending.apply(program, *stmt);
+            // An iteration may follow another one, but it does not matter which communications of other iterations
+            // are open if iterations do not conflict.
+            let inside = match &program.stmts[*stmt] {
+                Stmt::For(it) if !self.independent_loops.contains(&it.body) => &pending,
+                Stmt::For(_) | Stmt::If(_) | Stmt::Op(_) | Stmt::Let(..) => &before,
+            };
+            for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+                self.enter(program, inner, inside.clone());
+            }
+        }
+    }
+
+    /// Returns, for each Wait of a block by its index, the index of the first statement that has to stay behind it,
+    /// if there is one, because the Wait orders it after work other than its own communication.
+    pub(crate) fn limits(
+        &self,
+        program: &Program,
+        storage: &MemoryEffects,
+        block: BlockId,
+    ) -> FxHashMap<usize, usize> {
+        let mut limits = FxHashMap::default();
+        let mut pending = self.at_entry.get(&block).cloned().unwrap_or_default();
+        let mut segment = None;
+        for (at, stmt) in program.block(block).iter().enumerate() {
+            if let Some(number) = awaited_work(program, *stmt) {
+                self.move_to(program, storage, &mut segment, block, at);
+                let limit = self.limit(program, storage, block, (at, number), &pending, segment.as_ref());
+                limits.extend(limit.map(|it| (at, it)));
+            }
+            pending.apply(program, *stmt);
+        }
+        limits
+    }
+
+    /// Returns the index of the first statement of a block that has to stay behind a Wait for `number` at index `at`,
+    /// or in the branch there.
+    pub(crate) fn limit_at(
+        &self,
+        program: &Program,
+        storage: &MemoryEffects,
+        block: BlockId,
+        at: usize,
+        number: u32,
+    ) -> Option<usize> {
+        let mut pending = self.at_entry.get(&block).cloned().unwrap_or_default();
+        program.block(block)[..=at].iter().for_each(|stmt| pending.apply(program, *stmt));
+        let mut segment = None;
+        self.move_to(program, storage, &mut segment, block, at);
+        self.limit(program, storage, block, (at, number), &pending, segment.as_ref())
+    }
+
+    /// Returns the first statement behind the Wait for `number` at index `at` that conflicts with another open
+    /// communication, or with another stream that the Wait may order.
+    fn limit(
+        &self,
+        program: &Program,
+        storage: &MemoryEffects,
+        block: BlockId,
+        (at, number): (usize, u32),
+        pending: &PendingWork,
+        segment: Option<&StreamSegment>,
+    ) -> Option<usize> {
+        let is_concurrent = segment.is_some_and(|it| !pending.posted.is_subset(&it.own.posts));
+        let mut open = pending.others(number);
+        let own = storage.work_accesses(number);
+        for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
+            if open.is_empty() && !is_concurrent {
+                return None;
+            }
+            if let Some(other) = awaited_work(program, *stmt) {
+                open.retain(|it| *it != other);
+                continue;
+            }
+            let effects = storage.effects(program, *stmt);
+            let uses = |work: &ReadWriteSet| {
+                let is_used = |it: &TensorId| work.uses(storage.alias_class(*it));
+                effects.accesses.conflicts_with(work) || effects.deallocates.iter().any(is_used)
+            };
+            // No Wait moves past a statement that uses its own communication, or streams.
+            if effects.uses_streams || uses(&own) || open.iter().any(|it| uses(&storage.work_accesses(*it))) {
+                return Some(next);
+            }
+            if is_concurrent && self.conflicts_with_other_streams(segment, &effects.accesses) {
+                return Some(next);
+            }
+        }
+        None
+    }
+
+    /// Makes the segment that contains the statement at index `at` of a block the current one. It stays `None` in a
+    /// program with one stream.
+    pub(crate) fn move_to(
+        &self,
+        program: &Program,
+        storage: &MemoryEffects,
+        segment: &mut Option<StreamSegment>,
+        block: BlockId,
+        at: usize,
+    ) {
+        if !self.has_streams || segment.as_ref().is_some_and(|it| it.block == block && it.range.contains(&at))
+        {
+            return;
+        }
+        let stmts = program.block(block);
+        let sets = |stmt: &StmtId| {
+            let mut sets = false;
+            walk(program, *stmt, &mut |it| sets |= sets_current_stream(program, it));
+            sets
+        };
+        let from = stmts[..at].iter().rposition(sets).map_or(0, |it| it + 1);
+        let to = stmts[at..].iter().position(sets).map_or(stmts.len(), |it| at + it);
+        let mut own = AccessCounts::default();
+        // In such a loop, the statements of the segment also run on the streams of other iterations.
+        if !self.in_conflicting_loop.contains(&block) {
+            for stmt in &stmts[from..to] {
+                walk(program, *stmt, &mut |it| own.add(program, storage, it));
+            }
+        }
+        *segment = Some(StreamSegment { block, range: from..to, own });
+    }
+
+    /// Returns whether accesses on the stream of a segment may conflict with those of another stream or of the caller.
+    pub(crate) fn conflicts_with_other_streams(
+        &self,
+        segment: Option<&StreamSegment>,
+        accesses: &ReadWriteSet,
+    ) -> bool {
+        segment.is_some_and(|it| self.all.conflict_outside(&it.own, accesses))
+    }
+
+    /// Returns whether a stream other than that of a segment may wait for a communication.
+    pub(crate) fn others_wait(&self, segment: Option<&StreamSegment>) -> bool {
+        segment.is_some_and(|it| self.all.waits > it.own.waits)
+    }
+}
+
+impl PendingWork {
+    /// Returns the open communications other than `number`.
+    fn others(&self, number: u32) -> Vec<u32> {
+        self.open.iter().copied().filter(|it| *it != number).collect()
+    }
+
+    /// Applies a statement and the statements nested in it.
+    fn apply(&mut self, program: &Program, stmt: StmtId) {
+        match &program.stmts[stmt] {
+            Stmt::Let(..) => (),
+            Stmt::Op(it) => match it.op.def().class {
+                OpClass::Communicate | OpClass::Coalescing => {
+                    self.posted.extend(it.number);
+                    self.open.extend(it.number);
+                }
+                OpClass::Wait => it.get(attr::WORK).iter().for_each(|it| _ = self.open.remove(it)),
+                // The new stream has waited for nothing.
+                OpClass::Stream if it.op == Op::SetCurrentStream => self.open.clone_from(&self.posted),
+                OpClass::Stream
+                | OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::View
+                | OpClass::Allocate
+                | OpClass::Deallocate
+                | OpClass::ShareHandles
+                | OpClass::HostUnit
+                | OpClass::Opaque => (),
+            },
+            // No iteration, or one after what any iteration leaves open.
+            Stmt::For(it) => {
+                let before = self.clone();
+                self.apply_block(program, it.body);
+                self.add(before);
+            }
+            Stmt::If(it) => {
+                let mut other = self.clone();
+                self.apply_block(program, it.then_block);
+                it.else_block.iter().for_each(|block| other.apply_block(program, *block));
+                self.add(other);
+            }
+        }
+    }
+
+    fn apply_block(&mut self, program: &Program, block: BlockId) {
+        program.block(block).iter().for_each(|stmt| self.apply(program, *stmt));
+    }
+
+    fn add(&mut self, other: Self) {
+        self.posted.extend(other.posted);
+        self.open.extend(other.open);
+    }
+}
+
+impl AccessCounts {
+    /// Counts a statement, but not those nested in it.
+    fn add(&mut self, program: &Program, storage: &MemoryEffects, stmt: StmtId) {
+        let Stmt::Op(it) = &program.stmts[stmt] else { return };
+        if it.op.def().class == OpClass::Wait {
+            self.waits += 1;
+            return;
+        }
+        if matches!(it.op.def().class, OpClass::Communicate | OpClass::Coalescing) {
+            self.posts.extend(it.number);
+        }
+        let accesses = storage.effects(program, stmt).accesses;
+        accesses.reads.iter().for_each(|it| *self.reads.entry(*it).or_default() += 1);
+        accesses.writes.iter().for_each(|it| *self.writes.entry(*it).or_default() += 1);
+    }
+
+    /// Returns whether accesses conflict with a statement that is counted here and not in `own`.
+    fn conflict_outside(&self, own: &Self, accesses: &ReadWriteSet) -> bool {
+        let count = |counts: &FxHashMap<TensorId, usize>, it: &TensorId| counts.get(it).copied().unwrap_or(0);
+        let is_read = |it: &TensorId| count(&self.reads, it) > count(&own.reads, it);
+        let is_written = |it: &TensorId| count(&self.writes, it) > count(&own.writes, it);
+        accesses.reads.iter().any(is_written)
+            || accesses.writes.iter().any(|it| is_read(it) || is_written(it))
+    }
+}
+
+/// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
+pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
+        Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+    }
+}
+
+fn sets_current_stream(program: &Program, stmt: StmtId) -> bool {
+    matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream)
+}
