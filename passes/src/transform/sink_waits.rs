@@ -59,6 +59,17 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     Ok(Change::from_flag(changed))
 }
 
+/// A Wait of a block.
+struct BlockWait {
+    /// The number of other statements before it.
+    position: usize,
+    stmt: StmtId,
+    /// The number of the communication.
+    number: u32,
+    /// The first statement that has to stay behind it for the sake of other work.
+    limit: Option<StmtId>,
+}
+
 /// Moves the Waits of a block down whose numbers `wanted` accepts. Returns whether the block changed.
 ///
 /// Each statement is analyzed once, and the statements that may stop a Wait are indexed by key. The position
@@ -75,17 +86,15 @@ pub(crate) fn sink_block_waits(
         return false;
     }
     let limits = order.limits(program, storage, block);
-    // Each Wait with the number of other statements before it, its number, and the first statement that has to stay
-    // behind it.
-    let (mut others, mut waits): (Vec<StmtId>, Vec<(usize, StmtId, u32, Option<StmtId>)>) =
-        (Vec::new(), Vec::new());
+    let (mut others, mut waits): (Vec<StmtId>, Vec<BlockWait>) = (Vec::new(), Vec::new());
     // For each key, the positions of the statements with this key, in ascending order.
     let mut stops: FxHashMap<EffectKey, Vec<usize>> = FxHashMap::default();
     let mut positions: FxHashMap<StmtId, usize> = FxHashMap::default();
     for (at, stmt) in stmts.iter().enumerate() {
         match awaited_work(program, *stmt) {
             Some(number) => {
-                waits.push((others.len(), *stmt, number, limits.get(&at).map(|limit| stmts[*limit])));
+                let limit = limits.get(&at).map(|it| stmts[*it]);
+                waits.push(BlockWait { position: others.len(), stmt: *stmt, number, limit });
             }
             None => {
                 for key in keys(storage, &storage.effects(program, *stmt)) {
@@ -100,27 +109,29 @@ pub(crate) fn sink_block_waits(
     // Move the last Wait first, so that an earlier Wait can move past the position it left. `behind` holds
     // the first position of the Waits after it, by key.
     let mut behind: FxHashMap<EffectKey, usize> = FxHashMap::default();
-    for (place, stmt, number, limit) in waits.iter_mut().rev() {
-        if wanted(*number) {
+    for wait in waits.iter_mut().rev() {
+        let position = wait.position;
+        if wanted(wait.number) {
             let first = |key: &EffectKey| {
-                let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| at < place)));
+                let other = stops.get(key).and_then(|it| it.get(it.partition_point(|at| *at < position)));
                 other.into_iter().chain(behind.get(key)).min().copied()
             };
-            let limit = limit.and_then(|it| positions.get(&it).copied());
-            let keys = blocking_keys(storage, *number);
+            let limit = wait.limit.and_then(|it| positions.get(&it).copied());
+            let keys = blocking_keys(storage, wait.number);
             let lowest = keys.iter().filter_map(first).chain(limit).min().unwrap_or(others.len());
-            *place = outside_groups[lowest].max(*place);
+            wait.position = outside_groups[lowest].max(position);
         }
-        for key in keys(storage, &storage.effects(program, *stmt)) {
-            behind.entry(key).and_modify(|first| *first = (*first).min(*place)).or_insert(*place);
+        let position = wait.position;
+        for key in keys(storage, &storage.effects(program, wait.stmt)) {
+            behind.entry(key).and_modify(|first| *first = (*first).min(position)).or_insert(position);
         }
     }
-    waits.sort_by_key(|(place, ..)| *place);
+    waits.sort_by_key(|it| it.position);
     let mut waits = waits.into_iter().peekable();
     let mut sunk = Vec::with_capacity(stmts.len());
     for (at, stmt) in others.iter().map(Some).chain([None]).enumerate() {
-        while let Some((_, wait, ..)) = waits.next_if(|(place, ..)| *place == at) {
-            sunk.push(wait);
+        while let Some(wait) = waits.next_if(|it| it.position == at) {
+            sunk.push(wait.stmt);
         }
         sunk.extend(stmt);
     }
