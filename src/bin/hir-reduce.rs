@@ -13,6 +13,7 @@ use hir::{
     exit::Exit,
     interrupt,
     out_of_memory::{self, Allocator},
+    plan,
     reduce::{
         Candidate, CommandRunner, InterestingnessTest,
         failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
@@ -119,6 +120,9 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         return Err(screen.fail(Exit::Usage, message));
     }
     let start = start(options, screen)?;
+    if let Some(path) = &options.reference {
+        screen.open_source(path)?;
+    }
     let schedules = match &options.schedule {
         None => oracle::schedules(),
         Some(ScheduleSet::List(them)) => them.clone(),
@@ -195,6 +199,11 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
         screen.report_diagnostics(&fault.0, &[fault.1]);
         Exit::Rejected
     })?;
+    let smallest = plan::smallest_world(program);
+    if let Some(ranks) = options.world.ranks.filter(|ranks| *ranks < smallest) {
+        let message = format!("the program needs {smallest} ranks, but `--ranks` is {ranks}");
+        return Err(screen.fail(Exit::Environment, &message));
+    }
     // Only an external command may accept a program that the verifier rejects.
     let faults = grammar::verify(program);
     let is_rejected = grammar::diagnostic::has_errors(&faults);

@@ -185,6 +185,12 @@ impl FailureTest<'_> {
             Ok(status) if status.success() => {
                 Ok(FailureSignatures::from(["the command exits with 0".to_owned()]))
             }
+            // A POSIX shell exits with these codes if it cannot execute the command.
+            Ok(status) if matches!(status.code(), Some(126 | 127)) => {
+                let fault = format!("the shell cannot execute the command `{command}`");
+                self.running.record_fault(fault.clone());
+                Err(fault)
+            }
             Ok(status) => {
                 Err(format!("the command `{command}` does not exit with 0 for the program: {status}"))
             }

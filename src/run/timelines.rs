@@ -25,9 +25,25 @@ pub struct TimelineFlags {
     /// otherwise. A repeated option writes several files.
     #[arg(long, alias = "trace", value_name = "FILE")]
     pub timeline: Vec<TimelineFile>,
-    /// Print how much communication is hidden behind computation, and which lines wait for what.
+    /// Print how much communication is hidden behind computation, and which lines wait for what. hir-opt prints
+    /// this instead of the program.
     #[arg(long)]
     pub overlap: bool,
+}
+
+/// The report on a timeline.
+pub struct TimelineReport {
+    /// The lines about overlap, if `--overlap` requests them.
+    pub overlap: Vec<String>,
+    /// A line for each written file.
+    pub files: Vec<String>,
+}
+
+impl TimelineReport {
+    /// Returns all lines.
+    pub fn into_lines(self) -> impl Iterator<Item = String> {
+        self.overlap.into_iter().chain(self.files)
+    }
 }
 
 impl TimelineFlags {
@@ -36,12 +52,11 @@ impl TimelineFlags {
         self.overlap || !self.timeline.is_empty()
     }
 
-    /// Estimates a timeline from the plans, writes the files, and returns the lines of the report and of a list
-    /// of the files.
+    /// Estimates a timeline from the plans, writes the files, and returns the report.
     ///
     /// # Errors
     /// The plans are too large, or a file cannot be written.
-    pub fn write_estimated(&self, plans: &[Plan], names: &[&str]) -> Result<Vec<String>, JobFailure> {
+    pub fn write_estimated(&self, plans: &[Plan], names: &[&str]) -> Result<TimelineReport, JobFailure> {
         check_size(plans)?;
         self.write(&estimate(plans).map_err(too_many_streams)?, names)
     }
@@ -55,7 +70,7 @@ impl TimelineFlags {
         plans: &[Plan],
         names: &[&str],
         times: &RunTimes,
-    ) -> Result<Vec<String>, JobFailure> {
+    ) -> Result<TimelineReport, JobFailure> {
         check_size(plans)?;
         let time = |it: &InstTime| MeasuredTime { inst: it.inst, begin: it.begin, end: it.end };
         let ranks: Vec<Vec<MeasuredTime>> =
@@ -69,21 +84,21 @@ impl TimelineFlags {
         self.write(&measured(plans, &ranks, source).map_err(too_many_streams)?, names)
     }
 
-    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<Vec<String>, JobFailure> {
+    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport, JobFailure> {
         let report = Overlap::of(timeline).report(timeline);
         let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1);
         let names: Vec<&str> = names.iter().map(|it| it.rsplit('/').next().unwrap_or(it)).collect();
         let title = format!("{}, {ranks} ranks", names.join(" "));
-        let mut written = Vec::new();
+        let mut files = Vec::new();
         for file in &self.timeline {
             let path = file.path.display();
             let text = file
                 .text(timeline, &title, &report)
                 .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{path}`: {fault}")))?;
             write_file(&file.path, &text)?;
-            written.push(format!("timeline in `{path}`"));
+            files.push(format!("timeline in `{path}`"));
         }
-        Ok(report.into_iter().filter(|_| self.overlap).chain(written).collect())
+        Ok(TimelineReport { overlap: if self.overlap { report } else { Vec::new() }, files })
     }
 }
 

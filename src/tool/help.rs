@@ -5,7 +5,7 @@ use std::{ffi::OsString, io::Write};
 use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use clap_complete::Shell;
 
-use crate::exit::Exit;
+use super::exit_of_print;
 
 /// The exit codes of all tools.
 const EXIT_CODES: &str = "  0    success
@@ -63,14 +63,13 @@ fn print_generated(command: Command, words: &[OsString]) -> Result<(), clap::Err
     let relaxed = command.clone().mut_args(|it| it.required(false));
     let matches = relaxed.try_get_matches_from(words)?;
     let mut command = command;
-    let name = command.get_name().to_owned();
+    let tool = command.get_name().to_owned();
     let mut out = Vec::new();
     match matches.get_one::<Shell>("completions") {
-        Some(shell) => clap_complete::generate(*shell, &mut command, name, &mut out),
+        Some(shell) => clap_complete::generate(*shell, &mut command, tool.clone(), &mut out),
         None => clap_mangen::Man::new(command).render(&mut out)?,
     }
     let mut stdout = std::io::stdout();
-    stdout.write_all(&out)?;
-    stdout.flush()?;
-    Exit::Success.exit_process()
+    let written = stdout.write_all(&out).and_then(|()| stdout.flush());
+    exit_of_print(&tool, written).exit_process()
 }

@@ -264,16 +264,21 @@ fn columns() -> usize {
     Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
 }
 
+/// Returns the exit code of a tool that has only printed a text, and reports why it could not print it.
+fn exit_of_print(tool: &str, printed: io::Result<()>) -> Exit {
+    match printed {
+        Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "{tool}: cannot write standard output: {fault}");
+            Exit::Environment
+        }
+        Ok(()) | Err(_) => Exit::Success,
+    }
+}
+
 /// Reports a result of clap: prints help in full, and an error in the command line as one line.
 pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
-        return match error.print() {
-            Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
-                let _ = writeln!(io::stderr(), "{tool}: cannot write standard output: {fault}");
-                Exit::Environment
-            }
-            Ok(()) | Err(_) => Exit::Success,
-        };
+        return exit_of_print(tool, error.print());
     }
     let message = format!("{} (see `{tool} --help`)", usage_error_text(error));
     if is_sarif_requested() {

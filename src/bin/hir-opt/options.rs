@@ -108,7 +108,7 @@ pub struct Options {
     )]
     pub print: Dialect,
     /// Print the plan of every rank instead of the program.
-    #[arg(help_heading = "Output", long)]
+    #[arg(help_heading = "Output", long, conflicts_with = "overlap")]
     pub print_plan: bool,
     /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
     /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
@@ -122,7 +122,7 @@ pub struct Options {
     #[arg(help_heading = "Checks", long, value_name = "FILE", requires = "check")]
     pub witness: Option<PathBuf>,
     /// Print the happens-before graph of all ranks in Graphviz DOT format instead of the program.
-    #[arg(help_heading = "Output", long, conflicts_with = "print_plan")]
+    #[arg(help_heading = "Output", long, conflicts_with_all = ["print_plan", "overlap"])]
     pub print_hb: bool,
     #[command(flatten)]
     pub timelines: TimelineFlags,
@@ -134,7 +134,7 @@ pub struct Options {
     #[command(flatten)]
     pub world: WorldFlags,
     /// Print only the plan of this rank.
-    #[arg(help_heading = "Output", long)]
+    #[arg(help_heading = "Output", long, requires = "print_plan")]
     pub rank: Option<usize>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
     #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
@@ -191,6 +191,11 @@ impl Options {
                 "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of \
                  the two options"
             ));
+        }
+        if let Some(path) = &self.output
+            && self.timelines.timeline.iter().any(|it| it.path == *path)
+        {
+            return Err(format!("`-o` and `--timeline` write the same file, `{}`", path.display()));
         }
         if let Some(path) = &self.witness
             && fs::canonicalize(path)

@@ -54,16 +54,25 @@ impl Processor<'_> {
         }
     }
 
-    /// Plans all ranks and returns what the options print instead of the program. Returns `None` on failure, with
-    /// the reason in `outcome`.
-    pub fn print_plans(&self, program: &Program, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+    /// Plans all ranks, writes the files of `--timeline`, and returns what the options print instead of the program;
+    /// `Some(None)` if they print the program. Returns `None` on failure, with the reason in `outcome`.
+    pub fn print_plans(
+        &self,
+        program: &Program,
+        part: &Source,
+        outcome: &mut PartOutcome,
+    ) -> Option<Option<String>> {
         let plans = self.plan_all_ranks(program, part, outcome)?;
-        if self.options.timelines.is_requested() {
-            self.write_timelines(&plans, part, outcome)
-        } else if self.options.print_plan {
-            Some(self.format_plans(&plans))
+        let overlap = match self.options.timelines.is_requested() {
+            true => self.write_timelines(&plans, part, outcome)?,
+            false => String::new(),
+        };
+        if self.options.print_plan {
+            Some(Some(self.format_plans(&plans)))
+        } else if self.options.print_hb {
+            Self::format_order_graph(&plans, part, outcome).map(Some)
         } else {
-            Self::format_order_graph(&plans, part, outcome)
+            Some(self.options.timelines.overlap.then_some(overlap))
         }
     }
 
@@ -77,7 +86,10 @@ impl Processor<'_> {
     /// reason in `outcome`.
     fn write_timelines(&self, plans: &[Plan], part: &Source, outcome: &mut PartOutcome) -> Option<String> {
         match self.options.timelines.write_estimated(plans, &[&part.name]) {
-            Ok(lines) => Some(lines.into_iter().map(|it| it + "\n").collect()),
+            Ok(report) => {
+                outcome.summaries.extend(report.files);
+                Some(report.overlap.into_iter().map(|it| it + "\n").collect())
+            }
             Err(failure) => {
                 outcome.failure = Some(failure.summary());
                 None

@@ -202,9 +202,9 @@ impl Processor<'_> {
             return None;
         }
         // The planner and the checker report these as errors.
-        let prints_plans =
+        let needs_plans =
             self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
-        if !prints_plans && self.options.check.is_none() {
+        if !needs_plans && self.options.check.is_none() {
             outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
         }
         let result = match self.options.bisect {
@@ -232,8 +232,8 @@ impl Processor<'_> {
             let checks = self.options.checks();
             self.check(program, part, checks, outcome)?;
         }
-        if prints_plans {
-            return self.print_plans(program, part, outcome);
+        if needs_plans && let Some(text) = self.print_plans(program, part, outcome)? {
+            return Some(text);
         }
         let (text, losses) = grammar::print_as(program, self.options.print);
         outcome.diagnostics.extend(losses);

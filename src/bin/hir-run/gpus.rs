@@ -255,7 +255,7 @@ fn run_on_engine(
     }
     if let Some(times) = &ran.times {
         let notes = options.timelines.write_measured(plans, names, times)?;
-        notes.into_iter().for_each(|it| say(format!("# {it}")));
+        notes.into_lines().for_each(|it| say(format!("# {it}")));
     }
     if let Some(host) = &ran.host {
         timing_report::host_table(host, plans.len()).into_iter().for_each(&mut *say);

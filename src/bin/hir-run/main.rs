@@ -260,7 +260,7 @@ fn run(
     let is_timeline_due = options.timelines.is_requested() && !quiet;
     if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
         if is_timeline_due {
-            say_all(options.timelines.write_estimated(plans, &names)?, &mut say);
+            say_all(options.timelines.write_estimated(plans, &names)?.into_lines().collect(), &mut say);
         }
         return Ok(verdict);
     }
@@ -319,7 +319,7 @@ fn run(
         say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
     }
     if is_timeline_due {
-        say_all(options.timelines.write_estimated(plans, &names)?, &mut say);
+        say_all(options.timelines.write_estimated(plans, &names)?.into_lines().collect(), &mut say);
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
