@@ -265,6 +265,8 @@ impl Data {
                 true => format!("{it}"),
                 false => format!("{it:e}"),
             },
+            // A `Number` holds integers up to those of `i64`.
+            (Self::U64(all), _) => all[i].to_string(),
             (_, number) => number.to_string(),
         }
     }

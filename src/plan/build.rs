@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use grammar::{
+    codes::Code,
     ir::{BlockId, For, If, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::OpClass,
     span::LineIndex,
@@ -90,6 +91,11 @@ impl PlanBuilder<'_> {
     }
 
     pub(super) fn branch(&mut self, stmt: StmtId, it: &If) -> Result<()> {
+        if it.kind != If::MANUAL {
+            let message = format!("hir cannot run a branch with a predicate of kind `{}`", it.kind);
+            let found = self.error(Code::Unsupported, message, format!("expected `IF {}`", If::MANUAL));
+            return Err(Box::new(found.suggest(&it.kind, std::iter::once(If::MANUAL))));
+        }
         let taken = self.scalars.truth(it.cond).map_err(|fault| self.scalar_error(fault, "the predicate"))?;
         let divergent = self.scalars.depends_on_rank(it.cond);
         if divergent {

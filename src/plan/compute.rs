@@ -264,12 +264,21 @@ impl PlanBuilder<'_> {
             };
             let bound = |expr: ExprId| self.index(expr, extent + 1, "the range", None);
             let (start, stop) = (bound(*start)?, bound(*stop)?);
-            let step = self.index(*step, usize::MAX, "the step", None)?.max(1);
+            let step = self.step(*step)?;
             view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));
             // A step larger than the extent leaves at most one element.
             view.strides[dim] *= step.min(extent.max(1));
         }
         Ok(view)
+    }
+
+    /// Returns the step of a range.
+    fn step(&self, expr: ExprId) -> Result<usize> {
+        let value = self.int(expr, "the step")?;
+        usize::try_from(value).ok().filter(|it| *it > 0).ok_or_else(|| {
+            let message = format!("the step of the range is {value}");
+            self.error(Code::BadIndex, message, "expected a step of 1 or more")
+        })
     }
 
     fn map(&self, stmt: &OpStmt, views: &[View], target: &View) -> Result<InstKind> {

@@ -145,8 +145,8 @@ impl<'p> Scalars<'p> {
             Expr::Float(dtype, text) => number(text)
                 .map(|value| match dtype.class() {
                     grammar::dtype::Class::Int => Value::Int(value as i64),
-                    grammar::dtype::Class::Bool
-                    | grammar::dtype::Class::Float
+                    grammar::dtype::Class::Bool => Value::Bool(value != 0.0),
+                    grammar::dtype::Class::Float
                     | grammar::dtype::Class::SmallFloat
                     | grammar::dtype::Class::Complex
                     | grammar::dtype::Class::Composite => Value::Float(value),

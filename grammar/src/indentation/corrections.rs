@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The keyword of branches that the host evaluates.
-const BRANCH_KIND: &str = "Manual";
+const BRANCH_KIND: &str = crate::ir::If::MANUAL;
 
 impl TokenStreamBuilder<'_, '_> {
     /// Reports and corrects the keywords of loops and branches that are not in upper case.

@@ -60,7 +60,7 @@ pub struct For {
 /// A branch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct If {
-    /// The kind of predicate; `Manual` in host programs.
+    /// The kind of predicate; `If::MANUAL` in host programs.
     pub kind: String,
     /// The predicate.
     pub cond: ExprId,
@@ -68,6 +68,11 @@ pub struct If {
     pub then_block: BlockId,
     /// Statements executed if the predicate is false; `None` without `ELSE:`.
     pub else_block: Option<BlockId>,
+}
+
+impl If {
+    /// The kind of predicate that the host evaluates. nvFuser has others inside kernels.
+    pub const MANUAL: &str = "Manual";
 }
 
 impl Program {

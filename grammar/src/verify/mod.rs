@@ -154,6 +154,17 @@ impl Verifier<'_> {
         if stmt.op == Op::AllocateOnce {
             self.check_redundant_allocate(&written, span);
         }
+        if let (OpClass::Allocate, Some(buffer), Some(out)) =
+            (effect, stmt.get(attr::BUFFER), stmt.out_tensor())
+            && buffer != out
+        {
+            let [buffer, out] = [buffer, out].map(|it| self.program.tensor_name(it));
+            let message = format!("this allocates `{out}`, but its `buffer=` is `{buffer}`");
+            let it = Diagnostic::new(Code::BadOperands, span, message, "the two have to be the same tensor");
+            self.diagnostics.push(
+                it.help(format!("write `buffer={out}`; `alias=` names a tensor whose storage is shared")),
+            );
+        }
         if effect == OpClass::Deallocate {
             for tensor in Program::tensors_of(&stmt.args) {
                 self.check_read(tensor, span);

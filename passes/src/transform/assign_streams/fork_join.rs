@@ -201,7 +201,7 @@ fn inter_stream_sync(
     let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
     let then = builder::block(program, then);
     program
-        .add_stmt(Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: None }), span)
+        .add_stmt(Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: None }), span)
 }
 
 /// Numbers the captured streams in the order in which the program mentions them, as the reader does.

@@ -207,7 +207,7 @@ fn branch(it: &mut LoopWriter<'_, '_>, cond: ExprId, then: Vec<StmtId>, other: V
     let program = &mut *it.pass.program;
     let (then, other) = (builder::block(program, then), builder::block(program, other));
     program.add_stmt(
-        Stmt::If(If { kind: "Manual".to_owned(), cond, then_block: then, else_block: Some(other) }),
+        Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: Some(other) }),
         it.span,
     )
 }
