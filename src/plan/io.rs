@@ -63,7 +63,7 @@ impl PlanBuilder<'_> {
                         let name = self.program.tensor_name(tensor);
                         let message = format!("the output `{name}` is never allocated or written");
                         let it = self.error(Code::UndefinedTensor, message, "declared here");
-                        return Err(self.with_per_rank_hint(tensor, self.explain_unbound_output(tensor, it)));
+                        return Err(self.with_per_rank_hint(tensor, self.explain_unbound_output(tensor, *it)));
                     };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
@@ -87,7 +87,7 @@ impl PlanBuilder<'_> {
     }
 
     /// Adds to an error about an output without storage what this rank would have to execute.
-    fn explain_unbound_output(&self, tensor: TensorId, fault: Box<Diagnostic>) -> Box<Diagnostic> {
+    fn explain_unbound_output(&self, tensor: TensorId, fault: Diagnostic) -> Box<Diagnostic> {
         let rank = self.rank();
         let name = self.program.tensor_name(tensor);
         let mut binding = None;
