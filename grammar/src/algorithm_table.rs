@@ -1,7 +1,7 @@
 //! The table that selects the fastest algorithm of a collective by its type, team size and bytes per rank.
 //!
 //! The pass `select-algorithms` writes the selected algorithm into programs. The planner uses the table for
-//! all-reduces of the CUDA backend that do not specify an algorithm.
+//! all-reduces of the CUDA backend that do not specify an algorithm (`hir::plan::transport`).
 //!
 //! A table is a list of rules; the first matching rule applies. For example,
 //! `Allreduce/2:512K=one-shot-ll;2=nccl;*:8K=one-shot-ll` selects one-shot-ll for all-reduces of teams of two up to
@@ -15,8 +15,8 @@ use crate::words::{Algorithm, CommunicationType};
 /// The default table. The rules for teams of 2 and 4 were measured on H200s of one host (NVLink, no multicast; CUDA
 /// 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh collectives`), from
 /// 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes uses the result of
-/// the larger one, and a larger size that of the largest. Teams of 8 were not measured: their rules assume that the
-/// amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
+/// the larger one, and a larger size that of the largest. Teams of 8 were not measured: their rules are extrapolated,
+/// on the assumption that the amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
 /// fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`) are faster for 1 to 4 MiB, but the table
 /// does not select them: they gave wrong results with data that was not in the L2 cache (`benches/gpu/NOTES.md`).
 pub const MEASURED: &str = "Allreduce/2:1M=one-shot-ll;Allreduce/2=two-shot;2:1M=one-shot-ll;2=one-shot;\
@@ -163,7 +163,7 @@ mod tests {
     use crate::words::{Algorithm, CommunicationType};
 
     #[test]
-    fn the_measured_table_has_an_answer_for_every_size() -> Result<(), RuleError<'static>> {
+    fn the_default_table_has_an_answer_for_every_size() -> Result<(), RuleError<'static>> {
         let table = AlgorithmTable::parse(MEASURED)?;
         let kind = CommunicationType::Allreduce;
         for team in [2, 4, 8] {

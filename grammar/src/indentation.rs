@@ -289,7 +289,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             } else if self.recover_missing_closer(next) {
                 continue;
             }
-            if header && self.correct_in_header(first.kind, next) {
+            if header && self.correct_in_header(first.kind, next) || self.correct_bare_call(next) {
                 continue;
             }
             self.emit_next();

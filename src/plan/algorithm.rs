@@ -1,5 +1,5 @@
-//! Selects the algorithm of a collective whose statement has no `algo=`. All members must select the same
-//! algorithm.
+//! Selects the algorithm of an Allreduce of the CUDA backend whose statement has no `algo=`. All members must
+//! select the same algorithm. The table in `transport` lists who selects the others.
 
 use grammar::{
     algorithm_table::{AlgorithmTable, MEASURED},
@@ -25,12 +25,12 @@ pub(super) fn chosen_algorithm(
 }
 
 /// Returns the CUDA backend's all-reduce algorithm for a statement without `algo=`. The table has
-/// rules for 2, 4 and 8 members; other team sizes use the next larger of these, and teams of more than
+/// rules for 2, 4 (measured) and 8 members (extrapolated); other team sizes use the next larger of these, and teams of more than
 /// 8 use the rules for 8.
 fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
     let team = members.next_power_of_two().clamp(2, 8);
-    let measured = AlgorithmTable::parse(MEASURED).ok();
+    let table = AlgorithmTable::parse(MEASURED).ok();
     let kind = CommunicationType::Allreduce;
-    let fastest = measured.and_then(|it| it.choose(kind, (team, bytes as u64), |it| it != Algorithm::Nccl));
+    let fastest = table.and_then(|it| it.choose(kind, (team, bytes as u64), |it| it != Algorithm::Nccl));
     fastest.unwrap_or(Algorithm::TwoShot)
 }

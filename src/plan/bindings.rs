@@ -81,8 +81,9 @@ impl PlanBuilder<'_> {
                 let ranks: Vec<String> =
                     (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
                 let more = if self.plan.world > 4 { ",…" } else { "" };
+                let own = fault.help.as_ref().map(|it| format!("{it}; ")).unwrap_or_default();
                 Box::new(fault.help(format!(
-                    "if this is the program of one rank, pass the programs of all ranks: `--program {}{more}`",
+                    "{own}if this is the program of one rank, pass the programs of all ranks: `--program {}{more}`",
                     ranks.join(",")
                 )))
             }

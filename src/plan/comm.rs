@@ -10,6 +10,7 @@ use super::{
     Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, InstKind, MemHandle, P2pOp,
     ReduceOp, Transfer, View, WorkNo,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
+    limits::too_few_ranks_text,
 };
 use grammar::{
     attr,
@@ -71,12 +72,11 @@ impl PlanBuilder<'_> {
     fn team(&self, stmt: &OpStmt) -> Result<Arc<[usize]>> {
         let Some(team) = stmt.get(attr::TEAM) else { return Ok(Arc::default()) };
         if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
-            let message =
-                format!("the team contains rank {outside}, but the number of ranks is {}", self.plan.world);
+            let message = too_few_ranks_text("the program", outside.saturating_add(1), self.plan.world);
             return Err(self.error(
                 Code::WorldTooSmall,
                 message,
-                "expected smaller ranks, or a larger world",
+                format!("this team contains rank {outside}"),
             ));
         }
         Ok(self.teams.team(stmt, || team.to_vec()))

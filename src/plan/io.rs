@@ -4,7 +4,8 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{AxisKind, Program, TensorId, Transform},
+    ir::{AxisKind, Program, Stmt, TensorId, Transform},
+    ops::AccessMode,
 };
 
 use super::{
@@ -60,9 +61,9 @@ impl PlanBuilder<'_> {
                     let layout = self.layout(tensor)?;
                     let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
                         let name = self.program.tensor_name(tensor);
-                        let message = format!("no statement gives the output `{name}` storage or a value");
+                        let message = format!("the output `{name}` is never allocated or written");
                         let it = self.error(Code::UndefinedTensor, message, "declared here");
-                        return Err(self.with_per_rank_hint(tensor, it));
+                        return Err(self.with_per_rank_hint(tensor, self.explain_unbound_output(tensor, *it)));
                     };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
@@ -83,6 +84,37 @@ impl PlanBuilder<'_> {
         self.list_bound_tensors();
         self.emit(InstKind::ReadOutputs);
         Ok(())
+    }
+
+    /// Adds to an error about an output without storage what this rank would have to execute.
+    fn explain_unbound_output(&self, tensor: TensorId, fault: Diagnostic) -> Box<Diagnostic> {
+        let rank = self.rank();
+        let name = self.program.tensor_name(tensor);
+        let mut binding = None;
+        if let Some(body) = self.program.body {
+            self.program.walk(body, &mut |id| {
+                if let Stmt::Op(it) = &self.program.stmts[id] {
+                    grammar::for_each_tensor_use(self.program, it, &mut |other, mode| {
+                        if other == tensor && mode == AccessMode::Bind {
+                            binding.get_or_insert(id);
+                        }
+                    });
+                }
+            });
+        }
+        let is_executed = |id| {
+            self.unbound_by.contains_key(&tensor) || self.plan.origins.iter().any(|it| it.stmt == Some(id))
+        };
+        let allocate = format!("`{name} = ALLOCATE(mem_type=global, zero_init=false)`");
+        Box::new(match binding {
+            // A tensor may also have been deallocated, or unbound by a loop, after its statement.
+            Some(id) if !is_executed(id) => fault
+                .label(self.program.stmt_span(id), format!("rank {rank} does not execute this"))
+                .help(format!(
+                    "let rank {rank} execute it, too, or insert {allocate} where rank {rank} executes it"
+                )),
+            Some(_) | None => fault.help(format!("insert {allocate}, or a statement that defines `{name}`")),
+        })
     }
 
     /// Returns the shard of a rank outside the mesh: it has no elements, and the layout is that of a member.

@@ -73,7 +73,8 @@ impl Limits {
             return Err(fault(Code::TooLarge, message).help(help));
         }
         if ranks <= last {
-            return Err(fault(Code::WorldTooSmall, format!("a world of {ranks} ranks has no rank {last}")));
+            let message = too_few_ranks_text("the program", last.saturating_add(1), ranks);
+            return Err(fault(Code::WorldTooSmall, message));
         }
         self.check_memory(program, ranks, ranks.saturating_mul(size_of::<Plan>()))
     }
@@ -109,6 +110,14 @@ pub fn size_text(bytes: usize) -> String {
         1..1024 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
         1024.. => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
     }
+}
+
+/// Describes that a job has fewer ranks than the meshes and teams of a program contain.
+pub fn too_few_ranks_text(program: &str, smallest: usize, ranks: usize) -> String {
+    let last = smallest.saturating_sub(1);
+    format!(
+        "a mesh or team of {program} contains rank {last}: start {smallest} ranks or more (`--ranks {smallest}`), not {ranks}"
+    )
 }
 
 /// Returns the largest rank in the meshes and teams of a program, and its location; rank 0 at the header if

@@ -102,7 +102,7 @@ impl SimulationOracle<'_> {
         let smallest = plan::smallest_world(program).max(plan::smallest_world(others));
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            let message = format!("the program needs {smallest} ranks; there are {ranks}");
+            let message = plan::limits::too_few_ranks_text("the program", smallest, ranks);
             let header = program.spans.header;
             return Err(vec![Diagnostic::new(Code::WorldTooSmall, header, message, "this program")]);
         }

@@ -216,11 +216,13 @@ fn world_size(
         ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
         ProgramFiles::PerRank(paths) => paths.len(),
     };
-    if ranks < smallest || setup.ranks.is_some_and(|wanted| wanted != ranks) {
-        let last = smallest - 1;
-        let message = format!(
-            "`{name}` uses rank {last}, so it needs {smallest} ranks, but there are {ranks}: start {smallest}"
-        );
+    if ranks < smallest {
+        let message = plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks);
+        return Err(JobFailure::Other(Exit::Environment, message));
+    }
+    if let Some(wanted) = setup.ranks.filter(|it| *it != ranks) {
+        let message =
+            format!("`--program` names the programs of {ranks} ranks, not {wanted}: start {ranks} ranks");
         return Err(JobFailure::Other(Exit::Environment, message));
     }
     Ok((ranks, smallest))

@@ -1,6 +1,6 @@
-//! Checks which module may use which: the layers of `docs/architecture.md`. The dependencies are read from
-//! the `use` lines and paths of the sources. A dependency on a higher layer fails, and a new module must be
-//! assigned to a layer.
+//! Checks which module may use which. The dependencies are read from the `use` lines and paths of the sources.
+//! A dependency on a higher layer fails, and a new module must be assigned to a layer. The table of
+//! `docs/architecture.md` has the modules of `src` in the order of `HIR`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -243,6 +243,7 @@ const CRATES: [(&str, &[&str]); 3] =
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
+        Trial::test("architecture_lists_modules_by_layer", architecture_lists_modules_by_layer),
         Trial::test("crates_use_only_crates_below", crates_use_only_crates_below),
         Trial::test("analyses_change_no_program", analyses_change_no_program),
         Trial::test("paths_of_modules_are_read", paths_of_modules_are_read),
@@ -267,6 +268,25 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
         faults.extend(gone.map(|it| format!("{folder}: there is no module `{it}`")));
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// Checks that the table of `docs/architecture.md` has the crates, then the modules of `src` in the order of `HIR`.
+fn architecture_lists_modules_by_layer() -> Result<(), Failed> {
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/architecture.md"))?;
+    let table = page.split("| crate, module |").nth(1).ok_or("the page has no table of modules")?;
+    let rows = table.lines().skip(2).take_while(|it| it.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
+    // `src/plan/sync` is part of `src/plan`.
+    let listed: Vec<&str> = names
+        .filter(|it| it.matches('/').count() < 2)
+        .map(|it| it.trim_start_matches("src/").trim_end_matches(".rs"))
+        .collect();
+    let layers = HIR.iter().flat_map(|row| row.0.split_whitespace()).filter(|it| *it != "lib");
+    let wanted: Vec<&str> = ["grammar", "passes"].into_iter().chain(layers).collect();
+    match listed == wanted {
+        true => Ok(()),
+        false => Err(format!("docs/architecture.md lists {listed:?}, the layers are {wanted:?}").into()),
+    }
 }
 
 /// Returns the modules that each module of some rows may use.

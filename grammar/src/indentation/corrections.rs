@@ -110,6 +110,50 @@ impl TokenStreamBuilder<'_, '_> {
         true
     }
 
+    /// Corrects an operator whose operands, up to the end of the line, are not in parentheses: `T1 = relu T0`.
+    /// Returns whether it did.
+    pub(super) fn correct_bare_call(&mut self, operator: Lexeme) -> bool {
+        let follows_assign = self.output.last().is_some_and(|it| it.kind == TokenKind::Assign);
+        let name = self.text(operator);
+        let is_call = |format: AsmFormat| {
+            use AsmFormat::{Call, Function, Padded, Wrapped};
+            matches!(format, Call | Function | Padded | Wrapped)
+        };
+        let is_operand = |it: &&Lexeme| !it.first && matches!(it.kind, TokenKind::Tensor | TokenKind::Word);
+        if !follows_assign
+            || operator.kind != TokenKind::Word
+            || !self.open_brackets.is_empty()
+            || !OPS.iter().any(|row| row.mnemonic == name && is_call(row.format))
+        {
+            return false;
+        }
+        // Only one operand: what commas mean between several is not clear.
+        let Some(operand) = self.input.get(self.position + 1).filter(is_operand).copied() else {
+            return false;
+        };
+        let ends = |it: &Lexeme| it.first || it.kind == TokenKind::Semicolon || it.kind.ends_block();
+        if !self.input.get(self.position + 2).is_none_or(ends) {
+            return false;
+        }
+        let tensor = self.text(operand);
+        let shown = tensor.split(['_', '[', ' ', '\n']).next().unwrap_or(tensor);
+        let place = Span { start: operator.end, end: operator.end };
+        let label = format!("expected `(` here, as in `{name}({shown})`");
+        let it = Diagnostic::new(
+            Code::Syntax,
+            place,
+            format!("`{name}` needs its operands in parentheses"),
+            label,
+        );
+        let it = it.fix(Span { start: operator.end, end: operand.end }, format!("({tensor})"));
+        self.diagnostics.push(it);
+        let [open, close] = [(TokenKind::ParenOpen, operand.start), (TokenKind::ParenClose, operand.end)]
+            .map(|(kind, place)| Lexeme::virtual_at(kind, place));
+        self.output.extend([operator, open, operand, close]);
+        self.position += 2;
+        true
+    }
+
     /// Handles a `;` inside brackets: at the end of a line, a closing bracket is missing; elsewhere it stands for
     /// a comma.
     pub(super) fn recover_semicolon(&mut self, semicolon: Lexeme) {

@@ -119,7 +119,13 @@ impl Verifier<'_> {
             0 => "nothing is posted before it".to_owned(),
             _ => format!("posted before it: {}", list_text(names.iter().map(String::as_str), 8, "and")),
         };
-        let mut it = Diagnostic::new(Code::UnknownWork, place, message, label);
+        let help = match posted.as_slice() {
+            [] => "remove this Wait, or post the communication that it waits for before it".to_owned(),
+            [.., last] => format!(
+                "write the number of the communication that it waits for, as in `Wait(Communication {last})`, or remove this Wait"
+            ),
+        };
+        let mut it = Diagnostic::new(Code::UnknownWork, place, message, label).help(help);
         let posts = |stmt: &Stmt| match stmt {
             Stmt::Op(it) => {
                 it.number == Some(number)
@@ -128,7 +134,9 @@ impl Verifier<'_> {
             Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
         };
         if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| posts(it)) {
-            it = it.label(self.program.stmt_span(later), "it is posted here, after the Wait");
+            it = it
+                .label(self.program.stmt_span(later), "it is posted here, after the Wait")
+                .help("move the Wait behind the communication");
         }
         let unnumbered = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if it.number.is_none() && matches!(it.op, Op::Communication | Op::P2PCommunication));
         let before = self.program.stmts.iter().filter(|(id, stmt)| {

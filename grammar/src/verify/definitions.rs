@@ -10,7 +10,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Stmt, TensorId},
-    ops::{AccessMode, OpClass},
+    ops::{AccessMode, Op, OpClass},
     span::Span,
     tensor_uses::for_each_tensor_use,
     text::tensor_text,
@@ -60,8 +60,17 @@ impl Verifier<'_> {
         let mut fault = match self.deallocated.get(&tensor) {
             Some(freed) => {
                 let message = format!("`{name}` is used after it was deallocated");
+                let is_deallocate = self.program.stmts.iter().any(|(id, stmt)| {
+                    matches!(stmt, Stmt::Op(it) if it.op == Op::Deallocate)
+                        && self.program.stmt_span(id) == span
+                });
+                let help = match is_deallocate {
+                    true => "remove one of the two Deallocate statements".to_owned(),
+                    false => format!("move the Deallocate behind the last use of `{name}`"),
+                };
                 Diagnostic::new(Code::UseAfterDeallocate, place, message, "used here")
                     .label(*freed, "deallocated here")
+                    .help(help)
             }
             None => self.undefined_tensor(tensor, place),
         };

@@ -139,7 +139,19 @@ impl Ctx<'_, '_> {
                 Diagnostic::new(Code::TypeMismatch, self.place(other), message, format!("`{b}` is {wrong}"))
                     .label(self.place(first), format!("`{a}` is {dtype}"));
             let name = self.stmt.op.name();
-            self.acc.push(it.help(format!("`{name}` does not convert: the element types have to be equal")));
+            let is_result = self.is_out(other) || self.stmt.get(attr::OUTPUT) == Some(other);
+            let help = if is_result {
+                format!("`{name}` does not convert elements: declare `{b}` as {dtype}")
+            } else {
+                let word = dtype.to_string();
+                let free = self.program.tensors.iter().map(|(_, it)| it.number + 1).max().unwrap_or(0);
+                format!(
+                    "`{name}` does not convert elements: convert `{b}` before this, as in `T{free} = __to_{}({b});`, and \
+                     use `T{free}`",
+                    word.trim_start_matches('_')
+                )
+            };
+            self.acc.push(it.help(help));
         }
     }
 

@@ -55,9 +55,9 @@ impl LibrarySearch {
         let missing = |places: String| {
             let Self { title, variable, names, .. } = self;
             CudaError::Environment(format!(
-                "{title} was not found: searched for {} {places}; set `{variable}=/path/to/{}`",
-                names.join(", "),
-                names[0]
+                "{title} was not found: set `{variable}=/path/to/{}`, or run without GPUs (`--device=sim`); searched for {} {places}",
+                names[0],
+                names.join(", ")
             ))
         };
         if let Some(path) = std::env::var_os(self.variable) {

@@ -44,6 +44,8 @@ pub enum Cause {
         what: String,
         /// The numbers of matching operations that both ranks post, if they explain the cause.
         counts: Option<String>,
+        /// What to change, if the cause suggests it.
+        help: Option<String>,
     },
 }
 
@@ -243,7 +245,10 @@ impl Deadlock {
                  {needed} ranks (`--ranks {needed}`)"
             )));
         }
-        let Cause::Cycle { head_to_head: facing, .. } = &self.cause else { return None };
+        let facing = match &self.cause {
+            Cause::NeverSatisfied { help, .. } => return help.clone().map(Cow::Owned),
+            Cause::Cycle { head_to_head, .. } => head_to_head,
+        };
         let help = facing.map(|it| match it {
             HeadToHead::Sends => {
                 "put the send and the receive between StartCoalescing and EndCoalescing, or let one rank receive first"

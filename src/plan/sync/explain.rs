@@ -106,7 +106,9 @@ impl<'a> Explainer<'a> {
                 };
                 let counts =
                     if skip.is_some() { None } else { report_text::counts(&self.graph, head.at, &blocker) };
-                Cause::NeverSatisfied { wait, what, counts }
+                let help =
+                    if skip.is_some() { None } else { report_text::help(&self.graph, head.at, &blocker) };
+                Cause::NeverSatisfied { wait, what, counts, help }
             }
             (None, _) | (_, None) => self.cycle(&chain),
         };
@@ -266,7 +268,7 @@ impl<'a> Explainer<'a> {
         match (blocker.inst, there) {
             (Some(_), there) => there.map(|there| format!("rank {rank} is {there}")),
             (None, _) if self.is_finished(rank) => Some(format!("rank {rank} has finished")),
-            (None, Some(there)) => Some(format!("rank {rank} never does, it is {there}")),
+            (None, Some(there)) => Some(format!("rank {rank} never does: it is {there}")),
             (None, None) => Some(format!("rank {rank} never does")),
         }
     }

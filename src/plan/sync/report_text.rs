@@ -285,10 +285,40 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
     }
 }
 
-/// Describes the first unmatched operation of the same kind on the rank of `need`, which may have a wrong
-/// peer: `; P2PCommunication 4 (recv, line 8) of rank 1 waits for rank 2`.
+/// Returns what to change so that the operation exists for which a head waits.
+pub(super) fn help(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<String> {
+    let (rank, me) = (blocker.rank, at.rank);
+    let (CommKey::Message(..), CommRole::Side(missing)) = blocker.part? else { return None };
+    let (own, other) = match missing {
+        Direction::Recv => ("send", format!("receive from rank {me}")),
+        Direction::Send => ("receive", format!("send to rank {me}")),
+    };
+    match unmatched_operation(graph, blocker, missing) {
+        Some((_, peer)) if peer == me => None,
+        Some((what, peer)) => Some(format!(
+            "make the peers agree: the {own} of rank {me} names rank {rank}, and {what} of rank {rank} names rank {peer}"
+        )),
+        None => Some(format!("add a {other} on rank {rank}, or remove the {own} of rank {me}")),
+    }
+}
+
+/// Describes the first unmatched operation of the same kind on the rank of `blocker`:
+/// `; P2PCommunication 4 (recv, line 8) of rank 1 waits for rank 2`.
 fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> String {
-    let found = (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
+    let found = unmatched_operation(graph, blocker, missing);
+    found.map_or(String::new(), |(what, peer)| {
+        format!("; {what} of rank {} waits for rank {peer}", blocker.rank)
+    })
+}
+
+/// Returns the first unmatched operation of the same kind on the rank of `blocker`, which may have a wrong
+/// peer, and this peer.
+fn unmatched_operation(
+    graph: &WaitGraph<'_>,
+    blocker: &Blocker,
+    missing: Direction,
+) -> Option<(String, usize)> {
+    (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
         let CommKey::Message(_, from, to, _) = comm.key else { return None };
         let peer = match missing {
             Direction::Recv => from,
@@ -297,8 +327,5 @@ fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> St
         let own = comm.part(blocker.rank, CommRole::Side(missing)).filter(|_| comm.parts.len() == 1)?;
         let origin = graph.matched.origin(graph.plans, own, number);
         Some((graph.plans[blocker.rank].describe_origin(origin), peer))
-    });
-    found.map_or(String::new(), |(what, peer)| {
-        format!("; {what} of rank {} waits for rank {peer}", blocker.rank)
     })
 }

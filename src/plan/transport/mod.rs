@@ -9,9 +9,10 @@
 //!
 //! | `backend=` | `algo=` | collectives | transport |
 //! |---|---|---|---|
-//! | NCCL, UCC | none, `nccl` | all | none: a library call on the communicator's queue |
+//! | NCCL | none, `nccl` | all | none: NCCL selects the algorithm |
+//! | UCC | none | all | none: as for NCCL, which executes UCC's communications on GPUs |
 //! | CUDA | none | all but Allreduce | `OneShot::Default` |
-//! | CUDA | none | Allreduce | `Push` or `TwoShot`, by size (`algorithm`) |
+//! | CUDA | none | Allreduce | the planner selects an algorithm below by team and size (`algorithm`) |
 //! | CUDA, NCCL | `one-shot` | Allreduce, Allgather, ReduceScatter, AllToAll | `OneShot::Kernel` |
 //! | CUDA, NCCL | `one-shot-copy` | Allgather, AllToAll | `OneShot::CopyEngines` |
 //! | CUDA, NCCL | `two-shot` | Allreduce | `TwoShot` |
@@ -19,8 +20,13 @@
 //! | CUDA, NCCL | `one-shot-ll`, `one-shot-ll128` | Allreduce, Allgather, ReduceScatter, AllToAll | `Push` |
 //! | CUDA, NCCL | `two-shot-ll`, `two-shot-ll128` | Allreduce | `Push` |
 //!
+//! This table also says who selects the algorithm. `algo=` of a statement decides; the pass
+//! `select-algorithms` writes it, by the rules of `grammar::algorithm_table`. Without `algo=`, the row with
+//! `none` applies. The planner uses the same rules for Allreduces of the CUDA backend.
+//!
 //! `backend=` determines where the instructions of a transport run: for CUDA on the posting stream, as in
-//! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives.
+//! nvFuser; for NCCL on the communicator's queue, in posting order with its other collectives. Calls of a
+//! library run on the communicator's queue.
 //!
 //! To add a transport, add a file with its `impl Transport`, an entry in `TRANSPORTS`, and tests.
 

@@ -72,7 +72,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
         "deadlock: rank 1 never shares P2PCommunication 38 as receiver from rank 0, for which rank 0 waits in \
          line 1 (ShareMemHandles)\n\
          each of the 3 ranks: line 1 (ShareMemHandles): waits for another rank to share P2PCommunication 38 as \
-         receiver from this rank; that rank never does, it is at line 1 (ShareMemHandles), waiting for another rank"
+         receiver from this rank; that rank never does: it is at line 1 (ShareMemHandles), waiting for another rank"
     );
     // Each rank first shares as sender, then as receiver, which forms a cycle.
     let twice = |at: usize| {

@@ -233,7 +233,7 @@ pub fn errors_of_other_options_are_reported_once() -> Result<(), Failed> {
         (&["--ranks", "2", "--input", "T0=2xf32=1 2"], 2, "has shape [2], but T0 has shape [4, 6]"),
         (&["--ranks", "2", "--reference", &missing], 6, "cannot read `"),
         (&["--ranks", "2", "--reference", &program], 1, "`T9` is not declared"),
-        (&["--ranks", "1"], 6, "uses rank 1, so it needs 2 ranks, but there are 1: start 2"),
+        (&["--ranks", "1"], 6, "contains rank 1: start 2 ranks or more (`--ranks 2`), not 1"),
         (&[], 6, "2 ranks on GPUs need 2 processes, but there are 1"),
         (&["--ranks", "2", "--reference", "docs/examples/mlp.hir"], 1, " inputs and the program 2"),
         (&["--ranks", "2", "--tuning", &missing], 6, "cannot read `"),
