@@ -86,7 +86,7 @@ const ANALYSIS: &[Layer] = &[
 ];
 
 const REWRITE: &[Layer] = &[
-    ("blocks builder fold scalars substitute", &[]),
+    ("blocks builder fold scalars streams substitute", &[]),
     ("collective mesh sharded_tensors", &["builder"]),
     ("contiguity", &["builder", "sharded_tensors"]),
 ];
