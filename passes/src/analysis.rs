@@ -5,6 +5,7 @@
 pub(crate) mod alias_analysis;
 pub(crate) mod bindings;
 pub(crate) mod blocks;
+pub(crate) mod coalescing;
 pub(crate) mod dependences;
 pub(crate) mod dim_equivalence;
 pub(crate) mod dim_map;

@@ -10,4 +10,5 @@ pub(crate) mod fold;
 pub(crate) mod mesh;
 pub(crate) mod scalars;
 pub(crate) mod sharded_tensors;
+pub(crate) mod streams;
 pub(crate) mod substitute;

@@ -204,6 +204,12 @@ impl PlanBuilder<'_> {
                 LayoutError::Extent(message) => {
                     self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
                 }
+                LayoutError::Indivisible { message, extent } => {
+                    let it = self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here");
+                    Box::new(it.help(format!(
+                        "use an extent that is a multiple; if a pass chose the number of chunks, set its option `count`, as in `chunk{{count=…}}` or `@overlap{{overlap.count=…}}`, to a divisor of {extent}"
+                    )))
+                }
                 LayoutError::Size => {
                     let message = format!(
                         "the extents of `{name}` multiply to more than {} elements",

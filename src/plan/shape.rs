@@ -16,6 +16,13 @@ pub(crate) enum LayoutError {
     Scalar(ScalarError),
     /// An extent is invalid; the text says why.
     Extent(String),
+    /// A stream axis does not split an extent into equal parts.
+    Indivisible {
+        /// What cannot be split.
+        message: String,
+        /// The extent.
+        extent: usize,
+    },
     /// The tensor has too many elements.
     Size,
 }
@@ -89,10 +96,18 @@ impl PieceCollector<'_> {
                     let factor = scalars.int(*factor)?;
                     let by = usize::try_from(factor).ok().filter(|by| *by > 0 && extent.is_multiple_of(*by));
                     let Some(by) = by else {
-                        return Err(LayoutError::Extent(format!(
+                        let message = format!(
                             "`{}` of extent {extent} cannot be split into {factor} equal parts",
                             text()
-                        )));
+                        );
+                        // The number of chunks is the extent of a stream axis.
+                        let made = if *outer_split { *outer } else { *inner };
+                        return Err(match self.program.axes[made].parallel {
+                            ParallelType::Stream => LayoutError::Indivisible { message, extent },
+                            ParallelType::Device(_) | ParallelType::Serial | ParallelType::Kernel(_) => {
+                                LayoutError::Extent(message)
+                            }
+                        });
                     };
                     let (slow, fast) = if *outer_split { (by, extent / by) } else { (extent / by, by) };
                     self.pieces(scalars, *outer, slow, acc)?;

@@ -77,7 +77,7 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings maybe_bound blocks loop_body posted_work stmt_path sharding", &[]),
+    ("numbering bindings maybe_bound blocks coalescing loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),
@@ -86,7 +86,7 @@ const ANALYSIS: &[Layer] = &[
 ];
 
 const REWRITE: &[Layer] = &[
-    ("blocks builder fold scalars substitute", &[]),
+    ("blocks builder fold scalars streams substitute", &[]),
     ("collective mesh sharded_tensors", &["builder"]),
     ("contiguity", &["builder", "sharded_tensors"]),
 ];

@@ -3,10 +3,14 @@
 use grammar::{
     codes::Severity,
     diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId},
+    ir::{BlockId, Program, Stmt, StmtId, SymbolId},
 };
+use rustc_hash::FxHashSet;
 
-use crate::analysis::blocks::inner_blocks;
+use crate::analysis::{
+    blocks::{inner_blocks, nested_blocks},
+    numbering::MentionOrder,
+};
 
 /// The edit of a statement.
 pub(crate) enum StmtEdit {
@@ -56,12 +60,17 @@ pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
     })
 }
 
-/// Removes loops, branches and ELSE blocks that contain no statements. Returns true if anything changed.
+/// Removes loops, branches and ELSE blocks that contain no statements. A loop stays if a statement outside it names
+/// its index, which would have no definition. Returns true if anything changed.
 pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
+    if nested_blocks(program, block).iter().all(|block| !program.blocks[*block].is_empty()) {
+        return false;
+    }
+    let used_outside = symbols_out_of_scope(program);
     rewrite(program, block, &mut |program, stmt| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
         match &program.stmts[stmt] {
-            Stmt::For(it) if is_empty(it.body) => StmtEdit::Remove,
+            Stmt::For(it) if is_empty(it.body) && !used_outside.contains(&it.index) => StmtEdit::Remove,
             Stmt::If(it) if is_empty(it.then_block) && it.else_block.is_none_or(is_empty) => StmtEdit::Remove,
             Stmt::If(it) if it.else_block.is_some_and(is_empty) => {
                 if let Stmt::If(it) = &mut program.stmts[stmt] {
@@ -72,6 +81,13 @@ pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
         }
     })
+}
+
+/// Returns the scalars that statements use where no statement before them gives them a value.
+fn symbols_out_of_scope(program: &Program) -> FxHashSet<SymbolId> {
+    let mut order = MentionOrder::new(program);
+    program.body.iter().for_each(|body| order.block(*body));
+    order.free
 }
 
 /// Returns the statements that replace a statement, or `None` to keep it.

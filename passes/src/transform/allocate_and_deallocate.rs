@@ -22,7 +22,7 @@
 //! `allocate=true` inserts a short ALLOCATE (`Op::Allocate`) for each tensor name that statements write and
 //! no statement binds. The ALLOCATE stands directly before the first statement that mentions the name, in the
 //! innermost block that contains all statements that mention it, but outside every loop whose iterations may
-//! read what an earlier iteration left in the tensor, and before the fork (GetCurrentStream) of a loop or
+//! read what an earlier iteration left in the tensor, or exchange its memory handle, and before the fork (GetCurrentStream) of a loop or
 //! branch that sets streams.
 //!
 //! A copy to a name without storage makes the name a view of the operand. The name stays a view and gets no
@@ -113,6 +113,14 @@ fn depth_outside_carrying_loops(
     depth
 }
 
+/// Returns the largest depth, at most `depth`, that is outside every loop.
+fn depth_outside_loops(places: &StmtPaths, stmt: StmtId, mut depth: usize) -> usize {
+    while let Some(at) = places.enclosing_loop_depth(stmt, depth) {
+        depth = at.saturating_sub(1);
+    }
+    depth
+}
+
 /// Statements to insert into each block, each with the index of the statement that it is inserted before.
 type Insertions = FxHashMap<BlockId, Vec<(usize, StmtId)>>;
 
@@ -134,34 +142,6 @@ fn insert(program: &mut Program, insertions: Insertions) -> bool {
         program.blocks[block] = stmts;
     }
     changed
-}
-
-/// The coalescing brackets of each block, as the indices of their first and last statements.
-#[derive(Default)]
-struct CoalescingBrackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
-
-impl CoalescingBrackets {
-    /// Returns the bracket that contains the statement at index `at`.
-    fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
-        let all = self.0.entry(block).or_insert_with(|| brackets(program, block));
-        let next = all.partition_point(|(_, end)| *end < at);
-        all.get(next).copied().filter(|(start, _)| *start <= at)
-    }
-}
-
-fn brackets(program: &Program, block: BlockId) -> Vec<(usize, usize)> {
-    let (mut open, mut found) = (None, Vec::new());
-    for (at, stmt) in program.block(block).iter().enumerate() {
-        if let Stmt::Op(it) = &program.stmts[*stmt]
-            && it.op.def().class == OpClass::Coalescing
-        {
-            match open.take() {
-                None => open = Some(at),
-                Some(start) => found.push((start, at)),
-            }
-        }
-    }
-    found
 }
 
 /// How a container uses each tensor name.

@@ -100,10 +100,10 @@ use crate::{
         memory_effects::MemoryEffects,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
-    rewrite::builder::IrBuilder,
+    rewrite::{builder::IrBuilder, streams::number_streams},
 };
 
-use fork_join::{CommStream, fork_and_join, number_streams, shared_stream};
+use fork_join::{CommStream, fork_and_join, shared_stream};
 use options::StreamOptions;
 use regions::{Footprint, ViewDefs, is_slice_or_copy};
 

@@ -53,6 +53,7 @@ use crate::{
         blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
         fold::{ConstantFolder, negate, truth},
         scalars,
+        streams::number_streams,
     },
 };
 
@@ -71,6 +72,9 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     // round.
     while simplify_once(program) {
         changed = true;
+    }
+    if changed {
+        number_streams(program);
     }
     match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),

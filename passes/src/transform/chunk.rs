@@ -12,12 +12,14 @@
 //! With `axis=auto`, the default, the pass splits the axes along which resharding can overlap with
 //! computation (see `auto`).
 //!
-//! An existing stream axis is replaced. An axis that is sharded over devices is split within each device.
+//! An existing stream axis is replaced, unless the program depends on its chunks: a ShardByStream, a loop over the
+//! axis, or an allocation domain. An axis that is sharded over devices is split within each device.
 //! With `sizes=a,b,…`, the chunks have these numbers of elements (see `sizes`).
 
 mod auto;
 mod chunked_axis;
 mod groups;
+mod obstacles;
 mod sizes;
 
 use std::ops::RangeInclusive;
@@ -30,6 +32,8 @@ use grammar::{
     span::Span,
 };
 use rustc_hash::FxHashSet;
+
+use obstacles::{allocates_parts, obstacle_to_new_axes, tensors_of_shared_numbers};
 
 pub(crate) use auto::{Chunking, CommCandidate, CommKind, choose_chunking, comm_candidate};
 
@@ -84,10 +88,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             return Err(it.help("add `axis=…`, such as `axis=T3.0`"));
         }
         let mut change = Change::Unchanged;
+        let shared_numbers = tensors_of_shared_numbers(program);
         for cut in auto::auto_chunkings(program, count.unwrap_or(DEFAULT_COUNT)) {
             // An earlier iteration may have split a tensor of this chunking.
             let is_free = |(tensor, dim): &(TensorId, usize)| {
-                obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
+                !shared_numbers.contains(tensor)
+                    && obstacle_to_count(program, *tensor, *dim, cut.count).is_none()
             };
             if cut.component.dims.iter().all(is_free) && chunk_equally(program, &cut)? == Change::Changed {
                 change = Change::Changed;
@@ -164,6 +170,9 @@ fn obstacle_to_counts(
     if it.dims.iter().any(|dim| dim.stream().is_some()) {
         return Some(format!("`{name}` has a stream axis already"));
     }
+    if allocates_parts(program, tensor, dim) {
+        return Some(format!("the allocation domain of `{name}` names parts of dimension {dim}"));
+    }
     let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
     let extent = program.constant(it.dims[dim].extent)?;
     let (first, last) = (*counts.start(), *counts.end());
@@ -216,6 +225,7 @@ impl EqualChunks<'_> {
     /// Splits the dimension of every tensor of the component into `count` chunks of equal size.
     fn chunk_all(&mut self) -> Result<Change, Diagnostic> {
         let inputs: FxHashSet<TensorId> = Program::tensors_of(&self.program.inputs).collect();
+        let shared_numbers = tensors_of_shared_numbers(self.program);
         let mut changed = false;
         for (tensor, dim) in &self.component.dims {
             let sharding = self.sharding(*tensor)?;
@@ -223,7 +233,10 @@ impl EqualChunks<'_> {
             if inputs.contains(tensor) || cut == sharding.dims[*dim] {
                 continue;
             }
-            replace_dim(self.program, self.fresh, *tensor, *dim, &cut);
+            match obstacle_to_new_axes(self.program, &shared_numbers, self.name, (*tensor, *dim)) {
+                Some(obstacle) => return Err(obstacle),
+                None => replace_dim(self.program, self.fresh, *tensor, *dim, &cut),
+            }
             changed = true;
         }
         Ok(Change::from_flag(changed))
@@ -309,6 +322,7 @@ pub(crate) fn replace_dim(
     it.domains.logical.iter_mut().filter(|it| **it == axis).for_each(|it| *it = new);
     it.domains.transforms.retain(|transform| !used.contains(transform));
     it.domains.transforms.append(&mut domains.transforms);
+    it.domains.allocation.iter_mut().flatten().filter(|it| **it == axis).for_each(|it| *it = new);
     // Statements that refer to the old axis, such as `select( T2, axis = iS8{8}, … )`, refer to the new one.
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };

@@ -20,19 +20,22 @@
 //!   reductions.
 //! * It reshards a tensor once for all operators that need the same sharding. A tensor that an operator makes
 //!   from scalars alone (iota, eye, full) is rematerialized with that sharding instead.
+//! * In a statement on one stream's slices, new tensors are slices too. The pass refuses a statement that would
+//!   need a whole tensor in place of a slice.
 //! * Reductions over local axes and reductions over devices become separate statements.
 //! * Every Set that remains is one `reshard::ReshardStep`, and every reduction over devices is one
 //!   all-reduce, one reduce-scatter, or a reduce to each device of another mesh.
 
 mod copies;
 mod device_reduction;
+mod slices;
 
 use grammar::{
     DimMap,
     attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Attr, AxisId, ExprId, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ir::{Attr, AxisId, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
     span::Span,
 };
@@ -55,6 +58,7 @@ use crate::{
 use copies::copy_stmt;
 pub(crate) use device_reduction::{collective_red_op, reduces_in_one_step};
 use device_reduction::{contracted_device_pieces, reduces_over_devices};
+use slices::mentions_slice;
 
 /// The pass.
 pub(crate) const PASS: Pass = Pass {
@@ -85,9 +89,23 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
         let span = program.stmt_span(stmt);
         let resharded = top_level.contains(&stmt).then_some(&mut resharded);
         let (write_counts, generators, fresh, stmts) = (&write_counts, &generators, &mut fresh, Vec::new());
-        let mut ctx =
-            Decomposer { program, fresh, write_counts, generators, resharded, span, reshards_result, stmts };
+        let (is_on_slices, mixes_slices) = (mentions_slice(program, stmt), false);
+        let mut ctx = Decomposer {
+            program,
+            fresh,
+            write_counts,
+            generators,
+            resharded,
+            span,
+            reshards_result,
+            stmts,
+            is_on_slices,
+            mixes_slices,
+        };
         let changed = ctx.decompose(stmt)?;
+        if ctx.mixes_slices {
+            return Err(ctx.slice_error(stmt));
+        }
         Ok(changed.then_some(ctx.stmts))
     })?;
     Ok(Change::from_flag(changed))
@@ -110,6 +128,10 @@ struct Decomposer<'p> {
     span: Span,
     reshards_result: bool,
     stmts: Vec<StmtId>,
+    /// Whether an operand or result of the statement is one stream's slice.
+    is_on_slices: bool,
+    /// Whether a new tensor would be whole where the statement has a slice, or a slice where it has a whole tensor.
+    mixes_slices: bool,
 }
 
 impl Decomposer<'_> {
@@ -237,7 +259,10 @@ impl Decomposer<'_> {
         maps: &[Vec<DimMap>],
         out: TensorId,
     ) -> TensorId {
-        let new = computed.without_streams().new_tensor(self.program, self.fresh, out, Memory::Global);
+        let new = match self.is_on_slices {
+            true => self.new_tensor(computed, out),
+            false => self.new_tensor(&computed.without_streams(), out),
+        };
         match it.op.def().type_rule {
             TypeRule::Reduce => {
                 let summed: Vec<usize> =
@@ -294,7 +319,7 @@ impl Decomposer<'_> {
         let computed = whole(goal);
         let target = match goal.is_replicated() {
             true => out,
-            false => computed.new_tensor(self.program, self.fresh, out, Memory::Global),
+            false => self.new_tensor(&computed, out),
         };
         self.emit_on_resharded(it, args, from, &needs, target)?;
         if target != out {

@@ -47,6 +47,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         blocks::nested_blocks,
+        coalescing::CoalescingBrackets,
         memory_effects::{allocation_index, fully_written_tensors, upward_exposed_names},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
@@ -285,8 +286,10 @@ fn replicate_buffer(
     let mut stmts = program.blocks[it.body].clone();
     stmts.retain(|stmt| *stmt != buffer.allocate);
     let first = stmts.iter().position(|stmt| mentions_buffer(program, *stmt, buffer)).unwrap_or(0);
-    stmts.insert(first, view);
     program.blocks[it.body] = stmts;
+    // No view may be bound inside a coalescing bracket.
+    let bracket = CoalescingBrackets::default().around(program, it.body, first);
+    program.blocks[it.body].insert(bracket.map_or(first, |(start, _)| start), view);
 
     if buffer.inside {
         let new = builder::allocate(program, storages);

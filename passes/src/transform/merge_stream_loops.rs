@@ -76,7 +76,7 @@ use crate::{
         name_uses::NameUses,
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
-    rewrite::{builder, substitute::Substitution},
+    rewrite::{builder, streams::number_streams, substitute::Substitution},
 };
 
 /// The pass.
@@ -102,6 +102,10 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     // A merged loop may enable a merge with a loop before it.
     while pass.sweep(program, body) {
         changed = true;
+    }
+    if changed {
+        // The merged loops may have dropped a capture.
+        number_streams(program);
     }
     Ok(Change::from_flag(changed))
 }

@@ -113,11 +113,13 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             remarks.passed(span, message, "overlaps with matmuls");
             continue;
         }
+        let condition = divisibility_condition(program, arguments, &exchange);
         match attempt(program, arguments, loops, stmt, &exchange) {
             Ok(rewritten) => {
                 *program = rewritten;
                 change = Change::Changed;
-                remarks.passed(span, format!("the {what} is split into chunks"), "overlaps with matmuls");
+                let message = format!("the {what} is split into chunks{condition}");
+                remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
                 let message = format!("the {what} is not split into chunks: {reason}");
@@ -126,6 +128,23 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
     }
     Ok(change)
+}
+
+/// Returns what a remark adds if the pass chooses the number of chunks of an axis whose extent is not a constant.
+fn divisibility_condition(
+    program: &Program,
+    arguments: &Arguments,
+    exchange: &CommCandidate,
+) -> &'static str {
+    let is_chosen = exchange.count.is_none() && arguments.count("count").is_none();
+    let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
+    let is_symbolic = |dim: &usize| {
+        dims.get(*dim).is_some_and(|dim| dim.stream().is_none() && program.constant(dim.extent).is_none())
+    };
+    match is_chosen && exchange.dims.first().is_some_and(is_symbolic) {
+        true => ", whose number has to divide an extent that is not a constant; set `count` if it does not",
+        false => "",
+    }
 }
 
 /// Returns the program with a loop that overlaps a communication with matmuls.

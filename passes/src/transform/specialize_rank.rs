@@ -33,6 +33,7 @@ use crate::{
     rewrite::{
         blocks::{StmtEdit, first_verifier_error, remove_empty_blocks, rewrite},
         scalars,
+        streams::number_streams,
         substitute::Substitution,
     },
     transform::{canonicalize, inline_definitions},
@@ -71,6 +72,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             break;
         }
         changed = true;
+    }
+    if changed {
+        number_streams(program);
     }
     match first_verifier_error(program) {
         Some(fault) => Err(fault),

@@ -57,6 +57,7 @@ use crate::{
         builder::{self, IrBuilder},
         fold::ConstantFolder,
         scalars,
+        streams::number_streams,
         substitute::Substitution,
     },
 };
@@ -118,6 +119,10 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
             _ => format!("the loops have {}", list_text(indices.iter().copied(), 8, "and")),
         };
         return Err(arguments.error("loop", message, label));
+    }
+    if changed {
+        // A loop that never runs may have contained a capture.
+        number_streams(program);
     }
     match first_verifier_error(program).filter(|_| changed) {
         Some(fault) => Err(fault),

@@ -8,10 +8,13 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 use super::{
-    CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
+    Insertions, TensorUses,
+    deallocate::{StorageUsers, keeps_handle},
+    depth_outside_carrying_loops, depth_outside_loops, insert, may_become_view,
 };
 use crate::{
     analysis::{
+        coalescing::CoalescingBrackets,
         memory_effects::{allocation_index, fully_written_tensors},
         stmt_path::StmtPaths,
     },
@@ -35,6 +38,7 @@ fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
+    let users = StorageUsers::of(program, &places, &uses);
     let mut insertions = Insertions::default();
     let mut brackets = CoalescingBrackets::default();
     let mut done: FxHashSet<TensorId> = uses.bound.clone();
@@ -51,6 +55,10 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
             depth = depth_outside_carrying_loops(program, &places, tensor, *stmt, depth, &|stmt| {
                 fully_written_tensors(program, stmt)
             });
+            // Storage of its own in every iteration would have another handle in every iteration.
+            if keeps_handle(program, &places, &uses, tensor, &users.last_uses(&places, tensor).1) {
+                depth = depth_outside_loops(&places, *stmt, depth);
+            }
             let place = places.block_at(*stmt, depth).zip(places.index_range(mentioned, depth));
             let Some((block, (first, _))) = place else { continue };
             let bracket = brackets.around(program, block, first);

@@ -8,13 +8,14 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    CoalescingBrackets, Insertions, TensorUses, depth_outside_carrying_loops, insert, may_become_view,
+    Insertions, TensorUses, depth_outside_carrying_loops, depth_outside_loops, insert, may_become_view,
     stream_order::CurrentStreams,
 };
 use crate::{
     analysis::{
-        bindings, maybe_bound::maybe_bound, memory_effects::fully_written_tensors,
-        posted_work::for_each_posted_communication, stmt_path::StmtPaths,
+        bindings, coalescing::CoalescingBrackets, maybe_bound::maybe_bound,
+        memory_effects::fully_written_tensors, posted_work::for_each_posted_communication,
+        stmt_path::StmtPaths,
     },
     rewrite::builder,
 };
@@ -41,10 +42,8 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
         let depth = places.common_depth(&stmts);
         let binds = |stmt| fully_defined_tensors(program, &maybe_bound, stmt);
         let mut depth = depth_outside_carrying_loops(program, &places, tensor, first, depth, &binds);
-        if keeps_handle(program, &places, tensor, &stmts) {
-            while let Some(at) = places.enclosing_loop_depth(first, depth) {
-                depth = at.saturating_sub(1);
-            }
+        if keeps_handle(program, &places, &uses, tensor, &stmts) {
+            depth = depth_outside_loops(&places, first, depth);
         }
         let place = places.block_at(first, depth).zip(places.index_range(&stmts, depth));
         let Some((block, (start, last))) = place else { continue };
@@ -69,17 +68,24 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     insert(program, insertions)
 }
 
-/// Returns whether a long ALLOCATE (`Op::AllocateOnce`) keeps the tensor's storage, and its memory handle,
-/// from one iteration to the next. If the name were deallocated in between, the next iteration would use
-/// other storage, whose handle the peers do not expect.
-fn keeps_handle(program: &Program, places: &StmtPaths, tensor: TensorId, stmts: &[StmtId]) -> bool {
+/// Returns whether the tensor keeps its storage, and its memory handle, from one iteration to the next: a long
+/// ALLOCATE (`Op::AllocateOnce`) allocates it, or no statement binds it. If the name were deallocated in between, the
+/// next iteration would use other storage, whose handle the peers do not expect. `stmts` use the storage.
+pub(super) fn keeps_handle(
+    program: &Program,
+    places: &StmtPaths,
+    uses: &TensorUses,
+    tensor: TensorId,
+    stmts: &[StmtId],
+) -> bool {
     let is = |stmt: &StmtId, what: &dyn Fn(&OpStmt) -> bool| match &program.stmts[*stmt] {
         Stmt::Op(it) => what(it),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
     };
     let allocated = |it: &OpStmt| it.op == Op::AllocateOnce && it.out_tensor() == Some(tensor);
     let shared = |it: &OpStmt| it.op.def().class == OpClass::ShareHandles;
-    places.uses.get(&tensor).into_iter().flatten().any(|stmt| is(stmt, &allocated))
+    let users = || places.uses.get(&tensor).into_iter().flatten();
+    (!uses.bound.contains(&tensor) || users().any(|stmt| is(stmt, &allocated)))
         && stmts.iter().any(|stmt| is(stmt, &shared))
 }
 
@@ -100,7 +106,7 @@ fn fully_defined_tensors(program: &Program, maybe_bound: &FxHashSet<StmtId>, stm
 }
 
 /// The names and statements that keep the storage of each name in use, besides the name itself.
-struct StorageUsers {
+pub(super) struct StorageUsers {
     /// The views of each name.
     views: FxHashMap<TensorId, Vec<TensorId>>,
     /// The Waits for communications that use each name.
@@ -108,7 +114,7 @@ struct StorageUsers {
 }
 
 impl StorageUsers {
-    fn of(program: &Program, places: &StmtPaths, uses: &TensorUses) -> Self {
+    pub(super) fn of(program: &Program, places: &StmtPaths, uses: &TensorUses) -> Self {
         let mut views: FxHashMap<TensorId, Vec<TensorId>> = FxHashMap::default();
         for stmt in &places.order {
             let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
@@ -144,7 +150,7 @@ impl StorageUsers {
 
     /// Returns the number of names that share the storage of `tensor` (the tensor and its views), and all
     /// statements that use this storage.
-    fn last_uses(&self, places: &StmtPaths, tensor: TensorId) -> (usize, Vec<StmtId>) {
+    pub(super) fn last_uses(&self, places: &StmtPaths, tensor: TensorId) -> (usize, Vec<StmtId>) {
         let mut names = vec![tensor];
         let mut at = 0;
         while let Some(name) = names.get(at).copied() {

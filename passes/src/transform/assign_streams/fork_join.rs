@@ -1,11 +1,10 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, Stream, StreamId},
+    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
     ops::{Op, OpClass},
     span::Span,
 };
-use indexmap::IndexSet;
 
 use super::communications::{IterationStreams, SharedStreamOrder, move_to_shared_stream, set, synchronize};
 use crate::{
@@ -202,26 +201,4 @@ fn inter_stream_sync(
     let then = builder::block(program, then);
     program
         .add_stmt(Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: None }), span)
-}
-
-/// Numbers the captured streams in the order in which the program mentions them, as the reader does.
-pub(super) fn number_streams(program: &mut Program) {
-    let mut order: IndexSet<u32> = IndexSet::new();
-    program.body.into_iter().for_each(|body| {
-        program.walk(body, &mut |stmt| {
-            let Stmt::Op(it) = &program.stmts[stmt] else { return };
-            for operand in it.outs.iter().chain(&it.args) {
-                if let Operand::Stream(stream) = operand
-                    && let Stream::Named(number) = program.streams[*stream]
-                {
-                    order.insert(number);
-                }
-            }
-        });
-    });
-    for id in program.streams.ids() {
-        if let Stream::Named(number) = &mut program.streams[id] {
-            *number = order.insert_full(*number).0 as u32;
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Memory, OpStmt, Operand, TensorId},
+    ir::{OpStmt, Operand, TensorId},
     ops::Op,
 };
 
@@ -55,7 +55,7 @@ impl Decomposer<'_> {
                     now = known;
                     continue;
                 }
-                (_, None) => sharding.new_tensor(self.program, self.fresh, arg, Memory::Global),
+                (_, None) => self.new_tensor(&sharding, arg),
             };
             self.emit(copy_stmt(known.unwrap_or(now), target));
             self.record_copy(arg, &sharding, target);
@@ -76,7 +76,7 @@ impl Decomposer<'_> {
         if let (None, Some(known)) = (out, self.known_copy(arg, to)) {
             return known;
         }
-        let target = out.unwrap_or_else(|| to.new_tensor(self.program, self.fresh, arg, Memory::Global));
+        let target = out.unwrap_or_else(|| self.new_tensor(to, arg));
         self.emit(OpStmt { outs: vec![Operand::Tensor(target)], ..it });
         self.record_copy(arg, to, target);
         target

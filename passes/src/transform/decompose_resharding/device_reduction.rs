@@ -54,7 +54,7 @@ impl Decomposer<'_> {
         let count = pieces.iter().filter_map(|piece| piece.device()).map(|it| goal.mesh.extent(it) as i64);
         let count = self.program.intern_int(count.product());
         sums.dims.push(Dim { partial: true, pieces: pieces.to_vec(), ..Dim::whole(count) });
-        let temporary = sums.new_tensor(self.program, self.fresh, out, Memory::Global);
+        let temporary = self.new_tensor(&sums, out);
         // The partial products omit the bias, which would be added once per partial sum.
         let (product, bias) = (it.args.len().min(2), args.get(2).copied());
         let mut product = OpStmt { args: it.args[..product].to_vec(), ..it.clone() };
@@ -81,7 +81,7 @@ impl Decomposer<'_> {
         let in_place = one_step && bias.is_none() && self.is_written_once(out);
         let sum = match in_place {
             true => out,
-            false => scattered.new_tensor(self.program, self.fresh, out, Memory::Global),
+            false => self.new_tensor(&scattered, out),
         };
         self.set_reduction_axes(sum, &sums, &[sums.dims.len() - 1]);
         self.emit_reduction(it, temporary, sum);
@@ -192,7 +192,7 @@ impl Decomposer<'_> {
             self.set_reduction_axes(out, &from, &[last]);
             self.emit_reduction(it, arg, out);
         } else {
-            let sum = goal.new_tensor(self.program, self.fresh, out, Memory::Global);
+            let sum = self.new_tensor(goal, out);
             self.set_reduction_axes(sum, &from, &[last]);
             self.emit_reduction(it, arg, sum);
             self.emit(copy_stmt(sum, out));
@@ -232,7 +232,7 @@ impl Decomposer<'_> {
             return (arg, from.clone(), summed.to_vec());
         }
         let sharding = Sharding { mesh: from.mesh.clone(), dims };
-        let cut = sharding.new_tensor(self.program, self.fresh, arg, Memory::Global);
+        let cut = self.new_tensor(&sharding, arg);
         self.emit(contiguity::unary_op(Op::Reshape, arg, cut));
         (cut, sharding, parts)
     }
@@ -249,7 +249,7 @@ impl Decomposer<'_> {
         let mut at = 0..;
         let mut sharding = from.clone();
         sharding.dims.retain(|_| at.next().is_none_or(|at| !dims.contains(&at)));
-        let sum = sharding.new_tensor(self.program, self.fresh, arg, Memory::Global);
+        let sum = self.new_tensor(&sharding, arg);
         self.set_reduction_axes(sum, from, dims);
         self.emit_reduction(it, arg, sum);
         (sum, sharding)

@@ -1,0 +1,84 @@
+//! Finds what prevents new axes of a tensor: other parts of the program that name its old ones.
+
+use grammar::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::Op,
+    span::Span,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::loop_axes_of;
+
+/// Returns the tensors that share their number with another tensor of the container, as in some dumps. The reader
+/// takes both for one tensor if only one of them gets new axes.
+pub(super) fn tensors_of_shared_numbers(program: &Program) -> FxHashSet<TensorId> {
+    let mut by_number: FxHashMap<u32, Vec<TensorId>> = FxHashMap::default();
+    for (id, it) in program.tensors.iter().filter(|(_, it)| it.unit.is_none()) {
+        by_number.entry(it.number).or_default().push(id);
+    }
+    by_number.into_values().filter(|all| all.len() > 1).flatten().collect()
+}
+
+/// Returns whether the allocation domain of a tensor names parts of dimension `dim`.
+pub(super) fn allocates_parts(program: &Program, tensor: TensorId, dim: usize) -> bool {
+    let Some(axis) = program.dimensions(tensor).nth(dim) else { return false };
+    let (leaves, _) = loop_axes_of(program, tensor, axis);
+    let allocation = &program.tensors[tensor].domains.allocation;
+    // An axis of the allocation domain is a loop axis, or the logical axis, which the new one replaces.
+    allocation.iter().flatten().any(|it| *it != axis && leaves.contains(it))
+}
+
+/// Returns the reason why a tensor cannot get new axes in dimension `dim`, which the user calls `name`.
+pub(super) fn obstacle_to_new_axes(
+    program: &Program,
+    shared_numbers: &FxHashSet<TensorId>,
+    name: &str,
+    (tensor, dim): (TensorId, usize),
+) -> Option<Diagnostic> {
+    let of = program.tensor_name(tensor);
+    let refuse = |span: Span, why: String, label: &str| {
+        let message = format!("axis `{name}` cannot be split into chunks: {why}");
+        Diagnostic::new(Code::NotRewritten, span, message, label)
+    };
+    if shared_numbers.contains(&tensor) {
+        let why = format!("two tensors of the program are named `{of}`");
+        let it = refuse(program.tensor_span(tensor), why, "not chunked");
+        return Some(it.help("run `renumber` first, or give each tensor a number of its own"));
+    }
+    if let Some((stmt, why)) = user_of_stream_axis(program, tensor, dim) {
+        let it = refuse(program.stmt_span(stmt), format!("{why} `{of}`"), "depends on the number of chunks");
+        return Some(it.help("run `chunk` before `stream-parallel`, or split another axis"));
+    }
+    if allocates_parts(program, tensor, dim) {
+        let why = format!("the allocation domain of `{of}` names parts of dimension {dim}");
+        let it = refuse(program.tensor_span(tensor), why, "not chunked");
+        return Some(it.help("run `chunk` before `stream-parallel`, which sets allocation domains"));
+    }
+    None
+}
+
+/// Returns a statement that depends on the number of parts of a stream axis of dimension `dim`.
+fn user_of_stream_axis(program: &Program, tensor: TensorId, dim: usize) -> Option<(StmtId, &'static str)> {
+    let (body, axis) = (program.body?, program.dimensions(tensor).nth(dim)?);
+    let (leaves, _) = loop_axes_of(program, tensor, axis);
+    let mut found = None;
+    program.walk(body, &mut |stmt| {
+        let why = match &program.stmts[stmt] {
+            Stmt::Op(it) if it.op == Op::ShardByStream && mentions(it, tensor) => {
+                Some("ShardByStream makes slices along the stream axis of")
+            }
+            Stmt::For(it) if it.axis.is_some_and(|axis| leaves.contains(&axis)) => {
+                Some("a loop iterates over the stream axis of")
+            }
+            Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        };
+        found = found.or(why.map(|why| (stmt, why)));
+    });
+    found
+}
+
+fn mentions(it: &OpStmt, tensor: TensorId) -> bool {
+    it.outs.iter().chain(&it.args).any(|operand| *operand == Operand::Tensor(tensor))
+}
