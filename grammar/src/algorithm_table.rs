@@ -19,7 +19,7 @@ use crate::words::{Algorithm, CommunicationType};
 /// on the assumption that the amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
 /// fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`) are faster for 1 to 4 MiB, but the table
 /// does not select them: they gave wrong results with data that was not in the L2 cache (`benches/gpu/NOTES.md`).
-pub const MEASURED: &str = "Allreduce/2:1M=one-shot-ll;Allreduce/2=two-shot;2:1M=one-shot-ll;2=one-shot;\
+pub const DEFAULT_RULES: &str = "Allreduce/2:1M=one-shot-ll;Allreduce/2=two-shot;2:1M=one-shot-ll;2=one-shot;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:512K=two-shot-ll;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;4:512K=one-shot-ll;4=one-shot;\
      Allreduce/8:32K=one-shot-ll;Allreduce/8:512K=two-shot-ll;\
@@ -159,12 +159,12 @@ fn bytes_of(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{AlgorithmTable, MEASURED, RuleError};
+    use super::{AlgorithmTable, DEFAULT_RULES, RuleError};
     use crate::words::{Algorithm, CommunicationType};
 
     #[test]
     fn the_default_table_has_an_answer_for_every_size() -> Result<(), RuleError<'static>> {
-        let table = AlgorithmTable::parse(MEASURED)?;
+        let table = AlgorithmTable::parse(DEFAULT_RULES)?;
         let kind = CommunicationType::Allreduce;
         for team in [2, 4, 8] {
             for bytes in [0, 8 << 10, 1 << 20, 1 << 30] {

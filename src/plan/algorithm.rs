@@ -2,7 +2,7 @@
 //! select the same algorithm. The table in `transport` lists who selects the others.
 
 use grammar::{
-    algorithm_table::{AlgorithmTable, MEASURED},
+    algorithm_table::{AlgorithmTable, DEFAULT_RULES},
     words::{Algorithm, CommunicationType},
 };
 
@@ -29,7 +29,7 @@ pub(super) fn chosen_algorithm(
 /// 8 use the rules for 8.
 fn default_allreduce(members: usize, bytes: usize) -> Algorithm {
     let team = members.next_power_of_two().clamp(2, 8);
-    let table = AlgorithmTable::parse(MEASURED).ok();
+    let table = AlgorithmTable::parse(DEFAULT_RULES).ok();
     let kind = CommunicationType::Allreduce;
     let fastest = table.and_then(|it| it.choose(kind, (team, bytes as u64), |it| it != Algorithm::Nccl));
     fastest.unwrap_or(Algorithm::TwoShot)

@@ -25,7 +25,7 @@
 //! post has to use the same algorithm.
 
 use grammar::{
-    algorithm_table::{AlgorithmTable, MEASURED},
+    algorithm_table::{AlgorithmTable, DEFAULT_RULES},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
@@ -47,13 +47,13 @@ pub(crate) const PASS: Pass = Pass {
         name: "table",
         description: "selection rules, such as `2:8M=one-shot-ll;*=nccl`",
         kind: OptionKind::Text,
-        default: Some(MEASURED),
+        default: Some(DEFAULT_RULES),
     }],
     run,
 };
 
 fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let text = arguments.text("table").unwrap_or(MEASURED);
+    let text = arguments.text("table").unwrap_or(DEFAULT_RULES);
     let table = AlgorithmTable::parse(text).map_err(|it| {
         arguments
             .error("table", format!("`{}` is not a selection rule", it.rule), it.reason)
