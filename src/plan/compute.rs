@@ -8,10 +8,12 @@ use grammar::{
     arena::Id,
     attr,
     codes::Code,
+    dtype::DType,
     flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
     ops::{Op, OpClass, TypeRule},
     permutation,
+    words::ReductionOp,
 };
 
 use super::{
@@ -329,9 +331,17 @@ impl PlanBuilder<'_> {
         if input.shape.len() != logical.len() || kept != target.shape {
             return Err(self.shape_mismatch(stmt.op, &input.shape, &target.shape));
         }
-        let Some(op) = stmt.get(attr::OP).map(ReduceOp::from) else {
+        let Some(op) = stmt.get(attr::OP) else {
             return Err(self.unsupported(stmt.op, "its `op` is missing"));
         };
+        // `ReduceOp` has no logical operators; on bool, they are those of bits.
+        let is_logical = matches!(op, ReductionOp::LogicalAnd | ReductionOp::LogicalOr);
+        if is_logical && self.plan.buffers[input.buffer as usize].dtype != DType::Bool {
+            return Err(
+                self.unsupported(stmt.op, "`logical_and` and `logical_or` need an operand of type bool")
+            );
+        }
+        let op = ReduceOp::from(op);
         let init = match stmt.get(attr::INITIAL_VALUE) {
             Some(expr) => match self.value(expr, "the initial value")? {
                 Value::Int(value) => Number::Int(value),

@@ -199,6 +199,8 @@ fn inter_stream_sync(
     ];
     let then = then.into_iter().map(|it| builder::add(program, it, span)).collect();
     let then = builder::block(program, then);
-    program
-        .add_stmt(Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: None }), span)
+    program.add_stmt(
+        Stmt::If(If { kind: If::MANUAL.to_owned(), cond, then_block: then, else_block: None }),
+        span,
+    )
 }
