@@ -50,7 +50,11 @@ pub fn resolve<'s>(
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish();
-    let needs_canonical_fix = resolver.needs_canonical_fix;
+    // The canonical text shows to which block a line belongs that stands between two columns.
+    let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
+    let own = |it: &&Diagnostic| it.span().start >= place.start && it.span().start < place.end;
+    let needs_canonical_fix =
+        resolver.needs_canonical_fix || diagnostics.iter().filter(own).any(is_between_blocks);
     let program = resolver.program;
     // What follows from a syntax error on the same line is not reported.
     faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
