@@ -16,7 +16,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
-    blocks::{inner_blocks, nested_blocks, sets_stream, walk},
+    blocks::{any_stmt, inner_blocks, nested_blocks, sets_stream, walk},
     loop_carried::{MentionCounts, loop_carried_dep},
     memory_effects::{MemoryEffects, ReadWriteSet},
 };
@@ -201,11 +201,7 @@ impl WaitOrder {
             return;
         }
         let stmts = program.block(block);
-        let sets = |stmt: &StmtId| {
-            let mut sets = false;
-            walk(program, *stmt, &mut |it| sets |= sets_current_stream(program, it));
-            sets
-        };
+        let sets = |stmt: &StmtId| any_stmt(program, *stmt, &|it| sets_current_stream(program, it));
         let from = stmts[..at].iter().rposition(sets).map_or(0, |it| it + 1);
         let to = stmts[at..].iter().position(sets).map_or(stmts.len(), |it| at + it);
         let mut own = AccessCounts::default();

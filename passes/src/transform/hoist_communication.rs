@@ -128,12 +128,8 @@ fn highest_position(
 
 /// Returns whether a communication cannot move before a statement with the effects `above`.
 fn blocks_hoisting(storage: &MemoryEffects, above: &StmtEffects, posted: &StmtEffects) -> bool {
-    let names = |tensor: &_| {
-        let class = storage.alias_class(*tensor);
-        posted.names.contains(tensor)
-            || posted.accesses.reads.contains(&class)
-            || posted.accesses.writes.contains(&class)
-    };
+    let names =
+        |tensor: &_| posted.names.contains(tensor) || posted.accesses.uses(storage.alias_class(*tensor));
     above.uses_streams
         || above.may_block_host
         || above.communicates

@@ -230,10 +230,7 @@ pub(crate) fn lowest_position(
 /// Returns whether a Wait for `number` has to stay before a statement.
 fn blocks_sinking(storage: &MemoryEffects, effects: &StmtEffects, number: u32) -> bool {
     let work = storage.work_accesses(number);
-    let used = |tensor: &_| {
-        let class = storage.alias_class(*tensor);
-        work.reads.contains(&class) || work.writes.contains(&class)
-    };
+    let used = |tensor: &_| work.uses(storage.alias_class(*tensor));
     effects.uses_streams
         || effects.posts.contains(&number)
         || effects.waits.contains(&number)
