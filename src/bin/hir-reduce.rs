@@ -201,7 +201,7 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
     })?;
     let smallest = plan::smallest_world(program);
     if let Some(ranks) = options.world.ranks.filter(|ranks| *ranks < smallest) {
-        let message = format!("the program needs {smallest} ranks, but `--ranks` is {ranks}");
+        let message = plan::limits::too_few_ranks_text("the program", smallest, ranks);
         return Err(screen.fail(Exit::Environment, &message));
     }
     // Only an external command may accept a program that the verifier rejects.

@@ -332,7 +332,7 @@ impl FailureTest<'_> {
         let smallest = plan::smallest_world(program);
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            return Err(format!("the program needs {smallest} ranks, but there are {ranks}"));
+            return Err(plan::limits::too_few_ranks_text("the program", smallest, ranks));
         }
         let cannot = |fault: Option<&Diagnostic>| {
             let help = |it: &Diagnostic| it.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();

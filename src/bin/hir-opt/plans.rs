@@ -27,10 +27,7 @@ impl Processor<'_> {
         let smallest = plan::smallest_world(program);
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            let last = smallest - 1;
-            let message = format!(
-                "the program uses rank {last}, so it needs {smallest} ranks, but `--ranks` is {ranks}"
-            );
+            let message = plan::limits::too_few_ranks_text("the program", smallest, ranks);
             outcome.failure = Some((Exit::Environment, message));
             return None;
         }
