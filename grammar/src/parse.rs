@@ -120,7 +120,7 @@ fn misspelled_container(source: &str) -> Option<Diagnostic> {
     None
 }
 
-/// Finds the containers of `source` and calls `visit` with the tokens of each.
+/// Finds the containers of `source` and calls `visit` with the tokens and the diagnostics of each.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
@@ -133,9 +133,11 @@ pub(crate) fn for_each_container<'s>(
         let start = line_start_if_blank(source, start);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
-        let token_stream = indentation::container_tokens(text, diagnostics);
+        let mut own = Vec::new();
+        let token_stream = indentation::container_tokens(text, &mut own);
         at = start + token_stream.end.max(1);
-        visit(token_stream, diagnostics);
+        visit(token_stream, &mut own);
+        diagnostics.append(&mut own);
     }
     diagnostics.extend(stray_closer(source, at, source.len()));
     if !seen {
@@ -167,7 +169,7 @@ pub(crate) fn parse_container<'s>(
     let before = FaultyLines::of(token_stream.own_source(), diagnostics);
     let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
-    report_grammar_errors(errors, source.base, truncated, diagnostics, &mut found);
+    report_grammar_errors(errors, truncated, diagnostics, &mut found);
     let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
     // An error that ends the parser is dropped only if another one explains it.
     found.extend(fatal);
@@ -190,7 +192,7 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
     let tokens = token_stream.into_tokens();
     let res = syntax::ScalarParser::new().parse(text, &mut errors, &mut Container::default(), tokens);
     let mut found = Vec::new();
-    report_grammar_errors(errors, base, truncated, &diagnostics, &mut found);
+    report_grammar_errors(errors, truncated, &diagnostics, &mut found);
     diagnostics.extend(found);
     match res {
         Ok(expr) if !has_errors(&diagnostics) => Ok(expr),
@@ -211,10 +213,11 @@ pub(crate) struct FaultyLines {
 }
 
 impl FaultyLines {
-    /// Returns the lines of the errors of the container whose text is `source`.
+    /// Returns the lines of the syntax errors in `diagnostics`, those of the container whose text is `source`.
     pub(crate) fn of(source: Source<'_>, diagnostics: &[Diagnostic]) -> Self {
-        let own = diagnostics.iter().rev().take_while(|it| it.span().start >= source.base);
-        let errors = own.filter(|it| it.severity() == Severity::Error && it.code.text().starts_with("E01"));
+        let is_syntax_error =
+            |it: &&Diagnostic| it.severity() == Severity::Error && it.code.text().starts_with("E01");
+        let errors = diagnostics.iter().filter(is_syntax_error);
         let mut places: Vec<u32> = errors.map(|it| it.span().start).collect();
         places.sort_unstable();
         let mut lines: Vec<Span> = Vec::new();
@@ -245,15 +248,13 @@ fn line_around(source: Source<'_>, at: u32) -> Span {
 
 fn report_grammar_errors(
     errors: Vec<ErrorRecovery<u32, Token<'_>, ()>>,
-    base: u32,
     truncated: Option<u32>,
     diagnostics: &[Diagnostic],
     found: &mut Vec<Diagnostic>,
 ) {
     // If lost indentation is already reported, an `ELSE` may be separated from its branch; that is not a
     // second error.
-    let mut own = diagnostics.iter().rev().take_while(|it| it.span().start >= base);
-    let lost = own.any(|it| it.code == Code::LostIndentation);
+    let lost = diagnostics.iter().any(|it| it.code == Code::LostIndentation);
     let stray = |it: &GrammarError<'_>| matches!(it, ParseError::UnrecognizedToken { token: (_, token, _), .. } if token.kind == TokenKind::Else);
     let faults = errors.into_iter().map(|it| it.error).filter(|it| !(lost && stray(it)));
     let faults = faults.filter_map(expected::diagnose);

@@ -27,20 +27,20 @@ pub(super) fn insert_section_after(source: &str, end: u32, section: &str) -> Fix
 }
 
 /// Replaces the fixes of all warnings about inferred facts by one fix: the canonical text of the container at
-/// `place`. Does nothing if the container has errors, because the canonical text would lose the erroneous
-/// constructs.
+/// `place`, whose diagnostics are `diagnostics`. Does nothing if the container has errors, because the canonical
+/// text would lose the erroneous constructs.
 pub(super) fn replace_with_canonical_text(
     source: &str,
     place: Span,
     program: &Program,
-    mut own: Vec<&mut Diagnostic>,
+    diagnostics: &mut [Diagnostic],
 ) {
-    if own.iter().any(|it| it.severity() == Severity::Error) {
+    if diagnostics.iter().any(|it| it.severity() == Severity::Error) {
         return;
     }
     let end = closer_line_end(source, place.end);
     let fix = Fix { span: Span { end, ..place }, text: canonical::print(program) };
-    for it in own.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
+    for it in diagnostics.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
         it.fixes = vec![fix.clone()];
     }
 }

@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Parses and resolves one container, statement by statement. Returns `None` if the parser does not reach its
-/// end. `source` is the text that the tokens borrow from.
+/// end. `source` is the text that the tokens borrow from, `diagnostics` those of the container so far.
 pub fn resolve<'s>(
     token_stream: TokenStream<'s>,
     source: &'s str,
@@ -52,17 +52,13 @@ pub fn resolve<'s>(
     resolver.finish();
     // The canonical text shows to which block a line belongs that stands between two columns.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
-    let own = |it: &&Diagnostic| it.span().start >= place.start && it.span().start < place.end;
-    let needs_canonical_fix =
-        resolver.needs_canonical_fix || diagnostics.iter().filter(own).any(is_between_blocks);
+    let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
     let program = resolver.program;
     // What follows from a syntax error on the same line is not reported.
     faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
     if needs_canonical_fix && complete {
-        let own: Vec<&mut Diagnostic> =
-            diagnostics.iter_mut().filter(|it| it.span().start >= place.start).collect();
-        edits::replace_with_canonical_text(source, place, &program, own);
+        edits::replace_with_canonical_text(source, place, &program, diagnostics);
     }
     complete.then_some(program)
 }
