@@ -83,6 +83,7 @@ pub fn operand_map(
             let other = program.dimensions(*args.get(1 - position.min(1))?).count();
             ctx.matmul(other)
         }
+        TypeRule::Attention => ctx.attention(),
         TypeRule::Reduce => ctx.reduce(),
         TypeRule::Broadcast => {
             let new = flagged_dims(program, stmt, out);
@@ -140,12 +141,30 @@ pub fn result_dims(program: &Program, stmt: &OpStmt, maps: &[Vec<DimMap>]) -> Ve
         TypeRule::Slice
         | TypeRule::Reshape
         | TypeRule::Unchecked
+        | TypeRule::Attention
         | TypeRule::Shard
         | TypeRule::Communicate => ResultDim::RequiresWhole,
     };
     let is_mapped = |at: usize| maps.iter().flatten().any(|it| *it == DimMap::Parallel(at));
     let dims = program.dimensions(out).enumerate();
     dims.map(|(at, axis)| if is_mapped(at) { ResultDim::Mapped } else { uncovered(axis) }).collect()
+}
+
+/// Returns for each dimension of the result at `position` the dimension of the first result that corresponds to it, index
+/// by index. The maps of operands are those to the first result.
+pub fn dims_of_first_result(program: &Program, stmt: &OpStmt, position: usize) -> Vec<Option<usize>> {
+    let mut outs = Program::tensors_of(&stmt.outs);
+    let (Some(first), Some(out)) = (stmt.out_tensor(), outs.nth(position)) else { return Vec::new() };
+    let (first, own) = (extents(program, first), extents(program, out));
+    let value = |it| program.constant(it);
+    let is_same = own.len() == first.len() && own.iter().zip(&first).all(|(a, b)| are_equal(&value, *a, *b));
+    let corresponds = match (stmt.op, position) {
+        // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
+        (Op::Sdpa, 0 | 1) => true,
+        (Op::Sdpa, _) => false,
+        _ => is_same,
+    };
+    (0..own.len()).map(|at| (corresponds && at < first.len()).then_some(at)).collect()
 }
 
 /// Returns whether a slice selects every index of a dimension of its operand.
@@ -255,6 +274,27 @@ impl OperandContext<'_> {
             (back, _) => from_end(back - 2 + rows + columns),
         };
         (0..count).map(dim).collect()
+    }
+
+    /// Maps an operand of `sdpa`, whose result is `out[…, l, e]`. Each batch element is independent of the others, and
+    /// without a causal mask, which depends on the index of the row, so is each row of the query. In `sdpa_bwd`, the
+    /// gradients of keys and values depend on all rows.
+    fn attention(&self) -> Vec<DimMap> {
+        let (count, dims) = (self.operand_extents.len(), self.result_extents.len());
+        let Some(rows) = dims.checked_sub(2) else { return vec![DimMap::RequiresWhole; count] };
+        let has_free_rows = self.stmt.op == Op::Sdpa && !self.stmt.may_be_causal(self.program);
+        // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
+        let is_score = self.position >= 3 && self.stmt.op == Op::Sdpa;
+        let has_rows = has_free_rows && (self.position == 0 || is_score);
+        // `logsum_exp` has no columns; the state of random numbers has fewer dimensions.
+        let skipped = if is_score { dims.saturating_sub(count) } else { 0 };
+        (0..count)
+            .map(|at| match at + skipped {
+                to if to < rows && count + skipped > rows => DimMap::Parallel(to),
+                to if to == rows && has_rows => DimMap::Parallel(to),
+                _ => DimMap::RequiresWhole,
+            })
+            .collect()
     }
 
     /// Maps the operand of a reduction: the result has the operand's axes, some of them as reduction axes.

@@ -204,6 +204,7 @@ impl DomainFacts {
             TypeRule::Unchecked
             | TypeRule::Generate
             | TypeRule::Matmul
+            | TypeRule::Attention
             | TypeRule::Broadcast
             | TypeRule::Squeeze
             | TypeRule::Reshape

@@ -52,8 +52,8 @@ pub mod sarif;
 pub use canonical::{print, write, write_short};
 pub use dialect::print_as;
 pub use dim_map::{
-    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, flagged_dims, operand_map, permutation,
-    result_dims, selected_dim, slice_takes_all,
+    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
+    operand_map, permutation, result_dims, selected_dim, slice_takes_all,
 };
 pub use fix::{fix, is_fixable};
 pub use loop_variance::loop_variant_tensors;

@@ -2,7 +2,7 @@
 
 use crate::{
     attr::{self, AttrName, AttrValue, Key},
-    ir::{Attr, ExprId, OpStmt, Operand, Program, TensorId},
+    ir::{Attr, Expr, ExprId, OpStmt, Operand, Program, TensorId},
     ops::{Op, OpClass},
 };
 
@@ -11,6 +11,12 @@ impl OpStmt {
     pub fn tensor_operands(&self) -> Vec<TensorId> {
         let keyed = self.attrs.iter().filter_map(|(_, attr)| attr.tensor());
         Program::tensors_of(&self.args).chain(keyed).collect()
+    }
+
+    /// Returns false if the statement states `is_causal=false`.
+    pub fn may_be_causal(&self, program: &Program) -> bool {
+        let value = self.get(attr::IS_CAUSAL).map(|it| &program.exprs[it]);
+        !matches!(value, None | Some(Expr::Bool(false)))
     }
 
     /// Returns true if the statement computes results from its operands.

@@ -389,16 +389,17 @@ table! {
         ..call("argsort") };
 
     // ---- library calls
-    /// Scaled dot-product attention.
+    /// Scaled dot-product attention, its logarithm of sums, and the state of random numbers. To run, needs `dropout_p` of 0.
     Sdpa = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE)],
-        ..call("sdpa") };
+        type_rule: TypeRule::Attention, ..call("sdpa") };
     /// Gradient of scaled dot-product attention.
     SdpaBwd = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
-            opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd") };
+            opt_read(PHILOX_OFFSET), opt(SCALE)], type_rule: TypeRule::Attention,
+        ..call("sdpa_bwd") };
     /// One matrix product per group.
     GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],

@@ -131,10 +131,15 @@ impl PlanBuilder<'_> {
         let shape = self.layout(tensor)?.local_shape();
         let buffer = self.buffer(tensor, shape.iter().product());
         let view = View::contiguous(buffer, shape);
+        self.allocate_buffer(buffer, zero);
+        self.bind(tensor, view.clone(), None);
+        Ok(view)
+    }
+
+    /// Allocates a buffer on the current stream.
+    pub(super) fn allocate_buffer(&mut self, buffer: BufferNo, zero: bool) {
         self.emit(InstKind::Alloc { buffer, zero });
         let bytes = self.plan.buffers[buffer as usize].bytes();
         self.allocator.allocate(&mut self.plan.allocations, buffer, bytes, self.current);
-        self.bind(tensor, view.clone(), None);
-        Ok(view)
     }
 }

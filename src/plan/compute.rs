@@ -26,6 +26,9 @@ impl PlanBuilder<'_> {
     /// Lowers an operator with results, on the current stream.
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(out) = stmt.out_tensor() else { return Ok(()) };
+        if stmt.op == Op::Sdpa {
+            return self.attention(stmt);
+        }
         if stmt.outs.len() > 1 {
             return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
         }
@@ -242,6 +245,7 @@ impl PlanBuilder<'_> {
             | TypeRule::Pointwise
             | TypeRule::Linear
             | TypeRule::Matmul
+            | TypeRule::Attention
             | TypeRule::Reduce
             | TypeRule::Shard
             | TypeRule::Communicate => None,

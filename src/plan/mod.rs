@@ -19,6 +19,7 @@
 
 mod access;
 mod algorithm;
+mod attention;
 mod bindings;
 mod build;
 mod caching_allocator;
@@ -54,6 +55,7 @@ mod views;
 mod world;
 
 pub use access::{Access, Communication};
+pub(crate) use attention::{Attention, AttentionOptions};
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
 pub use effect::{ExecutionSite, InstClass, SyncEffect, WorkInfo};

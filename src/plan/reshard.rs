@@ -5,7 +5,8 @@ use std::{ops::Range, sync::Arc};
 use grammar::{
     DimGroup, DimMap, OperandMap, ResultDim,
     codes::Code,
-    ir::{OpStmt, ParallelType, TensorId},
+    dims_of_first_result,
+    ir::{OpStmt, ParallelType, Program, TensorId},
     operand_map,
     ops::TypeRule,
     result_dims,
@@ -250,6 +251,22 @@ impl PlanBuilder<'_> {
         groups
             .iter()
             .all(|it| steps(&mine, from, it.operand.clone()) == steps(&theirs, to, it.result.clone()))
+    }
+
+    /// Returns whether all results are on the mesh of the first one, and corresponding dimensions are sharded in the
+    /// same way.
+    pub(super) fn has_results_alike(&self, stmt: &OpStmt) -> bool {
+        let Some(first) = stmt.out_tensor() else { return true };
+        let goal = self.sharding(first);
+        Program::tensors_of(&stmt.outs).enumerate().all(|(position, out)| {
+            let dims = dims_of_first_result(self.program, stmt, position);
+            let has = self.sharding(out);
+            self.program.tensors[out].mesh == self.program.tensors[first].mesh
+                && dims.into_iter().enumerate().all(|(at, to)| match to {
+                    Some(to) => shard(&has, at) == shard(&goal, to),
+                    None => shard(&has, at).is_empty(),
+                })
+        })
     }
 
     /// Returns, for every dimension, the device axes that split it, each with the number of elements between

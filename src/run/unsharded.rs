@@ -35,7 +35,8 @@ use crate::{
     exit::Exit,
     io::generate::InputKind,
     plan::{
-        Buffer, Inst, InstKind, IoBinding, Origin, Plan, Shard, ShardLayout, View, limits,
+        Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, Shard,
+        ShardLayout, View, limits,
         scalar::{ScalarError, Scalars},
     },
     source::Source,
@@ -175,28 +176,76 @@ impl UnshardedPlanner<'_> {
         if rank_dependent {
             return Err(self.lowered("a scalar that depends on the rank"));
         }
+        if it.op == Op::Sdpa {
+            return self.attention(it);
+        }
         let ([out], Some(tensor)) = (&it.outs[..], it.out_tensor()) else {
             return Err(self.unsupported(it.op));
         };
         debug_assert_eq!(out.tensor(), Some(tensor));
+        let args: Vec<TensorId> = operands(it);
+        let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        let target = self.result(tensor)?;
+        let code = operators::instructions(self, it, &args, &views, tensor, &target)?;
+        code.into_iter().for_each(|kind| self.emit(kind));
+        Ok(())
+    }
+
+    /// Plans `sdpa` on whole tensors.
+    fn attention(&mut self, it: &OpStmt) -> Result<()> {
+        let args: Vec<TensorId> = operands(it);
+        let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        let columns = views.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
+        let scalar = |it| self.scalars.eval(it).map_err(|it| self.scalar_fault(it));
+        let refuse = |why: &str| {
+            self.diagnostic(Code::Unsupported, format!("this `{}` does not run: {why}", it.op.name()))
+        };
+        let options = AttentionOptions::of(self.program, it, columns, scalar, refuse)?;
+        let results =
+            Program::tensors_of(&it.outs).map(|out| self.result(out)).collect::<Result<Vec<_>>>()?;
+        let mut results = results.into_iter();
+        let Some(out) = results.next() else { return Ok(()) };
+        let attention = Attention::of(&views, &options, out, results.next())
+            .map_err(|(have, want)| self.shape_mismatch(it.op, &have, &want))?;
+        let first = self.plan.buffers.len();
+        let buffers = &mut self.plan.buffers;
+        let code = attention.instructions(
+            self.program.tensors[args[0]].dtype.unwrap_or(DType::Float),
+            &mut |what, dtype, len| {
+                buffers.push(Buffer { name: what.to_owned(), dtype, len });
+                buffers.len() as u32 - 1
+            },
+        );
+        for buffer in first..self.plan.buffers.len() {
+            self.emit(InstKind::Alloc { buffer: buffer as u32, zero: false });
+        }
+        code.into_iter().for_each(|kind| self.emit(kind));
+        for state in results {
+            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, kind: InstKind) {
+        let origin = self.plan.origins.len() as u32 - 1;
+        self.plan.code.push(Inst { kind, stream: 0, origin });
+    }
+
+    // ---- tensors
+
+    /// Creates the buffer of a result, its only value.
+    fn result(&mut self, tensor: TensorId) -> Result<View> {
         if self.values[tensor.index()].is_some() {
             let name = self.program.tensor_name(tensor);
             let message = format!("`{name}` is written again: without storage a tensor has a single value");
             let it = self.diagnostic(Code::InvalidReference, message);
             return Err(Box::new(it.help("give the second result another name")));
         }
-        let args: Vec<TensorId> = operands(it);
-        let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
         let target = self.buffer(tensor)?;
-        let mut code = vec![InstKind::Alloc { buffer: target.buffer, zero: false }];
-        code.extend(operators::instructions(self, it, &args, &views, tensor, &target)?);
-        let origin = self.plan.origins.len() as u32 - 1;
-        self.plan.code.extend(code.into_iter().map(|kind| Inst { kind, stream: 0, origin }));
-        self.values[tensor.index()] = Some(target);
-        Ok(())
+        self.emit(InstKind::Alloc { buffer: target.buffer, zero: false });
+        self.values[tensor.index()] = Some(target.clone());
+        Ok(target)
     }
-
-    // ---- tensors
 
     /// Creates a buffer with the logical shape of the tensor.
     fn buffer(&mut self, tensor: TensorId) -> Result<View> {

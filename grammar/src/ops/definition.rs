@@ -131,6 +131,8 @@ pub enum TypeRule {
     Linear,
     /// `a[…, m, k] · b[…, k, n]`.
     Matmul,
+    /// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`, and its gradient.
+    Attention,
     /// The result has the axes of the operand, some of them as reduction axes.
     Reduce,
     /// The result has one axis for each flag; flagged axes are new.

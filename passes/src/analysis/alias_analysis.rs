@@ -123,6 +123,7 @@ pub(crate) fn can_forward_operand(rule: TypeRule) -> bool {
         TypeRule::Cast
         | TypeRule::Linear
         | TypeRule::Matmul
+        | TypeRule::Attention
         | TypeRule::Reduce
         | TypeRule::Generate
         | TypeRule::Communicate => false,

@@ -185,9 +185,9 @@ impl Walk<'_> {
                 let entry = (stmt, self.names_of(out, it));
                 self.views.insert(out, entry);
             }
-            (OpClass::Compute | OpClass::Elementwise | OpClass::Allocate, Some(out)) => {
+            (OpClass::Compute | OpClass::Elementwise | OpClass::Allocate, Some(_)) => {
                 self.invalidate_operands(it);
-                self.set_bound(out, true);
+                Program::tensors_of(&it.outs).for_each(|out| self.set_bound(out, true));
             }
             (OpClass::Deallocate, _) => {
                 self.invalidate_operands(it);

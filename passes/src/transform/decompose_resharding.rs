@@ -35,6 +35,7 @@ use grammar::{
     attr::{self, AttrName},
     codes::Code,
     diagnostic::Diagnostic,
+    dims_of_first_result,
     ir::{Attr, AxisId, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
     span::Span,
@@ -151,9 +152,7 @@ impl Decomposer<'_> {
         let mut shardings = shardings?;
         let Some(goal) = shardings.pop() else { return Ok(false) };
         if it.outs.len() > 1 {
-            let local = shardings.iter().all(|from| from.mesh == goal.mesh && from.is_replicated())
-                || self.is_local_along(&it, &args, &shardings, &goal);
-            return if local { Ok(false) } else { Err(self.resharding_error(&it, "it has several results")) };
+            return self.several_results(&it, &args, &shardings, out, &goal);
         }
         if let (true, [from]) = (is_copy(&it), &shardings[..]) {
             return self.copy(&it, args[0], from, out, &goal);
@@ -168,18 +167,6 @@ impl Decomposer<'_> {
             Some(maps) => self.operator(&it, &args, &shardings, &maps, out, &goal),
             None => self.opaque(&it, &args, &shardings, out, &goal),
         }
-    }
-
-    /// Returns whether an operator with several results, all with the same sharding, finds on every device
-    /// what it needs.
-    fn is_local_along(&self, it: &OpStmt, args: &[TensorId], from: &[Sharding], goal: &Sharding) -> bool {
-        let outs = Program::tensors_of(&it.outs);
-        let alike = outs.map(|out| Sharding::of(self.program, out)).all(|it| it.as_ref() == Some(goal));
-        dim_map::dim_maps(self.program, it).filter(|_| alike).is_some_and(|maps| {
-            let needs = propagation::operand_shardings(self.program, args, &maps, goal);
-            propagation::computable_sharding(self.program, it, &maps, goal) == *goal
-                && propagation::is_local(self.program, from, &needs)
-        })
     }
 
     // ---- kinds of operators
@@ -210,6 +197,49 @@ impl Decomposer<'_> {
         let last = self.reshard(arg, from, goal, Some(out))?;
         debug_assert_eq!(last, out, "{:?}", it.op);
         Ok(true)
+    }
+
+    /// Decomposes an operator with several results: the results stay where they are, and the operands are resharded.
+    fn several_results(
+        &mut self,
+        it: &OpStmt,
+        args: &[TensorId],
+        from: &[Sharding],
+        out: TensorId,
+        goal: &Sharding,
+    ) -> Result<bool, Diagnostic> {
+        if from.iter().all(|from| from.mesh == goal.mesh && from.is_replicated()) && goal.is_replicated() {
+            return Ok(false);
+        }
+        let Some(maps) = dim_map::dim_maps(self.program, it).filter(|_| self.has_results_alike(it, goal))
+        else {
+            return Err(self.resharding_error(it, "its results are sharded differently"));
+        };
+        if propagation::computable_sharding(self.program, it, &maps, goal) != *goal {
+            return Err(
+                self.resharding_error(it, "its results are sharded along an axis that they need whole")
+            );
+        }
+        let needs = propagation::operand_shardings(self.program, args, &maps, goal);
+        if propagation::is_local(self.program, from, &needs) {
+            return Ok(false);
+        }
+        self.emit_on_resharded(it, args, from, &needs, out)?;
+        Ok(true)
+    }
+
+    /// Returns whether corresponding dimensions of all results are sharded as those of the first one, whose sharding is
+    /// `goal`, and no other dimension is sharded.
+    fn has_results_alike(&self, it: &OpStmt, goal: &Sharding) -> bool {
+        Program::tensors_of(&it.outs).enumerate().all(|(position, out)| {
+            let Some(sharding) = Sharding::of(self.program, out) else { return false };
+            let dims = dims_of_first_result(self.program, it, position);
+            sharding.mesh == goal.mesh
+                && sharding.dims.iter().zip(dims).all(|(dim, to)| match to {
+                    Some(to) => goal.dims.get(to).is_some_and(|it| it.pieces == dim.pieces),
+                    None => dim.pieces.is_empty(),
+                })
+        })
     }
 
     /// Decomposes an operator whose dimension maps are known.
@@ -288,6 +318,7 @@ impl Decomposer<'_> {
             | TypeRule::Pointwise
             | TypeRule::Linear
             | TypeRule::Matmul
+            | TypeRule::Attention
             | TypeRule::Broadcast
             | TypeRule::Squeeze
             | TypeRule::Reshape
@@ -376,7 +407,8 @@ impl Decomposer<'_> {
                 it.set(attr::AXIS, axis);
             }
         }
-        it.outs = vec![Operand::Tensor(out)];
+        // Other results stay as they are.
+        it.outs.iter_mut().take(1).for_each(|first| *first = Operand::Tensor(out));
         self.emit(it);
         Ok(())
     }

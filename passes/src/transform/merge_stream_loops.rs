@@ -228,11 +228,10 @@ impl LoopMerger {
             known.body = Some(BodySummary::of(program, &self.names, first.body, first)?);
         }
         let one = known.body.as_mut()?;
-        let moved = between.moved.iter().filter_map(|stmt| match &program.stmts[*stmt] {
-            Stmt::Op(it) => it.out_tensor(),
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
+        let clear = between.moved.iter().all(|stmt| match &program.stmts[*stmt] {
+            Stmt::Op(it) => Program::tensors_of(&it.outs).all(|tensor| !one.names.contains_key(&tensor)),
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => true,
         });
-        let clear = moved.into_iter().all(|tensor| !one.names.contains_key(&tensor));
         let merged = match_streams(program, &known.frame, renamed, &between, self.forks)?;
         if between.forks || merged.waits_for_first {
             let rest = &stmts[between.next + 1..];

@@ -35,10 +35,10 @@ use std::sync::Arc;
 use grammar::{
     DimMap, ResultDim,
     diagnostic::Diagnostic,
-    for_each_tensor_use,
+    dims_of_first_result, for_each_tensor_use,
     ir::{
-        Attr, AxisKind, BlockId, ExprId, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId,
-        SymbolId, TensorId,
+        Attr, AxisKind, BlockId, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, SymbolId,
+        TensorId,
     },
     ops::{Op, TypeRule},
     result_dims,
@@ -50,7 +50,7 @@ use crate::{
         dim_map,
         name_uses::write_counts,
         propagation,
-        sharding::{Dim, DimPiece, Sharding, same_extent},
+        sharding::{Dim, DimPiece, Sharding},
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::builder::IrBuilder,
@@ -161,9 +161,11 @@ impl Propagation<'_> {
     /// Determines the shardings of a statement's results from those of its operands, if an operand has a mesh.
     fn forward(&mut self, stmt: StmtId) -> Result<(), Diagnostic> {
         let Stmt::Op(it) = &self.program.stmts[stmt] else { return Ok(()) };
-        let outs: Vec<TensorId> =
-            Program::tensors_of(&it.outs).filter(|out| self.uses.candidates.contains(out)).collect();
-        let Some(out) = outs.first().copied() else { return Ok(()) };
+        let outs: Vec<(usize, TensorId)> = Program::tensors_of(&it.outs)
+            .enumerate()
+            .filter(|(_, out)| self.uses.candidates.contains(out))
+            .collect();
+        let Some((_, out)) = outs.first().copied() else { return Ok(()) };
         let args = it.tensor_operands();
         let has_mesh = |arg: &TensorId| !self.program.tensors[*arg].mesh.is_empty();
         let Some(first) = args.iter().copied().find(has_mesh) else { return Ok(()) };
@@ -181,17 +183,16 @@ impl Propagation<'_> {
             Some(maps) => choice.claims(&args, &shardings, &maps)?,
             None => Vec::new(),
         };
-        let shape = it.out_tensor().map(|out| extents(self.program, out)).unwrap_or_default();
-        for out in outs {
-            let theirs = extents(self.program, out);
-            // The dimension maps are those of the first result.
-            let is_alike = theirs.len() == shape.len()
-                && theirs.iter().zip(&shape).all(|(a, b)| same_extent(self.program, *a, *b));
-            let pieces = |(at, _)| match claims.get(at) {
-                Some(Some(ClaimedPieces { dim, .. })) if is_alike => dim.pieces.clone(),
-                Some(_) | None => Vec::new(),
+        let pieces_of = |position: usize| -> Vec<Vec<DimPiece>> {
+            let claimed = |dim: Option<usize>| match claims.get(dim?) {
+                Some(Some(ClaimedPieces { dim, .. })) => Some(dim.pieces.clone()),
+                Some(None) | None => None,
             };
-            let pieces = theirs.iter().enumerate().map(pieces).collect();
+            let dims = dims_of_first_result(self.program, it, position);
+            dims.into_iter().map(|dim| claimed(dim).unwrap_or_default()).collect()
+        };
+        let pieces: Vec<_> = outs.iter().map(|(position, _)| pieces_of(*position)).collect();
+        for ((_, out), pieces) in outs.into_iter().zip(pieces) {
             self.set_pieces(stmt, out, &mesh, pieces);
         }
         Ok(())
@@ -362,9 +363,4 @@ fn divides_evenly(program: &Program, dim: &Dim) -> bool {
     let Some((extent, counts)) = program.constant(dim.extent).zip(counts) else { return true };
     let parts = counts.into_iter().try_fold(1_i64, i64::checked_mul);
     parts.is_some_and(|parts| parts > 0 && extent % parts == 0)
-}
-
-/// Returns the extents of a tensor's dimensions.
-fn extents(program: &Program, tensor: TensorId) -> Vec<ExprId> {
-    Sharding::of(program, tensor).into_iter().flat_map(|it| it.dims).map(|dim| dim.extent).collect()
 }

@@ -284,7 +284,7 @@ impl StreamParallel<'_> {
             let is = |other: TensorId| self.base_tensor(other) == self.base_tensor(tensor);
             let reads = |it: &Slicing| it.operands.iter().any(|operand| is(operand.tensor));
             members.clone().any(|it| is(it.out))
-                || it.out_tensor().is_some_and(is) && members.clone().any(reads)
+                || Program::tensors_of(&it.outs).any(is) && members.clone().any(reads)
         };
         let mut free = it.computes() && !self.maybe_bound.contains(&stmt);
         grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {

@@ -44,9 +44,11 @@ pub(super) fn instructions(
             }
             Ok(vec![copy(from, target.clone())])
         }
-        TypeRule::Unchecked | TypeRule::Cast | TypeRule::Shard | TypeRule::Communicate => {
-            Err(eraser.unsupported(it.op))
-        }
+        TypeRule::Unchecked
+        | TypeRule::Attention
+        | TypeRule::Cast
+        | TypeRule::Shard
+        | TypeRule::Communicate => Err(eraser.unsupported(it.op)),
     }
 }
 
@@ -247,6 +249,7 @@ impl OperatorLowering<'_, '_> {
             | TypeRule::Pointwise
             | TypeRule::Linear
             | TypeRule::Matmul
+            | TypeRule::Attention
             | TypeRule::Reduce
             | TypeRule::Shard
             | TypeRule::Communicate

@@ -356,7 +356,12 @@ fn reads_whole_operands(it: &OpStmt, operands: &[(TensorId, Option<usize>)]) -> 
         | TypeRule::Permute
         | TypeRule::Slice
         | TypeRule::Reshape => operands.iter().all(is_cut),
-        TypeRule::Generate | TypeRule::Select | TypeRule::Shard | TypeRule::Communicate => false,
+        // Several results cannot be chunked.
+        TypeRule::Attention
+        | TypeRule::Generate
+        | TypeRule::Select
+        | TypeRule::Shard
+        | TypeRule::Communicate => false,
     }
 }
 

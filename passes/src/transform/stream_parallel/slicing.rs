@@ -232,6 +232,7 @@ impl SliceAnalysis<'_> {
             TypeRule::Linear => !self.maps.get(1).is_some_and(|maps| maps.contains(&DimMap::Parallel(dim))),
             TypeRule::Matmul => is_batch && self.maps.iter().flatten().all(follows),
             TypeRule::Unchecked
+            | TypeRule::Attention
             | TypeRule::Generate
             | TypeRule::Reshape
             | TypeRule::Select
