@@ -1,7 +1,7 @@
 //! The effect of an instruction on the synchronisation of ranks, hosts and streams, and the class of work
 //! that it does. `access` describes its reads and writes.
 
-use super::{Communication, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
+use super::{Communication, CommunicatorNo, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
 
 /// The class of work that an instruction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,5 +152,31 @@ impl InstKind {
     /// Returns the communication that the instruction posts, if it posts one.
     pub fn communication(&self) -> Option<Communication<'_>> {
         if let ExecutionSite::Queue(it) = self.effect().execution_site() { Some(it) } else { None }
+    }
+
+    /// Returns the communicator and the work number of the communication that the instruction posts, if it
+    /// posts one.
+    pub(super) fn communication_numbers_mut(&mut self) -> Option<(&mut CommunicatorNo, &mut WorkNo)> {
+        match self {
+            Self::Collective(it) => Some((&mut it.communicator, &mut it.work)),
+            Self::Transfer(it) => Some((&mut it.communicator, &mut it.work)),
+            Self::Alloc { .. }
+            | Self::Copy { .. }
+            | Self::Fill { .. }
+            | Self::Iota { .. }
+            | Self::Gemm(_)
+            | Self::Map { .. }
+            | Self::Reduce(_)
+            | Self::PeerReduce { .. }
+            | Self::Wait { .. }
+            | Self::Signal { .. }
+            | Self::WaitSignal { .. }
+            | Self::RecordEvent { .. }
+            | Self::WaitEvent { .. }
+            | Self::ShareMemHandles { .. }
+            | Self::Barrier
+            | Self::Reshard(_)
+            | Self::ReadOutputs => None,
+        }
     }
 }
