@@ -185,13 +185,10 @@ fn signal_text(signal: SignalId) -> String {
         SignalKind::TeamReady(team)
         | SignalKind::TeamDone(team)
         | SignalKind::TeamData(team)
-        | SignalKind::TeamResult(team)
-            if team > 0 =>
-        {
-            format!("{team}.")
-        }
-        _ => String::new(),
+        | SignalKind::TeamResult(team) => Some(team).filter(|it| *it > 0),
+        SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => None,
     };
+    let team = team.map_or(String::new(), |it| format!("{it}."));
     format!("{meaning}{team}{} rank{}->rank{}", signal.index, signal.from, signal.to)
 }
 

@@ -7,7 +7,7 @@ use super::{
     step::Memories,
 };
 use crate::plan::{
-    Communication, InstKind, SyncEffect,
+    Communication, ExecutionSite, InstKind, SyncEffect,
     sync::{self, copy_halves},
 };
 
@@ -59,15 +59,21 @@ impl Machine<'_> {
             (ActorKind::Queue, effect) => {
                 if self.inst_states[rank][inst] == InstState::Posted && self.actors[actor].in_flight.is_none()
                 {
-                    match effect {
-                        SyncEffect::Post(Communication::Transfer(transfer)) if self.is_synchronous => {
-                            self.start_transfer(actor, inst, transfer);
+                    match (effect.execution_site(), self.is_synchronous) {
+                        (ExecutionSite::Queue(Communication::Transfer(it)), true) => {
+                            self.start_transfer(actor, inst, it);
                         }
-                        SyncEffect::Post(Communication::Transfer(transfer)) => {
-                            self.start_sides(actor, transfer);
+                        (ExecutionSite::Queue(Communication::Transfer(it)), false) => {
+                            self.start_sides(actor, it);
                         }
-                        _ if self.is_synchronous => self.start_collective(actor, inst),
-                        _ => self.start_member(actor),
+                        (ExecutionSite::Queue(Communication::Collective(_)), true) => {
+                            self.start_collective(actor, inst);
+                        }
+                        (ExecutionSite::Queue(Communication::Collective(_)), false) => {
+                            self.start_member(actor);
+                        }
+                        // A queue has communications only.
+                        (ExecutionSite::Host | ExecutionSite::Stream, _) => (),
                     }
                 }
             }

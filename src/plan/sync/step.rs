@@ -19,7 +19,7 @@
 use std::borrow::Cow;
 
 use super::{CommKey, CommMatching, InstRef};
-use crate::plan::{Access, Direction, InstKind, Plan, View, ViewOnRank};
+use crate::plan::{Access, Communication, Direction, InstKind, Plan, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,10 +65,10 @@ pub fn release_step(sides: usize) -> u32 {
 /// Returns the steps at the beginning and at the end of an instruction. The steps of a transfer's sides are
 /// in between.
 pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
-    match kind {
-        InstKind::Transfer(it) => [None, Some(release_step(it.ops.len()))],
-        InstKind::Collective(_) => [Some(0), Some(1)],
-        kind => [Some(0), copy_halves(rank, kind).map(|_| 1)],
+    match kind.communication() {
+        Some(Communication::Transfer(it)) => [None, Some(release_step(it.ops.len()))],
+        Some(Communication::Collective(_)) => [Some(0), Some(1)],
+        None => [Some(0), copy_halves(rank, kind).map(|_| 1)],
     }
 }
 

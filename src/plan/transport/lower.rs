@@ -168,7 +168,15 @@ struct Lowering<'a> {
 fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
     match kind {
         CollectiveKind::Allreduce { .. } => &TwoShot,
-        _ => &OneShot::Kernel,
+        CollectiveKind::Broadcast { .. }
+        | CollectiveKind::Gather { .. }
+        | CollectiveKind::Allgather
+        | CollectiveKind::Scatter { .. }
+        | CollectiveKind::Reduce { .. }
+        | CollectiveKind::ReduceScatter { .. }
+        | CollectiveKind::AllToAll
+        | CollectiveKind::SendRecv { .. }
+        | CollectiveKind::Permute { .. } => &OneShot::Kernel,
     }
 }
 
