@@ -13,7 +13,7 @@ use super::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::plan::{
-    Inst, InstClass, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
+    CostClass, Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
 };
 
 mod command;
@@ -95,7 +95,7 @@ pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 
     for plan in plans {
         let waiting = waiting(plan);
         let computes =
-            |it: &Inst| it.kind.work_info().kind == InstClass::Compute && !waiting.contains(&it.stream);
+            |it: &Inst| it.kind.cost_info().class == CostClass::Compute && !waiting.contains(&it.stream);
         if plan.communicators.iter().any(|it| it.team.len() > 1) || plan.code.iter().any(computes) {
             shares = 2;
         }

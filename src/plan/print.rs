@@ -92,7 +92,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             let kind = kind(it.kind);
             format!("post w{} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
         }
-        InstKind::Transfer(it) => {
+        InstKind::P2pGroup(it) => {
             let sides = it.ops.iter().map(|side| match side.direction {
                 Direction::Send => format!("send {} -> rank{}", view(&side.view), side.peer),
                 Direction::Recv => format!("recv {} <- rank{}", view(&side.view), side.peer),

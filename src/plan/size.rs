@@ -54,7 +54,7 @@ fn heap(kind: &InstKind) -> usize {
             | InstKind::Reduce(_)
             | InstKind::PeerReduce { .. }
             | InstKind::Collective(_)
-            | InstKind::Transfer(_)
+            | InstKind::P2pGroup(_)
             | InstKind::Wait { .. }
             | InstKind::Signal { .. }
             | InstKind::WaitSignal { .. }

@@ -60,11 +60,11 @@ impl Machine<'_> {
                 if self.inst_states[rank][inst] == InstState::Posted && self.actors[actor].in_flight.is_none()
                 {
                     match (effect.execution_site(), self.is_synchronous) {
-                        (ExecutionSite::Queue(Communication::Transfer(it)), true) => {
-                            self.start_transfer(actor, inst, it);
+                        (ExecutionSite::Queue(Communication::P2pGroup(it)), true) => {
+                            self.start_p2p_group(actor, inst, it);
                         }
-                        (ExecutionSite::Queue(Communication::Transfer(it)), false) => {
-                            self.start_sides(actor, it);
+                        (ExecutionSite::Queue(Communication::P2pGroup(it)), false) => {
+                            self.start_p2p_ops(actor, it);
                         }
                         (ExecutionSite::Queue(Communication::Collective(_)), true) => {
                             self.start_collective(actor, inst);
@@ -93,8 +93,8 @@ impl Machine<'_> {
             (ActorKind::Stream, _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
             (_, Some(InFlight::HalfCopy)) => part(1),
             (_, Some(InFlight::CollectiveMember { has_read_input: begun })) => part(u32::from(*begun)),
-            (_, Some(InFlight::TransferSides { ready, .. })) => ready.iter().any(|it| part(*it)),
-            (_, Some(InFlight::Collective | InFlight::Transfer { .. }) | None) => part(0),
+            (_, Some(InFlight::P2pOps { ready, .. })) => ready.iter().any(|it| part(*it)),
+            (_, Some(InFlight::Collective | InFlight::P2pGroup { .. }) | None) => part(0),
         }
     }
 

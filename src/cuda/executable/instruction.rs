@@ -62,7 +62,7 @@ impl ExecutableBuilder<'_> {
                 );
             }
             InstKind::Collective(it) => return self.lower_collective(at, inst, stream, it),
-            InstKind::Transfer(it) => return self.lower_transfer(at, inst, stream, it),
+            InstKind::P2pGroup(it) => return self.lower_p2p_group(at, inst, stream, it),
             InstKind::Wait { work } => self.lower_wait(at, stream, *work),
             InstKind::Signal { signal } => {
                 let signal = self.signal_address(signal)?;

@@ -74,8 +74,8 @@ impl StagingPool {
                         all[number] = false;
                     }
                 }
-                // A transfer needs no staging buffers.
-                SyncEffect::Post(Communication::Transfer(_))
+                // A P2P group needs no staging buffers.
+                SyncEffect::Post(Communication::P2pGroup(_))
                 | SyncEffect::Compute
                 | SyncEffect::ShareMemHandles(_)
                 | SyncEffect::Barrier
