@@ -19,7 +19,7 @@ use super::{
     storage::{StorageBlocks, StorageConflict},
 };
 use crate::plan::{
-    BufferNo, Direction, InstKind, P2pOp, Plan, Transfer, View,
+    BufferNo, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,
         happens_before::{self, Occurrence},
@@ -133,8 +133,8 @@ impl<'p> RaceDetector<'p> {
             }
             return;
         }
-        if let InstKind::Transfer(transfer) = kind {
-            self.check_group(at, transfer);
+        if let InstKind::P2pGroup(group) = kind {
+            self.check_group(at, group);
         }
         for access in kind.accesses(it.rank) {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
@@ -148,9 +148,9 @@ impl<'p> RaceDetector<'p> {
     }
 
     /// Reports races between the operations of a send/receive group, which run concurrently.
-    fn check_group(&mut self, at: InstRef, transfer: &Transfer) {
+    fn check_group(&mut self, at: InstRef, group: &P2pGroup) {
         let sides: Vec<(&P2pOp, Footprint)> =
-            transfer.ops.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
+            group.ops.iter().filter_map(|it| Some((it, Footprint::of(&it.view)?))).collect();
         for (number, (side, footprint)) in sides.iter().enumerate() {
             for (earlier, before) in &sides[..number] {
                 if earlier.view.buffer != side.view.buffer {

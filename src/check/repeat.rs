@@ -199,10 +199,10 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) ->
             it.work += works;
             InstKind::Collective(it)
         }
-        InstKind::Transfer(it) => {
+        InstKind::P2pGroup(it) => {
             let mut it = it.clone();
             it.work += works;
-            InstKind::Transfer(it)
+            InstKind::P2pGroup(it)
         }
         InstKind::Copy { .. }
         | InstKind::Fill { .. }

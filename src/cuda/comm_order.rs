@@ -14,7 +14,7 @@ use std::{
 
 use rustc_hash::{FxHashSet, FxHasher};
 
-use crate::plan::{Communication, Communicator, Direction, Plan, Transfer, View};
+use crate::plan::{Communication, Communicator, Direction, P2pGroup, Plan, View};
 
 /// The order of one rank's communications relative to those of the other ranks.
 #[derive(Debug, Default, PartialEq)]
@@ -75,15 +75,15 @@ impl PostedComm<'_> {
                 discriminant(&a.kind) == discriminant(&b.kind)
             }
             // One rank's sends have to match the other rank's receives.
-            (Communication::Transfer(a), Communication::Transfer(b)) => {
-                let count = |it: &Transfer, peer: usize, direction: Direction| {
+            (Communication::P2pGroup(a), Communication::P2pGroup(b)) => {
+                let count = |it: &P2pGroup, peer: usize, direction: Direction| {
                     it.ops.iter().filter(|it| it.peer == peer && it.direction == direction).count()
                 };
                 count(a, other, Direction::Send) == count(b, one, Direction::Recv)
                     && count(a, other, Direction::Recv) == count(b, one, Direction::Send)
             }
-            (Communication::Collective(_), Communication::Transfer(_))
-            | (Communication::Transfer(_), Communication::Collective(_)) => false,
+            (Communication::Collective(_), Communication::P2pGroup(_))
+            | (Communication::P2pGroup(_), Communication::Collective(_)) => false,
         };
         same && self.communicator == its.communicator
     }
@@ -97,7 +97,7 @@ impl PostedComm<'_> {
             Communication::Collective(it) => {
                 (it.kind, length(&it.input), length(&it.output)).hash(hasher);
             }
-            Communication::Transfer(it) => {
+            Communication::P2pGroup(it) => {
                 for side in &it.ops {
                     (side.direction, side.peer, elements(&side.view)).hash(hasher);
                 }
@@ -135,7 +135,7 @@ fn posted_comms(plan: &Plan) -> VecDeque<PostedComm<'_>> {
         let communicator = &plan.communicators[what.communicator() as usize];
         let mut others = match what {
             Communication::Collective(_) => communicator.team.to_vec(),
-            Communication::Transfer(it) => it.ops.iter().map(|side| side.peer).collect(),
+            Communication::P2pGroup(it) => it.ops.iter().map(|side| side.peer).collect(),
         };
         others.retain(|it| *it != plan.rank);
         if communicator.team.len() > 1 {

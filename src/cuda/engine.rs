@@ -80,7 +80,7 @@ pub struct Engine {
     end_events: Vec<Event>,
     inputs: Vec<Option<Input>>,
     outputs: Vec<Option<Output>>,
-    /// The number of the last run that was issued; signals are compared with it.
+    /// The epoch (`signals`) of the last run that was issued.
     epoch: u32,
     barrier_count: u32,
     progress: Arc<RunProgress>,

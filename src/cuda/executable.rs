@@ -3,31 +3,30 @@
 use super::{
     CONNECTIONS,
     comm::Communicators,
-    device::{Copy2d, Device, Event, Stream},
+    device::{Device, Event, KernelFunction, Stream},
     error::CudaError,
-    kernels::{self, COMMON_KERNELS, DeviceView, ElementwiseArg, ElementwiseOp, Kernel, Kernels, Launch},
+    kernels::{self, COMMON_KERNELS, DeviceView, Kernel, Kernels, Launch},
     library_state::LibraryState,
     matmul::{CublasLtHandle, MatmulDesc},
     memory::DeviceMemory,
-    signals::SignalBatch,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::plan::{
-    Inst, InstClass, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
+    CostClass, Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
 };
 
 mod command;
 mod communication;
 mod elementwise;
 mod fusion;
+mod instruction;
 mod matmul;
 mod packets;
 mod peer_memory;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
-use elementwise::elementwise_op;
 use fusion::{FusionRole, fusion_roles};
 
 /// The state of lowering a plan.
@@ -38,15 +37,16 @@ struct ExecutableBuilder<'a> {
     comms: &'a Communicators,
     cublaslt: &'a mut Option<CublasLtHandle>,
     kernels: Kernels,
-    /// The matrix products prepared so far, and the commands that call a library with new arguments first.
+    /// The matrix products that are described to cuBLASLt so far.
     matmul_descs: Vec<MatmulDesc>,
+    /// Indices of the commands that call a library with new arguments.
     first_calls: Vec<usize>,
     /// The matrix products for which algorithms can be chosen.
     products: matmul::Products,
     commands: Vec<ScheduledCommand>,
     /// Index of the last command of each stream.
     last_on_stream: FxHashMap<Stream, usize>,
-    /// Device address of the epoch.
+    /// Device address of the epoch (`signals`).
     epoch_address: u64,
     /// Whether a kernel reads the epoch.
     kernels_read_epoch: bool,
@@ -95,7 +95,7 @@ pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 
     for plan in plans {
         let waiting = waiting(plan);
         let computes =
-            |it: &Inst| it.kind.work_info().kind == InstClass::Compute && !waiting.contains(&it.stream);
+            |it: &Inst| it.kind.cost_info().class == CostClass::Compute && !waiting.contains(&it.stream);
         if plan.communicators.iter().any(|it| it.team.len() > 1) || plan.code.iter().any(computes) {
             shares = 2;
         }
@@ -114,117 +114,31 @@ fn count_flags(plans: &[Plan]) -> u32 {
     indices.max().map_or(0, |it| it + 1)
 }
 
-/// Lowers a plan. `first` is the main stream, which is stream 0 of the plan.
-pub(super) fn prepare(
+/// Returns true if the elements of a view are contiguous in row-major order.
+fn is_dense(view: &View) -> bool {
+    let merged = kernels::merge_dims(&view.shape, &[&view.strides]);
+    view.len() <= 1 || (merged.extents.len() == 1 && merged.strides[0][0] == 1)
+}
+
+/// Lowers a plan. `main_stream` is stream 0 of the plan.
+pub(super) fn lower(
     device: &Device,
     plan: &Plan,
     memory: &mut DeviceMemory,
     comms: &Communicators,
     libraries: &mut LibraryState,
-    first: Stream,
+    main_stream: Stream,
 ) -> Result<Executable, CudaError> {
-    let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, first)?;
-    let event = |_| device.event(false);
+    let (streams, logical_streams) = stream_assignment::assign_streams(device, plan, main_stream)?;
     let epoch_address = memory.allocate_scratch(device, 8)?;
-    device.memset(epoch_address, 0, 8, first)?;
-    let waiting_blocks = count_waiting_blocks(memory.plans(), device.multiprocessors);
-    let flags_per_run = count_flags(memory.plans());
-    let mut builder = ExecutableBuilder {
-        device,
-        plan,
-        memory,
-        comms,
-        cublaslt: &mut libraries.cublaslt,
-        kernels: Kernels::default(),
-        matmul_descs: Vec::new(),
-        first_calls: Vec::new(),
-        products: matmul::Products::default(),
-        commands: Vec::new(),
-        last_on_stream: FxHashMap::default(),
-        epoch_address,
-        kernels_read_epoch: false,
-        logical_streams,
-        events: (0..plan.event_count).map(event).collect::<Result<_, _>>()?,
-        completion_events: vec![None; plan.work_count],
-        workspaces: vec![None; plan.streams.len()],
-        last_nccl_group: None,
-        scratch: Vec::new(),
-        block_counters: FxHashMap::default(),
-        waiting_blocks,
-        flags_per_run,
-        notes: Vec::new(),
-    };
-    let slices = &builder.memory.assignment.ranks[plan.rank].buffers;
-    let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
-    let mut fused = Vec::new();
-    // The products whose epilogue computes the `relu` behind them.
-    let mut with_relu: FxHashSet<u32> = FxHashSet::default();
-    let roles = fusion_roles(plan, |view| builder.local_view(view), is_shared);
-    let mut done = 0;
-    for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
-        if at < done {
-            continue;
-        }
-        let marked = plan.kernels.binary_search_by_key(&(at as usize), |it| it.range.start);
-        if let Some(KernelRange { range, kind }) = marked.ok().map(|it| &plan.kernels[it]) {
-            let stream = builder.logical_streams[inst.stream as usize];
-            let lowered = match kind {
-                KernelKind::PeerMemory => builder.fuse_peer_memory(range, stream),
-                KernelKind::Packets(format) => builder.lower_packets(range, *format, stream).map(Some),
-            };
-            if let Some(step) = lowered.map_err(|it| it.at_inst(plan, inst))? {
-                done = range.end as u32;
-                fused.extend((at..done).filter(|it| *it != step).map(|it| (it, step)));
-                continue;
-            }
-        }
-        match role {
-            FusionRole::Unfused => builder.lower_inst(at, inst).map_err(|it| it.at_inst(plan, inst))?,
-            FusionRole::Leader(launch) => {
-                builder.push_launch(at, builder.logical_streams[inst.stream as usize], Some(*launch))
-            }
-            FusionRole::ProductWithRelu(relu) => {
-                if builder.lower_with_relu(at, relu).map_err(|it| it.at_inst(plan, inst))? {
-                    with_relu.insert(at);
-                } else {
-                    builder.lower_inst(at, inst).map_err(|it| it.at_inst(plan, inst))?;
-                }
-            }
-            FusionRole::ReluOf(product) if with_relu.contains(&product) => fused.push((at, product)),
-            FusionRole::ReluOf(_) => builder.lower_inst(at, inst).map_err(|it| it.at_inst(plan, inst))?,
-            FusionRole::FusedInto(first) => fused.push((at, first)),
-        }
-    }
-    let (source, names) = (builder.kernels.source(), builder.kernels.names());
-    let cubin = match libraries.cubins.get(&source) {
-        Some(it) => it,
-        None => {
-            let made = kernels::nvrtc::compile(&source, device.capability)?;
-            libraries.cubins.entry(source).or_insert(made)
-        }
-    };
-    let functions = device.load_kernels(cubin, &names)?;
-    let ExecutableBuilder {
-        commands,
-        first_calls,
-        products,
-        mut notes,
-        cublaslt,
-        matmul_descs,
-        kernels_read_epoch,
-        ..
-    } = builder;
-    notes.dedup();
-    let has_signals = kernels_read_epoch
-        || commands.iter().any(|it| matches!(it.command, Command::Signal(_) | Command::WaitSignal(_)));
-    let made = device.stream_count();
-    if has_signals && made > CONNECTIONS {
-        notes.push(format!(
-            "{made} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may block others"
-        ));
-    }
-    notes
-        .extend(cublaslt.as_ref().filter(|_| !matmul_descs.is_empty()).map(CublasLtHandle::describe_library));
+    device.memset(epoch_address, 0, 8, main_stream)?;
+    let cublaslt = &mut libraries.cublaslt;
+    let mut builder =
+        ExecutableBuilder::new(device, plan, memory, comms, cublaslt, epoch_address, logical_streams)?;
+    let fused = builder.lower_instructions()?;
+    let functions = load_kernels(device, &builder.kernels, &mut libraries.cubins)?;
+    let notes = builder.all_notes();
+    let ExecutableBuilder { commands, first_calls, products, kernels_read_epoch, .. } = builder;
     Ok(Executable {
         commands,
         streams,
@@ -238,107 +152,155 @@ pub(super) fn prepare(
     })
 }
 
-/// Returns true if the elements of a view are contiguous in row-major order.
-fn is_dense(view: &View) -> bool {
-    let merged = kernels::merge_dims(&view.shape, &[&view.strides]);
-    view.len() <= 1 || (merged.extents.len() == 1 && merged.strides[0][0] == 1)
+/// Loads the kernels of an executable. NVRTC compiles them, unless this process has compiled the same source
+/// before.
+fn load_kernels(
+    device: &Device,
+    kernels: &Kernels,
+    cubins: &mut FxHashMap<String, Vec<u8>>,
+) -> Result<Vec<KernelFunction>, CudaError> {
+    let source = kernels.source();
+    let cubin = match cubins.get(&source) {
+        Some(it) => it,
+        None => {
+            let compiled = kernels::nvrtc::compile(&source, device.capability)?;
+            cubins.entry(source).or_insert(compiled)
+        }
+    };
+    device.load_kernels(cubin, &kernels.names())
 }
 
-impl ExecutableBuilder<'_> {
-    fn lower_inst(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {
-        let stream = *self
-            .logical_streams
-            .get(inst.stream as usize)
-            .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
-        match &inst.kind {
-            InstKind::Alloc { buffer, zero } => {
-                if *zero {
-                    let to = self.memory.buffer_address(self.plan.rank, *buffer)?;
-                    let bytes = self.memory.assignment.ranks[self.plan.rank].buffers[*buffer as usize].bytes;
-                    self.push(at, stream, Command::Memset { to, byte: 0, bytes });
-                }
+impl<'a> ExecutableBuilder<'a> {
+    fn new(
+        device: &'a Device,
+        plan: &'a Plan,
+        memory: &'a mut DeviceMemory,
+        comms: &'a Communicators,
+        cublaslt: &'a mut Option<CublasLtHandle>,
+        epoch_address: u64,
+        logical_streams: Vec<LogicalStream>,
+    ) -> Result<Self, CudaError> {
+        let waiting_blocks = count_waiting_blocks(memory.plans(), device.multiprocessors);
+        let flags_per_run = count_flags(memory.plans());
+        let event = |_| device.event(false);
+        Ok(Self {
+            device,
+            plan,
+            memory,
+            comms,
+            cublaslt,
+            kernels: Kernels::default(),
+            matmul_descs: Vec::new(),
+            first_calls: Vec::new(),
+            products: matmul::Products::default(),
+            commands: Vec::new(),
+            last_on_stream: FxHashMap::default(),
+            epoch_address,
+            kernels_read_epoch: false,
+            logical_streams,
+            events: (0..plan.event_count).map(event).collect::<Result<_, _>>()?,
+            completion_events: vec![None; plan.work_count],
+            workspaces: vec![None; plan.streams.len()],
+            last_nccl_group: None,
+            scratch: Vec::new(),
+            block_counters: FxHashMap::default(),
+            waiting_blocks,
+            flags_per_run,
+            notes: Vec::new(),
+        })
+    }
+
+    /// Lowers all instructions. Returns those without a command of their own, each with the instruction whose
+    /// command does their work.
+    fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, CudaError> {
+        let plan = self.plan;
+        let slices = &self.memory.assignment.ranks[plan.rank].buffers;
+        let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
+        let roles = fusion_roles(plan, |view| self.local_view(view), is_shared);
+        let mut fused = Vec::new();
+        // The products whose epilogue computes the `relu` behind them.
+        let mut with_relu = FxHashSet::default();
+        let mut done = 0;
+        for ((at, inst), role) in (0..).zip(&plan.code).zip(roles) {
+            if at < done {
+                continue;
             }
-            InstKind::Copy { from, to } => return self.lower_copy(at, inst, stream, from, to),
-            InstKind::Fill { .. } | InstKind::Iota { .. } | InstKind::Map { .. } => {
-                if let Some(op) = elementwise_op(self.plan, inst, &|view| self.local_view(view))? {
-                    return self.lower_elementwise(at, inst, stream, &op);
-                }
+            let range = self.lower_kernel_range(at, inst).map_err(|it| it.at_inst(plan, inst))?;
+            if let Some((end, leader)) = range {
+                done = end;
+                fused.extend((at..done).filter(|it| *it != leader).map(|it| (it, leader)));
+                continue;
             }
-            InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
-            InstKind::Reduce(it) => {
-                let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
-                if input.may_partially_overlap(&out) {
-                    return Err(refuse("the result of a reduction overlaps its operand".to_owned()));
-                }
-                let scratch = match kernels::reduce_scratch_bytes(it, &input, &out).map_err(refuse)? {
-                    0 => 0,
-                    bytes => self.scratch_buffer(stream, 0, bytes)?,
-                };
-                for launch in kernels::reduce_launches(it, &input, &out, scratch).map_err(refuse)? {
-                    self.push_launch(at, stream, Some(launch));
-                }
-            }
-            InstKind::PeerReduce { op, parts, out } => {
-                let mut operands = Vec::new();
-                for it in parts {
-                    operands.push(ElementwiseArg::View(self.device_view(it.rank, &it.view)?));
-                }
-                return self.lower_elementwise(
-                    at,
-                    inst,
-                    stream,
-                    &ElementwiseOp::new(
-                        kernels::ScalarFunction::Reduce(*op),
-                        operands,
-                        self.local_view(out)?,
-                    ),
-                );
-            }
-            InstKind::Collective(it) => return self.lower_collective(at, inst, stream, it),
-            InstKind::Transfer(it) => return self.lower_transfer(at, inst, stream, it),
-            InstKind::Wait { work } => self.lower_wait(at, stream, *work),
-            InstKind::Signal { signal } => {
-                let signal = self.signal_address(signal)?;
-                let joins = match self.last_command(stream.stream) {
-                    Some(Command::Signal(batch)) => batch.add(signal),
-                    _ => false,
-                };
-                if !joins {
-                    self.push(at, stream, Command::Signal(Box::new(SignalBatch::new(signal))));
-                }
-            }
-            InstKind::WaitSignal { signal } => {
-                let signal = self.signal_address(signal)?;
-                let joins = match self.last_command(stream.stream) {
-                    Some(Command::WaitSignal(batch)) => batch.add(signal),
-                    _ => false,
-                };
-                if !joins {
-                    self.push(at, stream, Command::WaitSignal(Box::new(SignalBatch::new(signal))));
-                }
-            }
-            InstKind::RecordEvent { event } => {
-                let event = self.events[*event as usize];
-                self.push(at, stream, Command::RecordEvent(event));
-            }
-            InstKind::WaitEvent { event } => {
-                let event = self.events[*event as usize];
-                self.push(at, stream, Command::WaitEvent(event));
-            }
-            // All memory is mapped before the first run. A barrier between hosts orders nothing: streams run
-            // asynchronously.
-            InstKind::ShareMemHandles { .. } | InstKind::Barrier => {}
-            InstKind::Reshard(_) => {
-                return Err(refuse(
-                    "a resharding operator runs on the simulator only: lower it to communications first, with \
-                     `--passes @lower`"
-                        .to_owned(),
-                ));
-            }
-            InstKind::ReadOutputs => self.push(at, stream, Command::ReadOutputs),
+            let leader =
+                self.lower_with_role(at, inst, role, &mut with_relu).map_err(|it| it.at_inst(plan, inst))?;
+            fused.extend(leader.map(|it| (at, it)));
         }
-        Ok(())
+        Ok(fused)
+    }
+
+    /// Lowers the range of `Plan::kernels` that begins at an instruction, if there is one and the executor has
+    /// its kernel. Returns the end of the range, and the instruction that gets the command.
+    fn lower_kernel_range(&mut self, at: u32, inst: &Inst) -> Result<Option<(u32, u32)>, CudaError> {
+        let kernels = &self.plan.kernels;
+        let Ok(number) = kernels.binary_search_by_key(&(at as usize), |it| it.range.start) else {
+            return Ok(None);
+        };
+        let KernelRange { range, kind } = &kernels[number];
+        let stream = self.logical_streams[inst.stream as usize];
+        let leader = match kind {
+            KernelKind::PeerMemory => self.fuse_peer_memory(range, stream)?,
+            KernelKind::Packets(format) => Some(self.lower_packets(range, *format, stream)?),
+        };
+        Ok(leader.map(|it| (range.end as u32, it)))
+    }
+
+    /// Lowers an instruction by its role in fusion. Returns the instruction whose command does its work, if it
+    /// has no command of its own. `with_relu` has the products lowered so far whose epilogue computes `relu`.
+    fn lower_with_role(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        role: FusionRole,
+        with_relu: &mut FxHashSet<u32>,
+    ) -> Result<Option<u32>, CudaError> {
+        match role {
+            FusionRole::Unfused => self.lower_inst(at, inst)?,
+            FusionRole::Leader(launch) => {
+                self.push_launch(at, self.logical_streams[inst.stream as usize], Some(*launch));
+            }
+            FusionRole::ProductWithRelu(relu) => {
+                if self.lower_with_relu(at, relu)? {
+                    with_relu.insert(at);
+                } else {
+                    self.lower_inst(at, inst)?;
+                }
+            }
+            FusionRole::ReluOf(product) if with_relu.contains(&product) => return Ok(Some(product)),
+            FusionRole::ReluOf(_) => self.lower_inst(at, inst)?,
+            FusionRole::FusedInto(leader) => return Ok(Some(leader)),
+        }
+        Ok(None)
+    }
+
+    /// Returns the notes of the lowered instructions, on hardware queues, and on the library of matrix
+    /// products.
+    fn all_notes(&mut self) -> Vec<String> {
+        let mut notes = std::mem::take(&mut self.notes);
+        notes.dedup();
+        let has_signals = self.kernels_read_epoch
+            || self
+                .commands
+                .iter()
+                .any(|it| matches!(it.command, Command::Signal(_) | Command::WaitSignal(_)));
+        let streams = self.device.stream_count();
+        if has_signals && streams > CONNECTIONS {
+            notes.push(format!(
+                "{streams} streams share {CONNECTIONS} queues to the GPU: one that waits for another rank may block others"
+            ));
+        }
+        let cublaslt = self.cublaslt.as_ref().filter(|_| !self.matmul_descs.is_empty());
+        notes.extend(cublaslt.map(CublasLtHandle::describe_library));
+        notes
     }
 
     fn push(&mut self, inst: u32, stream: LogicalStream, command: Command) {

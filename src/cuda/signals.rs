@@ -1,6 +1,10 @@
 //! Signals: 32-bit words in memory that peers access. A stream writes them after its earlier work, or waits
 //! for them.
 //!
+//! The epoch is the number of the current run on this GPU, from 1. A signal is set in a run if its word has
+//! reached the epoch, so no run has to reset the signals of earlier runs. The host writes the epoch into the
+//! arguments of driver calls; kernels that wait for signals or packets read it from device memory.
+//!
 //! Consecutive signal operations of a stream become one driver call, or one node of a graph. The values are
 //! constants of a node, so every replay of a graph sets them first. A node occupies no multiprocessor: a
 //! kernel that polls a signal would take the place of a block of another kernel, or wait until one ends.

@@ -1,6 +1,6 @@
 //! The buffers and views that an instruction reads and writes.
 
-use super::{Arg, BufferNo, Collective, CommunicatorNo, Direction, InstKind, Transfer, View, WorkNo};
+use super::{Arg, BufferNo, Collective, CommunicatorNo, Direction, InstKind, P2pGroup, View, WorkNo};
 
 /// A read or write of a view by an instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,7 +19,7 @@ pub enum Communication<'p> {
     /// A collective of a whole team.
     Collective(&'p Collective),
     /// Sends and receives with single peers.
-    Transfer(&'p Transfer),
+    P2pGroup(&'p P2pGroup),
 }
 
 impl Communication<'_> {
@@ -27,7 +27,7 @@ impl Communication<'_> {
     pub fn communicator(self) -> CommunicatorNo {
         match self {
             Self::Collective(it) => it.communicator,
-            Self::Transfer(it) => it.communicator,
+            Self::P2pGroup(it) => it.communicator,
         }
     }
 
@@ -35,7 +35,7 @@ impl Communication<'_> {
     pub fn work(self) -> WorkNo {
         match self {
             Self::Collective(it) => it.work,
-            Self::Transfer(it) => it.work,
+            Self::P2pGroup(it) => it.work,
         }
     }
 }
@@ -58,7 +58,7 @@ impl InstKind {
     }
 
     /// Calls `visit` for each read and write of the instruction when `rank` executes it: reads before writes,
-    /// except for the sends and receives of a transfer, which are in their order.
+    /// except for the sends and receives of a P2P group, which are in their order.
     pub fn visit_accesses<'p>(&'p self, rank: usize, visit: &mut impl FnMut(Access<'p>)) {
         let read = |view| Access { rank, view, is_write: false };
         let write = |view| Access { rank, view, is_write: true };
@@ -92,7 +92,7 @@ impl InstKind {
                 it.input.iter().for_each(|it| visit(read(it)));
                 it.output.iter().for_each(|it| visit(write(it)));
             }
-            Self::Transfer(it) => it.ops.iter().for_each(|it| {
+            Self::P2pGroup(it) => it.ops.iter().for_each(|it| {
                 visit(match it.direction {
                     Direction::Send => read(&it.view),
                     Direction::Recv => write(&it.view),

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use super::{
-    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, InstKind, MemHandle, P2pOp,
-    ReduceOp, Transfer, View, WorkNo,
+    Backend, Collective, CollectiveKind, Communicator, CommunicatorNo, Direction, InstKind, MemHandle,
+    P2pGroup, P2pOp, ReduceOp, View, WorkNo,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     limits::too_few_ranks_text,
 };
@@ -211,7 +211,7 @@ impl PlanBuilder<'_> {
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
         let work = self.new_work(number);
-        self.emit(InstKind::Transfer(Transfer { communicator, protocol, ops: sides, work }));
+        self.emit(InstKind::P2pGroup(P2pGroup { communicator, protocol, ops: sides, work }));
     }
 
     pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {

@@ -1,26 +1,27 @@
-//! The effect of an instruction on the synchronisation of ranks, hosts and streams, and the class of work
-//! that it does. `access` describes its reads and writes.
+//! The effect of an instruction on the synchronisation of ranks, hosts and streams, and the class of its
+//! cost. `access` describes its reads and writes.
 
-use super::{Communication, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
+use super::{Communication, CommunicatorNo, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
 
-/// The class of work that an instruction does.
+/// What an instruction spends its time on, on the stream that executes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InstClass {
-    /// No work of its own: the instruction orders others, allocates, or posts work that runs on a queue.
+pub enum CostClass {
+    /// Nothing of its own: the instruction orders others, allocates, or posts a communication, which runs on a
+    /// queue.
     Ordering,
-    /// Writes the memory of one rank, without arithmetic.
+    /// Writes the memory of one rank, without arithmetic. A copy may read from or write to a peer.
     DataMovement,
-    /// Moves data or signals between ranks.
-    Communication,
+    /// Reduces the data of peers, sets a signal of a peer or waits for one.
+    PeerAccess,
     /// Computes.
     Compute,
 }
 
-/// The work of an instruction, for reports and cost estimates.
+/// The cost of an instruction, for reports and estimates.
 #[derive(Clone, Copy, Debug)]
-pub struct WorkInfo {
-    /// The class of work.
-    pub kind: InstClass,
+pub struct CostInfo {
+    /// What the instruction spends its time on.
+    pub class: CostClass,
     /// The name in timing reports; `None` if the instruction takes no time on a stream.
     pub label: Option<&'static str>,
     /// The number of products or elements that are summed into one element.
@@ -101,7 +102,7 @@ impl InstKind {
             | Self::Reduce(_)
             | Self::PeerReduce { .. } => SyncEffect::Compute,
             Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
-            Self::Transfer(it) => SyncEffect::Post(Communication::Transfer(it)),
+            Self::P2pGroup(it) => SyncEffect::Post(Communication::P2pGroup(it)),
             Self::Wait { work } => SyncEffect::Wait(*work),
             Self::Signal { signal } => SyncEffect::Signal(*signal),
             Self::WaitSignal { signal } => SyncEffect::WaitSignal(*signal),
@@ -114,30 +115,30 @@ impl InstKind {
         }
     }
 
-    /// Returns the class of work that the instruction does.
-    pub fn work_info(&self) -> WorkInfo {
-        let work = |kind, word| WorkInfo { kind, label: Some(word), reduction_len: 1 };
+    /// Returns the cost of the instruction.
+    pub fn cost_info(&self) -> CostInfo {
+        let cost = |class, word| CostInfo { class, label: Some(word), reduction_len: 1 };
         match self {
-            Self::Copy { .. } => work(InstClass::DataMovement, "copy"),
-            Self::Fill { .. } => work(InstClass::DataMovement, "fill"),
-            Self::Iota { .. } => work(InstClass::DataMovement, "iota"),
-            Self::Alloc { zero: true, .. } => work(InstClass::DataMovement, "zero"),
-            Self::Gemm(it) => WorkInfo {
+            Self::Copy { .. } => cost(CostClass::DataMovement, "copy"),
+            Self::Fill { .. } => cost(CostClass::DataMovement, "fill"),
+            Self::Iota { .. } => cost(CostClass::DataMovement, "iota"),
+            Self::Alloc { zero: true, .. } => cost(CostClass::DataMovement, "zero"),
+            Self::Gemm(it) => CostInfo {
                 reduction_len: it.a.shape.last().copied().unwrap_or(1),
-                ..work(InstClass::Compute, "gemm")
+                ..cost(CostClass::Compute, "gemm")
             },
-            Self::Map { op, .. } => work(InstClass::Compute, op.name()),
+            Self::Map { op, .. } => cost(CostClass::Compute, op.name()),
             Self::Reduce(it) => {
                 let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
-                WorkInfo { reduction_len: summed, ..work(InstClass::Compute, "reduce") }
+                CostInfo { reduction_len: summed, ..cost(CostClass::Compute, "reduce") }
             }
             Self::PeerReduce { parts, .. } => {
-                WorkInfo { reduction_len: parts.len(), ..work(InstClass::Communication, "peer_reduce") }
+                CostInfo { reduction_len: parts.len(), ..cost(CostClass::PeerAccess, "peer_reduce") }
             }
-            Self::Signal { .. } => work(InstClass::Communication, "signal"),
-            Self::WaitSignal { .. } => work(InstClass::Communication, "wait_signal"),
-            Self::Collective(it) => work(InstClass::Ordering, it.kind.op_name()),
-            Self::Transfer(_) => work(InstClass::Ordering, "transfer"),
+            Self::Signal { .. } => cost(CostClass::PeerAccess, "signal"),
+            Self::WaitSignal { .. } => cost(CostClass::PeerAccess, "wait_signal"),
+            Self::Collective(it) => cost(CostClass::Ordering, it.kind.op_name()),
+            Self::P2pGroup(_) => cost(CostClass::Ordering, "transfer"),
             Self::Alloc { zero: false, .. }
             | Self::Wait { .. }
             | Self::RecordEvent { .. }
@@ -145,12 +146,38 @@ impl InstKind {
             | Self::ShareMemHandles { .. }
             | Self::Barrier
             | Self::Reshard(_)
-            | Self::ReadOutputs => WorkInfo { kind: InstClass::Ordering, label: None, reduction_len: 1 },
+            | Self::ReadOutputs => CostInfo { class: CostClass::Ordering, label: None, reduction_len: 1 },
         }
     }
 
     /// Returns the communication that the instruction posts, if it posts one.
     pub fn communication(&self) -> Option<Communication<'_>> {
         if let ExecutionSite::Queue(it) = self.effect().execution_site() { Some(it) } else { None }
+    }
+
+    /// Returns the communicator and the work number of the communication that the instruction posts, if it
+    /// posts one.
+    pub(super) fn communication_numbers_mut(&mut self) -> Option<(&mut CommunicatorNo, &mut WorkNo)> {
+        match self {
+            Self::Collective(it) => Some((&mut it.communicator, &mut it.work)),
+            Self::P2pGroup(it) => Some((&mut it.communicator, &mut it.work)),
+            Self::Alloc { .. }
+            | Self::Copy { .. }
+            | Self::Fill { .. }
+            | Self::Iota { .. }
+            | Self::Gemm(_)
+            | Self::Map { .. }
+            | Self::Reduce(_)
+            | Self::PeerReduce { .. }
+            | Self::Wait { .. }
+            | Self::Signal { .. }
+            | Self::WaitSignal { .. }
+            | Self::RecordEvent { .. }
+            | Self::WaitEvent { .. }
+            | Self::ShareMemHandles { .. }
+            | Self::Barrier
+            | Self::Reshard(_)
+            | Self::ReadOutputs => None,
+        }
     }
 }

@@ -14,7 +14,7 @@ use grammar::{
 
 use super::{Buffer, BufferNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
 pub use communication::{
-    Collective, CollectiveKind, Direction, MemHandle, P2pOp, SignalId, SignalKind, Transfer,
+    Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
 };
 
 /// A communicator: a backend and a team.
@@ -122,7 +122,7 @@ pub enum InstKind {
     /// Posts a collective.
     Collective(Box<Collective>),
     /// Posts a group of sends and receives.
-    Transfer(Transfer),
+    P2pGroup(P2pGroup),
     /// Blocks the stream until a posted communication is complete.
     Wait {
         /// The work of the communication.

@@ -10,7 +10,7 @@
 //!
 //! * Instructions on one stream execute in issue order.
 //! * `RecordEvent` and `WaitEvent` order streams of one rank.
-//! * `Collective` and `Transfer` run on the queue of their communicator, in the order of posting and after
+//! * `Collective` and `P2pGroup` run on the queue of their communicator, in the order of posting and after
 //!   everything issued before them on the posting stream. A stream waits for them only at a `Wait`.
 //! * `Signal` and `WaitSignal` order streams of two ranks.
 //! * `ShareMemHandles` and `Barrier` block the issuing host.
@@ -58,10 +58,10 @@ pub use access::{Access, Communication};
 pub(crate) use attention::{Attention, AttentionOptions};
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
-pub use effect::{ExecutionSite, InstClass, SyncEffect, WorkInfo};
+pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind, MemHandle,
-    Number, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind, Transfer,
+    Number, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
 };
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
@@ -120,7 +120,7 @@ pub struct Plan {
     pub kernels: Vec<KernelRange>,
     /// The number of events that `RecordEvent` records.
     pub event_count: usize,
-    /// The number of works that `Collective` and `Transfer` post.
+    /// The number of works that `Collective` and `P2pGroup` post.
     pub work_count: usize,
     /// The communications that this rank does not post and other ranks may post.
     pub skips: Vec<SkippedComm>,

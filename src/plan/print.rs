@@ -92,7 +92,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             let kind = kind(it.kind);
             format!("post w{} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
         }
-        InstKind::Transfer(it) => {
+        InstKind::P2pGroup(it) => {
             let sides = it.ops.iter().map(|side| match side.direction {
                 Direction::Send => format!("send {} -> rank{}", view(&side.view), side.peer),
                 Direction::Recv => format!("recv {} <- rank{}", view(&side.view), side.peer),
@@ -185,13 +185,10 @@ fn signal_text(signal: SignalId) -> String {
         SignalKind::TeamReady(team)
         | SignalKind::TeamDone(team)
         | SignalKind::TeamData(team)
-        | SignalKind::TeamResult(team)
-            if team > 0 =>
-        {
-            format!("{team}.")
-        }
-        _ => String::new(),
+        | SignalKind::TeamResult(team) => Some(team).filter(|it| *it > 0),
+        SignalKind::Ready | SignalKind::Done | SignalKind::PutReady | SignalKind::PutDone => None,
     };
+    let team = team.map_or(String::new(), |it| format!("{it}."));
     format!("{meaning}{team}{} rank{}->rank{}", signal.index, signal.from, signal.to)
 }
 

@@ -44,8 +44,24 @@ fn heap(kind: &InstKind) -> usize {
                 let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
                 shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
             }
-            // All other instructions own nothing on the heap except views.
-            _ => 0,
+            // These own nothing on the heap except views.
+            InstKind::Alloc { .. }
+            | InstKind::Copy { .. }
+            | InstKind::Fill { .. }
+            | InstKind::Iota { .. }
+            | InstKind::Gemm(_)
+            | InstKind::Map { .. }
+            | InstKind::Reduce(_)
+            | InstKind::PeerReduce { .. }
+            | InstKind::Collective(_)
+            | InstKind::P2pGroup(_)
+            | InstKind::Wait { .. }
+            | InstKind::Signal { .. }
+            | InstKind::WaitSignal { .. }
+            | InstKind::RecordEvent { .. }
+            | InstKind::WaitEvent { .. }
+            | InstKind::Barrier
+            | InstKind::ReadOutputs => 0,
         }
 }
 

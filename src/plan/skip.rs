@@ -124,7 +124,19 @@ impl PlanBuilder<'_> {
                 Some(P2pType::Send) | None => SkippedRole::Send(peer()),
             },
             (OpClass::Communicate, _) => SkippedRole::Collective,
-            _ => return,
+            (
+                OpClass::Compute
+                | OpClass::Elementwise
+                | OpClass::View
+                | OpClass::Allocate
+                | OpClass::Deallocate
+                | OpClass::Wait
+                | OpClass::Stream
+                | OpClass::Coalescing
+                | OpClass::HostUnit
+                | OpClass::Opaque,
+                _,
+            ) => return,
         };
         if self.plan.skips.len() >= MAX_SKIPS {
             return;

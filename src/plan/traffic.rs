@@ -1,6 +1,6 @@
 //! The bytes that an instruction moves, counted as nccl-tests counts them.
 
-use super::{CollectiveKind, Communication, Inst, InstClass, InstKind, Plan, View};
+use super::{CollectiveKind, Communication, CostClass, Inst, InstKind, Plan, View};
 
 /// The bytes that an instruction moves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,24 +18,24 @@ impl Plan {
     pub fn traffic(&self, inst: &Inst) -> Traffic {
         let size = |view: &View| view.len() * self.buffers[view.buffer as usize].dtype.size();
         let traffic = |bytes, bus_factor| Traffic { bytes, bus_factor };
-        match (inst.kind.communication(), inst.kind.work_info().kind) {
+        match (inst.kind.communication(), inst.kind.cost_info().class) {
             (Some(Communication::Collective(it)), _) => {
                 let members = self.communicators[it.communicator as usize].team.len();
                 let bytes = it.input.iter().chain(&it.output).map(size).max().unwrap_or(0);
                 traffic(bytes, bus_factor(it.kind, members))
             }
-            (Some(Communication::Transfer(it)), _) => {
+            (Some(Communication::P2pGroup(it)), _) => {
                 traffic(it.ops.iter().map(|it| size(&it.view)).max().unwrap_or(0), 1.0)
             }
             // Use the views on this rank: buffer numbers of a peer refer to its own buffers.
-            (None, InstClass::DataMovement) => traffic(copied_bytes(&inst.kind, self.rank, size), 1.0),
-            (None, InstClass::Communication) => {
+            (None, CostClass::DataMovement) => traffic(copied_bytes(&inst.kind, self.rank, size), 1.0),
+            (None, CostClass::PeerAccess) => {
                 let accesses = inst.kind.accesses(self.rank);
                 let remote = accesses.iter().filter(|it| !it.is_write && it.rank != self.rank).count();
                 let written = accesses.iter().filter(|it| it.is_write && it.rank == self.rank);
                 traffic(remote * written.map(|it| size(it.view)).sum::<usize>(), 1.0)
             }
-            (None, InstClass::Ordering | InstClass::Compute) => traffic(0, 1.0),
+            (None, CostClass::Ordering | CostClass::Compute) => traffic(0, 1.0),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         shape_match::{Scope, to_logical},
         shard::{self, RankShard, assemble_shards},
     },
-    plan::{InstClass, InstKind, IoBinding, Plan, ReduceOp},
+    plan::{CostClass, InstKind, IoBinding, Plan, ReduceOp},
 };
 
 /// The command-line option that provides inputs.
@@ -303,11 +303,11 @@ pub fn longest_sum(plans: &[Plan]) -> usize {
     let mut over_ranks = 1;
     let sums = |op: ReduceOp| matches!(op, ReduceOp::Sum | ReduceOp::Avg);
     let mut visit = |kind: &InstKind, plan: &Plan| {
-        let work = kind.work_info();
-        match work.kind {
-            InstClass::Communication => over_ranks = over_ranks.max(work.reduction_len),
-            InstClass::Ordering | InstClass::DataMovement | InstClass::Compute => {
-                local = local.max(work.reduction_len)
+        let cost = kind.cost_info();
+        match cost.class {
+            CostClass::PeerAccess => over_ranks = over_ranks.max(cost.reduction_len),
+            CostClass::Ordering | CostClass::DataMovement | CostClass::Compute => {
+                local = local.max(cost.reduction_len)
             }
         }
         if let InstKind::Collective(it) = kind

@@ -1,22 +1,27 @@
-//! Runs a program on simulated ranks and judges its outputs.
+//! What the outputs of a program are compared with, and by which tolerance. Runs programs on simulated ranks
+//! for their outputs.
+
+mod judge;
 
 use super::{
     RunError,
-    compare::{RtolAtol, Tolerance, compare},
+    compare::{RtolAtol, Tolerance},
     inputs::InputSpec,
     per_rank,
     prepare::{DEFAULT_MEMORY_LIMIT, JobFailure, PrepareOptions, ProgramFiles, prepare},
-    results::{self, explain},
+    results,
 };
 use crate::{
     exit::Exit,
     io::{
-        data::{Data, NdArray, Shadow, ShadowedTensor},
+        data::{Data, NdArray, Shadow},
         shape_match::is_regrouping,
     },
     plan::{InstKind, Plan, ViewOnRank, sync::CommMatching},
     sim::{self, RunNotes, Schedule, SimOutcome},
 };
+
+pub use judge::{OutputVerdict, judge_outputs};
 
 /// A tensor that an output is compared with.
 pub struct Expectation {
@@ -107,6 +112,16 @@ pub enum OutputRef {
     Name(String),
     /// Position in the program header, and the rank whose part is meant.
     RankPart(usize, usize),
+}
+
+impl OutputRef {
+    /// Returns the rank, if only its part is meant.
+    fn rank(&self) -> Option<usize> {
+        match self {
+            Self::RankPart(_, rank) => Some(*rank),
+            Self::Position(_) | Self::Name(_) => None,
+        }
+    }
 }
 
 /// Returns a program's own outputs under schedule `program`. If no other expectation is given, runs under
@@ -248,171 +263,6 @@ pub fn reference_expectations(
     }
     let exact = outcome.notes.exactness.is_exact();
     Ok(expectations(outputs, path, ExpectationSource::Reference { exact }))
-}
-
-/// The verdict on the outputs of one run.
-pub struct OutputVerdict {
-    /// The exit code.
-    pub exit: Exit,
-    /// The verdict line.
-    pub line: String,
-    /// The outputs.
-    pub outputs: Vec<results::OutputTensor>,
-    /// Position of the wrong output, if any.
-    pub wrong_output: Option<usize>,
-}
-
-/// Judges the outputs of a run.
-///
-/// # Errors
-/// The parts of an output do not fit together.
-pub fn judge_outputs(
-    plans: &[Plan],
-    outcome: &SimOutcome,
-    expectations: &[Expectation],
-    criteria: &Criteria,
-) -> Result<OutputVerdict, RunError> {
-    let outputs = results::outputs(plans, outcome)?;
-    let failed = |message: String, outputs, wrong| OutputVerdict {
-        exit: Exit::WrongResult,
-        line: format!("[FAILED] {message}"),
-        outputs,
-        wrong_output: wrong,
-    };
-    if let Some((at, fault)) = outputs.iter().enumerate().find_map(|(at, it)| Some((at, it.fault.clone()?))) {
-        return Ok(failed(fault, outputs, Some(at)));
-    }
-    let (mut compared, mut undetermined, mut is_exact) = (0, 0, criteria.exact == Some(true));
-    let mut parts = ComparedParts::default();
-    let mut origins: Vec<&str> = Vec::new();
-    let mut allowed: Vec<String> = Vec::new();
-    for expectation in expectations {
-        let found = outputs.iter().enumerate().find(|(at, output)| match &expectation.output {
-            OutputRef::Position(position) | OutputRef::RankPart(position, _) => at == position,
-            OutputRef::Name(name) => output.name == *name,
-        });
-        let Some((at, output)) = found else {
-            return Ok(failed(
-                format!("{} has more outputs than the program", expectation.source_name),
-                outputs,
-                None,
-            ));
-        };
-        let agreement = criteria.tolerance_for(expectation.source, outcome.notes.exactness.shadows);
-        let whole = &output.whole;
-        let expected = ShadowedTensor { tensor: &expectation.tensor, shadow: expectation.shadow.as_ref() };
-        let (name, own, difference) = match &expectation.output {
-            OutputRef::Position(_) | OutputRef::Name(_) if output.per_rank && whole.conflict.is_some() => {
-                let message = "ranks hold different values, but one whole tensor is expected".to_owned();
-                (output.name.clone(), None, Err(message))
-            }
-            OutputRef::Position(_) | OutputRef::Name(_) => {
-                (output.name.clone(), None, compare(whole.shadowed(), expected, agreement))
-            }
-            OutputRef::RankPart(_, rank) => {
-                let part = output.part(*rank).ok_or_else(|| "the rank holds no part of it".to_owned());
-                let difference = part.and_then(|(tensor, shadow)| {
-                    compare(ShadowedTensor { tensor: &tensor, shadow }, expected, agreement)
-                });
-                (format!("{} of rank {rank}", output.name), Some(*rank), difference)
-            }
-        };
-        let difference = match difference {
-            Ok(it) => it,
-            Err(message) => return Ok(failed(format!("{name}: {message}"), outputs, Some(at))),
-        };
-        if let Some(mismatch) = difference.mismatch {
-            let rank = own.or(whole.owners.get(mismatch.flat_index).copied().flatten()).unwrap_or(0);
-            let why = explain(plans, outcome, rank, at);
-            return Ok(failed(format!("{name}: {mismatch} (rank {rank}{why})"), outputs, Some(at)));
-        }
-        match own {
-            Some(_) => parts.add(&output.name, &expectation.source_name),
-            None => compared += expectation.tensor.data.len(),
-        }
-        undetermined += difference.undetermined;
-        is_exact &= difference.is_equal && expectation.source.is_exact();
-        if !allowed.contains(&difference.tolerance_text) {
-            allowed.push(difference.tolerance_text);
-        }
-        if own.is_none() && !origins.contains(&expectation.source_name.as_str()) {
-            origins.push(&expectation.source_name);
-        }
-    }
-    if expectations.iter().any(|it| matches!(it.output, OutputRef::Position(_))) {
-        let covers = |at: usize| {
-            expectations.iter().any(
-                |it| matches!(it.output, OutputRef::Position(to) | OutputRef::RankPart(to, _) if to == at),
-            )
-        };
-        let given = (0..outputs.len()).filter(|at| covers(*at)).count();
-        if given < outputs.len() {
-            return Ok(failed(
-                format!("the reference has {given} outputs and the program {}", outputs.len()),
-                outputs,
-                None,
-            ));
-        }
-    }
-    // If some parts of an output are compared, all must be. Otherwise a part without an expectation would
-    // pass.
-    let missing = outputs.iter().enumerate().find_map(|(at, output)| {
-        let expected = |rank: usize| {
-            expectations
-                .iter()
-                .any(|it| matches!(it.output, OutputRef::RankPart(to, own) if to == at && own == rank))
-        };
-        let (has, lacks): (Vec<usize>, Vec<usize>) =
-            output.parts.iter().map(|(rank, _)| *rank).partition(|rank| expected(*rank));
-        lacks.first().filter(|_| !has.is_empty()).map(|rank| (at, *rank))
-    });
-    if let Some((at, rank)) = missing {
-        let message =
-            format!("{} of rank {rank}: no expected value is given for this rank", outputs[at].name);
-        return Ok(failed(message, outputs, Some(at)));
-    }
-    let mut claims = Vec::new();
-    if !origins.is_empty() {
-        claims.push(format!("{compared} elements equal to {}", origins.join(", ")));
-    }
-    claims.extend(parts.claims());
-    let claims = claims.join("; ");
-    if is_exact {
-        allowed = vec!["exact".to_owned()];
-    } else {
-        // If the results are equal although rounding was allowed, "exact" is not reported.
-        allowed.retain(|it| it != "exact");
-    }
-    if undetermined > 0 {
-        allowed.push(format!("{undetermined} undetermined: rounding decides whether they are finite"));
-    }
-    let allowed = if allowed.is_empty() { String::new() } else { format!(" ({})", allowed.join("; ")) };
-    let line = match expectations.is_empty() {
-        true => "[SUCCESS] ran, complete, not compared".to_owned(),
-        false => format!("[SUCCESS] {claims}{allowed}"),
-    };
-    Ok(OutputVerdict { exit: Exit::Success, line, outputs, wrong_output: None })
-}
-
-/// Number of ranks whose parts agreed, by output and source.
-#[derive(Default)]
-struct ComparedParts(Vec<(String, String, usize)>);
-
-impl ComparedParts {
-    fn add(&mut self, name: &str, origin: &str) {
-        match self.0.iter_mut().find(|it| it.0 == name && it.1 == origin) {
-            Some(it) => it.2 += 1,
-            None => self.0.push((name.to_owned(), origin.to_owned(), 1)),
-        }
-    }
-
-    /// Formats the results: `T3@local: 4 ranks' own parts equal to @ref.%r.npy`.
-    fn claims(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|(name, origin, ranks)| match ranks {
-            1 => format!("{name}@local: 1 rank's own part equal to {origin}"),
-            _ => format!("{name}@local: {ranks} ranks' own parts equal to {origin}"),
-        })
-    }
 }
 
 /// Returns a note if the stream at the end of the program is not the stream at its entry. The caller reads

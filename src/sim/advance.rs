@@ -7,7 +7,7 @@ use super::{
     step::Memories,
 };
 use crate::plan::{
-    Communication, InstKind, SyncEffect,
+    Communication, ExecutionSite, InstKind, SyncEffect,
     sync::{self, copy_halves},
 };
 
@@ -59,15 +59,21 @@ impl Machine<'_> {
             (ActorKind::Queue, effect) => {
                 if self.inst_states[rank][inst] == InstState::Posted && self.actors[actor].in_flight.is_none()
                 {
-                    match effect {
-                        SyncEffect::Post(Communication::Transfer(transfer)) if self.is_synchronous => {
-                            self.start_transfer(actor, inst, transfer);
+                    match (effect.execution_site(), self.is_synchronous) {
+                        (ExecutionSite::Queue(Communication::P2pGroup(it)), true) => {
+                            self.start_p2p_group(actor, inst, it);
                         }
-                        SyncEffect::Post(Communication::Transfer(transfer)) => {
-                            self.start_sides(actor, transfer);
+                        (ExecutionSite::Queue(Communication::P2pGroup(it)), false) => {
+                            self.start_p2p_ops(actor, it);
                         }
-                        _ if self.is_synchronous => self.start_collective(actor, inst),
-                        _ => self.start_member(actor),
+                        (ExecutionSite::Queue(Communication::Collective(_)), true) => {
+                            self.start_collective(actor, inst);
+                        }
+                        (ExecutionSite::Queue(Communication::Collective(_)), false) => {
+                            self.start_member(actor);
+                        }
+                        // A queue has communications only.
+                        (ExecutionSite::Host | ExecutionSite::Stream, _) => (),
                     }
                 }
             }
@@ -87,8 +93,8 @@ impl Machine<'_> {
             (ActorKind::Stream, _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
             (_, Some(InFlight::HalfCopy)) => part(1),
             (_, Some(InFlight::CollectiveMember { has_read_input: begun })) => part(u32::from(*begun)),
-            (_, Some(InFlight::TransferSides { ready, .. })) => ready.iter().any(|it| part(*it)),
-            (_, Some(InFlight::Collective | InFlight::Transfer { .. }) | None) => part(0),
+            (_, Some(InFlight::P2pOps { ready, .. })) => ready.iter().any(|it| part(*it)),
+            (_, Some(InFlight::Collective | InFlight::P2pGroup { .. }) | None) => part(0),
         }
     }
 

@@ -90,8 +90,8 @@ pub(super) enum ActorKind {
 pub(super) enum InFlight {
     /// A collective or a resharding operator that has arrived. It runs for all members at once.
     Collective,
-    /// A transfer whose sends and receives have arrived. Each message runs for both sides at once.
-    Transfer {
+    /// A P2P group whose sends and receives have arrived. Each message runs for both sides at once.
+    P2pGroup {
         /// The number of sends and receives that have not run.
         left: usize,
         /// Messages to send whose receiver has arrived.
@@ -102,8 +102,8 @@ pub(super) enum InFlight {
         /// True if the member has read its input.
         has_read_input: bool,
     },
-    /// A transfer whose sends and receives run one by one.
-    TransferSides {
+    /// A P2P group whose sends and receives run one by one.
+    P2pOps {
         /// The number of sends and receives that have not run.
         left: usize,
         /// Steps that may run (`plan::sync::Step::part`).
@@ -113,12 +113,12 @@ pub(super) enum InFlight {
     HalfCopy,
 }
 
-/// A send or a receive of the transfer at the head of a queue.
+/// A send or a receive of the P2P group at the head of a queue.
 #[derive(Clone, Copy)]
 pub(super) struct SideRef {
     /// The queue.
     pub queue: usize,
-    /// Its index in `Transfer::ops`.
+    /// Its index in `P2pGroup::ops`.
     pub side: usize,
 }
 
@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Returns the first condition that an actor's head waits for and that does not hold. The other parts of
-    /// collectives and transfers do not count here; `update_readiness` handles them.
+    /// collectives and P2P groups do not count here; `update_readiness` handles them.
     pub fn unmet_condition(&self, actor: usize) -> Option<Condition> {
         let Actor { rank, kind: role, .. } = self.actors[actor];
         let inst = self.head(actor)?;

@@ -1,5 +1,5 @@
 //! Communications whose parts run one by one. A member of a collective reads its input, and later writes its
-//! output. Each send or receive of a transfer runs separately. Until they are written, the elements that a
+//! output. Each send or receive of a P2P group runs separately. Until they are written, the elements that a
 //! communication will write have no value.
 //!
 //! A part waits only for the parts that send data to it. NCCL guarantees no more.
@@ -12,7 +12,7 @@ use super::{
     machine::{InFlight, InFlightCollective, Machine, MemberState, SideRef},
 };
 use crate::plan::{
-    Communication, Direction, P2pOp, SyncEffect, Transfer,
+    Communication, Direction, P2pGroup, P2pOp, SyncEffect,
     sync::{CommNo, CommRole, acquire_step, deliver_step, release_step},
 };
 
@@ -87,31 +87,31 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Starts the transfer at a queue's head. Its sends may run, and its receives may mark the elements that
+    /// Starts the P2P group at a queue's head. Its sends may run, and its receives may mark the elements that
     /// they will write as unwritten.
-    pub fn start_sides(&mut self, queue: usize, transfer: &Transfer) {
+    pub fn start_p2p_ops(&mut self, queue: usize, group: &P2pGroup) {
         let first = |(side, it): (usize, &P2pOp)| match it.direction {
             Direction::Recv if !it.view.is_empty() => acquire_step(side),
             Direction::Recv | Direction::Send => deliver_step(side),
         };
-        let mut ready: VecDeque<u32> = transfer.ops.iter().enumerate().map(first).collect();
+        let mut ready: VecDeque<u32> = group.ops.iter().enumerate().map(first).collect();
         if ready.is_empty() {
             ready.push_back(release_step(0));
         }
-        self.actors[queue].in_flight = Some(InFlight::TransferSides { left: transfer.ops.len(), ready });
+        self.actors[queue].in_flight = Some(InFlight::P2pOps { left: group.ops.len(), ready });
         self.make_ready(queue);
     }
 
-    /// Runs one step of the transfer at a queue's head.
+    /// Runs one step of the P2P group at a queue's head.
     pub fn run_side_step(&mut self, actor: usize) -> Result<(), SimError> {
         let rank = self.actors[actor].rank;
         let Some(inst) = self.head(actor) else { return Ok(()) };
         let at = InstRef { rank, inst };
-        let SyncEffect::Post(Communication::Transfer(transfer)) = self.effect(rank, inst) else {
+        let SyncEffect::Post(Communication::P2pGroup(group)) = self.effect(rank, inst) else {
             return Ok(());
         };
         let current = self.ready.current_step();
-        let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[actor].in_flight else {
+        let Some(InFlight::P2pOps { ready, .. }) = &mut self.actors[actor].in_flight else {
             return Ok(());
         };
         let place = match current {
@@ -123,13 +123,13 @@ impl Machine<'_> {
             return Err(SimError::StepNotReady(step));
         }
         let number = part.map_or(0, |it| it as usize / 2);
-        let last = release_step(transfer.ops.len());
+        let last = release_step(group.ops.len());
         if part.is_none_or(|it| it == last) {
             self.finish_communication(actor, at);
             return Ok(());
         }
         if let (Some(part), Some(side), Some(comm)) =
-            (part, transfer.ops.get(number), self.matched.comms_of(at).get(number))
+            (part, group.ops.get(number), self.matched.comms_of(at).get(number))
         {
             if part == acquire_step(number) {
                 collective::mark_unwritten(self.plans, at, &side.view, &mut self.memories)?;
@@ -138,7 +138,7 @@ impl Machine<'_> {
                 self.deliver(at, *comm, side)?;
             }
         }
-        let Some(InFlight::TransferSides { ready, left }) = &mut self.actors[actor].in_flight else {
+        let Some(InFlight::P2pOps { ready, left }) = &mut self.actors[actor].in_flight else {
             return Ok(());
         };
         *left -= usize::from(part == Some(deliver_step(number)));
@@ -155,7 +155,7 @@ impl Machine<'_> {
     fn expect_message(&mut self, side: SideRef, comm: CommNo) {
         if !self.sent_messages.contains_key(&comm) {
             self.unmatched_sides.insert(comm, side);
-        } else if let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[side.queue].in_flight {
+        } else if let Some(InFlight::P2pOps { ready, .. }) = &mut self.actors[side.queue].in_flight {
             ready.push_back(deliver_step(side.side));
         }
     }
@@ -168,8 +168,7 @@ impl Machine<'_> {
                 let block = collective::read_message(self.plans, (at, side), &mut self.memories, notes)?;
                 self.sent_messages.insert(comm, block);
                 let Some(waiting) = self.unmatched_sides.remove(&comm) else { return Ok(()) };
-                if let Some(InFlight::TransferSides { ready, .. }) = &mut self.actors[waiting.queue].in_flight
-                {
+                if let Some(InFlight::P2pOps { ready, .. }) = &mut self.actors[waiting.queue].in_flight {
                     ready.push_back(deliver_step(waiting.side));
                 }
                 self.make_ready(waiting.queue);

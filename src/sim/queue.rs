@@ -11,7 +11,7 @@ use super::{
     machine::{Condition, InFlight, InstState, Machine, Message, SideRef},
 };
 use crate::plan::{
-    Communication, CommunicatorNo, Direction, P2pOp, SyncEffect, Transfer,
+    Communication, CommunicatorNo, Direction, P2pGroup, P2pOp, SyncEffect,
     sync::{CommNo, CommPart},
 };
 
@@ -99,11 +99,11 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Runs the collective at a queue's head, or one message of the transfer there.
+    /// Runs the collective at a queue's head, or one message of the P2P group there.
     pub fn run_queue(&mut self, actor: usize) -> Result<(), SimError> {
         let ready = match &mut self.actors[actor].in_flight {
-            Some(InFlight::Transfer { ready, .. }) => ready,
-            Some(InFlight::TransferSides { .. }) => return self.run_side_step(actor),
+            Some(InFlight::P2pGroup { ready, .. }) => ready,
+            Some(InFlight::P2pOps { .. }) => return self.run_side_step(actor),
             Some(InFlight::CollectiveMember { has_read_input: false }) => {
                 return self.read_member_input(actor);
             }
@@ -124,7 +124,7 @@ impl<'a> Machine<'a> {
         }
         self.complete_sides(send.queue, 1);
         self.complete_sides(recv.queue, 1);
-        if let Some(InFlight::Transfer { ready, .. }) = &self.actors[actor].in_flight
+        if let Some(InFlight::P2pGroup { ready, .. }) = &self.actors[actor].in_flight
             && !ready.is_empty()
         {
             self.make_ready(actor);
@@ -132,16 +132,16 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Starts the transfer at a queue's head: its sends and receives arrive at their messages.
-    pub fn start_transfer(&mut self, queue: usize, inst: usize, transfer: &'a Transfer) {
+    /// Starts the P2P group at a queue's head: its sends and receives arrive at their messages.
+    pub fn start_p2p_group(&mut self, queue: usize, inst: usize, group: &'a P2pGroup) {
         let matched = self.matched;
         let at = InstRef { rank: self.actors[queue].rank, inst };
         self.actors[queue].in_flight =
-            Some(InFlight::Transfer { left: transfer.ops.len(), ready: VecDeque::new() });
-        if transfer.ops.is_empty() {
+            Some(InFlight::P2pGroup { left: group.ops.len(), ready: VecDeque::new() });
+        if group.ops.is_empty() {
             self.make_ready(queue);
         }
-        for (side, (it, comm)) in transfer.ops.iter().zip(matched.comms_of(at)).enumerate() {
+        for (side, (it, comm)) in group.ops.iter().zip(matched.comms_of(at)).enumerate() {
             let own = SideRef { queue, side };
             if !self.arrive(*comm) {
                 self.unmatched_sides.insert(*comm, own);
@@ -152,26 +152,26 @@ impl<'a> Machine<'a> {
                 Direction::Send => Message { send: own, recv: other },
                 Direction::Recv => Message { send: other, recv: own },
             };
-            if let Some(InFlight::Transfer { ready, .. }) = &mut self.actors[message.send.queue].in_flight {
+            if let Some(InFlight::P2pGroup { ready, .. }) = &mut self.actors[message.send.queue].in_flight {
                 ready.push_back(message);
             }
             self.make_ready(message.send.queue);
         }
     }
 
-    /// Returns a send or a receive of the transfer at a queue's head, with the instruction.
+    /// Returns a send or a receive of the P2P group at a queue's head, with the instruction.
     fn side_at(&self, it: SideRef) -> Option<(InstRef, &'a P2pOp)> {
         let at = InstRef { rank: self.actors[it.queue].rank, inst: self.head(it.queue)? };
         match self.effect(at.rank, at.inst) {
-            SyncEffect::Post(Communication::Transfer(transfer)) => Some((at, transfer.ops.get(it.side)?)),
+            SyncEffect::Post(Communication::P2pGroup(group)) => Some((at, group.ops.get(it.side)?)),
             _ => None,
         }
     }
 
-    /// Marks `count` sends or receives of the transfer at a queue's head as complete. The last one completes
-    /// the transfer.
+    /// Marks `count` sends or receives of the P2P group at a queue's head as complete. The last one completes
+    /// the group.
     fn complete_sides(&mut self, actor: usize, count: usize) {
-        let Some(InFlight::Transfer { left, .. }) = &mut self.actors[actor].in_flight else { return };
+        let Some(InFlight::P2pGroup { left, .. }) = &mut self.actors[actor].in_flight else { return };
         *left -= count;
         if *left == 0
             && let Some(inst) = self.head(actor)

@@ -179,7 +179,7 @@ impl Memories<'_> {
                 (&**out, kernels::peer_reduce(*op, &parts, dtype, &mut notes.exactness)?)
             }
             InstKind::Collective(_)
-            | InstKind::Transfer(_)
+            | InstKind::P2pGroup(_)
             | InstKind::Wait { .. }
             | InstKind::Signal { .. }
             | InstKind::WaitSignal { .. }

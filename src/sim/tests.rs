@@ -121,7 +121,7 @@ impl RankPlanBuilder {
             origin,
         };
         let sides = sides.iter().map(side).collect();
-        self.on(0, InstKind::Transfer(Transfer { communicator, protocol: None, ops: sides, work }));
+        self.on(0, InstKind::P2pGroup(P2pGroup { communicator, protocol: None, ops: sides, work }));
         work
     }
 
@@ -172,7 +172,7 @@ fn text(res: Result<SimOutcome, SimError>) -> String {
     res.err().map_or("no fault".to_owned(), |it| it.to_string())
 }
 
-/// Returns a ring in which every rank first sends and then receives, as one transfer or as two.
+/// Returns a ring in which every rank first sends and then receives, as one P2P group or as two.
 fn ring(world: usize, grouped: bool) -> Vec<Plan> {
     let team: Vec<usize> = (0..world).collect();
     let plan = |rank: usize| {

@@ -50,9 +50,9 @@ pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
             KERNEL.max(accesses.iter().map(|it| bytes(it.view)).sum::<f64>() / MEMORY_BYTES)
         }
         InstKind::PeerReduce { .. } => KERNEL.max(over_link),
-        InstKind::Collective(_) | InstKind::Transfer(_) => {
+        InstKind::Collective(_) | InstKind::P2pGroup(_) => {
             let to_itself = match inst.kind.communication() {
-                Some(Communication::Transfer(it)) => it.ops.iter().all(|it| it.peer == plan.rank),
+                Some(Communication::P2pGroup(it)) => it.ops.iter().all(|it| it.peer == plan.rank),
                 Some(Communication::Collective(_)) | None => false,
             };
             if to_itself { KERNEL } else { COMMUNICATION.max(over_link) }

@@ -21,7 +21,7 @@ mod slices;
 mod svg;
 mod times;
 
-use crate::plan::{ExecutionSite, Inst, InstClass, InstKind, Plan, sync::InstRef};
+use crate::plan::{CostClass, ExecutionSite, Inst, InstKind, Plan, sync::InstRef};
 
 /// What ran where and when. Times are in microseconds from the beginning of the run.
 #[derive(Clone, Debug, Default)]
@@ -166,14 +166,14 @@ fn kind_of(plan: &Plan, inst: &Inst) -> SliceKind {
         return SliceKind::Communication;
     }
     let touches_peer = || inst.kind.accesses(plan.rank).iter().any(|it| it.rank != plan.rank);
-    match (inst.kind.effect().execution_site(), inst.kind.work_info().kind) {
+    match (inst.kind.effect().execution_site(), inst.kind.cost_info().class) {
         (ExecutionSite::Queue(_), _) => SliceKind::Communication,
         (ExecutionSite::Host, _) => SliceKind::Wait,
-        (ExecutionSite::Stream, InstClass::Compute) => SliceKind::Compute,
-        (ExecutionSite::Stream, InstClass::DataMovement) if touches_peer() => SliceKind::Communication,
-        (ExecutionSite::Stream, InstClass::DataMovement) => SliceKind::DataMovement,
-        (ExecutionSite::Stream, InstClass::Communication) if touches_peer() => SliceKind::Communication,
-        (ExecutionSite::Stream, InstClass::Communication | InstClass::Ordering) => SliceKind::Wait,
+        (ExecutionSite::Stream, CostClass::Compute) => SliceKind::Compute,
+        (ExecutionSite::Stream, CostClass::DataMovement) if touches_peer() => SliceKind::Communication,
+        (ExecutionSite::Stream, CostClass::DataMovement) => SliceKind::DataMovement,
+        (ExecutionSite::Stream, CostClass::PeerAccess) if touches_peer() => SliceKind::Communication,
+        (ExecutionSite::Stream, CostClass::PeerAccess | CostClass::Ordering) => SliceKind::Wait,
     }
 }
 
@@ -181,7 +181,7 @@ fn kind_of(plan: &Plan, inst: &Inst) -> SliceKind {
 fn label_of(inst: &Inst) -> &'static str {
     match inst.kind {
         InstKind::Reshard(_) => "reshard",
-        _ => inst.kind.work_info().label.unwrap_or("wait"),
+        _ => inst.kind.cost_info().label.unwrap_or("wait"),
     }
 }
 

@@ -18,7 +18,7 @@ use hir::{
     check::{Orders, Party, StepOrder, races},
     plan::{
         Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
-        Number, Origin, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, Transfer, View,
+        Number, Origin, P2pGroup, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View,
         ViewOnRank, sync,
     },
     sim::{self, Schedule, SimError, SimOptions},
@@ -400,7 +400,7 @@ impl WorldBuilder {
             self.on(
                 me,
                 stream,
-                InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
+                InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
             );
         }
     }

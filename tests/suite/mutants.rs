@@ -270,7 +270,7 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(Vec<Pl
         Change::Peer => {
             let peer = rng.below(world);
             match &mut plans[rank].code[inst].kind {
-                InstKind::Transfer(it) => {
+                InstKind::P2pGroup(it) => {
                     let side = rng.below(it.ops.len());
                     it.ops.get_mut(side)?.peer = peer;
                 }
@@ -297,7 +297,7 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(Vec<Pl
             let other = rng.below(count) as u32;
             match &mut plans[rank].code[inst].kind {
                 InstKind::Collective(it) => it.communicator = other,
-                InstKind::Transfer(it) => it.communicator = other,
+                InstKind::P2pGroup(it) => it.communicator = other,
                 _ => return None,
             }
         }
@@ -356,7 +356,7 @@ fn is_applicable(change: Change, kind: &InstKind, streams: usize, world: usize) 
                     InstKind::Alloc { .. } | InstKind::ShareMemHandles { .. } | InstKind::Barrier
                 )
         }
-        Change::Peer => world > 1 && matches!(kind, InstKind::Transfer(_)),
+        Change::Peer => world > 1 && matches!(kind, InstKind::P2pGroup(_)),
         Change::Root => {
             matches!(kind, InstKind::Collective(it) if matches!(it.kind, CollectiveKind::Broadcast { .. }))
         }
@@ -383,7 +383,7 @@ fn random_view<'p>(kind: &'p mut InstKind, rank: usize, rng: &mut Rng) -> Option
             0 => it.input.as_mut(),
             _ => it.output.as_mut(),
         },
-        InstKind::Transfer(it) => {
+        InstKind::P2pGroup(it) => {
             let side = rng.below(it.ops.len());
             it.ops.get_mut(side).map(|it| &mut it.view)
         }

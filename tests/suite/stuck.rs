@@ -8,7 +8,7 @@ use grammar::dtype::DType;
 use hir::{
     plan::{
         Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle,
-        Number, P2pOp, Plan, ReduceOp, SignalId, SignalKind, Transfer, View, sync,
+        Number, P2pGroup, P2pOp, Plan, ReduceOp, SignalId, SignalKind, View, sync,
     },
     sim::{self, Schedule, SimError, SimOptions},
 };
@@ -155,7 +155,7 @@ impl WorldBuilder {
                     self.on(
                         rank,
                         streams[rank],
-                        InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
+                        InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
                     );
                     self.wait(rank, streams[rank], work);
                 }

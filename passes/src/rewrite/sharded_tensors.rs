@@ -30,7 +30,12 @@ impl Sharding {
         for axis in &program.tensors[tensor].domains.logical {
             let dim = match program.axes[*axis].kind {
                 AxisKind::Reduction => None,
-                _ => dims.next(),
+                AxisKind::Iteration
+                | AxisKind::Broadcast
+                | AxisKind::Stride
+                | AxisKind::Gather
+                | AxisKind::Vector
+                | AxisKind::Symbolic => dims.next(),
             };
             if dim.is_none_or(|(at, _)| Some(at) != gone) {
                 axes.push((*axis, dim.map(|(_, dim)| dim)));

@@ -83,8 +83,8 @@ impl<'p> UnreadWrites<'p> {
         // of the instruction.
         let mut accesses: Vec<(u32, usize, &View, bool)> = Vec::new();
         // Each operation of a transfer is a statement of its own.
-        if let InstKind::Transfer(transfer) = &inst.kind {
-            let sides = transfer.ops.iter();
+        if let InstKind::P2pGroup(group) = &inst.kind {
+            let sides = group.ops.iter();
             accesses
                 .extend(sides.map(|it| (it.origin, plan.rank, &it.view, it.direction == Direction::Recv)));
         } else {

@@ -179,5 +179,5 @@ impl Table {
 /// Returns the kind of an instruction's work and the traffic that it causes; `None` if it only orders other
 /// instructions.
 fn work_of(plan: &Plan, inst: &Inst) -> Option<(&'static str, Traffic)> {
-    inst.kind.work_info().label.map(|word| (word, plan.traffic(inst)))
+    inst.kind.cost_info().label.map(|word| (word, plan.traffic(inst)))
 }

@@ -63,7 +63,7 @@ impl Prepared {
         let comms = Communicators::new(plans, peers, &mut libraries.comm_cache)?;
         peers.report_phase("preparing the program for its GPU");
         let plan = &plans[rank];
-        let executable = executable::prepare(device, plan, &mut memory, &comms, libraries, first);
+        let executable = executable::lower(device, plan, &mut memory, &comms, libraries, first);
         let written = buffer_assignment::written_buffers(plans, rank);
         let made = executable.and_then(|executable| {
             let inputs = inputs(plan, &written, device, &mut memory)?;

@@ -106,7 +106,7 @@ pub(in crate::cuda) struct Executable {
     pub streams: Vec<Stream>,
     /// The kernels of the module; the common ones come first.
     pub functions: Vec<KernelFunction>,
-    /// Device address of the epoch.
+    /// Device address of the epoch (`signals`).
     pub epoch_address: u64,
     /// Whether a kernel reads the epoch even in runs that are issued command by command. The host then writes
     /// it when such a run begins; captured runs count on the device.

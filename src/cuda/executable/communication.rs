@@ -8,7 +8,7 @@ use crate::{
         error::CudaError,
         kernels::{DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
     },
-    plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, Transfer, View, WorkNo},
+    plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, P2pGroup, View, WorkNo},
 };
 
 impl ExecutableBuilder<'_> {
@@ -52,12 +52,12 @@ impl ExecutableBuilder<'_> {
         self.record_completion(at, stream, queue, it.work)
     }
 
-    pub(super) fn lower_transfer(
+    pub(super) fn lower_p2p_group(
         &mut self,
         at: u32,
         inst: &Inst,
         stream: LogicalStream,
-        it: &Transfer,
+        it: &P2pGroup,
     ) -> Result<(), CudaError> {
         let communicator = &self.plan.communicators[it.communicator as usize];
         let queue = self.communicator_stream(inst, it.communicator);

@@ -1,8 +1,9 @@
 //! Lowers elementwise instructions that are not fused, and copies.
 
-use super::{Command, Copy2d, ExecutableBuilder};
+use super::{Command, ExecutableBuilder};
 use crate::{
     cuda::{
+        device::Copy2d,
         error::CudaError,
         executable::LogicalStream,
         kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},

@@ -7,7 +7,7 @@ use crate::{
         CudaError,
         device::{Device, Stream},
     },
-    plan::{self, InstClass, Plan, StreamNo},
+    plan::{self, CostClass, Plan, StreamNo},
 };
 
 /// The most important kind of work on a stream of the plan, apart from posting communications.
@@ -20,11 +20,11 @@ enum StreamRole {
 }
 
 impl StreamRole {
-    fn of(kind: InstClass) -> Self {
-        match kind {
-            InstClass::Compute => Self::Computes,
-            InstClass::Communication => Self::Communicates,
-            InstClass::Ordering | InstClass::DataMovement => Self::Idle,
+    fn of(class: CostClass) -> Self {
+        match class {
+            CostClass::Compute => Self::Computes,
+            CostClass::PeerAccess => Self::Communicates,
+            CostClass::Ordering | CostClass::DataMovement => Self::Idle,
         }
     }
 }
@@ -40,7 +40,7 @@ pub(super) fn assign_streams(
     let mut roles = vec![StreamRole::Idle; plan.streams.len()];
     for inst in &plan.code {
         let role = &mut roles[inst.stream as usize];
-        *role = StreamRole::of(inst.kind.work_info().kind).max(*role);
+        *role = StreamRole::of(inst.kind.cost_info().class).max(*role);
     }
     let computing = roles.iter().filter(|it| **it == StreamRole::Computes).count();
     let is_suitable = |stream: &StreamNo| match roles[*stream as usize] {

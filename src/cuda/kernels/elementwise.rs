@@ -12,7 +12,7 @@ use super::{
     shape::{merge_dims, merge_dims_in_any_order},
     type_name,
 };
-use crate::plan::{Number, ReduceOp};
+use crate::plan::Number;
 
 /// An operand of an elementwise operation.
 #[derive(Clone, PartialEq, Debug)]
@@ -334,10 +334,7 @@ pub(super) fn statement(
                     _ => writeln!(text, "        {{ const C a = r, b = {value}; r = {expression}; }}"),
                 };
             }
-            match op {
-                ReduceOp::Avg => format!("r / (C){}", values.len()),
-                _ => "r".to_owned(),
-            }
+            expression::result_expression(*op, values.len())
         }
     };
     let out = type_name(*out);

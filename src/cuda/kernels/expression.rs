@@ -1,5 +1,7 @@
 //! CUDA expressions of operators on `a`, `b` and `c` of the compute type.
 
+use std::fmt::Display;
+
 use grammar::ops::Op;
 
 use super::ComputeType;
@@ -29,6 +31,23 @@ pub(super) fn reduction_expression(op: ReduceOp, computed: ComputeType) -> Optio
         ReduceOp::Or => "a | b",
         ReduceOp::Xor => "a ^ b",
     })
+}
+
+/// Returns the expression of the result of a reduction. `r` is what the operands reduce to, and `count` the
+/// expression of their number.
+pub(super) fn result_expression(op: ReduceOp, count: impl Display) -> String {
+    match op {
+        ReduceOp::Avg => format!("r / (C){count}"),
+        ReduceOp::Sum
+        | ReduceOp::Product
+        | ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::FMin
+        | ReduceOp::FMax
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => "r".to_owned(),
+    }
 }
 
 /// Returns the identity element of a reduction.

@@ -287,19 +287,9 @@ pub(super) fn body(kernel: &ReduceKernel) -> String {
     let step = expression::reduction_expression(*op, *computed).unwrap_or_default();
     let neutral = expression::identity_expression(*op, *computed);
     let start = if computed.is_float() { "(C)p.start_real" } else { "(C)p.start_whole" };
-    let average = "r / (C)(p.count ? p.count : 1)";
-    let finish = match op {
-        ReduceOp::Avg if *ends => average,
-        ReduceOp::Avg
-        | ReduceOp::Sum
-        | ReduceOp::Product
-        | ReduceOp::Min
-        | ReduceOp::Max
-        | ReduceOp::FMin
-        | ReduceOp::FMax
-        | ReduceOp::And
-        | ReduceOp::Or
-        | ReduceOp::Xor => "r",
+    let finish = match *ends {
+        true => expression::result_expression(*op, "(p.count ? p.count : 1)"),
+        false => "r".to_owned(),
     };
     let begun =
         if *ends { format!("a = {start}, b = sum[o + v], r = {step}") } else { "r = sum[o + v]".to_owned() };

@@ -1,4 +1,4 @@
-//! Communications between ranks: collectives, transfers, signals and memory handles.
+//! Communications between ranks: collectives, P2P groups, signals and memory handles.
 
 use grammar::words::{Algorithm, P2pProtocol, P2pType};
 
@@ -79,7 +79,7 @@ pub enum CollectiveKind {
 /// Sends and receives that are posted as one operation and complete as one, like an NCCL group. Each send
 /// matches a receive of its peer in the order of posting, separately for each pair of ranks.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Transfer {
+pub struct P2pGroup {
     /// The communicator to whose queue it is posted.
     pub communicator: CommunicatorNo,
     /// Which side copies, for the CUDA backend; `None` if a library moves the data.
@@ -90,7 +90,7 @@ pub struct Transfer {
     pub work: WorkNo,
 }
 
-/// A send or a receive of a transfer.
+/// A send or a receive of a P2P group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct P2pOp {
     /// Whether this rank sends or receives.
@@ -99,8 +99,8 @@ pub struct P2pOp {
     pub peer: usize,
     /// The elements to send, or where to store the received elements.
     pub view: View,
-    /// The statement that posts it, an index into `Plan::origins`. In a coalesced transfer it differs from
-    /// the statement that posts the transfer.
+    /// The statement that posts it, an index into `Plan::origins`. In a coalesced P2P group it differs from
+    /// the statement that posts the P2P group.
     pub origin: u32,
 }
 

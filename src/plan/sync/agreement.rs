@@ -21,7 +21,7 @@ use super::{
     Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
 };
 use crate::plan::{
-    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, Transfer, View,
+    Backend, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View,
     algorithm::chosen_algorithm,
 };
 
@@ -369,10 +369,10 @@ fn posted_op<'a>(
     number: CommNo,
     at: InstRef,
 ) -> Option<PostedOp<'a>> {
-    let SyncEffect::Post(Communication::Transfer(it)) = plans[at.rank].code[at.inst].kind.effect() else {
+    let SyncEffect::Post(Communication::P2pGroup(it)) = plans[at.rank].code[at.inst].kind.effect() else {
         return None;
     };
-    let Transfer { ops: sides, protocol, .. } = it;
+    let P2pGroup { ops: sides, protocol, .. } = it;
     let which = matched.comms_of(at).iter().position(|it| *it == number)?;
     let origin = matched.origin(plans, at, number);
     Some(PostedOp { at, origin, protocol: *protocol, view: &sides.get(which)?.view })

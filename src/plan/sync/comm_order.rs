@@ -61,7 +61,7 @@ pub fn comm_order_cycle(
 
 /// Returns a cycle in the order in which ranks use communications.
 fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle> {
-    let group = joint_transfers(matched, &posts);
+    let group = joint_p2p_groups(matched, &posts);
     let mut begun: FxHashMap<InstRef, Option<Occurrence>> =
         posts.iter().flatten().map(|it| (*it, None)).collect();
     let walked = happens_before::walk(plans, matched, &mut |it| {
@@ -164,8 +164,8 @@ fn in_order_of_start(
 }
 
 /// Returns, by communication, a representative of all communications that run together with it. Messages run
-/// together if one transfer contains their sends or receives.
-fn joint_transfers(matched: &CommMatching, posts: &[Vec<InstRef>]) -> Vec<CommNo> {
+/// together if one P2P group contains their sends or receives.
+fn joint_p2p_groups(matched: &CommMatching, posts: &[Vec<InstRef>]) -> Vec<CommNo> {
     let mut parent: Vec<CommNo> = (0..matched.comms.len() as CommNo).collect();
     fn root(parent: &mut [CommNo], mut it: CommNo) -> CommNo {
         while parent[it as usize] != it {

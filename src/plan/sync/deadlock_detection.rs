@@ -194,7 +194,7 @@ impl<'a> World<'a> {
         let comms = matched.comms_of(at);
         if !std::mem::replace(&mut self.actors[actor].arrived, true) {
             for number in comms {
-                // Sides arrive one at a time: a transfer may contain both sides of a message to its own rank.
+                // Sides arrive one at a time: a P2P group may contain both sides of a message to its own rank.
                 if self.role(*number, at) != Some(CommRole::WaitsForSignal) {
                     self.arrived[*number as usize].0 += 1;
                     if self.is_complete(*number) {

@@ -4,7 +4,7 @@
 //! | communication | matching parts |
 //! |---|---|
 //! | collective, resharding operator | the n-th that each member posts to the group |
-//! | message of a transfer | the n-th send and the n-th receive between two ranks on the group |
+//! | message of a P2P group | the n-th send and the n-th receive between two ranks on the group |
 //! | memory handle | both sides of an exchange |
 //! | barrier | the n-th of each rank |
 //! | signal | the instruction that sets the signal and those that wait for it |
@@ -130,7 +130,7 @@ impl CommMatching {
         it.matched
     }
 
-    /// Returns the communications of an instruction. For a transfer or a handle exchange, they are in the
+    /// Returns the communications of an instruction. For a P2P group or a handle exchange, they are in the
     /// order of its sides.
     pub fn comms_of(&self, at: InstRef) -> &[CommNo] {
         let bounds = self
@@ -158,7 +158,7 @@ impl CommMatching {
         groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
     }
 
-    /// Returns the group of a collective, transfer or resharding operator.
+    /// Returns the group of a collective, P2P group or resharding operator.
     pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
         let effect = plans.get(at.rank)?.code.get(at.inst)?.kind.effect();
         if let SyncEffect::Post(it) = effect {
@@ -171,10 +171,10 @@ impl CommMatching {
     }
 
     /// Returns the statement of a part of a communication, as an index into the rank's `Plan::origins`. The
-    /// sends and receives of a coalesced transfer have their own statements.
+    /// sends and receives of a coalesced P2P group have their own statements.
     pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
         let inst = &plans[at.rank].code[at.inst];
-        let SyncEffect::Post(Communication::Transfer(it)) = inst.kind.effect() else { return inst.origin };
+        let SyncEffect::Post(Communication::P2pGroup(it)) = inst.kind.effect() else { return inst.origin };
         let side = self.comms_of(at).iter().position(|it| *it == comm).and_then(|which| it.ops.get(which));
         side.map_or(inst.origin, |it| it.origin)
     }
@@ -269,7 +269,7 @@ impl Matcher {
                         );
                     }
                 }
-                SyncEffect::Post(Communication::Transfer(it)) => {
+                SyncEffect::Post(Communication::P2pGroup(it)) => {
                     set(&mut works, it.work, inst);
                     let group = groups[it.communicator as usize];
                     for side in &it.ops {

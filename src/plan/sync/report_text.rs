@@ -19,7 +19,7 @@ pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
         SyncEffect::Post(_) | SyncEffect::ShareMemHandles(_) if is_named => return text,
         SyncEffect::Reshard(_) => "a resharding operator".to_owned(),
         SyncEffect::Post(Communication::Collective(it)) => it.kind.describe(),
-        SyncEffect::Post(Communication::Transfer(_)) => "a send or receive".to_owned(),
+        SyncEffect::Post(Communication::P2pGroup(_)) => "a send or receive".to_owned(),
         SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
         SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
         SyncEffect::Barrier
@@ -87,7 +87,7 @@ pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, blo
     };
     match (actor, graph.effect(at)) {
         (Actor::Queue(..), _) if !graph.is_posted(at) => format!("for {} to post it", stream(graph, at)),
-        (_, Some(SyncEffect::Post(Communication::Transfer(_)))) => each(&|it| message(graph, at, it)),
+        (_, Some(SyncEffect::Post(Communication::P2pGroup(_)))) => each(&|it| message(graph, at, it)),
         (_, Some(SyncEffect::Post(Communication::Collective(_)) | SyncEffect::Reshard(_))) => {
             format!("for {}", ranks())
         }
@@ -143,7 +143,7 @@ fn message(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
 }
 
 /// Returns the statement of a coalesced side: `P2PCommunication 3 (send, line 6)`; `None` if it is the
-/// statement of the transfer.
+/// statement of the P2P group.
 fn own_side(graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> {
     let number = graph.matched.comms_of(at).iter().find(|it| graph.matched.comm(**it).key == key)?;
     let origin = graph.matched.origin(graph.plans, at, *number);

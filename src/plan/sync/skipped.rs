@@ -312,7 +312,7 @@ pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> SkipText {
 fn is_posted_somewhere(plan: &Plan, stmt: StmtId) -> bool {
     let is_of = |origin: u32| plan.origins[origin as usize].stmt == Some(stmt);
     plan.code.iter().any(|inst| match inst.kind.effect() {
-        SyncEffect::Post(Communication::Transfer(it)) => it.ops.iter().any(|side| is_of(side.origin)),
+        SyncEffect::Post(Communication::P2pGroup(it)) => it.ops.iter().any(|side| is_of(side.origin)),
         _ => is_of(inst.origin),
     })
 }

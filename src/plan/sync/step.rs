@@ -5,7 +5,7 @@
 //!
 //! * A collective reads this rank's input and acquires its output in step 0, and writes the output and
 //!   releases the input in step 1.
-//! * A transfer acquires the elements of each receive (`acquire_step`), sends or receives on each side
+//! * A P2P group acquires the elements of each receive (`acquire_step`), sends or receives on each side
 //!   (`deliver_step`), and releases all sent elements at its end (`release_step`).
 //! * A copy from or to a peer copies one half of its elements in step 0 and the other half in step 1.
 //!
@@ -19,7 +19,7 @@
 use std::borrow::Cow;
 
 use super::{CommKey, CommMatching, InstRef};
-use crate::plan::{Access, Direction, InstKind, Plan, View, ViewOnRank};
+use crate::plan::{Access, Communication, Direction, InstKind, Plan, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,28 +47,28 @@ impl<'p> From<Access<'p>> for StepAccess<'p> {
     }
 }
 
-/// Returns the step in which receive `side` of a transfer acquires its elements.
+/// Returns the step in which receive `side` of a P2P group acquires its elements.
 pub fn acquire_step(side: usize) -> u32 {
     2 * side as u32
 }
 
-/// Returns the step in which side `side` of a transfer sends or receives.
+/// Returns the step in which side `side` of a P2P group sends or receives.
 pub fn deliver_step(side: usize) -> u32 {
     2 * side as u32 + 1
 }
 
-/// Returns the step in which a transfer with `sides` sides releases the sent elements.
+/// Returns the step in which a P2P group with `sides` sides releases the sent elements.
 pub fn release_step(sides: usize) -> u32 {
     2 * sides as u32
 }
 
-/// Returns the steps at the beginning and at the end of an instruction. The steps of a transfer's sides are
+/// Returns the steps at the beginning and at the end of an instruction. The steps of a P2P group's sides are
 /// in between.
 pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
-    match kind {
-        InstKind::Transfer(it) => [None, Some(release_step(it.ops.len()))],
-        InstKind::Collective(_) => [Some(0), Some(1)],
-        kind => [Some(0), copy_halves(rank, kind).map(|_| 1)],
+    match kind.communication() {
+        Some(Communication::P2pGroup(it)) => [None, Some(release_step(it.ops.len()))],
+        Some(Communication::Collective(_)) => [Some(0), Some(1)],
+        None => [Some(0), copy_halves(rank, kind).map(|_| 1)],
     }
 }
 
@@ -83,10 +83,10 @@ impl Step {
         let own = |view: Cow<'p, View>, written: bool| StepAccess { rank, view, is_write: written };
         let mut all: Vec<StepAccess<'p>> = match kind {
             InstKind::Collective(_) if self.index <= 1 => whole(rank, kind).collect(),
-            InstKind::Transfer(it) if self.index == release_step(it.ops.len()) => {
+            InstKind::P2pGroup(it) if self.index == release_step(it.ops.len()) => {
                 whole(rank, kind).filter(|it| !it.is_write).collect()
             }
-            InstKind::Transfer(it) => {
+            InstKind::P2pGroup(it) => {
                 let side = it.ops.get(self.index as usize / 2);
                 // Only a receive has an acquire step.
                 let side = side.filter(|it| it.direction == Direction::Recv || self.index % 2 == 1);

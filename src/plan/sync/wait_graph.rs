@@ -265,7 +265,7 @@ impl WaitGraph<'_> {
                 }
                 CommKey::Message(_, from, to, _) | CommKey::Handle(from, to, _) => {
                     let is_own = |direction| comm.part(at.rank, CommRole::Side(direction)) == Some(at);
-                    // A transfer may contain both sides of a message to its own rank.
+                    // A P2P group may contain both sides of a message to its own rank.
                     match (is_own(Direction::Send), is_own(Direction::Recv)) {
                         (true, false) => blockers.push(other(to, CommRole::Side(Direction::Recv))),
                         (false, true) => blockers.push(other(from, CommRole::Side(Direction::Send))),

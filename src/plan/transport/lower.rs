@@ -17,7 +17,7 @@ use super::{
     two_shot::TwoShot,
 };
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, Plan, SyncEffect, Transfer,
+    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, P2pGroup, Plan, SyncEffect,
     View, ViewKey,
     limits::Limits,
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
@@ -168,7 +168,15 @@ struct Lowering<'a> {
 fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
     match kind {
         CollectiveKind::Allreduce { .. } => &TwoShot,
-        _ => &OneShot::Kernel,
+        CollectiveKind::Broadcast { .. }
+        | CollectiveKind::Gather { .. }
+        | CollectiveKind::Allgather
+        | CollectiveKind::Scatter { .. }
+        | CollectiveKind::Reduce { .. }
+        | CollectiveKind::ReduceScatter { .. }
+        | CollectiveKind::AllToAll
+        | CollectiveKind::SendRecv { .. }
+        | CollectiveKind::Permute { .. } => &OneShot::Kernel,
     }
 }
 
@@ -301,9 +309,9 @@ fn collective(plans: &[Plan], at: InstRef) -> Option<&Collective> {
     }
 }
 
-fn transfer(plans: &[Plan], at: InstRef) -> Option<&Transfer> {
+fn p2p_group(plans: &[Plan], at: InstRef) -> Option<&P2pGroup> {
     match plans.get(at.rank)?.code.get(at.inst)?.kind.effect() {
-        SyncEffect::Post(Communication::Transfer(it)) => Some(it),
+        SyncEffect::Post(Communication::P2pGroup(it)) => Some(it),
         _ => None,
     }
 }
@@ -317,7 +325,7 @@ fn message(
 ) -> usize {
     let CommKey::Message(_, from, to, index) = comm.key else { return 0 };
     let side = |at: InstRef| {
-        let it = transfer(plans, at)?;
+        let it = p2p_group(plans, at)?;
         let which = matched.comms_of(at).iter().position(|it| *it == number)?;
         Some((it.protocol?, it.ops.get(which)?))
     };

@@ -28,7 +28,7 @@ enum LoweredWait {
 /// The instructions of a transport where its collective is waited for.
 struct WaitSteps {
     /// An event recorded after the posted instructions, if another stream waits.
-    posted: Option<EventNo>,
+    completion_event: Option<EventNo>,
     steps: Vec<InstKind>,
     /// Whether the instructions move data, and do not only wait for signals.
     has_copies: bool,
@@ -48,117 +48,45 @@ struct CommQueue {
 pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, LoweredComm>) {
     let mut queues = queues(plan, &lowered);
     let code = std::mem::take(&mut plan.code);
-    let mut waits: Vec<Option<StreamNo>> = vec![None; plan.work_count];
-    for inst in &code {
-        if let InstKind::Wait { work } = inst.kind {
-            waits[work as usize].get_or_insert(inst.stream);
-        }
-    }
-    let mut works: Vec<Option<LoweredWait>> = (0..plan.work_count).map(|_| None).collect();
+    let wait_streams = first_wait_streams(&code, plan.work_count);
+    let mut waits: Vec<Option<LoweredWait>> = (0..plan.work_count).map(|_| None).collect();
     plan.work_count = 0;
-    let mut out = PlanRewriter { plan, code: Vec::with_capacity(code.len()) };
+    let mut rewriter = PlanRewriter { plan, code: Vec::with_capacity(code.len()) };
     for (at, inst) in code.into_iter().enumerate() {
         let Inst { kind, stream, origin } = inst;
         let Some((communicator, work)) = kind.communication().map(|it| (it.communicator(), it.work())) else {
-            match kind {
-                InstKind::Wait { work } => match works.get_mut(work as usize).and_then(Option::take) {
-                    Some(LoweredWait::Work(work)) => out.emit(InstKind::Wait { work }, stream, origin),
-                    Some(LoweredWait::Event(event)) => {
-                        out.emit(InstKind::WaitEvent { event }, stream, origin)
-                    }
-                    Some(LoweredWait::Steps(rest)) => out.emit_wait_steps(rest, stream, origin),
-                    None => (),
-                },
-                InstKind::ReadOutputs => {
-                    out.emit_never_waited(&mut works);
-                    out.emit(InstKind::ReadOutputs, stream, origin);
-                }
-                kind => out.emit(kind, stream, origin),
-            }
+            rewriter.rewrite_without_post(kind, stream, origin, &mut waits);
             continue;
         };
         let queue = queues.get_mut(&communicator);
-        let on = queue.as_ref().map_or(stream, |it| it.stream);
-        if on != stream {
-            let event = out.event();
-            out.emit(InstKind::RecordEvent { event }, stream, origin);
-            out.emit(InstKind::WaitEvent { event }, on, origin);
+        let post_stream = queue.as_ref().map_or(stream, |it| it.stream);
+        if post_stream != stream {
+            let event = rewriter.record_event(stream, origin);
+            rewriter.emit(InstKind::WaitEvent { event }, post_stream, origin);
         }
-        let waited = match (lowered.remove(&at), queue) {
-            (None, queue) => {
-                let renumbered = out.plan.work_count as WorkNo;
-                out.plan.work_count += 1;
-                if let Some(queue) = queue {
-                    queue.last_library_work = Some(renumbered);
-                }
-                out.emit(with_work(kind, renumbered), on, origin);
-                LoweredWait::Work(renumbered)
+        let wait = match (lowered.remove(&at), queue) {
+            (None, queue) => rewriter.keep_library_call(kind, post_stream, origin, queue),
+            (Some(comm), None) => {
+                let wait_stream = wait_streams[work as usize];
+                LoweredWait::Steps(rewriter.inline_on_post_stream(comm, post_stream, origin, wait_stream))
             }
-            (Some(steps), None) => {
-                let LoweredComm {
-                    prologue: before,
-                    at_post: posted,
-                    at_wait: mut waited,
-                    epilogue: after,
-                    ..
-                } = steps;
-                before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.emit_group(posted, steps.kernel, on, origin);
-                let mut has_copies = false;
-                match steps.is_complete_when_posted {
-                    true => after.into_iter().for_each(|it| out.emit(it, on, origin)),
-                    false => {
-                        has_copies = !after.is_empty();
-                        waited.extend(after);
-                    }
-                }
-                let is_joined = match waits[work as usize] {
-                    Some(waits) => waits != on,
-                    None => has_copies,
-                };
-                let posted = is_joined.then(|| {
-                    let event = out.event();
-                    out.emit(InstKind::RecordEvent { event }, on, origin);
-                    event
-                });
-                LoweredWait::Steps(WaitSteps { posted, steps: waited, has_copies, origin })
-            }
-            (
-                Some(LoweredComm {
-                    prologue: before,
-                    at_post: posted,
-                    at_wait: waited,
-                    epilogue: after,
-                    kernel,
-                    ..
-                }),
-                Some(queue),
-            ) => {
-                if let Some(work) = queue.last_library_work.take().filter(|_| !queue.is_program_stream) {
-                    out.emit(InstKind::Wait { work }, on, origin);
-                }
-                before.into_iter().for_each(|it| out.emit(it, on, origin));
-                out.emit_group(posted.into_iter().chain(waited).collect(), kernel, on, origin);
-                after.into_iter().for_each(|it| out.emit(it, on, origin));
-                match queue.is_program_stream {
-                    true => LoweredWait::Steps(WaitSteps {
-                        posted: None,
-                        steps: Vec::new(),
-                        has_copies: false,
-                        origin,
-                    }),
-                    false => {
-                        let event = out.event();
-                        out.emit(InstKind::RecordEvent { event }, on, origin);
-                        LoweredWait::Event(event)
-                    }
-                }
-            }
+            (Some(comm), Some(queue)) => rewriter.inline_on_queue(comm, queue, origin),
         };
-        works[work as usize] = Some(waited);
+        waits[work as usize] = Some(wait);
     }
-    plan.code = out.code;
+    plan.code = rewriter.code;
     drop_unused_communicators(plan);
+}
+
+/// Returns, for each work, the stream of its first `Wait`.
+fn first_wait_streams(code: &[Inst], work_count: usize) -> Vec<Option<StreamNo>> {
+    let mut streams = vec![None; work_count];
+    for inst in code {
+        if let InstKind::Wait { work } = inst.kind {
+            streams[work as usize].get_or_insert(inst.stream);
+        }
+    }
+    streams
 }
 
 /// Returns the queues of the communicators with lowered collectives. The CUDA backend has no queues.
@@ -198,6 +126,10 @@ impl PlanRewriter<'_> {
         self.code.push(Inst { kind, stream, origin });
     }
 
+    fn emit_all(&mut self, steps: Vec<InstKind>, stream: StreamNo, origin: u32) {
+        steps.into_iter().for_each(|it| self.emit(it, stream, origin));
+    }
+
     /// Emits instructions, and marks them as one kernel if they may run as one.
     fn emit_group(
         &mut self,
@@ -207,46 +139,131 @@ impl PlanRewriter<'_> {
         origin: u32,
     ) {
         let first = self.code.len();
-        steps.into_iter().for_each(|it| self.emit(it, stream, origin));
+        self.emit_all(steps, stream, origin);
         if let Some(kind) = kernel.filter(|_| first < self.code.len()) {
             self.plan.kernels.push(KernelRange { range: first..self.code.len(), kind });
         }
     }
 
+    /// Records a new event on a stream.
+    fn record_event(&mut self, stream: StreamNo, origin: u32) -> EventNo {
+        let event = self.plan.event_count as EventNo;
+        self.plan.event_count += 1;
+        self.emit(InstKind::RecordEvent { event }, stream, origin);
+        event
+    }
+
+    /// Emits an instruction that posts no communication. A `Wait` becomes the lowered wait of its work.
+    fn rewrite_without_post(
+        &mut self,
+        kind: InstKind,
+        stream: StreamNo,
+        origin: u32,
+        waits: &mut [Option<LoweredWait>],
+    ) {
+        if let InstKind::Wait { work } = kind {
+            match waits.get_mut(work as usize).and_then(Option::take) {
+                Some(LoweredWait::Work(work)) => self.emit(InstKind::Wait { work }, stream, origin),
+                Some(LoweredWait::Event(event)) => self.emit(InstKind::WaitEvent { event }, stream, origin),
+                Some(LoweredWait::Steps(wait)) => self.emit_wait_steps(wait, stream, origin),
+                None => (),
+            }
+            return;
+        }
+        if kind == InstKind::ReadOutputs {
+            self.emit_never_waited(waits);
+        }
+        self.emit(kind, stream, origin);
+    }
+
+    /// Emits a communication that a library executes, with its new work number.
+    fn keep_library_call(
+        &mut self,
+        mut kind: InstKind,
+        stream: StreamNo,
+        origin: u32,
+        queue: Option<&mut CommQueue>,
+    ) -> LoweredWait {
+        let renumbered = self.plan.work_count as WorkNo;
+        self.plan.work_count += 1;
+        if let Some(queue) = queue {
+            queue.last_library_work = Some(renumbered);
+        }
+        if let Some((_, work)) = kind.communication_numbers_mut() {
+            *work = renumbered;
+        }
+        self.emit(kind, stream, origin);
+        LoweredWait::Work(renumbered)
+    }
+
+    /// Emits the posted instructions of a transport on the posting stream. `wait_stream` is the stream that
+    /// waits for the communication, and executes the other instructions.
+    fn inline_on_post_stream(
+        &mut self,
+        comm: LoweredComm,
+        stream: StreamNo,
+        origin: u32,
+        wait_stream: Option<StreamNo>,
+    ) -> WaitSteps {
+        self.emit_all(comm.prologue, stream, origin);
+        self.emit_group(comm.at_post, comm.kernel, stream, origin);
+        let mut steps = comm.at_wait;
+        let mut has_copies = false;
+        if comm.is_complete_when_posted {
+            self.emit_all(comm.epilogue, stream, origin);
+        } else {
+            has_copies = !comm.epilogue.is_empty();
+            steps.extend(comm.epilogue);
+        }
+        let waits_elsewhere = wait_stream.map_or(has_copies, |it| it != stream);
+        let completion_event = waits_elsewhere.then(|| self.record_event(stream, origin));
+        WaitSteps { completion_event, steps, has_copies, origin }
+    }
+
+    /// Emits all instructions of a transport on the queue of its communicator.
+    fn inline_on_queue(&mut self, comm: LoweredComm, queue: &mut CommQueue, origin: u32) -> LoweredWait {
+        let stream = queue.stream;
+        if let Some(work) = queue.last_library_work.take().filter(|_| !queue.is_program_stream) {
+            self.emit(InstKind::Wait { work }, stream, origin);
+        }
+        self.emit_all(comm.prologue, stream, origin);
+        let group = comm.at_post.into_iter().chain(comm.at_wait).collect();
+        self.emit_group(group, comm.kernel, stream, origin);
+        self.emit_all(comm.epilogue, stream, origin);
+        if queue.is_program_stream {
+            // The stream that waits is this one.
+            let steps = Vec::new();
+            return LoweredWait::Steps(WaitSteps {
+                completion_event: None,
+                steps,
+                has_copies: false,
+                origin,
+            });
+        }
+        LoweredWait::Event(self.record_event(stream, origin))
+    }
+
     /// Emits the end of a collective on the stream that waits for it.
-    fn emit_wait_steps(&mut self, rest: WaitSteps, stream: StreamNo, origin: u32) {
-        let event = rest.posted.map(|event| InstKind::WaitEvent { event });
-        event.into_iter().chain(rest.steps).for_each(|it| self.emit(it, stream, origin));
+    fn emit_wait_steps(&mut self, wait: WaitSteps, stream: StreamNo, origin: u32) {
+        if let Some(event) = wait.completion_event {
+            self.emit(InstKind::WaitEvent { event }, stream, origin);
+        }
+        self.emit_all(wait.steps, stream, origin);
     }
 
     /// Emits the end of collectives that nothing waits for, each on its own stream: their data arrives at
     /// some time all the same.
-    fn emit_never_waited(&mut self, works: &mut [Option<LoweredWait>]) {
-        for work in works {
-            if matches!(work, Some(LoweredWait::Steps(it)) if it.has_copies)
-                && let Some(LoweredWait::Steps(rest)) = work.take()
+    fn emit_never_waited(&mut self, waits: &mut [Option<LoweredWait>]) {
+        for wait in waits {
+            if matches!(wait, Some(LoweredWait::Steps(it)) if it.has_copies)
+                && let Some(LoweredWait::Steps(wait)) = wait.take()
             {
-                let (stream, origin) = (self.plan.streams.len() as StreamNo, rest.origin);
+                let (stream, origin) = (self.plan.streams.len() as StreamNo, wait.origin);
                 self.plan.streams.push("a stream for which nothing waits".to_owned());
-                self.emit_wait_steps(rest, stream, origin);
+                self.emit_wait_steps(wait, stream, origin);
             }
         }
     }
-
-    fn event(&mut self) -> EventNo {
-        self.plan.event_count += 1;
-        self.plan.event_count as EventNo - 1
-    }
-}
-
-/// Returns a communication with another work number.
-fn with_work(mut kind: InstKind, renumbered: WorkNo) -> InstKind {
-    match &mut kind {
-        InstKind::Collective(it) => it.work = renumbered,
-        InstKind::Transfer(it) => it.work = renumbered,
-        _ => (),
-    }
-    kind
 }
 
 /// Removes communicators to which no instruction posts, and renumbers the others.
@@ -267,10 +284,8 @@ fn drop_unused_communicators(plan: &mut Plan) {
     let mut used = used.into_iter();
     plan.communicators.retain(|_| used.next().unwrap_or(false));
     for inst in &mut plan.code {
-        match &mut inst.kind {
-            InstKind::Collective(it) => it.communicator = numbers[it.communicator as usize],
-            InstKind::Transfer(it) => it.communicator = numbers[it.communicator as usize],
-            _ => (),
+        if let Some((communicator, _)) = inst.kind.communication_numbers_mut() {
+            *communicator = numbers[*communicator as usize];
         }
     }
 }

@@ -7,9 +7,7 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use crate::plan::{
-    Backend, Buffer, BufferNo, CommunicatorNo, InstKind, KernelKind, Plan, StreamNo, sync::InstRef,
-};
+use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, KernelKind, Plan, StreamNo, sync::InstRef};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.
@@ -63,9 +61,9 @@ impl SlotPool {
     ) -> Slots {
         let place = |at: &InstRef| {
             let inst = &plans[at.rank].code[at.inst];
-            match (backend, &inst.kind) {
-                (Backend::Nccl | Backend::Ucc, InstKind::Collective(it)) => Place::Queue(it.communicator),
-                _ => Place::Stream(inst.stream),
+            match (backend, inst.kind.communication()) {
+                (Backend::Nccl | Backend::Ucc, Some(it)) => Place::Queue(it.communicator()),
+                (Backend::Cuda, _) | (Backend::Nccl | Backend::Ucc, None) => Place::Stream(inst.stream),
             }
         };
         let len = len.max(1).next_multiple_of(SLOT_UNIT);

@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 
 use super::{MemberViews, Transport};
 use crate::plan::{
-    Backend, Buffer, BufferNo, Collective, CollectiveKind, CommunicatorNo, InstKind, PieceSource, Plan,
-    StreamNo, View, ViewOnRank, WorkNo,
+    Backend, Buffer, BufferNo, Collective, CollectiveKind, Communication, CommunicatorNo, InstKind,
+    PieceSource, Plan, StreamNo, SyncEffect, View, ViewOnRank, WorkNo,
 };
 
 /// The views of a member after staging, with the copies from and to the views of the program.
@@ -53,8 +53,8 @@ impl StagingPool {
         let mut sets = vec![None; plan.work_count];
         let mut in_use: FxHashMap<StreamNo, Vec<bool>> = FxHashMap::default();
         for inst in &plan.code {
-            match &inst.kind {
-                InstKind::Collective(it)
+            match inst.kind.effect() {
+                SyncEffect::Post(Communication::Collective(it))
                     if plan.communicators[it.communicator as usize].backend == Backend::Cuda =>
                 {
                     let all = in_use.entry(inst.stream).or_default();
@@ -63,18 +63,28 @@ impl StagingPool {
                     all[free] = true;
                     sets[it.work as usize] = Some(BufferSet::OfStream(inst.stream, free));
                 }
-                InstKind::Collective(it) => {
+                SyncEffect::Post(Communication::Collective(it)) => {
                     sets[it.work as usize] = Some(BufferSet::OfQueue(it.communicator))
                 }
-                InstKind::Wait { work } => {
-                    if let Some(BufferSet::OfStream(stream, number)) = sets[*work as usize]
+                SyncEffect::Wait(work) => {
+                    if let Some(BufferSet::OfStream(stream, number)) = sets[work as usize]
                         && stream == inst.stream
                         && let Some(all) = in_use.get_mut(&stream)
                     {
                         all[number] = false;
                     }
                 }
-                _ => (),
+                // A P2P group needs no staging buffers.
+                SyncEffect::Post(Communication::P2pGroup(_))
+                | SyncEffect::Compute
+                | SyncEffect::ShareMemHandles(_)
+                | SyncEffect::Barrier
+                | SyncEffect::RecordEvent(_)
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Signal(_)
+                | SyncEffect::WaitSignal(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::ReadOutputs => (),
             }
         }
         Self { sets, buffers: FxHashMap::default() }

@@ -215,7 +215,13 @@ fn extreme(op: ReduceOp, start: f64, values: &[f64], target: &OutputMap) -> Vec<
         ReduceOp::Min => target.accumulate(start, values, |a, b| if a.is_nan() || a <= b { a } else { b }),
         ReduceOp::FMin => target.accumulate(start, values, f64::min),
         ReduceOp::FMax => target.accumulate(start, values, f64::max),
-        _ => target.accumulate(start, values, |a, b| if a.is_nan() || a >= b { a } else { b }),
+        ReduceOp::Max
+        | ReduceOp::Sum
+        | ReduceOp::Product
+        | ReduceOp::Avg
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => target.accumulate(start, values, |a, b| if a.is_nan() || a >= b { a } else { b }),
     }
 }
 
@@ -267,7 +273,13 @@ fn shadow(
             }
             shadow_lanes::into_shadow(lanes, data)
         }
-        _ => {
+        ReduceOp::Min
+        | ReduceOp::Max
+        | ReduceOp::FMin
+        | ReduceOp::FMax
+        | ReduceOp::And
+        | ReduceOp::Or
+        | ReduceOp::Xor => {
             let stored = if dtype == data.dtype() { 0.0 } else { shadow_lanes::unit_roundoff(data.dtype()) };
             let extremes = |lane: usize| {
                 let mut extremes = extreme(op, start, &values[lane], target);

@@ -5,7 +5,7 @@
 use grammar::{dtype::DType, ops::Op};
 use hir::plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
-    Number, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, Transfer, View, ViewOnRank,
+    Number, P2pGroup, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View, ViewOnRank,
 };
 
 use crate::rng::Rng;
@@ -263,7 +263,7 @@ impl WorldBuilder {
             self.on(
                 rank,
                 stream,
-                InstKind::Transfer(Transfer { communicator: 0, protocol: None, ops: sides, work }),
+                InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
             );
         };
         match from == to {

@@ -38,7 +38,7 @@ impl Graph {
                 it.nodes[me].push(node);
                 let communicator = match &inst.kind {
                     InstKind::Collective(it) => Some(it.communicator),
-                    InstKind::Transfer(it) => Some(it.communicator),
+                    InstKind::P2pGroup(it) => Some(it.communicator),
                     InstKind::ShareMemHandles { .. } | InstKind::Barrier => continue,
                     _ => None,
                 };
@@ -94,7 +94,7 @@ impl Graph {
                             }
                         }
                     }
-                    InstKind::Transfer(transfer) => {
+                    InstKind::P2pGroup(transfer) => {
                         works.insert(transfer.work, node + 1);
                         let Some(group) = group else { continue };
                         for side in &transfer.ops {

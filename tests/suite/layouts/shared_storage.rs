@@ -87,7 +87,7 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
             shift(out);
         }
         InstKind::Collective(it) => it.input.iter_mut().chain(&mut it.output).for_each(shift),
-        InstKind::Transfer(it) => it.ops.iter_mut().for_each(|it| shift(&mut it.view)),
+        InstKind::P2pGroup(it) => it.ops.iter_mut().for_each(|it| shift(&mut it.view)),
         InstKind::Reshard(it) => {
             let operands = it.operands.iter_mut().chain([&mut it.result]);
             operands.filter_map(|it| it.view.as_mut()).for_each(shift);

@@ -30,7 +30,7 @@ impl<'a> UseAnalysis<'a> {
         for (at, inst) in (0..).zip(&plan.code) {
             // Communications run asynchronously to the stream that posts them.
             let posts =
-                matches!(inst.kind, InstKind::Collective(_) | InstKind::Transfer(_) | InstKind::Reshard(_));
+                matches!(inst.kind, InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_));
             for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.rank == plan.rank) {
                 let uses = &mut all[it.view.buffer as usize];
                 uses.escapes |= posts || uses.stream.is_some_and(|known| known != inst.stream);

@@ -4,10 +4,7 @@
 use std::fmt::Write;
 
 use super::{RowKernel, RowStep};
-use crate::{
-    cuda::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name},
-    plan::ReduceOp,
-};
+use crate::cuda::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name};
 
 /// Returns the type of the parameters of an instance.
 pub(in crate::cuda::kernels) fn parameters(kernel: &RowKernel) -> String {
@@ -93,10 +90,7 @@ pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
             RowStep::Reduce { op, input, computed, start, out, .. } => {
                 let step = expression::reduction_expression(*op, *computed).unwrap_or_default();
                 let neutral = expression::identity_expression(*op, *computed);
-                let result = match op {
-                    ReduceOp::Avg => format!("r / (C){}", loads * width),
-                    _ => "r".to_owned(),
-                };
+                let result = expression::result_expression(*op, loads * width);
                 let value = match input {
                     Operand::OpResult(_, dtype) => format!("bits<{}>({})", type_name(*dtype), name(input)),
                     Operand::Load(_) | Operand::Constant(_) => name(input),

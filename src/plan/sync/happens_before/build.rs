@@ -2,7 +2,7 @@
 
 use super::{Deps, Event, World};
 use crate::plan::{
-    Collective, Communication, Direction, Plan, SyncEffect, Transfer,
+    Collective, Communication, Direction, P2pGroup, Plan, SyncEffect,
     sync::{CommKey, CommMatching, CommNo, InstRef, MatchedComm},
 };
 
@@ -116,7 +116,7 @@ impl<'m> WorldBuilder<'m> {
                                 &mut deps,
                             );
                         }
-                        Communication::Transfer(it) => self.add_transfer_deps(comms, it, &mut deps),
+                        Communication::P2pGroup(it) => self.add_p2p_deps(comms, it, &mut deps),
                     }
                     let done = self.event();
                     works[it.work() as usize] = Some(done);
@@ -163,10 +163,10 @@ impl<'m> WorldBuilder<'m> {
         deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
     }
 
-    /// Adds the dependences of a transfer: it begins, and ends after the sends that match its receives have
+    /// Adds the dependences of a group: it begins, and ends after the sends that match its receives have
     /// begun.
-    fn add_transfer_deps(&self, comms: &[CommNo], transfer: &Transfer, deps: &mut Deps) {
-        for (comm, side) in comms.iter().zip(&transfer.ops).filter(|it| !it.1.view.is_empty()) {
+    fn add_p2p_deps(&self, comms: &[CommNo], group: &P2pGroup, deps: &mut Deps) {
+        for (comm, side) in comms.iter().zip(&group.ops).filter(|it| !it.1.view.is_empty()) {
             let deps = match side.direction {
                 Direction::Send => &mut deps.begun,
                 Direction::Recv => &mut deps.to_end,

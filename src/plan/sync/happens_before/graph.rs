@@ -1,7 +1,7 @@
 //! The happens-before order as a graph. Each instruction has a node for its beginning and one for its end,
 //! and edges lead from predecessors.
 //!
-//! A collective reads at its beginning and writes at its end. The sides of a transfer execute between its
+//! A collective reads at its beginning and writes at its end. The sides of a P2P group execute between its
 //! beginning and its end. `walk` visits the same order with clocks, which take less memory; the graph also
 //! shows where an order comes from.
 
@@ -61,7 +61,7 @@ impl HappensBeforeGraph {
                     is_post: item.is_post,
                 };
                 let [first, second] = begin_end_steps(at.rank, kind);
-                let sides = if let InstKind::Transfer(it) = kind { Some(&it.ops) } else { None };
+                let sides = if let InstKind::P2pGroup(it) = kind { Some(&it.ops) } else { None };
                 let sides = sides.filter(|_| !item.is_post);
                 let begin = graph.push(node(first));
                 graph.predecessors[begin as usize].extend(last);
@@ -88,7 +88,7 @@ impl HappensBeforeGraph {
                 };
                 add(start..begun, 1, begin);
                 add(ended..stop, 0, end);
-                // The sides of a transfer wait for each other individually.
+                // The sides of a P2P group wait for each other individually.
                 if sides.is_none() {
                     add(begun..to_end, 0, begin);
                     add(to_end..ended, 1, end);

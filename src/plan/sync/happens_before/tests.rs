@@ -2,8 +2,8 @@
 
 use super::{CommMatching, InstRef, Occurrence, OrderError, walk, walk_ignoring};
 use crate::plan::{
-    Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pOp, Plan,
-    ReduceOp, SignalId, SignalKind, Transfer, View,
+    Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
+    Plan, ReduceOp, SignalId, SignalKind, View,
 };
 
 /// Returns a rank's plan with instructions on streams. It has one communicator, of all ranks.
@@ -45,7 +45,7 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
         view: view(len),
         origin: 0,
     };
-    InstKind::Transfer(Transfer {
+    InstKind::P2pGroup(P2pGroup {
         communicator: 0,
         protocol: None,
         ops: sides.iter().map(side).collect(),

@@ -1,0 +1,249 @@
+//! Runs one program of a job: applies passes, builds and checks the plans, and selects GPUs or the simulator.
+
+use std::{sync::Arc, time::Instant};
+
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+};
+use hir::{
+    cuda::{self, Gpu},
+    exit::Exit,
+    launch::job_rank::JobRank,
+    plan::Plan,
+    run::{
+        gpu,
+        inputs::InputSpec,
+        output, per_rank, precheck,
+        prepare::{JobFailure, PrepareOptions, Prepared, prepare},
+        rank_process::{self, RunVerdict},
+    },
+    source::Source,
+    tool::{Reporter, print_line, reproducer::crash_reproducer},
+};
+use passes::{PassCall, PassError, PassEvent, Settings, Verify};
+
+use crate::{
+    batch::BatchProgress,
+    gpus,
+    options::{Device, Options},
+    pipelines::{self, PassesText},
+    task::{RunMonitor, Task},
+};
+
+/// The state that the programs of a job share.
+pub struct JobState<'a> {
+    /// The GPU of this process.
+    pub gpu: &'a mut Option<Gpu>,
+    /// The number of programs that have started.
+    pub progress: &'a BatchProgress,
+    /// What signal handlers report.
+    pub monitor: &'a RunMonitor,
+}
+
+/// Runs one program. Every process of a launched job prepares all ranks; on simulated ranks it also simulates
+/// all of them, and only the first process reports. The GPU is kept for the next program.
+///
+/// # Errors
+/// A failure that prevents a verdict.
+pub fn run(
+    options: &Options,
+    screen: Reporter,
+    member: Option<&JobRank>,
+    state: JobState<'_>,
+) -> Result<RunVerdict, JobFailure> {
+    options.validate()?;
+    crash_reproducer::record_command(vec![options.reproducer_command()]);
+    let owner = member.map(|it| it.channel.rank);
+    let world = member.map(|it| it.channel.world);
+    let is_silent = options.reports_failures_only || owner.is_some_and(|it| it > 0);
+    let mut say = |line: String| {
+        if !(is_silent || options.diagnostics.quiet && line.starts_with('#')) {
+            print_line(&line);
+        }
+    };
+    let stored = pipelines::stored_pipeline(options, member)?;
+    stored.iter().for_each(|it| say(format!("# {}", it.note)));
+    let passes = PassesText::new(options, stored.and_then(|it| it.passes));
+    let calls = match screen.parse_located(&passes.text, |fault| passes.locate(fault)) {
+        Err(exit) => {
+            let summary = "rejected".to_owned();
+            return Ok(RunVerdict { summary, ..RunVerdict::without_line(exit) });
+        }
+        Ok(calls) => calls,
+    };
+    let rewrite =
+        |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
+    let setup = options.preparation(world, &rewrite);
+    let start = Instant::now();
+    let (prepared, plans) = &read_and_plan(options, &setup, screen, member)?;
+    let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
+    if options.memory {
+        gpu::memory_report(plans)?.into_iter().for_each(say);
+        return Ok(RunVerdict::without_line(Exit::Success));
+    }
+    let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
+    if options.cudagraph && !is_measured && options.stress.is_none() {
+        say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
+    }
+    let is_timeline_due = options.timelines.is_requested() && !is_silent;
+    let check = (options.check, options.check_model);
+    if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
+        if is_timeline_due {
+            write_estimated_timelines(options, plans, &names, &mut say)?;
+        }
+        return Ok(verdict);
+    }
+    if let Some(note) = prepared.unused_ranks(world) {
+        say(format!("# {note}"));
+    }
+    let monitor = state.monitor;
+    let task = Task { options, setup: &setup, prepared, plans, names: &names, owner, monitor, start, screen };
+    let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
+    let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
+        Ok(verdict) => return Ok(verdict),
+        Err(reason) => reason,
+    };
+    say_why_simulated(options, reason, &mut say);
+    if is_timeline_due {
+        write_estimated_timelines(options, plans, &names, &mut say)?;
+    }
+    if let Some(member) = member {
+        member.set_phase("simulating all ranks");
+    }
+    task.simulate(input_spec, &mut say)
+}
+
+/// Reads the program, applies the passes and builds the plans of all ranks. Reports its warnings.
+fn read_and_plan(
+    options: &Options,
+    setup: &PrepareOptions<'_>,
+    screen: Reporter,
+    member: Option<&JobRank>,
+) -> Result<(Prepared, Arc<Vec<Plan>>), JobFailure> {
+    let mut prepared = prepare(&options.texts(), setup)?;
+    output::mark_live_out(&mut prepared.plans, &options.output)?;
+    let others = options.option_files();
+    output::check_destinations(&prepared.plans, &options.output, &others, member.is_none())?;
+    per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
+    let plans = Arc::new(std::mem::take(&mut prepared.plans));
+    for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
+        screen.report_diagnostics(source, warnings);
+    }
+    Ok((prepared, plans))
+}
+
+/// Applies the passes of `--passes` to a program, and reports the remarks that the options select.
+fn rewrite(
+    options: &Options,
+    screen: Reporter,
+    calls: &[PassCall],
+    passes: &PassesText<'_>,
+    program: &mut Program,
+    source: &Source,
+) -> Result<(), JobFailure> {
+    let remarks = run_passes(calls, passes, program, source)?;
+    let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
+    screen.report_diagnostics(source, &shown);
+    let failure = options.remarks.failure_message(&remarks);
+    failure.map_or(Ok(()), |message| Err(JobFailure::Other(Exit::Rejected, message)))
+}
+
+/// Runs the program on GPUs. If the simulator must run it instead, the inner error is the reason, or `None` if
+/// nobody expects GPUs.
+fn run_on_gpu(
+    task: &Task<'_>,
+    input_spec: &InputSpec,
+    member: Option<&JobRank>,
+    state: JobState<'_>,
+    say: &mut dyn FnMut(String),
+) -> Result<Result<RunVerdict, Option<String>>, JobFailure> {
+    let options = task.options;
+    // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
+    let is_expected = options.device == Some(Device::Auto)
+        || options.device.is_none()
+            && (member.is_some() || cuda::device_names().is_ok_and(|it| !it.is_empty()));
+    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    let gpu = match gpus::choose_gpu(options, task.plans, peers, state.gpu)? {
+        Err(reason) => return Ok(Err(is_expected.then_some(reason))),
+        Ok(gpu) => gpu,
+    };
+    let single;
+    let member = match member {
+        Some(it) => it,
+        None => {
+            let at_end = rank_process::end_handler(state.progress.exit_reporter());
+            single = JobRank::single_process(options.timeout_duration(), at_end)?;
+            &single
+        }
+    };
+    Ok(match gpus::run(task, input_spec.clone(), (gpu, member), say)? {
+        Ok(verdict) if options.reports_failures_only && verdict.exit == Exit::Success => {
+            Ok(RunVerdict { line: None, ..verdict })
+        }
+        Ok(verdict) => Ok(verdict),
+        Err(reason) => Err(Some(reason)),
+    })
+}
+
+/// Prints why the simulator runs, and which options have no effect on it.
+fn say_why_simulated(options: &Options, reason: Option<String>, say: &mut dyn FnMut(String)) {
+    if let Some(reason) = reason {
+        say(format!("# running on the simulator: {reason}"));
+    }
+    if let Some(path) = &options.tuning {
+        say(format!(
+            "# the algorithms of `{}` are not used: the simulator has none to choose from",
+            path.display()
+        ));
+    }
+    if options.iters > 0 {
+        let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
+        say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
+    }
+}
+
+/// Writes the estimated timelines, and prints their notes.
+fn write_estimated_timelines(
+    options: &Options,
+    plans: &[Plan],
+    names: &[&str],
+    say: &mut dyn FnMut(String),
+) -> Result<(), JobFailure> {
+    options.timelines.write_estimated(plans, names)?.into_lines().for_each(|it| say(format!("# {it}")));
+    Ok(())
+}
+
+/// Runs passes with verification after each, and returns their remarks.
+fn run_passes(
+    calls: &[PassCall],
+    text: &PassesText<'_>,
+    program: &mut Program,
+    source: &Source,
+) -> Result<Vec<Diagnostic>, JobFailure> {
+    let settings = Settings { verify: Verify::Structural, roundtrip: false };
+    let mut found = Vec::new();
+    let observe = &mut |event: PassEvent<'_>| {
+        if let PassEvent::After { remarks, .. } = event {
+            found.extend_from_slice(remarks);
+        }
+    };
+    let done = passes::run(program, calls, settings, observe);
+    done.map(|()| found).map_err(|failure| {
+        if let PassError::BadOption(fault) = failure.error {
+            let (stated, fault) = text.locate(fault);
+            return JobFailure::BadOption(stated, Box::new(fault));
+        }
+        let diagnostics = failure.error.diagnostics();
+        match has_errors(diagnostics) && !failure.error.is_bug() {
+            true => {
+                let mut diagnostics = diagnostics.to_vec();
+                diagnostics
+                    .iter_mut()
+                    .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
+                JobFailure::Rejected(source.clone(), diagnostics)
+            }
+            false => JobFailure::Other(Exit::InternalError, failure.to_string()),
+        }
+    })
+}

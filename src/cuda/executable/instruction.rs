@@ -1,0 +1,109 @@
+//! Lowers one instruction to commands.
+
+use super::{Command, ExecutableBuilder, elementwise::elementwise_op};
+use crate::{
+    cuda::{
+        error::CudaError,
+        kernels::{self, ElementwiseArg, ElementwiseOp},
+        signals::SignalBatch,
+    },
+    plan::{Inst, InstKind},
+};
+
+impl ExecutableBuilder<'_> {
+    pub(super) fn lower_inst(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {
+        let stream = *self
+            .logical_streams
+            .get(inst.stream as usize)
+            .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
+        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
+        match &inst.kind {
+            InstKind::Alloc { buffer, zero } => {
+                if *zero {
+                    let to = self.memory.buffer_address(self.plan.rank, *buffer)?;
+                    let bytes = self.memory.assignment.ranks[self.plan.rank].buffers[*buffer as usize].bytes;
+                    self.push(at, stream, Command::Memset { to, byte: 0, bytes });
+                }
+            }
+            InstKind::Copy { from, to } => return self.lower_copy(at, inst, stream, from, to),
+            InstKind::Fill { .. } | InstKind::Iota { .. } | InstKind::Map { .. } => {
+                if let Some(op) = elementwise_op(self.plan, inst, &|view| self.local_view(view))? {
+                    return self.lower_elementwise(at, inst, stream, &op);
+                }
+            }
+            InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
+            InstKind::Reduce(it) => {
+                let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
+                if input.may_partially_overlap(&out) {
+                    return Err(refuse("the result of a reduction overlaps its operand".to_owned()));
+                }
+                let scratch = match kernels::reduce_scratch_bytes(it, &input, &out).map_err(refuse)? {
+                    0 => 0,
+                    bytes => self.scratch_buffer(stream, 0, bytes)?,
+                };
+                for launch in kernels::reduce_launches(it, &input, &out, scratch).map_err(refuse)? {
+                    self.push_launch(at, stream, Some(launch));
+                }
+            }
+            InstKind::PeerReduce { op, parts, out } => {
+                let mut operands = Vec::new();
+                for it in parts {
+                    operands.push(ElementwiseArg::View(self.device_view(it.rank, &it.view)?));
+                }
+                return self.lower_elementwise(
+                    at,
+                    inst,
+                    stream,
+                    &ElementwiseOp::new(
+                        kernels::ScalarFunction::Reduce(*op),
+                        operands,
+                        self.local_view(out)?,
+                    ),
+                );
+            }
+            InstKind::Collective(it) => return self.lower_collective(at, inst, stream, it),
+            InstKind::P2pGroup(it) => return self.lower_p2p_group(at, inst, stream, it),
+            InstKind::Wait { work } => self.lower_wait(at, stream, *work),
+            InstKind::Signal { signal } => {
+                let signal = self.signal_address(signal)?;
+                let joins = match self.last_command(stream.stream) {
+                    Some(Command::Signal(batch)) => batch.add(signal),
+                    _ => false,
+                };
+                if !joins {
+                    self.push(at, stream, Command::Signal(Box::new(SignalBatch::new(signal))));
+                }
+            }
+            InstKind::WaitSignal { signal } => {
+                let signal = self.signal_address(signal)?;
+                let joins = match self.last_command(stream.stream) {
+                    Some(Command::WaitSignal(batch)) => batch.add(signal),
+                    _ => false,
+                };
+                if !joins {
+                    self.push(at, stream, Command::WaitSignal(Box::new(SignalBatch::new(signal))));
+                }
+            }
+            InstKind::RecordEvent { event } => {
+                let event = self.events[*event as usize];
+                self.push(at, stream, Command::RecordEvent(event));
+            }
+            InstKind::WaitEvent { event } => {
+                let event = self.events[*event as usize];
+                self.push(at, stream, Command::WaitEvent(event));
+            }
+            // All memory is mapped before the first run. A barrier between hosts orders nothing: streams run
+            // asynchronously.
+            InstKind::ShareMemHandles { .. } | InstKind::Barrier => {}
+            InstKind::Reshard(_) => {
+                return Err(refuse(
+                    "a resharding operator runs on the simulator only: lower it to communications first, with \
+                     `--passes @lower`"
+                        .to_owned(),
+                ));
+            }
+            InstKind::ReadOutputs => self.push(at, stream, Command::ReadOutputs),
+        }
+        Ok(())
+    }
+}
