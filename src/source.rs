@@ -32,8 +32,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads a file, or standard input for `-`. Bytes that are not UTF-8 are replaced; the lexer reports
-    /// their positions.
+    /// Reads a file, or standard input for `-`. `grammar::encode` returns the bytes of the text, also
+    /// those that are not UTF-8.
     ///
     /// # Errors
     /// Returns the error of the operating system, or an error for a text whose positions do not fit into 32
@@ -50,8 +50,10 @@ impl Source {
             }
             _ => (path.to_owned(), input_file::read_at_most(Path::new(path), MAX_TEXT)?),
         };
-        let text =
-            String::from_utf8(bytes).unwrap_or_else(|it| String::from_utf8_lossy(it.as_bytes()).into_owned());
+        let text = grammar::decode(bytes);
+        if text.len() as u64 > MAX_TEXT {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes that are not UTF-8"));
+        }
         Ok(Self::new(name, text))
     }
 

@@ -92,6 +92,8 @@ mod measured;
 mod mutants;
 #[path = "suite/mutations.rs"]
 mod mutations;
+#[path = "suite/not_utf8.rs"]
+mod not_utf8;
 #[path = "suite/operators.rs"]
 mod operators;
 #[allow(dead_code, reason = "a part of hir-run")]
@@ -174,6 +176,7 @@ fn main() -> ExitCode {
     trials.extend(layouts::trials());
     trials.extend(ranks::trials());
     trials.extend(stdout::trials());
+    trials.extend(not_utf8::trials());
     trials.extend(exploration::trials());
     trials.extend(pages::trials());
     trials.extend(stuck::trials());

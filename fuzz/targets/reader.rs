@@ -6,7 +6,9 @@
 mod invariants;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Err(fault) = invariants::read(&String::from_utf8_lossy(bytes)) {
+    let text = grammar::decode(bytes.to_vec());
+    assert!(*grammar::encode(&text) == *bytes, "the bytes change when they are read and written");
+    if let Err(fault) = invariants::read(&text) {
         panic!("{fault}");
     }
 });

@@ -58,14 +58,21 @@ pub struct Domain<'s> {
 pub struct Unit<'s> {
     /// The name, `HostUnit5`.
     pub name: Name<'s>,
-    /// The values in `Inputs={…}`.
-    pub inputs: Vec<Expr<'s>>,
-    /// The values in `Outputs={…}`.
-    pub outputs: Vec<Expr<'s>>,
+    /// `Inputs={…}` and `Outputs={…}`, and the second lists of some dialects.
+    pub lists: Vec<UnitList<'s>>,
     /// Statements of `%kernel { … }`; `None` if the source omits them (`[...]`).
     pub body: Option<Vec<Stmt<'s>>>,
     /// Byte offset at which the input and output lists belong; `None` unless the section omits them.
     pub missing_lists_at: Option<u32>,
+}
+
+/// A list of a `HostUnit` section.
+#[derive(Debug)]
+pub struct UnitList<'s> {
+    /// The word before it.
+    pub key: Name<'s>,
+    /// Its values.
+    pub values: Vec<Expr<'s>>,
 }
 
 /// A word and its span.

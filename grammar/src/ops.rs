@@ -211,7 +211,7 @@ table! {
     Atan2 = OpDef { aliases: &["atan2f"], ..binary("atan2") };
     /// Floating-point remainder with the sign of the left operand.
     Fmod = OpDef { aliases: &["fmodf"], ..binary("fmod") };
-    /// IEEE remainder.
+    /// Remainder with the sign of the divisor, as in Python.
     Remainder = binary("remainder");
     /// Next representable number.
     NextAfter = binary("nextafter");

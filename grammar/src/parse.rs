@@ -11,7 +11,6 @@ use crate::{
     diagnostic::{Diagnostic, has_errors},
     indentation::{self, TokenStream},
     span::Span,
-    suggest::nearest,
     token::{Source, Token, TokenKind},
 };
 
@@ -31,6 +30,7 @@ lalrpop_mod!(
 
 pub(crate) mod build;
 mod expected;
+mod outside;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -92,34 +92,6 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     (file, diagnostics)
 }
 
-/// Reports a line that begins like a container, in a text without containers.
-fn misspelled_container(source: &str) -> Option<Diagnostic> {
-    const MARKER: &str = "%HostIrContainer";
-    let mut at = 0;
-    for line in source.split_inclusive('\n') {
-        let start = at + line.len() - line.trim_start().len();
-        at += line.len();
-        let word = line.trim_start().split([' ', '\t', '{', '\n', '\r']).next().unwrap_or("");
-        let span = Span::new(start, start + word.len());
-        if word == MARKER {
-            let place = Span { start: span.end, end: span.end };
-            let it =
-                Diagnostic::new(Code::NoContainer, place, "the container has no `{`", "expected ` {` here");
-            return Some(it.fix(place, " {"));
-        }
-        if word.starts_with(['%', 'H', 'h']) && nearest(word, std::iter::once(MARKER)).is_some() {
-            let it = Diagnostic::new(
-                Code::NoContainer,
-                span,
-                format!("`{word}` does not begin a container"),
-                format!("expected `{MARKER}`"),
-            );
-            return Some(it.fix(span, MARKER));
-        }
-    }
-    None
-}
-
 /// Finds the containers of `source` and calls `visit` with the tokens and the diagnostics of each.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
@@ -129,8 +101,8 @@ pub(crate) fn for_each_container<'s>(
     let mut at = 0;
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
-        diagnostics.extend(stray_closer(source, at, start));
         let start = line_start_if_blank(source, start);
+        outside::diagnose(source, at..start, diagnostics);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let mut own = Vec::new();
@@ -139,21 +111,9 @@ pub(crate) fn for_each_container<'s>(
         visit(token_stream, &mut own);
         diagnostics.append(&mut own);
     }
-    diagnostics.extend(stray_closer(source, at, source.len()));
-    if !seen {
-        let end = source.find('\n').unwrap_or(source.len());
-        let misspelled = misspelled_container(source);
-        let found = misspelled.is_some();
-        diagnostics.extend(misspelled);
-        diagnostics.extend((!found).then(|| {
-            Diagnostic::new(
-                Code::NoContainer,
-                Span::new(0, end),
-                "no `%HostIrContainer` in this text",
-                "expected `%HostIrContainer { (inputs) -> (outputs) :`",
-            )
-            .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`")
-        }));
+    match seen {
+        true => outside::diagnose(source, at..source.len(), diagnostics),
+        false => diagnostics.push(outside::no_container(source)),
     }
     diagnostics.sort_by_key(|it| it.span().start);
 }
@@ -185,6 +145,12 @@ pub fn parse_scalar(source: &str) -> Result<Expr<'_>, Vec<Diagnostic>> {
 /// Parses one scalar expression that begins at offset `base` of a longer text.
 pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnostic>> {
     let text = Source { text: source, base };
+    if let Some(at) = source.find('#').into_iter().chain(source.find("//")).min() {
+        let span = Span { start: base + at as u32, end: base + source.len() as u32 };
+        let message = "an expression contains a comment";
+        let it = Diagnostic::new(Code::Syntax, span, message, "expected the end of the expression");
+        return Err(vec![it.help("write the comment behind the statement")]);
+    }
     let mut diagnostics = Vec::new();
     let token_stream = indentation::expression_tokens(text, &mut diagnostics);
     let mut errors = Vec::new();
@@ -260,26 +226,6 @@ fn report_grammar_errors(
     let faults = faults.filter_map(expected::diagnose);
     // Errors at the point of truncation follow from the truncation, which is already reported.
     found.extend(faults.filter(|it| truncated.is_none_or(|end| it.span().end < end)));
-}
-
-/// Reports a closing brace between containers: the container before it ended too early, and the text between
-/// them was skipped.
-fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
-    const CLOSER: &str = "} // %HostIrContainer";
-    let text = source.get(from..to).filter(|_| from > 0)?;
-    let begins_line = |at: &usize| {
-        let before = text.get(..*at).unwrap_or("").trim_end_matches([' ', '\t', '}']);
-        before.is_empty() || before.ends_with('\n')
-    };
-    let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;
-    let span = Span::new(from + found, from + found + 1);
-    let message = "`}` closes a container that has already ended";
-    let last = source.get(..from)?.chars().next_back().map_or(0, char::len_utf8);
-    let early = Span::new(from - last, from);
-    Some(
-        Diagnostic::new(Code::Syntax, span, message, "expected no second `}`")
-            .label(early, "the container ended here"),
-    )
 }
 
 /// Returns the start of the line that contains `start` if only blanks precede `start` on it, because its

@@ -1,13 +1,15 @@
 //! Renders diagnostics: with source excerpts (ariadne), one line each, as JSON lines, or as a SARIF log.
 
 mod excerpt;
+mod visible;
 
 use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 
 use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source};
 
 use self::excerpt::{Excerpt, excerpts};
-use crate::{codes::Severity, diagnostic::Diagnostic, sarif::Log, span::LineIndex};
+pub use self::visible::visible_text;
+use crate::{codes::Severity, diagnostic::Diagnostic, raw_bytes, sarif::Log, span::LineIndex};
 
 /// How diagnostics with source excerpts look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,6 +72,9 @@ pub fn render(
     style: Style,
     out: &mut dyn io::Write,
 ) -> io::Result<()> {
+    if let Some((diagnostics, source)) = raw_bytes::in_file(diagnostics, source) {
+        return render(&diagnostics, file, &source, format, style, out);
+    }
     if format == Format::Sarif {
         let mut log = Log::new();
         log.add(diagnostics, file, source);
@@ -88,9 +93,9 @@ pub fn render(
     }
     let remedies = diagnostics.iter().filter_map(|it| it.remedy.as_ref());
     match format {
-        Format::Human | Format::Short => {
-            remedies.into_iter().try_for_each(|it| writeln!(out, "add to the command line: {it}"))
-        }
+        Format::Human | Format::Short => remedies
+            .into_iter()
+            .try_for_each(|it| writeln!(out, "add to the command line: {}", visible_text(it))),
         Format::Json | Format::Sarif => Ok(()),
     }
 }
@@ -133,19 +138,20 @@ fn render_human(
     let mut report = Report::build(kind, (0, main.unwrap_or(0..0)))
         .with_config(config)
         .with_code(it.code.text())
-        .with_message(&it.message);
+        .with_message(visible_text(&it.message));
     for (at, excerpt) in excerpts.iter().enumerate() {
         for label in &excerpt.labels {
             let paint = if label.is_main { paint } else { Color::Blue };
             let place: (usize, Range<usize>) = (at, chars(&excerpt.text, &label.range));
-            report = report.with_label(Label::new(place).with_message(label.message).with_color(paint));
+            let message = visible_text(label.message);
+            report = report.with_label(Label::new(place).with_message(message).with_color(paint));
         }
     }
     for note in &it.notes {
-        report.add_note(note);
+        report.add_note(visible_text(note));
     }
     if let Some(help) = &it.help {
-        report = report.with_help(help);
+        report = report.with_help(visible_text(help));
     }
     let mut text = Vec::new();
     report.finish().write(Excerpts::new(&excerpts), &mut text)?;
@@ -193,7 +199,7 @@ fn with_places(text: &str, file: &str, excerpts: &[Excerpt<'_>]) -> String {
         let Some((before, behind)) = rest.split_once(&mark) else { continue };
         let position = |it: char| it == ':' || it == '?' || it.is_ascii_digit();
         res.push_str(before);
-        res.push_str(&format!("{file}:{line}:{column}"));
+        res.push_str(&format!("{}:{line}:{column}", visible_text(file)));
         rest = behind.trim_start_matches(position);
     }
     res.push_str(rest);
@@ -223,10 +229,11 @@ fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io
     let (line, column) = (lines.line(at), lines.column(at));
     writeln!(
         out,
-        "{file}:{line}:{column}: {}[{}]: {}",
+        "{}:{line}:{column}: {}[{}]: {}",
+        visible_text(file),
         severity_name(it.severity()),
         it.code.text(),
-        it.message
+        visible_text(&it.message)
     )
 }
 

@@ -29,14 +29,14 @@ struct ProgramGenerator {
 
 impl ProgramGenerator {
     fn new(choices: Vec<u32>) -> Self {
-        let mut dice =
+        let mut generator =
             Self { choices, at: 0, number: 0, posted: Vec::new(), tensors: Vec::new(), axes: Vec::new() };
         let mut axis = 0;
         for number in 0..6 {
-            let text = dice.make_tensor(number, &mut axis);
-            dice.tensors.push(text);
+            let text = generator.make_tensor(number, &mut axis);
+            generator.tensors.push(text);
         }
-        dice
+        generator
     }
 
     /// Returns a number below `bound`.
@@ -123,7 +123,7 @@ impl ProgramGenerator {
                 }
             },
             OperandKind::Word(words) => words[self.below(words.len())].text().to_owned(),
-            OperandKind::Name => self.pick(&["ring", "two_shot"]).to_owned(),
+            OperandKind::Name => self.pick(&["left", "two_words"]).to_owned(),
             OperandKind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),
             OperandKind::Bool => self.pick(&["true", "false"]).to_owned(),
             OperandKind::Team => self.pick(&["(0)", "(0 1)", "(2 0 3)"]).to_owned(),
@@ -275,11 +275,12 @@ impl ProgramGenerator {
         let _ =
             writeln!(out, "%HostIrContainer {{ ({input}) -> ({output}) :\n  Stream s0 = GetCurrentStream()");
         self.block(1, &mut out);
+        out.push_str("\nHostUnit7: Inputs={T0_g_float[iS0{4}], } -> Outputs={T1_g_float[iS1{4}], }");
+        if self.below(2) == 0 {
+            out.push_str("Inputs:\n  T0_g_float[iS0{4}]\nOutputs:\n  T1_g_float[iS1{4}]\n");
+        }
         out.push_str(
-            "\nHostUnit7: Inputs={T0_g_float[iS0{4}], } -> Outputs={T1_g_float[iS1{4}], }\n%kernel {\n",
-        );
-        out.push_str(
-            "T1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n} // %kernel\n} // %HostIrContainer\n",
+            "\n%kernel {\nT1_g_float[iS1{4}]\n   = relu(T0_g_float[iS0{4}]);\n} // %kernel\n} // %HostIrContainer\n",
         );
         if self.below(2) == 0 {
             let value = self.inline(2);
@@ -307,6 +308,23 @@ proptest! {
         prop_assert!(diagnostics.is_empty(), "{short}\n{diagnostics:#?}");
         let second: Vec<String> = again.iter().map(print).collect();
         prop_assert_eq!(first, second, "{}", short);
+    }
+
+    #[test]
+    fn text_behind_a_misplaced_brace_is_reported(
+        choices in proptest::collection::vec(any::<u32>(), 0..100),
+        line: proptest::sample::Index,
+    ) {
+        let text: String = read(&ProgramGenerator::new(choices).program()).0.iter().map(print).collect();
+        let closer = text.lines().position(|it| it == "} // %HostIrContainer").unwrap_or(0);
+        let header = text.lines().position(|it| it.starts_with("%HostIrContainer")).unwrap_or(0);
+        // A brace before that of the HostUnit only exchanges the two.
+        let end = text.lines().position(|it| it.starts_with("HostUnit")).unwrap_or(closer);
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.remove(closer);
+        lines.insert(header + 1 + line.index(end - header), "}");
+        let text = lines.join("\n");
+        prop_assert!(!read(&text).1.is_empty(), "{text}");
     }
 
     #[test]

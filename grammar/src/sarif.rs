@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     codes::{Code, Severity},
     diagnostic::{Diagnostic, Fix},
+    raw_bytes,
     span::{LineIndex, Span},
 };
 
@@ -46,6 +47,9 @@ impl Log {
 
     /// Adds diagnostics about a text, which was read from `file`.
     pub fn add(&mut self, diagnostics: &[Diagnostic], file: &str, source: &str) {
+        if let Some((diagnostics, source)) = raw_bytes::in_file(diagnostics, source) {
+            return self.add(&diagnostics, file, &source);
+        }
         let text = Artifact { uri: uri(file), source, lines: LineIndex::new(source) };
         for it in diagnostics.iter().map(|it| it.located(source)) {
             let known = self.rules.iter().position(|rule| *rule == it.code);

@@ -137,8 +137,6 @@ words! {
         OneShotLl128 = "one-shot-ll128",
         /// Like `two-shot-ll`, with packets of 128 bytes.
         TwoShotLl128 = "two-shot-ll128",
-        /// Steps around a ring.
-        Ring = "ring",
     }
 
     /// The side of a CUDA transfer that copies the data.

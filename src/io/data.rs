@@ -8,6 +8,7 @@ use half::{bf16, f16};
 
 use crate::plan::{Number, View};
 
+mod equality;
 mod mask;
 mod number;
 pub mod shadow;

@@ -133,7 +133,7 @@ pub fn assemble_shards(parts: &[RankShard]) -> Result<AssembledTensor, ShardErro
                     let mine = Estimate::of(part.data, part.shadow, local);
                     shadow.is_some() && mine.agrees(Estimate::of(&earlier, earlier_shadow.as_ref(), local))
                 };
-                both && !part.data.same_bits(local, &earlier) && !agrees()
+                both && !part.data.has_same_value(local, &earlier) && !agrees()
             };
             conflict = (0..indices.len()).find(differs).map(|local| ReplicaConflict {
                 index: unravel_index(indices[local], shape),

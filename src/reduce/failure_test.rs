@@ -176,7 +176,7 @@ impl FailureTest<'_> {
             false => format!("{command} {file}"),
         };
         let run = || -> io::Result<_> {
-            std::fs::write(self.file, &candidate.text)?;
+            std::fs::write(self.file, grammar::encode(&candidate.text))?;
             let mut shell = Command::new("sh");
             shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             self.running.run(&mut shell)

@@ -133,11 +133,11 @@ pub fn compare(
     let mut worst: Option<(f64, f64, usize)> = None;
     let (mut count, mut max_rel) = (0, 0f64);
     for at in 0..mine.len() {
-        if are_equal(mine, theirs, at) && agreement != Tolerance::Shadows {
+        if mine.has_same_value(at, theirs) && agreement != Tolerance::Shadows {
             continue;
         }
         let (a, b, tolerance) = judge.element(at);
-        found.is_equal &= are_equal(mine, theirs, at);
+        found.is_equal &= mine.has_same_value(at, theirs);
         let error = if a == b || a.is_nan() && b.is_nan() { 0.0 } else { abs_or_infinity(a - b) };
         let is_near = match agreement {
             // Values that are equal as binary64 may be different 64-bit integers.
@@ -257,19 +257,6 @@ impl<'a> ElementComparer<'a> {
             None => data.text(at),
         }
     }
-}
-
-/// Returns true if two elements are equal. Integers are compared by their bits; zeros of either sign are
-/// equal; a NaN equals a NaN.
-fn are_equal(a: &Data, b: &Data, at: usize) -> bool {
-    if a.same_bits(at, b) {
-        return true;
-    }
-    if a.dtype() == b.dtype() && a.dtype().is_integral() {
-        return false;
-    }
-    let (a, b) = (number_to_f64(a.get(at)), number_to_f64(b.get(at)));
-    a == b || a.is_nan() && b.is_nan()
 }
 
 /// Returns the absolute value of an error, or infinity if it is a NaN.

@@ -29,7 +29,7 @@ pub fn judge_distributed(
 ) -> Result<OutputVerdict, JobFailure> {
     let digest = |it: &Option<DenseTensor>| {
         let mut hasher = DefaultHasher::new();
-        hasher.write(it.as_ref().map_or(&[], |it| crate::cuda::bytes_of(&it.data)));
+        it.iter().for_each(|it| it.data.hash_values(&mut hasher));
         hasher.finish().to_le_bytes()
     };
     let digests: Vec<u8> = mine.iter().flat_map(digest).collect();

@@ -3,6 +3,8 @@
 
 use std::{io::Write, ops::ControlFlow, time::Duration};
 
+use grammar::visible_text;
+
 use super::{
     digests,
     inputs::InputFlag,
@@ -197,6 +199,6 @@ fn print_report(report: &str, tag: &str) {
     let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
     let mut out = std::io::stdout().lock();
     // Standard output may be closed. The process ends in any case.
-    let _ = notes.lines().try_for_each(|line| writeln!(out, "# {line}"));
-    let _ = writeln!(out, "{tag} {verdict}").and_then(|()| out.flush());
+    let _ = notes.lines().try_for_each(|line| writeln!(out, "# {}", visible_text(line)));
+    let _ = writeln!(out, "{tag} {}", visible_text(verdict)).and_then(|()| out.flush());
 }

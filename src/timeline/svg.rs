@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use grammar::visible_text;
+
 use super::{Slice, SliceKind, Timeline};
 
 /// The maximum number of slices in a picture.
@@ -202,7 +204,9 @@ fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// Replaces the characters that have a meaning in XML and HTML.
+/// Replaces the characters that have a meaning in XML and HTML, and the control characters that XML cannot
+/// contain.
 pub(super) fn escape(text: &str) -> String {
+    let text = visible_text(text).replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

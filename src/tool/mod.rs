@@ -29,6 +29,7 @@ use clap::{
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     render::{Format, Style, render},
+    visible_text,
 };
 use passes::PassCall;
 
@@ -119,7 +120,7 @@ impl Reporter {
             _ if self.quiet => (),
             Format::Sarif => sarif_log::note(message, is_error),
             Format::Human | Format::Short | Format::Json => {
-                let _ = writeln!(io::stderr(), "{}: {message}", self.tool);
+                let _ = writeln!(io::stderr(), "{}: {}", self.tool, visible_text(message));
             }
         }
     }
@@ -195,11 +196,12 @@ impl Reporter {
 
     /// Writes a result to a file, or to standard output if no file is given.
     pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
+        let bytes = grammar::encode(text);
         let (result, name) = match file.filter(|it| *it != Path::new("-")) {
-            Some(path) => (atomic_file::write(path, text.as_bytes()), path.display().to_string()),
+            Some(path) => (atomic_file::write(path, &bytes), path.display().to_string()),
             None => {
                 let mut out = io::stdout().lock();
-                (out.write_all(text.as_bytes()).and_then(|()| out.flush()), "standard output".to_owned())
+                (out.write_all(&bytes).and_then(|()| out.flush()), "standard output".to_owned())
             }
         };
         match result {
@@ -213,9 +215,9 @@ impl Reporter {
 /// The first error in writing to standard output.
 static STDOUT_ERROR: OnceLock<String> = OnceLock::new();
 
-/// Prints a line on standard output. A closed pipe is ignored; `Reporter::finish` reports any other error.
+/// Prints a line on standard output, with control characters of names replaced. A closed pipe is ignored; `Reporter::finish` reports any other error.
 pub fn print_line(line: &str) {
-    record_stdout_error(writeln!(io::stdout(), "{line}").as_ref().copied());
+    record_stdout_error(writeln!(io::stdout(), "{}", visible_text(line)).as_ref().copied());
 }
 
 /// Standard output for results that are not lines; errors are recorded as by `print_line`.
@@ -286,7 +288,7 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
         sarif_log::note(&message, true);
         sarif_log::close(Exit::Usage, true);
     } else {
-        let _ = writeln!(io::stderr(), "{tool}: {message}");
+        let _ = writeln!(io::stderr(), "{tool}: {}", visible_text(&message));
     }
     Exit::Usage
 }

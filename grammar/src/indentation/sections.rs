@@ -170,28 +170,16 @@ impl TokenStreamBuilder<'_, '_> {
         self.begin_statement();
         let mut lists = 0;
         while let Some(next) = self.peek() {
+            let is_outside = self.open_brackets.is_empty();
             match next.kind {
                 TokenKind::KernelStart | TokenKind::EndDot => break,
-                TokenKind::BraceClose if self.open_brackets.is_empty() => break,
-                // Some dialects print both lists again, one value per line. The copies add no information and
-                // are skipped.
-                TokenKind::Word | TokenKind::Tensor | TokenKind::Colon | TokenKind::Comma
-                    if lists == 2 && self.open_brackets.is_empty() =>
-                {
-                    let unit =
-                        self.kind(2) == Some(TokenKind::Elided) || self.kind(3) == Some(TokenKind::Assign);
-                    if self.at_section() && unit {
+                TokenKind::BraceClose if is_outside => break,
+                _ if is_outside && self.output.len() > self.stmt_start && self.at_section() => {
+                    if lists < 2 || self.text(next).starts_with("HostUnit") {
                         break;
                     }
-                    self.position += 1;
+                    self.list_copy();
                     continue;
-                }
-                _ if lists == 2 && self.open_brackets.is_empty() => break,
-                _ if self.open_brackets.is_empty()
-                    && self.output.len() > self.stmt_start
-                    && self.at_section() =>
-                {
-                    break;
                 }
                 _ => (),
             }
@@ -208,6 +196,34 @@ impl TokenStreamBuilder<'_, '_> {
         self.close_missing(place);
         self.finish_statement();
         self.kernel();
+    }
+
+    /// Processes a list that some dialects print again after the first line, `Inputs:` and one value per line,
+    /// as `Inputs: {…}`.
+    fn list_copy(&mut self) {
+        self.emit_next();
+        let Some(colon) = self.peek() else { return };
+        self.emit_next();
+        self.output.push(Lexeme::virtual_at(TokenKind::BraceOpen, colon.end));
+        self.open_brackets.push(OpenBracket {
+            kind: TokenKind::BraceOpen,
+            span: colon.span(),
+            operators: 0,
+            closer_omitted: true,
+            comma_style: CommaStyle::OptionalBetweenLines,
+            is_call: false,
+        });
+        while let Some(next) = self.peek() {
+            let is_outside = self.open_brackets.len() == 1;
+            let ends = matches!(next.kind, TokenKind::KernelStart | TokenKind::EndDot)
+                || is_outside && (next.kind == TokenKind::BraceClose || self.at_section());
+            if ends {
+                break;
+            }
+            self.emit_next();
+        }
+        let place = self.output.last().map_or(colon.end, |it| it.end);
+        self.close_missing(place);
     }
 
     /// Processes `%kernel { … }`.

@@ -1,8 +1,11 @@
 //! Constructors that the actions of the grammar share.
 
+use lalrpop_util::{ErrorRecovery, ParseError};
+
 use crate::{
     ast::{Arg, Expr, ExprKind, Name},
     span::Span,
+    token::{Token, TokenKind},
 };
 
 pub(crate) fn span(start: u32, end: u32) -> Span {
@@ -25,6 +28,20 @@ pub(crate) fn call<'s>(
 
 pub(crate) fn args<'s>(values: impl IntoIterator<Item = Expr<'s>>) -> Vec<Arg<'s>> {
     values.into_iter().map(|value| Arg { key: None, value }).collect()
+}
+
+/// The tags that nvFuser prints behind the tensors of a Welford operator.
+const WELFORD_TAGS: [&str; 3] = ["Avg", "Var", "Count"];
+
+/// Returns the error about a word in parentheses behind a tensor that is not a tag of Welford.
+pub(crate) fn check_tag(tag: Name<'_>) -> Option<ErrorRecovery<u32, Token<'_>, ()>> {
+    let token = Token { kind: TokenKind::Word, text: tag.text };
+    let error = ParseError::UnrecognizedToken {
+        token: (tag.span.start, token, tag.span.end),
+        expected: WELFORD_TAGS.iter().map(|it| (*it).to_owned()).collect(),
+    };
+    let is_tag = WELFORD_TAGS.contains(&tag.text);
+    (!is_tag).then_some(ErrorRecovery { error, dropped_tokens: Vec::new() })
 }
 
 /// Builds `op x`. A minus sign before an integer literal becomes part of the literal.

@@ -76,6 +76,9 @@ const TOKEN_TEXTS: &[(&str, &str)] = &[
     ("\"%HostIrContainer\"", "`%HostIrContainer`"),
     ("\"%kernel\"", "`%kernel`"),
     ("End", "the end of the statement"),
+    ("Avg", "`Avg`"),
+    ("Var", "`Var`"),
+    ("Count", "`Count`"),
 ];
 
 fn expected_text(expected: &[String]) -> String {

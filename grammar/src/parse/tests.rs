@@ -298,7 +298,9 @@ fn options_units_and_trailers() {
     );
     assert_eq!(first.span.text(text), "%HostIrContainer { () -> () :");
     let [seven, five] = first.units.as_slice() else { unreachable!("two units") };
-    assert_eq!((seven.name.text, seven.inputs.len(), seven.outputs.len()), ("HostUnit7", 1, 1));
+    assert_eq!(seven.name.text, "HostUnit7");
+    let lists = seven.lists.iter().map(|it| (it.key.text, it.values.len()));
+    assert_eq!(lists.collect::<Vec<_>>(), [("Inputs", 1), ("Outputs", 1), ("Inputs", 1), ("Outputs", 1)]);
     assert_eq!(seven.body.as_ref().map(Vec::len), Some(1));
     assert_eq!((five.name.text, five.body.is_none()), ("HostUnit5", true));
     let [Trailer::Definitions(definitions), Trailer::Domains(domains)] = first.trailers.as_slice() else {

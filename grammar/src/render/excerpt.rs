@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::visible_text;
 use crate::span::{LineIndex, Span};
 
 /// The text that replaces what is left out of a line.
@@ -79,7 +80,7 @@ pub(super) fn excerpts<'d>(
             let here: Vec<_> = left.drain(..count).collect();
             text.push_str(&"\n".repeat((line - begun) as usize));
             begun = line;
-            let window = Window::of(lines.line_text(line, source), &here, width);
+            let window = Window::of(&visible_text(lines.line_text(line, source)), &here, width);
             let start = text.len();
             for label in here {
                 if !window.contains(&label.chars) {

@@ -108,7 +108,7 @@ impl<'s> Resolver<'s, '_> {
                         self.note_version(kind(at + 1) == Some(TokenKind::Assign), DialectVersion::Early)
                     }
                     name if kind(at + 1) == Some(TokenKind::Colon) => {
-                        if let Some(number) = super::unit_number(name) {
+                        if let Some(number) = super::units::unit_number(name) {
                             self.declare_unit(number);
                         }
                     }

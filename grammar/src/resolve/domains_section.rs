@@ -78,8 +78,9 @@ impl<'s> Resolver<'s, '_> {
     fn domain_line(&mut self, tensor: TensorId, line: &ast::Domain<'s>) -> Option<Domains> {
         let mut domains =
             Domains { logical: self.program.tensors[tensor].loop_domain.clone(), ..Domains::default() };
+        let mut lists = HashSet::new();
         for (clause, results) in &line.clauses {
-            let ast::ExprKind::Call { name, args, .. } = &clause.kind else {
+            let ast::ExprKind::Call { name, args, number } = &clause.kind else {
                 self.error(
                     Code::BadDomain,
                     clause.span,
@@ -89,7 +90,16 @@ impl<'s> Resolver<'s, '_> {
                 return None;
             };
             let results = results.iter().map(|it| self.axis(it)).collect::<Option<Vec<_>>>()?;
+            if matches!(name.text, "logical" | "allocation") && !lists.insert(name.text) {
+                let message = format!("`{}` has two clauses `{}`", line.tensor.text, name.text);
+                self.error(Code::BadDomain, name.span, message, "expected one of them");
+                return None;
+            }
             match (name.text, &args[..], &results[..]) {
+                _ if number.is_some() || args.iter().any(|it| it.key.is_some()) => {
+                    self.bad_clause(name, clause.span);
+                    return None;
+                }
                 ("logical", axes, []) => domains.logical = self.axis_list(axes)?,
                 ("allocation", axes, []) => domains.allocation = Some(self.axis_list(axes)?),
                 ("split" | "outer_split", [input, factor], [outer, inner]) => {

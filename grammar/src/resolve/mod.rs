@@ -14,6 +14,7 @@ mod legacy_2024;
 mod params;
 mod protocol;
 mod stmts;
+mod units;
 mod values;
 
 use std::{collections::HashMap, sync::Arc};
@@ -26,7 +27,7 @@ use crate::{
     codes::{Code, Severity},
     diagnostic::{Diagnostic, Fix},
     indentation::TokenStream,
-    ir::{AxisId, HostUnit, Mesh, P2P_PROTOCOL, Program, StmtId, StreamId, SymbolId, TensorId, UnitId},
+    ir::{AxisId, Mesh, P2P_PROTOCOL, Program, StmtId, StreamId, SymbolId, TensorId, UnitId},
     list_text,
     parse::{FaultyLines, ParseEvents, parse_container},
     span::Span,
@@ -159,11 +160,6 @@ impl<I: Id> IdsByNumber<I> {
 /// The keys of `%options`. `specialize-rank` writes `rank`.
 const OPTION_KEYS: &[&str] = &["numberOfStreams", P2P_PROTOCOL, "roots", "rank"];
 
-/// Returns the number in `HostUnit5`.
-fn unit_number(name: &str) -> Option<u32> {
-    name.strip_prefix("HostUnit").and_then(|digits| digits.parse().ok())
-}
-
 /// Resolves each part as soon as it is parsed, so that the tree of only one statement exists at a time.
 impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     fn options(&mut self, options: Vec<ast::Arg<'s>>) {
@@ -172,6 +168,11 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
                 && let Some(first) = self.option_spans.insert(key.text, key.span)
             {
                 self.stated_twice(&format!("`%options {}`", key.text), [first, key.span]);
+            }
+            if option.key.is_none() {
+                let message = "`%options` has a value without a key";
+                self.error(Code::BadAttribute, option.value.span, message, "expected `key=value`");
+                continue;
             }
             let roots = option.key.is_some_and(|key| key.text == "roots");
             if roots && matches!(option.value.kind, ast::ExprKind::Word("team")) {
@@ -275,43 +276,6 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn options_fix(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
         edits::insert_line_before(self.source, header.start, &format!("%options {option}"))
-    }
-
-    /// Declares a HostUnit. Statements post units before the sections of the units occur in the text.
-    fn declare_unit(&mut self, number: u32) {
-        if self.units_by_number.contains_key(&number) {
-            return;
-        }
-        let unit = HostUnit { number, inputs: Vec::new(), outputs: Vec::new(), body: None };
-        let id = self.program.units.push(unit);
-        self.units_by_number.insert(number, id);
-    }
-
-    fn resolve_unit(&mut self, unit: &ast::Unit<'s>) {
-        let Some(id) =
-            unit_number(unit.name.text).and_then(|number| self.units_by_number.get(&number).copied())
-        else {
-            let message = format!("`{}` is not a HostUnit", unit.name.text);
-            return self.error(
-                Code::UnknownUnit,
-                unit.name.span,
-                message,
-                "expected `HostUnit` and a number",
-            );
-        };
-        if let Some(first) = self.unit_spans.insert(id, unit.name.span) {
-            return self.stated_twice(&format!("`{}`", unit.name.text), [first, unit.name.span]);
-        }
-        self.current_unit = Some(id);
-        let inputs = self.values(&unit.inputs);
-        let outputs = self.values(&unit.outputs);
-        let body = unit.body.as_ref().map(|body| self.block(body));
-        let it = &mut self.program.units[id];
-        (it.inputs, it.outputs, it.body) = (inputs, outputs, body);
-        self.current_unit = None;
-        if let (Some(body), Some(place)) = (body, unit.missing_lists_at) {
-            self.infer_unit_lists(id, body, unit.name.span, place);
-        }
     }
 
     /// Reports a fact that the text states in two places.

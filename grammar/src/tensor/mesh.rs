@@ -7,7 +7,8 @@ use crate::{codes::Code, diagnostic::Diagnostic, ir::Mesh, span::Span};
 /// after every device or after none.
 pub(super) fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
     let inner = piece.text.strip_prefix("(DeviceMesh").and_then(|it| it.strip_suffix(')'));
-    let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?.trim();
+    let inner = inner.map(str::trim).filter(|it| !it.is_empty());
+    let inner = inner.ok_or_else(|| unreadable(piece, "expected `(DeviceMesh{…})`"))?;
     if inner.starts_with('{') && matching_bracket(inner, 0).is_none() {
         let close = piece.span.end - 1;
         let at = piece.span.start + piece.text.find('{').unwrap_or(0) as u32;
@@ -92,6 +93,9 @@ pub(super) fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
                     return Err(irregular());
                 }
                 *open.last_mut().ok_or_else(irregular)? += 1;
+            }
+            b',' if open.is_empty() => {
+                return Err(misplaced(at, at + 1, "a comma outside of the braces of the mesh", ""));
             }
             b',' => {
                 commas += 1;

@@ -4,7 +4,7 @@ use logos::{Lexer, Logos};
 use rustc_hash::FxHashSet;
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
-use crate::{codes::Code, diagnostic::Diagnostic, escape_control, span::Span};
+use crate::{codes::Code, diagnostic::Diagnostic, escape_control, raw_bytes::raw_byte, span::Span};
 
 /// Scans `source` into tokens and appends errors to `diagnostics`. Returns the tokens and the byte offset,
 /// relative to the text, at which scanning stopped.
@@ -124,6 +124,11 @@ fn quoted_token(word: &str, span: Span) -> Diagnostic {
 }
 
 fn unknown_token(text: &str, span: Span) -> Diagnostic {
+    if let Some(byte) = text.chars().next().and_then(raw_byte) {
+        let message = format!("the byte 0x{byte:02x} is not UTF-8");
+        return Diagnostic::new(Code::BadToken, span, message, "not part of the language")
+            .help("check the encoding of the file: dumps contain only ASCII");
+    }
     let shown = escape_control(&text.chars().take(8).collect::<String>());
     let res = Diagnostic::new(
         Code::BadToken,

@@ -94,8 +94,7 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<
         | Algorithm::OneShotLl
         | Algorithm::TwoShotLl
         | Algorithm::OneShotLl128
-        | Algorithm::TwoShotLl128
-        | Algorithm::Ring => true,
+        | Algorithm::TwoShotLl128 => true,
     };
     let algorithm = table.choose(kind, (members, bytes), is_available)?;
     // `nccl` is the default of a statement, so it is written only where it replaces another algorithm or concerns an

@@ -1,0 +1,202 @@
+//! Reports text outside of containers that belongs to a program: a misplaced closing brace, a lost heading or
+//! a misspelled first line would otherwise shorten the program silently. Lines of logs are skipped.
+
+use std::ops::Range;
+
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ops::{AsmFormat, OPS},
+    span::Span,
+    suggest::nearest,
+};
+
+/// The word that begins a container.
+const MARKER: &str = "%HostIrContainer";
+
+/// Returns the error about a text without containers.
+pub(super) fn no_container(source: &str) -> Diagnostic {
+    misspelled_container(source, 0).unwrap_or_else(|| {
+        let end = source.find('\n').unwrap_or(source.len());
+        Diagnostic::new(
+            Code::NoContainer,
+            Span::new(0, end),
+            "no `%HostIrContainer` in this text",
+            "expected `%HostIrContainer { (inputs) -> (outputs) :`",
+        )
+        .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`")
+    })
+}
+
+/// Reports the text in `gap`, which is before, between or after the containers of `source`.
+pub(super) fn diagnose(source: &str, gap: Range<usize>, diagnostics: &mut Vec<Diagnostic>) {
+    let Some(text) = source.get(gap.clone()).filter(|it| !it.trim().is_empty()) else { return };
+    let (start, is_behind) = (gap.start, gap.start > 0);
+    let error = match is_behind {
+        true => stray_closer(source, gap.start, gap.end).or_else(|| misspelled_container(text, start)),
+        false => misspelled_container(text, start),
+    };
+    if let Some(error) = error {
+        diagnostics.push(error);
+        return;
+    }
+    let mut lines: Vec<(usize, &str)> = Vec::new();
+    let mut at = start;
+    for line in text.split_inclusive('\n') {
+        lines.push((at, line.trim_end()));
+        at += line.len();
+    }
+    if is_behind && !source.get(..start).is_some_and(|it| it.ends_with('\n')) && !lines.is_empty() {
+        let (at, line) = lines.remove(0);
+        diagnostics.extend(text_behind_closer(line, at));
+    }
+    diagnostics.extend(program_lines(&lines, is_behind));
+}
+
+/// Reports a line that begins like a container but does not begin one, in a text at offset `base`.
+fn misspelled_container(text: &str, base: usize) -> Option<Diagnostic> {
+    let mut at = base;
+    for line in text.split_inclusive('\n') {
+        let start = at + line.len() - line.trim_start().len();
+        at += line.len();
+        let word = line.trim_start().split([' ', '\t', '{', '\n', '\r']).next().unwrap_or("");
+        let span = Span::new(start, start + word.len());
+        if word == MARKER {
+            let place = Span { start: span.end, end: span.end };
+            let it =
+                Diagnostic::new(Code::NoContainer, place, "the container has no `{`", "expected ` {` here");
+            return Some(it.fix(place, " {"));
+        }
+        if word.starts_with(['%', 'H', 'h']) && nearest(word, std::iter::once(MARKER)).is_some() {
+            let it = Diagnostic::new(
+                Code::NoContainer,
+                span,
+                format!("`{word}` does not begin a container"),
+                format!("expected `{MARKER}`"),
+            );
+            return Some(it.fix(span, MARKER));
+        }
+    }
+    None
+}
+
+/// Reports a closing brace between containers: the container before it ended too early, and the text between
+/// them was skipped.
+fn stray_closer(source: &str, from: usize, to: usize) -> Option<Diagnostic> {
+    const CLOSER: &str = "} // %HostIrContainer";
+    let text = source.get(from..to).filter(|_| from > 0)?;
+    let begins_line = |at: &usize| {
+        let before = text.get(..*at).unwrap_or("").trim_end_matches([' ', '\t', '}']);
+        before.is_empty() || before.ends_with('\n')
+    };
+    let found = text.match_indices(CLOSER).map(|(at, _)| at).find(begins_line)?;
+    let span = Span::new(from + found, from + found + 1);
+    let message = "`}` closes a container that has already ended";
+    let last = source.get(..from)?.chars().next_back().map_or(0, char::len_utf8);
+    let early = Span::new(from - last, from);
+    Some(
+        Diagnostic::new(Code::Syntax, span, message, "expected no second `}`")
+            .label(early, "the container ended here"),
+    )
+}
+
+/// Reports text on the line of the brace that closes a container. `line` is the text behind the brace.
+fn text_behind_closer(line: &str, at: usize) -> Option<Diagnostic> {
+    let text = line.trim_start();
+    if text.is_empty() || text.starts_with("//") || text.starts_with('#') {
+        return None;
+    }
+    let start = at + line.len() - text.len();
+    let span = Span::new(start, start + text.len());
+    let message = "text follows the closing brace of the container on its line";
+    let it = Diagnostic::new(Code::LossyText, span, message, "not read");
+    Some(it.help("if it belongs to the program, move the brace behind it; otherwise remove it"))
+}
+
+/// Reports the lines that read as lines of a program. `is_behind`: a container precedes them.
+fn program_lines(lines: &[(usize, &str)], is_behind: bool) -> Option<Diagnostic> {
+    let mut found: Vec<Span> = Vec::new();
+    // `in_kernel`: in the dump of a fusion, which has statements, too.
+    let (mut in_kernel, mut is_directly_behind) = (false, is_behind);
+    for (number, (at, line)) in lines.iter().enumerate() {
+        let text = line.trim_start();
+        if in_kernel || text.starts_with("%kernel") {
+            in_kernel = !text.starts_with('}');
+            continue;
+        }
+        let below = lines.get(number + 1).map_or("", |it| it.1.trim_start());
+        if is_program_line(text, below) || is_directly_behind && is_definition(text) {
+            let start = at + line.len() - text.len();
+            found.push(Span::new(start, start + text.len()));
+        }
+        is_directly_behind &= text.is_empty() || is_definition(text);
+    }
+    let first = found.first()?;
+    let where_ = if is_behind { "behind the closing brace of a container" } else { "before the container" };
+    let message = match found.len() {
+        1 => format!("a line of a program is {where_}"),
+        count => format!("{count} lines of a program are {where_}"),
+    };
+    let it = Diagnostic::new(Code::LossyText, *first, message, "not read");
+    Some(it.help("move them into the container, or below `Index definitions:` or `Domains:`; or remove them"))
+}
+
+/// Returns whether a line, without blanks around it, is a statement, a heading or a line of `Domains:`. `below`
+/// is the next line.
+fn is_program_line(line: &str, below: &str) -> bool {
+    let word_end = line.find(|it: char| !it.is_ascii_alphanumeric() && it != '_').unwrap_or(line.len());
+    let (word, rest) = line.split_at(word_end);
+    let has_number = |prefix: &str| {
+        let digits = word.strip_prefix(prefix).unwrap_or("");
+        !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
+    };
+    let is_result = rest.contains(" = ") || rest.ends_with(" =") || below.starts_with("= ");
+    match word {
+        "FOR" => (rest.contains(" in ") || rest.contains(" from ")) && rest.ends_with(':'),
+        "IF" => rest.starts_with(" Manual"),
+        "ELSE" => rest == ":",
+        "Domains" => rest == ":",
+        "Index" => rest == " definitions:",
+        "Stream" => is_result,
+        _ if has_number("HostUnit") => rest.starts_with(": Inputs={") || rest.starts_with(": [...]"),
+        _ if has_number("T") => rest.starts_with(" = ") || is_domain(rest),
+        _ if word.starts_with('T') && word.contains('_') => rest.starts_with('[') && is_result,
+        _ => is_statement(word, rest),
+    }
+}
+
+/// Returns whether the text behind `T3` is that of a line of `Domains:`.
+fn is_domain(rest: &str) -> bool {
+    let clause = rest.strip_prefix(':').map(str::trim_start);
+    clause.is_some_and(|it| ["logical(", "allocation("].iter().any(|clause| it.contains(clause)))
+}
+
+/// Returns whether a line is a statement that begins with the name of an operator.
+fn is_statement(word: &str, rest: &str) -> bool {
+    let operand = rest.trim_start();
+    let named = ["Stream ", "Communication ", "to Stream ", "into Stream "];
+    OPS.iter().filter(|it| it.mnemonic == word).any(|it| match it.format {
+        AsmFormat::Bare => {
+            operand.is_empty() || operand.bytes().all(|it| it.is_ascii_digit()) && rest.len() > operand.len()
+        }
+        AsmFormat::Statement | AsmFormat::Post | AsmFormat::Launch => {
+            operand.starts_with('(') || named.iter().any(|it| operand.starts_with(it))
+        }
+        AsmFormat::Numbered => operand.starts_with(|it: char| it.is_ascii_digit()) && operand.contains('('),
+        AsmFormat::Block => operand.starts_with('{'),
+        AsmFormat::Call
+        | AsmFormat::Padded
+        | AsmFormat::Wrapped
+        | AsmFormat::Function
+        | AsmFormat::Infix
+        | AsmFormat::Prefix => false,
+    })
+}
+
+/// Returns whether a line is the definition of a scalar, as `Index definitions:` has it. Kernels have such lines,
+/// too.
+fn is_definition(line: &str) -> bool {
+    let name = line.split_once(" = ").map_or("", |(name, _)| name);
+    let digits = name.strip_prefix('i').unwrap_or("");
+    !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
+}

@@ -1,0 +1,58 @@
+//! Equality of elements for verdicts: between results and expected values, and between ranks.
+
+use std::hash::Hasher;
+
+use super::{Data, Element, each, shadow::number_to_f64};
+
+impl Data {
+    /// Returns whether element `i` has the same value in both: zeros of either sign are equal, and a NaN equals
+    /// every NaN. Integers of one type are compared by their bits, other types by their binary64 values.
+    pub fn has_same_value(&self, i: usize, other: &Self) -> bool {
+        if self.same_bits(i, other) {
+            return true;
+        }
+        if self.dtype() == other.dtype() && self.dtype().is_integral() {
+            return false;
+        }
+        let (a, b) = (number_to_f64(self.get(i)), number_to_f64(other.get(i)));
+        a == b || a.is_nan() && b.is_nan()
+    }
+
+    /// Hashes all elements so that elements of one type with the same value have the same hash.
+    pub fn hash_values(&self, hasher: &mut impl Hasher) {
+        each!(self, v => v.iter().for_each(|it| hasher.write_u64(value_bits(*it))));
+    }
+}
+
+/// Returns the bits of an element, the same for all zeros and for all NaNs.
+fn value_bits<T: Element>(element: T) -> u64 {
+    let value = element.to_f64();
+    match T::FLOAT {
+        true if value == 0.0 => 0,
+        true if value.is_nan() => u64::MAX,
+        true | false => element.to_bits(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{DefaultHasher, Hasher};
+
+    use super::*;
+
+    #[test]
+    fn the_hash_agrees_with_the_comparison() {
+        let values = [0.0, -0.0, f32::NAN, -f32::NAN, 1.0, -1.0, f32::from_bits(1), f32::INFINITY];
+        let hash = |it: f32| {
+            let mut hasher = DefaultHasher::new();
+            Data::F32(vec![it]).hash_values(&mut hasher);
+            hasher.finish()
+        };
+        for (a, b) in values.iter().flat_map(|a| values.map(|b| (*a, b))) {
+            let is_same = Data::F32(vec![a]).has_same_value(0, &Data::F32(vec![b]));
+            assert_eq!(is_same, a == b || a.is_nan() && b.is_nan());
+            assert_eq!(hash(a) == hash(b), is_same, "{a} {b}");
+        }
+        assert!(!Data::U64(vec![u64::MAX]).has_same_value(0, &Data::U64(vec![u64::MAX - 1])));
+    }
+}
