@@ -140,12 +140,18 @@ impl Binding {
 /// Reports a value that is not an expression, a name that the program does not mention, or a cyclic
 /// definition, together with the text of the command line to which the diagnostic refers.
 pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
-    for Binding { name, value: text } in bindings {
+    for (at, Binding { name, value: text }) in bindings.iter().enumerate() {
         let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
         let (of_name, of_value) = (Span::new(0, name.len()), Span::new(name.len() + 1, stated.text.len()));
         let reject = |span: Span, message: String, label: &str| {
             Diagnostic::new(Code::UnboundSymbol, span, message, label)
         };
+        if let Some(first) = bindings[..at].iter().find(|it| it.name == *name) {
+            let message = format!("`--set {name}` is given twice");
+            let label = format!("given before this: `{first}`");
+            let it = Diagnostic::new(Code::BadAttribute, of_name, message, label);
+            return Err(Box::new((stated, it.help("remove one of the two"))));
+        }
         let known = program.find_symbol(name);
         if known.is_none() && !PROGRAM_OPTIONS.contains(&name.as_str()) {
             let it =
@@ -207,7 +213,8 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
     let span = Span::new(0, stated.text.len());
     Err(Box::new((
         stated,
-        Diagnostic::new(Code::CircularDefinition, span, message, "the definitions are circular"),
+        Diagnostic::new(Code::CircularDefinition, span, message, "the definitions are circular")
+            .help("set one of them to a number"),
     )))
 }
 

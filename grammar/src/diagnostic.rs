@@ -10,6 +10,10 @@ use crate::{
     span::Span,
 };
 
+/// The help for a text that ends too early.
+pub(crate) const TRUNCATED_HELP: &str =
+    "if the text was cut off, copy all of it: a container ends with `} // %HostIrContainer`";
+
 /// An edit of the text that replaces `span` by `text`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {

@@ -8,32 +8,47 @@ use grammar::{
     span::LineIndex,
 };
 
-use super::edit::{Edit, InsertionPoint, WaitedStream};
-
-/// A line and its stable id, which does not change when other lines are inserted or removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct NumberedLine {
-    id: u32,
-    text: String,
-}
-
-/// A text as a list of lines with stable ids.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NumberedLines {
-    lines: Vec<NumberedLine>,
-    next: u32,
-}
+use super::{
+    edit::{Edit, InsertionPoint, WaitedStream},
+    numbered_lines::{NumberedLine, NumberedLines},
+    stream_operand::stream_operand,
+};
 
 /// A line that an edit inserted or changed.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Stable id of the line.
     pub line_id: u32,
-    /// The change as a past-tense phrase: "inserted `Wait(Communication 3)`".
-    pub description: String,
-    /// True if the line only adds an ordering constraint, so that the text is still a valid program without
-    /// it.
-    pub is_insertion: bool,
+    /// What the edit did.
+    pub kind: ChangeKind,
+}
+
+/// What an edit did to a line. The statements are as in the edited text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// Inserted this statement. It only adds an ordering constraint, so that the text is still a valid
+    /// program without it.
+    Inserted(String),
+    /// Moved this statement to here.
+    Moved(String),
+    /// Turned a long-form ALLOCATE into this short form.
+    ShortenedAllocate(String),
+}
+
+impl Change {
+    /// Returns the change as a past-tense phrase: "inserted `Wait(Communication 3)`".
+    pub fn description(&self) -> String {
+        match &self.kind {
+            ChangeKind::Inserted(statement) => format!("inserted `{statement}`"),
+            ChangeKind::Moved(statement) => format!("moved `{statement}` up to here"),
+            ChangeKind::ShortenedAllocate(_) => "turned the long ALLOCATE into the short one".to_owned(),
+        }
+    }
+
+    /// Returns true if the change inserted a statement.
+    pub fn is_insertion(&self) -> bool {
+        matches!(self.kind, ChangeKind::Inserted(_))
+    }
 }
 
 /// A text after one edit.
@@ -50,48 +65,9 @@ pub struct EditedText {
 }
 
 impl NumberedLines {
-    /// Splits `text` into lines.
-    pub fn of(text: &str) -> Self {
-        let lines: Vec<NumberedLine> =
-            text.split('\n').zip(0..).map(|(text, id)| NumberedLine { id, text: text.to_owned() }).collect();
-        let next = lines.len() as u32;
-        Self { lines, next }
-    }
-
-    /// Returns the lines joined by newlines.
-    pub fn text(&self) -> String {
-        self.lines.iter().map(|it| it.text.as_str()).collect::<Vec<_>>().join("\n")
-    }
-
-    /// Returns the stable id of a 1-based line number. Line 0 has no id.
-    pub fn id(&self, line: u32) -> Option<u32> {
-        self.lines.get(line.checked_sub(1)? as usize).map(|it| it.id)
-    }
-
-    /// Returns the current 1-based line number of a stable id.
-    pub fn line(&self, id: u32) -> Option<u32> {
-        self.lines.iter().position(|it| it.id == id).map(|at| at as u32 + 1)
-    }
-
-    /// Returns a copy of the text without the lines `ids`.
-    pub fn without_lines(&self, ids: &[u32]) -> Self {
-        let kept = self.lines.iter().filter(|it| !ids.contains(&it.id)).cloned();
-        Self { lines: kept.collect(), next: self.next }
-    }
-
-    fn insert(&mut self, at: usize, text: String) -> u32 {
-        let id = self.next;
-        self.next += 1;
-        // In a text with CRLF line ends, each line ends with CR.
-        let is_crlf = self.lines.first().is_some_and(|it| it.text.ends_with('\r'));
-        let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
-        self.lines.insert(at, NumberedLine { id, text });
-        id
-    }
-
     fn insert_statement(&mut self, at: usize, indentation: &str, statement: &str) -> Change {
         let line = self.insert(at, format!("{indentation}{statement}"));
-        Change { line_id: line, description: format!("inserted `{statement}`"), is_insertion: true }
+        Change { line_id: line, kind: ChangeKind::Inserted(statement.to_owned()) }
     }
 
     /// Applies `edit` to `program`, the program that this text contains. Returns `None` if the text is
@@ -100,8 +76,9 @@ impl NumberedLines {
         let text = self.text();
         let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
         match edit {
-            Edit::InsertSynchronize { stream: WaitedStream::Index(index), before } => {
-                at.insert(&at.synchronize(index), before)
+            Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
+                let stream = stream_operand(program, index, *stmt, before.statement());
+                at.insert(&at.synchronize(&stream), before)
             }
             Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
             | Edit::CaptureEntryStream { before } => at.synchronize_with_entry(before),
@@ -120,19 +97,8 @@ impl NumberedLines {
 
 /// Returns true if the edit is inside a loop and therefore affects every iteration.
 pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
-    let point = match edit {
-        Edit::InsertSynchronize { before, .. }
-        | Edit::CaptureEntryStream { before }
-        | Edit::InsertWait { before, .. }
-        | Edit::MoveWait { before, .. } => before,
-        Edit::ShortenAllocate { .. } => return true,
-    };
-    let stmt = match point {
-        InsertionPoint::Before { statement, .. } | InsertionPoint::BlockEnd { of: statement } => {
-            statement.stmt
-        }
-        InsertionPoint::End { .. } => None,
-    };
+    let Some(point) = edit.insertion() else { return true };
+    let stmt = point.statement();
     let mut is_inside = false;
     let mut loops = |it: StmtId| {
         if let Stmt::For(it) = &program.stmts[it] {
@@ -300,7 +266,8 @@ impl Editor<'_> {
             match op {
                 Some(Op::GetCurrentStream) => {
                     let text = self.program.stmt_span(*stmt).text(self.text);
-                    let name = text.split_once("Stream ")?.1;
+                    let name =
+                        text.strip_prefix("Stream ").or_else(|| Some(text.split_once(" into Stream ")?.1))?;
                     let name = name.split('=').next()?.trim();
                     return Some((self.line_of(*stmt)?, name.to_owned()));
                 }
@@ -329,12 +296,14 @@ impl Editor<'_> {
         let at = self.position(before)?.0;
         let mut it = self.insert(text, before)?;
         for change in &mut it.changes {
-            (change.description, change.is_insertion) = (format!("moved `{statement}` up to here"), false);
+            change.kind = ChangeKind::Moved(statement.to_owned());
         }
         it.replaced.push(stmt);
         let (name, capture) = match synchronize {
             None => (None, None),
-            Some(WaitedStream::Index(index)) => (Some(index.clone()), None),
+            Some(WaitedStream::Index { index, stmt: executed }) => {
+                (Some(stream_operand(self.program, index, *executed, Some(stmt))), None)
+            }
             Some(WaitedStream::Entry) => {
                 let (name, capture) = self.entry_stream_name(at)?;
                 (Some(name), capture)
@@ -375,10 +344,10 @@ impl Editor<'_> {
         let memory = right.split_once("mem_type=")?.1.split([',', ')']).next()?.trim();
         let rest = right.rsplit_once(')')?.1;
         let mut lines = self.lines.clone();
-        lines.lines[line].text = format!("{left}ALLOCATE(mem_type={memory}, zero_init=false){rest}");
+        let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
+        lines.lines[line].text = format!("{left}{short}{rest}");
         let id = lines.lines[line].id;
-        let what = "turned the long ALLOCATE into the short one".to_owned();
-        let change = Change { line_id: id, description: what, is_insertion: false };
+        let change = Change { line_id: id, kind: ChangeKind::ShortenedAllocate(short) };
         Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], adds_capture: false })
     }
 }

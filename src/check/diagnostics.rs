@@ -1,15 +1,18 @@
 //! Formats findings as diagnostics: both source lines, the missing order, and the edit that adds it.
 
-use std::collections::BTreeSet;
+use std::{cell::OnceCell, collections::BTreeSet};
 
 use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, Part},
+    ir::{Program, StmtId},
     span::Span,
 };
+use rustc_hash::FxHashMap;
 
 use super::{
     conflict::{Party, Race, ReusedStorage},
+    edit_help::{self, EditContext},
     explanation::RaceExplanation,
     finding::{Finding, Occurrences},
     memory::UnwrittenRead,
@@ -39,15 +42,7 @@ impl Finding {
     /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
     /// text `r`, or the last text if there are fewer texts than ranks.
     pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
-        let texts = DiagnosticBuilder { plans, sources };
-        match self {
-            Self::Race { race, more } => texts.race(race, more),
-            Self::Unwritten { read, more } => texts.unwritten(read, more),
-            Self::OverwrittenView { copy, rank, more } => texts.overwritten_view(copy, *rank, more),
-            Self::Deadlock(it) => texts.deadlock(it),
-            Self::CommunicatorOrder(it) => texts.communicator_order(it),
-            Self::Excess(it) => texts.excess(it),
-        }
+        DiagnosticBuilder::new(plans, sources).finding(self)
     }
 }
 
@@ -55,9 +50,37 @@ impl Finding {
 pub(super) struct DiagnosticBuilder<'a> {
     pub(super) plans: &'a [Plan],
     sources: &'a [Source],
+    /// The program that the plans execute of each text, once a help needs it.
+    programs: Vec<OnceCell<Option<Program>>>,
 }
 
-impl DiagnosticBuilder<'_> {
+impl<'a> DiagnosticBuilder<'a> {
+    /// Creates a builder. Rank `r` runs text `r`, or the last text if there are fewer texts than ranks.
+    pub(super) fn new(plans: &'a [Plan], sources: &'a [Source]) -> Self {
+        Self { plans, sources, programs: sources.iter().map(|_| OnceCell::new()).collect() }
+    }
+
+    /// Formats a finding, and returns it with the index of its source text.
+    pub(super) fn finding(&self, finding: &Finding) -> (usize, Diagnostic) {
+        match finding {
+            Finding::Race { race, more } => self.race(race, more),
+            Finding::Unwritten { read, more } => self.unwritten(read, more),
+            Finding::OverwrittenView { copy, rank, more } => self.overwritten_view(copy, *rank, more),
+            Finding::Deadlock(it) => self.deadlock(it),
+            Finding::CommunicatorOrder(it) => self.communicator_order(it),
+            Finding::Excess(it) => self.excess(it),
+        }
+    }
+
+    /// Returns the text and the program that a rank executes. Returns `None` if a pass has changed the
+    /// statements of the text.
+    fn edit_context(&self, rank: usize) -> Option<EditContext<'_>> {
+        let (plan, text) = (self.plans.get(rank)?, self.text_of(rank));
+        let source = self.sources.get(text)?;
+        let program = self.programs[text].get_or_init(|| program_of(source, plan)).as_ref()?;
+        Some(EditContext { source, program, plan })
+    }
+
     pub(super) fn text_of(&self, rank: usize) -> usize {
         self.plans[rank].program_id.min(self.sources.len().saturating_sub(1))
     }
@@ -132,7 +155,8 @@ impl DiagnosticBuilder<'_> {
             labels.sort_by_key(|it| it.0.start);
         }
         let reason = RaceExplanation::of(race, first, second);
-        let help = reason.help();
+        let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
+        let help = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);
         notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
         let mut labels = labels.into_iter();
@@ -291,6 +315,15 @@ impl DiagnosticBuilder<'_> {
         let text = self.text_of(rank);
         (text, deadlock.diagnostic(Code::CheckedDeadlock, self.span(text, line), self.plans, str::to_owned))
     }
+}
+
+/// Returns the program of a text whose statements are those of a plan.
+fn program_of(source: &Source, plan: &Plan) -> Option<Program> {
+    source.programs().0.into_iter().find(|program| {
+        let line = |stmt| (stmt, source.lines.line(program.stmt_span(stmt).start));
+        let lines: FxHashMap<StmtId, u32> = program.stmts.ids().map(line).collect();
+        plan.origins.iter().all(|it| it.stmt.is_none_or(|stmt| lines.get(&stmt) == Some(&it.line)))
+    })
 }
 
 /// Formats a range: `element 3`, `elements 0 to 7`.

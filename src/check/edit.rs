@@ -1,7 +1,5 @@
-//! The edits that order two accesses. Their `Display` text is the help of a finding, and `--fix=check`
-//! applies them (`apply`).
-
-use std::fmt;
+//! The edits that order two accesses. `apply` makes them in a text; the help of a finding describes what
+//! `apply` changes (`edit_help`).
 
 use grammar::ir::StmtId;
 
@@ -56,8 +54,14 @@ pub enum Edit {
 pub enum WaitedStream {
     /// The stream that is current at program entry. The program names it with GetCurrentStream.
     Entry,
-    /// The stream with this index.
-    Index(String),
+    /// The stream with an index.
+    Index {
+        /// The index in the plan of one rank, in one iteration.
+        index: String,
+        /// A statement that this stream executes. The text may name the stream by the operand of its
+        /// SetCurrentStream.
+        stmt: Option<StmtId>,
+    },
 }
 
 /// A statement and its name in reports.
@@ -92,9 +96,26 @@ pub enum InsertionPoint {
 }
 
 impl WaitedStream {
-    /// Returns the stream with this name in a plan.
-    pub fn of(stream: &str) -> Self {
-        stream.strip_prefix("stream ").map_or(Self::Entry, |index| Self::Index(index.to_owned()))
+    /// Returns the stream of an instruction.
+    pub fn of(plan: &Plan, inst: Option<usize>) -> Self {
+        let at = inst.unwrap_or_default();
+        let stmt = plan.code.get(at).and_then(|it| plan.origins[it.origin as usize].stmt);
+        Self::named(stream_name_of(plan, at), stmt)
+    }
+
+    /// Returns the stream with this name in a plan. It executes `stmt`.
+    fn named(stream: &str, stmt: Option<StmtId>) -> Self {
+        let index = |index: &str| Self::Index { index: index.to_owned(), stmt };
+        stream.strip_prefix("stream ").map_or(Self::Entry, index)
+    }
+
+    /// Returns whether both are one stream.
+    fn is_same_as(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Entry, Self::Entry) => true,
+            (Self::Index { index, .. }, Self::Index { index: other, .. }) => index == other,
+            (Self::Entry, Self::Index { .. }) | (Self::Index { .. }, Self::Entry) => false,
+        }
     }
 }
 
@@ -122,6 +143,14 @@ impl InsertionPoint {
     pub fn end(plan: &Plan) -> Self {
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
         Self::End { current: stream_name_of(plan, exit.unwrap_or_default()).to_owned() }
+    }
+
+    /// Returns the statement before which, or at the end of whose block, a statement is inserted.
+    pub fn statement(&self) -> Option<StmtId> {
+        match self {
+            Self::Before { statement, .. } | Self::BlockEnd { of: statement } => statement.stmt,
+            Self::End { .. } => None,
+        }
     }
 
     fn current(&self) -> Option<&str> {
@@ -152,7 +181,8 @@ impl Edit {
     /// Returns the edit that moves the Wait at instruction `wait` to `before`.
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
         let has_moved = |it: &&str| is_program_stream(it) && *it != stream_name_of(plan, wait);
-        let synchronize = before.current().filter(has_moved).map(WaitedStream::of);
+        let synchronize =
+            before.current().filter(has_moved).map(|it| WaitedStream::named(it, before.statement()));
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
 
@@ -165,14 +195,14 @@ impl Edit {
         frame: Option<u32>,
     ) -> Self {
         if !side.is_posted() {
-            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream_name()), before };
+            let stream = WaitedStream::of(side.plan, side.inst_index());
+            return Self::InsertSynchronize { stream, before };
         }
         match side.first_wait() {
             None => Self::insert_wait(side.plan, side.origin, before, frame),
             // Another stream already waits for the communication; waiting for that stream is enough.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
-                let stream = WaitedStream::of(stream_name_of(side.plan, wait));
-                Self::InsertSynchronize { stream, before }
+                Self::InsertSynchronize { stream: WaitedStream::of(side.plan, Some(wait)), before }
             }
             Some(wait) => Self::move_wait(side.plan, wait, before),
         }
@@ -193,7 +223,10 @@ impl Edit {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
                 communication == other
             }
-            _ => self.awaited_stream().is_some() && self.awaited_stream() == other.awaited_stream(),
+            _ => {
+                let streams = self.awaited_stream().zip(other.awaited_stream());
+                streams.is_some_and(|(stream, other)| stream.is_same_as(other))
+            }
         };
         is_one_stream && is_one_statement
     }
@@ -204,7 +237,7 @@ impl Edit {
     }
 
     /// Returns the operand of the Synchronize that the edit inserts at its insertion point.
-    fn awaited_stream(&self) -> Option<&WaitedStream> {
+    pub fn awaited_stream(&self) -> Option<&WaitedStream> {
         match self {
             Self::InsertSynchronize { stream, .. } => Some(stream),
             Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry),
@@ -212,66 +245,14 @@ impl Edit {
         }
     }
 
-    fn insertion(&self) -> Option<&InsertionPoint> {
+    /// Returns the position at which the edit inserts a statement.
+    pub fn insertion(&self) -> Option<&InsertionPoint> {
         match self {
             Self::InsertSynchronize { before, .. }
             | Self::CaptureEntryStream { before }
             | Self::InsertWait { before, .. }
             | Self::MoveWait { before, .. } => Some(before),
             Self::ShortenAllocate { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for InsertionPoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let current = match self {
-            Self::Before { statement, current } => {
-                write!(f, "before {}", statement.name)?;
-                current
-            }
-            Self::BlockEnd { .. } => return f.write_str("at the end of the loop's body"),
-            Self::End { current } => {
-                return write!(f, "at the end of the program, where {current} is current");
-            }
-        };
-        current.as_ref().map_or(Ok(()), |it| write!(f, ", where {it} is current"))
-    }
-}
-
-/// Formats the edit as an imperative help text.
-impl fmt::Display for Edit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InsertSynchronize { stream: WaitedStream::Index(index), before } => {
-                write!(f, "put `Synchronize(Stream {index})` {before}")
-            }
-            Self::InsertSynchronize { stream: WaitedStream::Entry, before } => write!(
-                f,
-                "put `Synchronize(Stream s0)`, where s0 is the stream that is current at entry, {before}"
-            ),
-            Self::CaptureEntryStream { before } => write!(
-                f,
-                "insert `Stream s0 = GetCurrentStream()` as the first statement, and `Synchronize(Stream s0)` {before}"
-            ),
-            Self::InsertWait { communication, before } => {
-                write!(f, "put a Wait for {} {before}", communication.name)
-            }
-            Self::MoveWait { before, synchronize, .. } => {
-                write!(f, "put the Wait {before}")?;
-                match synchronize {
-                    None => Ok(()),
-                    Some(WaitedStream::Index(index)) => {
-                        write!(f, ", and `Synchronize(Stream {index})` in its old place")
-                    }
-                    Some(WaitedStream::Entry) => f.write_str(
-                        ", and `Synchronize(Stream s0)`, where s0 is the stream that is current at entry, in its old place",
-                    ),
-                }
-            }
-            Self::ShortenAllocate { .. } => f.write_str(
-                "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote",
-            ),
         }
     }
 }

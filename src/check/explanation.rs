@@ -14,22 +14,15 @@ pub struct RaceExplanation {
     pub why: Option<String>,
     /// Alternative edits; each one orders the accesses.
     pub edits: Vec<Edit>,
-    /// Advice if no `Edit` applies.
-    advice: Option<String>,
+    /// Advice if there are no edits.
+    pub advice: Option<String>,
+    /// True if the edits change the program of the second side's rank, false if that of the first.
+    pub is_in_second: bool,
 }
 
 impl RaceExplanation {
     fn new(why: impl Into<String>, edit: Edit) -> Self {
-        Self { why: Some(why.into()), edits: vec![edit], advice: None }
-    }
-
-    /// Formats the edits, or the advice, as help text.
-    pub fn help(&self) -> Option<String> {
-        let edits: Vec<String> = self.edits.iter().map(ToString::to_string).collect();
-        match edits.is_empty() {
-            true => self.advice.clone(),
-            false => Some(edits.join(", or ")),
-        }
+        Self { why: Some(why.into()), edits: vec![edit], ..Self::default() }
     }
 
     /// Explains a race. If both sides are on one rank, `first` is issued before `second`.
@@ -44,6 +37,7 @@ impl RaceExplanation {
                     "receive into other storage, then copy it with Set (posting the two one after the other deadlocks if all ranks send first)"
                         .to_owned(),
                 ),
+                is_in_second: false,
             };
         }
         if race.between_runs {
@@ -53,14 +47,21 @@ impl RaceExplanation {
                 why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
                 edits: Vec::new(),
                 advice: Some(match ready_signal_inst(second.plan, first) {
-                    Some(at) => format!(
-                        "put a Wait for {} on rank {b} before its program ends, or separate the runs by a barrier of all ranks",
-                        second.plan.describe_origin(second.plan.code[at].origin)
-                    ),
+                    Some(at) => {
+                        let origin = second.plan.code[at].origin;
+                        let stmt = second.plan.origins[origin as usize].stmt;
+                        let wait = stmt.and_then(|it| second.plan.comm_names.wait_text(it));
+                        let wait = wait.map_or("a Wait".to_owned(), |it| format!("`{it}`"));
+                        format!(
+                            "insert {wait} for {} on rank {b} before its program ends, or separate the runs by a barrier of all ranks",
+                            second.plan.describe_origin(origin)
+                        )
+                    }
                     None => format!(
                         "make rank {b} wait for {location} on rank {a} before its program ends, or separate the runs by a barrier of all ranks"
                     ),
                 }),
+                is_in_second: false,
             };
         }
         if let Party::CallerBefore = first.party {
@@ -68,7 +69,7 @@ impl RaceExplanation {
         }
         if first.plan.rank != second.plan.rank {
             return Self::between_ranks(first, second)
-                .or_else(|| Self::between_ranks(second, first))
+                .or_else(|| Some(Self { is_in_second: true, ..Self::between_ranks(second, first)? }))
                 .unwrap_or_else(|| {
                     let (a, b) = (first.plan.rank, second.plan.rank);
                     let why = format!(
@@ -157,7 +158,7 @@ impl RaceExplanation {
                 first.line()
             ),
             Edit::InsertSynchronize {
-                stream: WaitedStream::of(stream),
+                stream: WaitedStream::of(first.plan, first.inst_index()),
                 before: InsertionPoint::before(second),
             },
         )
@@ -176,12 +177,12 @@ impl RaceExplanation {
             let statement = NamedStmt::from_origin(mine, mine.code[raised].origin);
             let before = InsertionPoint::Before { statement, current: Some(posts.to_owned()) };
             let edit = is_program_stream(posts).then_some(Edit::CaptureEntryStream { before });
-            return Self { why: Some(why), edits: edit.into_iter().collect(), advice: None };
+            return Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() };
         }
         let why = format!("{} does not wait for the stream that is current at entry", second.stream_name());
         let is_own = second.plan.rank == second.owner;
         let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
-        Self { why: Some(why), edits: edit.into_iter().collect(), advice: None }
+        Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() }
     }
 
     /// Explains a race on a buffer that all iterations share because the ALLOCATE in the loop is skipped: its
@@ -232,7 +233,7 @@ impl RaceExplanation {
                  ALLOCATE(mem_type=global, zero_init=false)` before line {line}"
             ),
         };
-        Some(Self { why: Some(why), edits, advice: None })
+        Some(Self { why: Some(why), edits, ..Self::default() })
     }
 
     /// Explains a race with a transfer over peer memory. `far` is the peer's copy, which runs between two
@@ -311,7 +312,7 @@ impl RaceExplanation {
                         mine.location(&mine.code[at])
                     ),
                     Edit::InsertSynchronize {
-                        stream: WaitedStream::of(other),
+                        stream: WaitedStream::of(mine, Some(at)),
                         before: InsertionPoint::before(near),
                     },
                 )

@@ -35,8 +35,8 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// All checks of a single run, by the documented rules.
-    pub const ALL: Self = Self { excess: true, ..Self::ALL_FAULTS };
+    /// The checks of `--check` without words: all checks of a single run, by the documented rules.
+    pub const DEFAULT: Self = Self { excess: true, ..Self::ALL_FAULTS };
     /// The checks for faults in a single run, by the documented rules.
     pub const ALL_FAULTS: Self = Self { race: true, comm: true, memory: true, ..Self::NONE };
     /// No checks except the deadlock check, which always runs.
@@ -74,7 +74,7 @@ impl std::fmt::Display for Checks {
     }
 }
 
-/// Parses a list of `race`, `comm`, `memory`, `excess` and `repeat`; `all` is all but `repeat`.
+/// Parses a list of `race`, `comm`, `memory`, `excess`, `repeat` and `all`.
 impl std::str::FromStr for Checks {
     type Err = String;
 
@@ -82,7 +82,7 @@ impl std::str::FromStr for Checks {
         let mut checks = Self::NONE;
         for word in text.split(',') {
             match word.trim() {
-                "all" => checks = Self { repeat: checks.repeat, ..Self::ALL },
+                "all" => checks = Self { repeat: true, ..Self::DEFAULT },
                 "race" => checks.race = true,
                 "comm" => checks.comm = true,
                 "memory" => checks.memory = true,

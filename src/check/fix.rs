@@ -17,12 +17,13 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
 use super::{
-    apply::{Change, EditedText, NumberedLines, is_in_loop},
+    apply::{Change, EditedText, is_in_loop},
     checker::{CheckResults, run_checks},
     conflict::{Party, Race},
     edit::Edit,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
+    numbered_lines::NumberedLines,
     race_side::RaceSide,
 };
 use crate::{plan::Plan, source::Source};
@@ -77,8 +78,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         state = next;
         // A Wait that was inserted and then moved is reported as inserted.
         for gone in changes.extract_if(.., |it| state.lines.line(it.line_id).is_none()) {
-            if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion) {
-                (moved.description, moved.is_insertion) = (gone.description, gone.is_insertion);
+            if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion()) {
+                moved.kind = gone.kind;
             }
         }
         changes.append(&mut applied.changes);
@@ -87,7 +88,7 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         session.remove_redundant_lines(&mut state, &mut changes);
     }
     let edit =
-        |it: Change| Some(AppliedEdit { line: state.lines.line(it.line_id)?, description: it.description });
+        |it: Change| Some(AppliedEdit { line: state.lines.line(it.line_id)?, description: it.description() });
     let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
     FixResult { text: state.lines.text(), edits }
@@ -304,7 +305,7 @@ impl FixSession<'_> {
         if changes.len() < 2 {
             return;
         }
-        for at in (0..changes.len()).rev().filter(|at| changes[*at].is_insertion).collect::<Vec<_>>() {
+        for at in (0..changes.len()).rev().filter(|at| changes[*at].is_insertion()).collect::<Vec<_>>() {
             let without = self.check_text(state.lines.without_lines(&[changes[at].line_id]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;

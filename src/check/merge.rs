@@ -3,7 +3,7 @@
 use grammar::diagnostic::Diagnostic;
 
 use super::{
-    diagnostics::{MAX_LISTED, format_lines},
+    diagnostics::{DiagnosticBuilder, MAX_LISTED, format_lines},
     edit::Edit,
     explanation::RaceExplanation,
     finding::{Finding, Report},
@@ -41,13 +41,14 @@ impl Report {
             at
         };
         let leaders: Vec<usize> = (0..races.len()).map(leader).collect();
+        let texts = DiagnosticBuilder::new(plans, sources);
         let mut shown = Vec::new();
         for (at, finding) in self.findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
-            let (text, mut it) = finding.diagnostic(plans, sources);
+            let (text, mut it) = texts.finding(finding);
             let others: Vec<String> = (0..races.len())
                 .filter(|other| *other != at && leaders[*other] == at)
                 .map(|other| {
-                    let found = self.findings[other].diagnostic(plans, sources).1;
+                    let found = texts.finding(&self.findings[other]).1;
                     let lines = races[other].as_ref().map_or(String::new(), |it| format_lines(&it.lines()));
                     format!("[{}] {} ({lines})", found.code.text(), found.message)
                 })

@@ -199,7 +199,14 @@ impl PlanBuilder<'_> {
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "its buffer or its peer is missing"));
         };
-        Ok((direction, self.index(peer, self.plan.world, "the peer", Some("peer"))?, self.view(buffer)?))
+        let world = self.plan.world;
+        let rank = self.index(peer, world, "the peer", Some("peer")).map_err(|it| match it.code {
+            Code::BadIndex if it.help.is_none() => Box::new(it.help(format!(
+                "let the last rank wrap around, as in `peer=( ( rank + 1 ) % {world} )`, or execute this only on ranks that have the peer, in an `IF Manual`"
+            ))),
+            _ => it,
+        })?;
+        Ok((direction, rank, self.view(buffer)?))
     }
 
     fn transfer(

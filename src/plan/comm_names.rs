@@ -54,6 +54,12 @@ impl CommNames {
         self.communications.get(&stmt).map(|it| it.line)
     }
 
+    /// Returns the statement that waits for a communication: `Wait(Communication 38)`.
+    pub fn wait_text(&self, stmt: StmtId) -> Option<String> {
+        let number = self.communications.get(&stmt)?.operator.split(' ').nth(1)?;
+        Some(format!("Wait(Communication {number})"))
+    }
+
     /// Returns the name of a communication, with its iteration if it is in a loop; `None` for other
     /// statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {

@@ -22,6 +22,10 @@ use super::{
     scalar::Value,
 };
 
+/// The help for operands of different shapes.
+const SAME_SHAPE_HELP: &str =
+    "give the symbolic extents that have to be equal the same number: `--set`, or the shapes of the inputs";
+
 impl PlanBuilder<'_> {
     /// Lowers an operator with results, on the current stream.
     pub(super) fn compute(&mut self, stmt: &OpStmt) -> Result<()> {
@@ -104,7 +108,8 @@ impl PlanBuilder<'_> {
         if have != want {
             let name = self.program.tensor_name(tensor);
             let message = format!("`{name}` is a view of shape {have:?}, but its domain has shape {want:?}");
-            return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
+            let it = self.error(Code::RuntimeShape, message, "the shapes do not match");
+            return Err(Box::new(it.help("declare the tensor with the shape of the view, or reshape it")));
         }
         Ok(())
     }
@@ -116,7 +121,8 @@ impl PlanBuilder<'_> {
         want: &[usize],
     ) -> Box<grammar::diagnostic::Diagnostic> {
         let message = format!("`{}`: an operand of shape {have:?} does not match shape {want:?}", op.name());
-        self.error(Code::RuntimeShape, message, "the shapes do not match")
+        let it = self.error(Code::RuntimeShape, message, "the shapes do not match");
+        Box::new(it.help(SAME_SHAPE_HELP))
     }
 
     // ---- instructions for given views

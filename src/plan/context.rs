@@ -202,7 +202,8 @@ impl PlanBuilder<'_> {
             match fault {
                 LayoutError::Scalar(fault) => self.scalar_error(fault, &format!("an extent of `{name}`")),
                 LayoutError::Extent(message) => {
-                    self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here")
+                    let it = self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here");
+                    Box::new(it.help("change the extent, or set its scalars to other numbers with `--set`"))
                 }
                 LayoutError::Indivisible { message, extent } => {
                     let it = self.error(Code::BadIndex, format!("`{name}`: {message}"), "needed here");
@@ -216,6 +217,7 @@ impl PlanBuilder<'_> {
                         limits::MAX_TENSOR_ELEMENTS
                     );
                     let it = self.error(Code::TooLarge, message, "needed here");
+                    let it = it.help("use smaller extents; `--set` sets symbolic ones");
                     Box::new(it.note(
                         "an extent of 0 counts as 1, since the other extents still determine the strides",
                     ))
@@ -261,7 +263,8 @@ impl PlanBuilder<'_> {
                 })
             }
             ScalarError::Arithmetic(message) => {
-                self.error(Code::BadIndex, format!("{what}: {message}"), "needed here")
+                let it = self.error(Code::BadIndex, format!("{what}: {message}"), "needed here");
+                Box::new(it.help("change the expression, or set its scalars to other numbers with `--set`"))
             }
         }
     }

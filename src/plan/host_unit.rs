@@ -41,7 +41,8 @@ impl PlanBuilder<'_> {
                 inputs.len(),
                 outputs.len()
             );
-            return Err(self.error(Code::BadOperands, message, "posted here"));
+            let label = format!("expected {} inputs and {} outputs", unit.inputs.len(), unit.outputs.len());
+            return Err(self.error(Code::BadOperands, message, label));
         }
         for (inner, outer) in unit.inputs.iter().zip(inputs) {
             match (inner, outer) {

@@ -184,7 +184,7 @@ fn failure_diagnostic<'p>(
         FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer
             if failure.inst_ref.is_some() =>
         {
-            "too early or too late"
+            "nothing orders this with what it depends on"
         }
         FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer => {
             "this output"
@@ -193,6 +193,9 @@ fn failure_diagnostic<'p>(
     };
     let it = Diagnostic::new(code, span, &failure.message, label);
     let help = failure.report.iter().find_map(|it| it.strip_prefix("help: "));
+    let is_unordered = code == Code::InvalidReference && failure.inst_ref.is_some();
+    let help =
+        help.or(is_unordered.then_some("`hir-opt --check` without passes reports what is not ordered"));
     let it = help.into_iter().fold(it, Diagnostic::help);
     let report: Vec<&str> =
         failure.report.iter().map(String::as_str).filter(|it| !it.starts_with("help: ")).collect();

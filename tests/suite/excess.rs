@@ -75,7 +75,7 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
     let lines = LineIndex::new(text);
     let ranks = plan::smallest_world(program);
     let Ok(plans) = plan::build(program, &lines, ranks) else { return Ok(FindingCounts::default()) };
-    let report = check(&plans, Checks::ALL);
+    let report = check(&plans, Checks::DEFAULT);
     let excess: Vec<&Excess> = report
         .findings
         .iter()

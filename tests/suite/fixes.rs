@@ -14,7 +14,7 @@ use std::{
 
 use grammar::{
     codes::Severity,
-    diagnostic::has_errors,
+    diagnostic::{Diagnostic, has_errors},
     ir::Program,
     ops::{Op, OpClass},
     span::LineIndex,
@@ -29,6 +29,7 @@ use hir::{
         verdict::{Expectation, ExpectationSource, expectations},
     },
     sim::Schedule,
+    source::Source,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;
@@ -48,7 +49,13 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
         Trial::test(format!("fixes::{name}"), move || table(name, &cases, pipeline))
     };
     let tables = [None].into_iter().chain(pipelines).map(trial);
-    tables.chain([Trial::test("fixes::documented", check_documentation)]).collect()
+    let checked: Vec<PathBuf> =
+        cases.iter().filter(|it| it.to_string_lossy().contains("/cases/check/")).cloned().collect();
+    let others = [
+        Trial::test("fixes::documented", check_documentation),
+        Trial::test("fixes::help", move || checked.iter().try_for_each(|it| check_help(it))),
+    ];
+    tables.chain(others).collect()
 }
 
 /// `--check=race`.
@@ -75,6 +82,42 @@ fn check_documentation() -> Result<(), Failed> {
         true => Ok(()),
         false => Err(format!("docs/checker.md does not say: {sentence}").into()),
     }
+}
+
+/// Checks that the help of the first race contains the statements that `--fix=check` writes, if it removes all races of
+/// the program.
+fn check_help(path: &Path) -> Result<(), Failed> {
+    let text = fs::read_to_string(path)?;
+    let planner = |program: &mut Program, lines: &LineIndex| {
+        plan::build(program, lines, plan::smallest_world(program)).ok()
+    };
+    let source = Source::new(shown(path), text.clone());
+    let Some(mut program) = source.programs().0.pop() else { return Ok(()) };
+    let Some(plans) = planner(&mut program, &source.lines) else { return Ok(()) };
+    let races = |plans: &[Plan], source: &Source| -> Vec<Diagnostic> {
+        let found = check(plans, RACE).diagnostics(plans, std::slice::from_ref(source));
+        found.into_iter().map(|it| it.1).collect()
+    };
+    let fixed = Source::new(shown(path), fix(&text, 0, Checks::DEFAULT, &planner).text);
+    let Some(mut program) = fixed.programs().0.pop() else {
+        return Err("the edited text is rejected".into());
+    };
+    let Some(after) = planner(&mut program, &fixed.lines) else {
+        return Err("the edited text cannot be planned".into());
+    };
+    if !races(&after, &fixed).is_empty() {
+        return Ok(());
+    }
+    // The edit of the first race may remove others.
+    if let Some(race) = races(&plans, &source).into_iter().next() {
+        let help = race.help.ok_or_else(|| format!("{}: no help: {}", shown(path), race.message))?;
+        let is_written =
+            |edit: &str| edit.split('`').skip(1).step_by(2).all(|statement| fixed.text.contains(statement));
+        if !help.split(", or ").any(is_written) {
+            return Err(format!("{}: not in the edited text: {help}\n{}", shown(path), fixed.text).into());
+        }
+    }
+    Ok(())
 }
 
 /// The outcomes of the programs that lack a synchronisation.
@@ -150,7 +193,7 @@ fn mutants(
         let planner = |program: &mut Program, lines: &LineIndex| {
             plan::build(program, lines, plan::smallest_world(program)).ok()
         };
-        let fixed = fix(&text, 0, Checks::ALL, &planner);
+        let fixed = fix(&text, 0, Checks::DEFAULT, &planner);
         if by_race {
             let fixed = fix(&text, 0, RACE, &planner);
             let plans =
@@ -185,7 +228,7 @@ fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
 
 /// Returns the checker's findings without warnings.
 fn faults(plans: &[Plan]) -> Vec<String> {
-    let found = check(plans, Checks::ALL).findings;
+    let found = check(plans, Checks::DEFAULT).findings;
     let found = found.iter().map(|it| it.diagnostic(plans, &[]).1);
     let faults = found.filter(|it| it.severity() == Severity::Error);
     faults.map(|it| format!("{} {}", it.code.text(), it.message)).collect()

@@ -4,7 +4,7 @@
 use super::{MAX_NESTING, OpenBracket, TokenStreamBuilder, UNCLOSED_CALL};
 use crate::{
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, TRUNCATED_HELP},
     span::Span,
     token::{Lexeme, TokenKind},
 };
@@ -169,7 +169,8 @@ impl TokenStreamBuilder<'_, '_> {
             let message = format!("the text ends inside `{opener}`");
             self.diagnostics.push(
                 Diagnostic::new(Code::Truncated, open.span, message, "opened here")
-                    .label(Span { start: place, end: place }, format!("expected `{closer}`")),
+                    .label(Span { start: place, end: place }, format!("expected `{closer}`"))
+                    .help(TRUNCATED_HELP),
             );
         }
         self.truncated_at = Some(place);

@@ -4,7 +4,7 @@
 use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
 use crate::{
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, TRUNCATED_HELP},
     nearest,
     span::Span,
     token::{Lexeme, ScanLimit, Source, TokenKind, scan},
@@ -70,7 +70,8 @@ impl TokenStreamBuilder<'_, '_> {
             let span = opened.map_or(Span { start: place, end: place }, |it| it.span());
             self.diagnostics.push(
                 Diagnostic::new(Code::Truncated, span, "the container is never closed", "opened here")
-                    .label(Span { start: place, end: place }, "expected `}` here"),
+                    .label(Span { start: place, end: place }, "expected `}` here")
+                    .help(TRUNCATED_HELP),
             );
         }
         self.output.push(Lexeme::virtual_at(TokenKind::BraceClose, place));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Resolver;
-use crate::{ast, codes::Code, ir::SymbolId, text::expr_text};
+use crate::{ast, codes::Code, diagnostic::Diagnostic, ir::SymbolId, text::expr_text};
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
@@ -72,12 +72,11 @@ impl<'s> Resolver<'s, '_> {
                             .collect();
                         let own = self.definition_spans.get(&symbol).copied();
                         let span = own.unwrap_or_else(|| self.program.symbol_span(symbol));
-                        self.error(
-                            Code::CircularDefinition,
-                            span,
-                            format!("the definition of `{name}` depends on itself"),
-                            cycle_text(&cycle),
-                        );
+                        let message = format!("the definition of `{name}` depends on itself");
+                        let it = Diagnostic::new(Code::CircularDefinition, span, message, cycle_text(&cycle));
+                        self.diagnostics.push(it.help(
+                            "define one of them without the others, or remove its definition and use `--set`",
+                        ));
                         continue;
                     }
                     None => (),

@@ -4,7 +4,13 @@ use logos::{Lexer, Logos};
 use rustc_hash::FxHashSet;
 
 use super::{Lexeme, ScanError, ScanLimit, Source, TokenKind, UnclosedToken};
-use crate::{codes::Code, diagnostic::Diagnostic, escape_control, raw_bytes::raw_byte, span::Span};
+use crate::{
+    codes::Code,
+    diagnostic::{Diagnostic, TRUNCATED_HELP},
+    escape_control,
+    raw_bytes::raw_byte,
+    span::Span,
+};
 
 /// Scans `source` into tokens and appends errors to `diagnostics`. Returns the tokens and the byte offset,
 /// relative to the text, at which scanning stopped.
@@ -149,7 +155,12 @@ fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
     let place = Span { start: at, end: at + 1 };
     let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };
     let message = format!("the `{bracket}` of the {noun} is never closed");
-    Diagnostic::new(code, place, message, "opened here")
+    let it = Diagnostic::new(code, place, message, "opened here");
+    match fault.at_end {
+        true => it.help(TRUNCATED_HELP),
+        false if bracket == '[' => it.help("write `]` after the last axis"),
+        false => it.help("write `}` after the extent"),
+    }
 }
 
 pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {

@@ -81,12 +81,11 @@ impl Verifier<'_> {
             }
             (Op::EndCoalescing, Some(_)) => self.open_coalescing = None,
             (Op::EndCoalescing, None) => {
-                self.error(
-                    Code::BadCoalescing,
-                    span,
-                    "EndCoalescing without StartCoalescing",
-                    "nothing to close",
-                );
+                let message = "EndCoalescing without StartCoalescing";
+                let it = Diagnostic::new(Code::BadCoalescing, span, message, "nothing to close");
+                let help =
+                    "insert `StartCoalescing` before the first P2PCommunication of the group, or remove this";
+                self.diagnostics.push(it.help(help));
             }
             (Op::P2PCommunication, _) | (_, None) => (),
             (_, Some(_)) => {

@@ -103,8 +103,13 @@ impl Verifier<'_> {
         if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| writes(it)) {
             let message = format!("`{name}` is used before it is allocated or written");
             let later = self.program.stmt_span(later);
-            return Diagnostic::new(Code::UndefinedTensor, place, message, "used here")
-                .label(later, "defined only here");
+            let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");
+            // A listed transfer of a ShareMemHandles writes the tensor only later.
+            let is_later = later.start > place.start || later.end < place.end;
+            let it = if is_later { it.label(later, "defined only here") } else { it };
+            return it.help(format!(
+                "allocate it before this, as in `{name}_… = ALLOCATE(mem_type=global, zero_init=false)`, or move the statement that defines it"
+            ));
         }
         let message = format!("nothing allocates or defines `{name}`");
         let it = Diagnostic::new(Code::UndefinedTensor, place, message, "used here");

@@ -116,7 +116,11 @@ impl Verifier<'_> {
         }
         if let Some(open) = self.open_coalescing.take() {
             let span = self.program.stmt_span(open);
-            self.error(Code::BadCoalescing, span, "StartCoalescing without EndCoalescing", "opened here");
+            let message = "StartCoalescing without EndCoalescing";
+            let it = Diagnostic::new(Code::BadCoalescing, span, message, "opened here");
+            let help =
+                "insert `EndCoalescing` after the last P2PCommunication of the group, in the same block";
+            self.diagnostics.push(it.help(help));
         }
         self.open_coalescing = outer;
     }

@@ -33,6 +33,7 @@ use grammar::{
 };
 use rustc_hash::FxHashSet;
 
+pub(crate) use obstacles::known_extent;
 use obstacles::{allocates_parts, obstacle_to_new_axes, tensors_of_shared_numbers};
 
 pub(crate) use auto::{Chunking, CommCandidate, CommKind, choose_chunking, comm_candidate};
@@ -60,7 +61,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "count",
-            description: "number of chunks; default: the largest up to 4 that divides the axis",
+            description: "number of chunks, with axis=auto at most; default: the largest up to 4 that divides the axis",
             kind: OptionKind::Count,
             default: None,
         },
@@ -128,8 +129,9 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             Code::NotRewritten,
             program.tensor_span(twice),
             message,
-            "cannot be split along one dimension",
+            "both dimensions would have to be split",
         )
+        .help("name an axis that occurs in one dimension of each tensor")
     })?;
     let divides = |count: &i64| {
         component.dims.iter().all(|(tensor, dim)| obstacle_to_count(program, *tensor, *dim, *count).is_none())
@@ -174,7 +176,7 @@ fn obstacle_to_counts(
         return Some(format!("the allocation domain of `{name}` names parts of dimension {dim}"));
     }
     let spread: i64 = it.dims[dim].devices().map(|device| it.mesh.extent(device) as i64).product();
-    let extent = program.constant(it.dims[dim].extent)?;
+    let extent = known_extent(program, it.dims[dim].extent)?;
     let (first, last) = (*counts.start(), *counts.end());
     counts.into_iter().all(|count| extent % (spread * count) != 0).then(|| {
         let part = part_of(extent, spread);
@@ -248,12 +250,15 @@ impl EqualChunks<'_> {
         let other = sharding.dims.iter().enumerate().any(|(at, it)| at != dim && it.stream().is_some());
         if other {
             let name = self.program.tensor_name(tensor);
-            return Err(
-                self.chunking_error(tensor, format!("`{name}` has a stream axis in another dimension"))
+            let message = format!(
+                "axis `{}`: `{name}` has the axis in dimension {dim}, and a stream axis in another dimension",
+                self.name
             );
+            let it = self.chunking_error(tensor, message);
+            return Err(it.help("a tensor has at most one stream axis: split one of the two axes only"));
         }
         let spread: i64 = cut.devices().map(|device| sharding.mesh.extent(device) as i64).product();
-        if let Some(extent) = self.program.constant(cut.extent)
+        if let Some(extent) = known_extent(self.program, cut.extent)
             && extent % (spread * self.count) != 0
         {
             let (name, part) = (self.program.tensor_name(tensor), part_of(extent, spread));

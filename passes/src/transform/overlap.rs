@@ -34,11 +34,11 @@ use rustc_hash::FxHashSet;
 use crate::{
     analysis::{
         dim_equivalence::{DimEquivalence, EquivalentDims},
-        sharding::Sharding,
+        sharding::{Dim, Sharding},
     },
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     transform::{
-        chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT},
+        chunk::{self, CommCandidate, CommKind, DEFAULT_COUNT, known_extent},
         stream_parallel::{
             self, ALLOCATE, BACKEND, LoopOptions, OFFSET_BY_RANK, OWN_SLICE, PROTOCOL, STYLE, WAIT,
         },
@@ -78,7 +78,7 @@ pub(crate) const PASS: Pass = Pass {
         },
         OptionSpec {
             name: "count",
-            description: "number of chunks of an all-reduce or a transfer; default: the largest up to 4 that divides the axis",
+            description: "largest number of chunks of an all-reduce or a transfer; the largest number up to this that divides the axis is used; default: 4",
             kind: OptionKind::Count,
             default: None,
         },
@@ -115,10 +115,11 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         }
         let condition = divisibility_condition(program, arguments, &exchange);
         match attempt(program, arguments, loops, stmt, &exchange) {
-            Ok(rewritten) => {
+            Ok((rewritten, count)) => {
                 *program = rewritten;
                 change = Change::Changed;
-                let message = format!("the {what} is split into chunks{condition}");
+                let count = count.map_or(String::new(), |it| format!("{it} "));
+                let message = format!("the {what} is split into {count}chunks{condition}");
                 remarks.passed(span, message, "overlaps with matmuls");
             }
             Err(reason) => {
@@ -139,7 +140,8 @@ fn divisibility_condition(
     let is_chosen = exchange.count.is_none() && arguments.count("count").is_none();
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     let is_symbolic = |dim: &usize| {
-        dims.get(*dim).is_some_and(|dim| dim.stream().is_none() && program.constant(dim.extent).is_none())
+        dims.get(*dim)
+            .is_some_and(|dim| dim.stream().is_none() && known_extent(program, dim.extent).is_none())
     };
     match is_chosen && exchange.dims.first().is_some_and(is_symbolic) {
         true => ", whose number has to divide an extent that is not a constant; set `count` if it does not",
@@ -147,7 +149,8 @@ fn divisibility_condition(
     }
 }
 
-/// Returns the program with a loop that overlaps a communication with matmuls.
+/// Returns the program with a loop that overlaps a communication with matmuls, and the number of chunks if it is a
+/// constant.
 ///
 /// # Errors
 /// Returns the reason why no such loop is possible.
@@ -157,10 +160,12 @@ fn attempt(
     loops: LoopOptions,
     stmt: StmtId,
     exchange: &CommCandidate,
-) -> Result<Program, String> {
+) -> Result<(Program, Option<i64>), String> {
     check_requested(arguments, exchange)?;
     let mut cut = program.clone();
     let component = chunk_axis(&mut cut, arguments, exchange)?;
+    let dims = Sharding::of(&cut, exchange.tensor).map(|it| it.dims).unwrap_or_default();
+    let count = dims.iter().find_map(Dim::stream).and_then(|it| cut.constant(it.count));
     if arguments.flag("swizzle") {
         swizzle_stream::rotate(&mut cut, Some(&component));
     }
@@ -178,7 +183,7 @@ fn attempt(
             return Err(reason.clone());
         }
         if reasons.iter().all(Option::is_none) {
-            return Ok(trial);
+            return Ok((trial, count));
         }
         let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
         only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();

@@ -9,8 +9,8 @@
 //! Communication 7 (type=Allreduce, team=(0 1), red_op=SUM, input=T1, output=T2, backend=NCCL, algo=one-shot-ll)
 //! ```
 //!
-//! All algorithms but `nccl`, `one-shot-copy` and `two-shot-copy` run as one kernel over peer memory; all run on the
-//! communicator's queue (`plan::transport`).
+//! All algorithms but `nccl`, `one-shot-copy` and `two-shot-copy` run as one kernel over peer memory. The table at the
+//! top of `src/plan/transport/mod.rs` lists what each `algo=` does, and where it runs.
 //!
 //! An Allreduce of the CUDA backend gets the fastest of the backend's own algorithms. Its other collectives, and
 //! those of UCC, are not changed: the CUDA backend copies with copy engines, which leave the multiprocessors to
@@ -22,13 +22,15 @@
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
-//! post has to use the same algorithm.
+//! post has to use the same algorithm. An Allreduce of the CUDA backend for which not all ranks wait is not changed
+//! either: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
 
 use grammar::{
     algorithm_table::{AlgorithmTable, DEFAULT_RULES},
     attr,
     diagnostic::Diagnostic,
     ir::{AxisKind, OpStmt, ParallelType, Program, Stmt, StmtId, TensorId},
+    ops::Op,
     words::{Algorithm, Backend, CommunicationType},
 };
 use rustc_hash::FxHashSet;
@@ -52,7 +54,7 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
+fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let text = arguments.text("table").unwrap_or(DEFAULT_RULES);
     let table = AlgorithmTable::parse(text).map_err(|it| {
         arguments
@@ -64,11 +66,27 @@ fn run(program: &mut Program, arguments: &Arguments, _: &mut Remarks) -> Result<
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &table) else { continue };
+        if it.get(attr::BACKEND) == Some(Backend::Cuda) && !is_awaited(program, &divergent, it.number) {
+            let number = it.number.unwrap_or_default();
+            let message = format!(
+                "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` on all ranks"
+            );
+            remarks.no_effect(program.stmt_span(id), message, "not all ranks wait for this");
+            continue;
+        }
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
         changed |= it.get(attr::ALGO) != Some(algorithm);
         it.set(attr::ALGO, algorithm);
     }
     Ok(Change::from_flag(changed))
+}
+
+/// Returns whether all ranks that take part in the communication with this number wait for it.
+fn is_awaited(program: &Program, divergent: &FxHashSet<StmtId>, number: Option<u32>) -> bool {
+    program.stmts.iter().any(|(id, it)| match it {
+        Stmt::Op(it) => it.op == Op::Wait && it.get(attr::WORK) == number && !divergent.contains(&id),
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    })
 }
 
 /// Bytes of the widest access to memory.

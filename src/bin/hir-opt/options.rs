@@ -111,11 +111,11 @@ pub struct Options {
     #[arg(help_heading = "Output", long, conflicts_with = "overlap")]
     pub print_plan: bool,
     /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
-    /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`. `excess`
-    /// reports statements that the program does not need, as remarks that do not change the exit code
-    /// (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
-    /// consecutive runs. Default: all but `repeat`.
-    #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
+    /// `excess` reports statements that the program does not need, as remarks that do not change the exit
+    /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
+    /// consecutive runs, and includes `race`. Default: all but `repeat`.
+    #[arg(help_heading = "Checks", long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "race,comm,memory,excess")]
     pub check: Option<Checks>,
     /// Write to FILE an order of steps in which the first race found by `--check` occurs.
     /// `hir-run --check=warn --schedule=@FILE` runs it.
@@ -223,6 +223,6 @@ impl Options {
 
     /// Returns the requested checks with the ordering model.
     pub fn checks(&self) -> Checks {
-        Checks { model: self.model(), ..self.check.unwrap_or(Checks::ALL) }
+        Checks { model: self.model(), ..self.check.unwrap_or(Checks::DEFAULT) }
     }
 }

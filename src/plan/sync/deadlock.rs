@@ -247,6 +247,9 @@ impl Deadlock {
         }
         let facing = match &self.cause {
             Cause::NeverSatisfied { help, .. } => return help.clone().map(Cow::Owned),
+            Cause::Cycle { head_to_head: None, ranks, .. } if ranks.len() > 1 => {
+                return Some("let all ranks execute these statements in the same order".into());
+            }
             Cause::Cycle { head_to_head, .. } => head_to_head,
         };
         let help = facing.map(|it| match it {

@@ -281,14 +281,62 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
                 posts(rank)
             ))
         }
-        (CommKey::Message(..) | CommKey::Handle(..) | CommKey::Signal(_), _) => None,
+        (CommKey::Handle(..), _) => {
+            let earlier = describe(graph.plans, earlier_handle(graph, at, blocker)?);
+            Some(format!(
+                "ShareMemHandles exchanges the handle of a buffer once: rank {rank} has shared its buffer in {earlier} and does \
+                 not share it again, but the buffer of rank {me} is new in {}",
+                describe(graph.plans, at)
+            ))
+        }
+        (CommKey::Message(..) | CommKey::Signal(_), _) => None,
     }
+}
+
+/// Returns the last ShareMemHandles in which the rank of `blocker` shared a buffer for the same direction and
+/// peer, if that was the statement of `at` in another iteration.
+fn earlier_handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<InstRef> {
+    let (CommKey::Handle(from, to, _), role) = blocker.part? else { return None };
+    let origin = |it: InstRef| {
+        let plan = &graph.plans[it.rank];
+        plan.origins[plan.code[it.inst].origin as usize]
+    };
+    let shared = graph.matched.comms.iter().filter_map(|comm| match comm.key {
+        CommKey::Handle(a, b, _) if (a, b) == (from, to) => comm.part(blocker.rank, role),
+        _ => None,
+    });
+    shared.filter(|it| origin(*it).stmt == origin(at).stmt).max_by_key(|it| it.inst)
 }
 
 /// Returns what to change so that the operation exists for which a head waits.
 pub(super) fn help(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<String> {
     let (rank, me) = (blocker.rank, at.rank);
-    let (CommKey::Message(..), CommRole::Side(missing)) = blocker.part? else { return None };
+    let missing = match blocker.part? {
+        (CommKey::Message(..), CommRole::Side(missing)) => missing,
+        (CommKey::Handle(..), _) => {
+            return Some(match earlier_handle(graph, at, blocker) {
+                Some(_) => format!(
+                    "allocate the buffer of rank {me} before the loop, so that both ranks keep their buffers, or allocate a new one in every iteration on both ranks"
+                ),
+                None => format!("list the transfer in a ShareMemHandles on rank {rank}, too"),
+            });
+        }
+        (CommKey::Barrier(_), _) => {
+            return Some(format!(
+                "a ShareMemHandles waits for all ranks: execute as many on rank {rank} as on rank {me}"
+            ));
+        }
+        (CommKey::Collective(..), _) => {
+            return Some(format!("post it on rank {rank}, too, or remove it on all ranks"));
+        }
+        (CommKey::Signal(SignalId { kind: SignalKind::Ready, .. }), _) => {
+            return Some(format!("post the send on rank {rank}, or remove the receive of rank {me}"));
+        }
+        (CommKey::Signal(SignalId { kind: SignalKind::PutReady, .. }), _) => {
+            return Some(format!("post the receive on rank {rank}, or remove the send of rank {me}"));
+        }
+        (CommKey::Message(..) | CommKey::Signal(_), _) => return None,
+    };
     let (own, other) = match missing {
         Direction::Recv => ("send", format!("receive from rank {me}")),
         Direction::Send => ("receive", format!("send to rank {me}")),

@@ -3,7 +3,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{Expr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
 };
@@ -81,4 +81,22 @@ fn user_of_stream_axis(program: &Program, tensor: TensorId, dim: usize) -> Optio
 
 fn mentions(it: &OpStmt, tensor: TensorId) -> bool {
     it.outs.iter().chain(&it.args).any(|operand| *operand == Operand::Tensor(tensor))
+}
+
+/// Returns the value of an extent: a number, or a scalar that a definition or `--set` gives a number.
+pub(crate) fn known_extent(program: &Program, extent: ExprId) -> Option<i64> {
+    let mut extent = extent;
+    // Definitions are not circular, so a chain has at most one step for each.
+    for _ in 0..=program.definitions.len() {
+        match program.exprs[extent] {
+            Expr::Symbol(symbol) => extent = *program.definitions.get(&symbol)?,
+            Expr::Int(_)
+            | Expr::Bool(_)
+            | Expr::Float(..)
+            | Expr::Prefix(..)
+            | Expr::Infix(..)
+            | Expr::Call(..) => return program.constant(extent),
+        }
+    }
+    None
 }

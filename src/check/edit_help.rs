@@ -1,0 +1,154 @@
+//! The help of a race: describes the changes that `--fix=check` makes in the text, by making them.
+
+use grammar::{ir::Program, list_text, span::LineIndex};
+
+use super::{
+    apply::{Change, ChangeKind, EditedText},
+    edit::{Edit, InsertionPoint, WaitedStream},
+    explanation::RaceExplanation,
+    numbered_lines::NumberedLines,
+    race_side::{is_program_stream, stream_name_of},
+};
+use crate::{plan::Plan, source::Source};
+
+/// The text of a program and the plan of a rank that executes it.
+pub struct EditContext<'a> {
+    /// The text.
+    pub source: &'a Source,
+    /// The program that the text contains.
+    pub program: &'a Program,
+    /// The plan.
+    pub plan: &'a Plan,
+}
+
+/// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
+/// described only by their statements.
+pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> Option<String> {
+    if race.edits.is_empty() {
+        return race.advice.clone();
+    }
+    let lines = context.map(|it| (NumberedLines::of(&it.source.text), it));
+    let of_edit = |edit: &Edit| {
+        let (lines, context) = lines.as_ref()?;
+        let applied = lines.apply(context.program, edit)?;
+        Some(describe(lines, context, edit, &applied))
+    };
+    let edits: Vec<String> = race.edits.iter().filter_map(of_edit).collect();
+    match edits.is_empty() {
+        true => race.edits.last().map(outline),
+        false => Some(edits.join(", or ")),
+    }
+}
+
+/// Describes the changes of an applied edit as an imperative.
+fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    let mut is_moved = false;
+    for change in &applied.changes {
+        let is_capture = applied.adds_capture && parts.is_empty();
+        let place = match (is_capture, is_moved, edit.insertion()) {
+            (true, ..) => before_line(lines, applied, change),
+            (false, true, _) => "in its place".to_owned(),
+            (false, false, Some(InsertionPoint::BlockEnd { .. })) => {
+                let line = applied.lines.previous_line_of(lines, change.line_id);
+                line.map_or(String::new(), |it| format!("after line {it}, in the same block"))
+            }
+            (false, false, Some(InsertionPoint::End { .. })) => {
+                format!("as the last statement, {}", before_line(lines, applied, change))
+            }
+            (false, false, Some(InsertionPoint::Before { .. }) | None) => before_line(lines, applied, change),
+        };
+        parts.push(match &change.kind {
+            ChangeKind::Inserted(statement) => format!("insert `{statement}` {place}"),
+            ChangeKind::Moved(statement) => {
+                is_moved = true;
+                let index = LineIndex::new(&context.source.text);
+                let from = applied.replaced.first().map(|it| context.program.stmt_span(*it).start);
+                let from = from.map_or(String::new(), |it| format!(" from line {}", index.line(it)));
+                format!("move `{statement}`{from} to the line {place}")
+            }
+            ChangeKind::ShortenedAllocate(short) => {
+                let line = lines.line(change.line_id).unwrap_or_default();
+                format!(
+                    "write `{short}` on line {line}, which gives every iteration its own storage, if no iteration reads what an earlier one wrote"
+                )
+            }
+        });
+    }
+    parts.join(", and ") + &other_streams(context.plan, edit, applied)
+}
+
+fn before_line(lines: &NumberedLines, applied: &EditedText, change: &Change) -> String {
+    let line = applied.lines.next_line_of(lines, change.line_id);
+    line.map_or(String::new(), |it| format!("before line {it}"))
+}
+
+/// Names the other streams that need the same `Synchronize`: several streams execute the awaited statement,
+/// and the inserted operand names one of them.
+fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
+    let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
+        (edit.awaited_stream(), edit.insertion())
+    else {
+        return String::new();
+    };
+    let operand = format!("Stream {index}");
+    let names_index = |it: &Change| match &it.kind {
+        ChangeKind::Inserted(statement) => statement.trim_end_matches(')').ends_with(&operand),
+        ChangeKind::Moved(_) | ChangeKind::ShortenedAllocate(_) => false,
+    };
+    if !applied.changes.iter().any(names_index) {
+        return String::new();
+    }
+    let origin = |at: usize| plan.origins[plan.code[at].origin as usize];
+    let of_stmt = |wanted| (0..plan.code.len()).filter(move |at| origin(*at).stmt == Some(wanted));
+    let is_needed = |at: &usize| {
+        let stream = stream_name_of(plan, *at);
+        match before {
+            InsertionPoint::End { current } => stream != current,
+            InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
+                of_stmt(it).any(|later| later > *at && stream_name_of(plan, later) != stream)
+            }),
+            InsertionPoint::BlockEnd { .. } => false,
+        }
+    };
+    let mut others: Vec<&str> = Vec::new();
+    for at in of_stmt(*stmt).filter(is_needed) {
+        let stream = stream_name_of(plan, at);
+        if let Some(it) = stream.strip_prefix("stream ").filter(|it| is_program_stream(stream) && it != index)
+            && !others.contains(&it)
+        {
+            others.push(it);
+        }
+    }
+    others.sort_by_key(|it| it.parse::<i64>().unwrap_or_default());
+    match others.as_slice() {
+        [] => String::new(),
+        [only] => format!(", and the same for stream {only}"),
+        all => format!(", and the same for streams {}", list_text(all.iter().copied(), 16, "and")),
+    }
+}
+
+/// Describes an edit of a program whose text is not known, or is formatted in a way that `apply` does not
+/// support.
+fn outline(edit: &Edit) -> String {
+    let what = match edit {
+        Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
+            format!("insert `Synchronize(Stream {index})`")
+        }
+        Edit::InsertSynchronize { stream: WaitedStream::Entry, .. } | Edit::CaptureEntryStream { .. } => {
+            "insert a Synchronize with the stream that is current at entry".to_owned()
+        }
+        Edit::InsertWait { communication, .. } => format!("insert a Wait for {}", communication.name),
+        Edit::MoveWait { .. } => "move the Wait to the line".to_owned(),
+        Edit::ShortenAllocate { .. } => {
+            "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote".to_owned()
+        }
+    };
+    let place = match edit.insertion() {
+        Some(InsertionPoint::Before { statement, .. }) => format!(" before {}", statement.name),
+        Some(InsertionPoint::BlockEnd { of }) => format!(" at the end of the block of {}", of.name),
+        Some(InsertionPoint::End { .. }) => " at the end of the program".to_owned(),
+        None => String::new(),
+    };
+    what + &place
+}
