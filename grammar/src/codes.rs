@@ -298,7 +298,8 @@ codes! {
     /// The requested older dialect cannot express a construct of the program, so reading the printed text
     /// back gives a different program. The canonical dialect can express every program.
     LossyDialect = "lossy-dialect", Warning;
-    /// A part of the text has no meaning in the language and was ignored.
+    /// A part of the text was ignored: it has no meaning in the language, or it is a line of a program outside
+    /// of its container.
     LossyText = "lossy-text", Warning;
 }
 

@@ -182,6 +182,13 @@ impl TokenStreamBuilder<'_, '_> {
                     self.list_copy();
                     continue;
                 }
+                TokenKind::Word if is_outside && lists == 2 => {
+                    let message = format!("unexpected `{}` after the lists of a HostUnit", self.text(next));
+                    let label = "expected `%kernel {`";
+                    self.diagnostics.push(Diagnostic::new(Code::Syntax, next.span(), message, label));
+                    self.position += 1;
+                    continue;
+                }
                 _ => (),
             }
             self.emit_next();

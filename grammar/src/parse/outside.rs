@@ -138,7 +138,11 @@ fn program_lines(lines: &[(usize, &str)], is_behind: bool) -> Option<Diagnostic>
         count => format!("{count} lines of a program are {where_}"),
     };
     let it = Diagnostic::new(Code::LossyText, *first, message, "not read");
-    Some(it.help("move them into the container, or below `Index definitions:` or `Domains:`; or remove them"))
+    Some(
+        it.help(
+            "move the text into the container, or below `Index definitions:` or `Domains:`; or remove it",
+        ),
+    )
 }
 
 /// Returns whether a line, without blanks around it, is a statement, a heading or a line of `Domains:`. `below`

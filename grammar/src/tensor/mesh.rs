@@ -95,7 +95,10 @@ pub(super) fn parse_mesh(piece: SpannedText<'_>) -> Result<Mesh, Diagnostic> {
                 *open.last_mut().ok_or_else(irregular)? += 1;
             }
             b',' if open.is_empty() => {
-                return Err(misplaced(at, at + 1, "a comma outside of the braces of the mesh", ""));
+                let comma = Span { start: base + at as u32, end: base + at as u32 + 1 };
+                let message = "a comma outside of the braces of the mesh";
+                let it = Diagnostic::new(Code::Syntax, comma, message, "expected no comma here");
+                return Err(it.fix(comma, ""));
             }
             b',' => {
                 commas += 1;
