@@ -189,7 +189,7 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("ordering_model overlap", &[]),
+    ("numbered_lines ordering_model overlap stream_operand", &[]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
@@ -198,13 +198,17 @@ const CHECK: &[Layer] = &[
     ("race_side", &["conflict"]),
     ("edit", &["race_side"]),
     ("explanation", &["conflict", "edit", "race_side"]),
+    ("apply", &["edit", "numbered_lines", "stream_operand"]),
+    ("edit_help", &["apply", "edit", "explanation", "numbered_lines", "race_side"]),
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
     ("finding", &["conflict", "excess", "memory", "ordering_model", "race_side"]),
     ("diagnostics", BEFORE),
     ("excess_diagnostics merge", BEFORE),
     ("checker", &["conflict", "excess", "finding", "memory", "ordering_model", "race", "repeat"]),
-    ("apply", &["edit"]),
-    ("fix", &["apply", "conflict", "edit", "checker", "finding", "explanation", "race_side"]),
+    (
+        "fix",
+        &["apply", "conflict", "edit", "checker", "finding", "explanation", "numbered_lines", "race_side"],
+    ),
 ];
 
 const TRANSPORT: &[Layer] = &[
