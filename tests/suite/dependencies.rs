@@ -43,7 +43,7 @@ const GRAMMAR: &[Layer] = &[
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["words"]),
     ("suggest", &["diagnostic"]),
-    ("sarif", &["codes", "diagnostic", "span"]),
+    ("raw_bytes sarif", &["codes", "diagnostic", "span"]),
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("ir", BEFORE),
