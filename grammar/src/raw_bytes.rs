@@ -83,7 +83,7 @@ pub(crate) fn in_file(diagnostics: &[Diagnostic], source: &str) -> Option<(Vec<D
         it.labels.iter_mut().for_each(|(span, _)| *span = in_file(*span));
         it.fixes.iter_mut().for_each(|fix| fix.span = in_file(fix.span));
         let texts = it.labels.iter_mut().map(|(_, text)| text).chain(&mut it.notes);
-        texts.chain([&mut it.message]).for_each(|text| replace_in_message(text));
+        texts.chain([&mut it.message]).for_each(replace_in_message);
         it.help = it.help.map(|help| {
             let mut help = help.into_string();
             replace_in_message(&mut help);
