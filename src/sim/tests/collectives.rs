@@ -103,6 +103,7 @@ fn a_member_that_never_comes_is_named() {
         text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 1 never posts the 1st collective of team (0 1 2), line 2 (Allgather) of rank 0\n\
          rank 0 posts 1 collective on this team, rank 1 posts 0\n\
+         help: post it on rank 1, too, or remove it on all ranks\n\
          ranks 0 2: line 2 (Allgather) on NCCL (0 1 2): waits for rank 1; rank 1 has finished"
     );
 }

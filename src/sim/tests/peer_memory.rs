@@ -71,6 +71,7 @@ fn exchanges_match_by_channel_and_index() -> Result<(), SimError> {
         text(go(&plans, no_inputs(&plans), &Schedule::Program)),
         "deadlock: rank 1 never shares P2PCommunication 38 as receiver from rank 0, for which rank 0 waits in \
          line 1 (ShareMemHandles)\n\
+         help: list the transfer in a ShareMemHandles on rank 1, too\n\
          each of the 3 ranks: line 1 (ShareMemHandles): waits for another rank to share P2PCommunication 38 as \
          receiver from this rank; that rank never does: it is at line 1 (ShareMemHandles), waiting for another rank"
     );
@@ -109,6 +110,7 @@ fn a_barrier_without_one_rank_hangs() {
         "deadlock: rank 2 never executes the 1st ShareMemHandles, where all ranks wait: rank 0 in line 1 (a \
          barrier)\n\
          rank 0 executes 1 ShareMemHandles, rank 2 executes 0\n\
+         help: a ShareMemHandles waits for all ranks: execute as many on rank 2 as on rank 0\n\
          ranks 0 1: line 1 (a barrier): waits at its barrier for rank 2; rank 2 has finished"
     );
 }
