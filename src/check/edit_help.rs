@@ -1,6 +1,6 @@
 //! The help of a race: describes the changes that `--fix=check` makes in the text, by making them.
 
-use grammar::{ir::Program, list_text, span::LineIndex};
+use grammar::{ir::Program, list_text};
 
 use super::{
     apply::{Change, ChangeKind, EditedText},
@@ -62,7 +62,7 @@ fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, appli
             ChangeKind::Inserted(statement) => format!("insert `{statement}` {place}"),
             ChangeKind::Moved(statement) => {
                 is_moved = true;
-                let index = LineIndex::new(&context.source.text);
+                let index = &context.source.lines;
                 let from = applied.replaced.first().map(|it| context.program.stmt_span(*it).start);
                 let from = from.map_or(String::new(), |it| format!(" from line {}", index.line(it)));
                 format!("move `{statement}`{from} to the line {place}")

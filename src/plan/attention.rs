@@ -75,12 +75,7 @@ impl AttentionOptions {
         if Program::tensors_of(&stmt.args).count() != 3 {
             return Err(refuse("it needs a query, keys and values"));
         }
-        let real = |it: Value| match it {
-            Value::Int(it) => it as f64,
-            Value::Bool(it) => f64::from(u8::from(it)),
-            Value::Float(it) => it,
-        };
-        let number = |key| stmt.get(key).map(|it| value(it).map(real)).transpose();
+        let number = |key| stmt.get(key).map(|it| value(it).map(Value::real)).transpose();
         if number(attr::DROPOUT_P)?.is_some_and(|it| it != 0.0) {
             return Err(refuse("its dropout draws random numbers; `dropout_p` has to be 0"));
         }
@@ -135,7 +130,7 @@ impl Attention {
         let scores = shape(&[*rows, keys]);
         let wide = |at: Option<usize>| {
             let Some(it) = at.and_then(|at| views.get(at)) else { return Ok(None) };
-            broadcast(it, &scores).map(Some).ok_or_else(|| (it.shape.clone(), scores.clone()))
+            it.broadcast(&scores).map(Some).ok_or_else(|| (it.shape.clone(), scores.clone()))
         };
         Ok(Self {
             bias: wide(options.bias)?,
@@ -221,7 +216,7 @@ impl Attention {
             code.map(Op::Add, [view(&scores), view(bias)], &scores);
         }
         let lowest = Number::Float(f64::NEG_INFINITY);
-        let causal_mask = buffers.causal_mask.as_ref().and_then(|it| broadcast(it, &score_shape));
+        let causal_mask = buffers.causal_mask.as_ref().and_then(|it| it.broadcast(&score_shape));
         for mask in self.mask.iter().chain(&causal_mask) {
             code.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
         }
@@ -287,15 +282,6 @@ impl Code {
     }
 }
 
-/// Repeats a view along dimensions before its own, and along those of extent 1.
-fn broadcast(view: &View, shape: &[usize]) -> Option<View> {
-    let mut wide = view.clone();
-    while wide.shape.len() < shape.len() {
-        wide = wide.unsqueeze(0);
-    }
-    wide.expand(shape)
-}
-
 fn view(it: &View) -> Arg {
     Arg::View(it.clone())
 }
@@ -326,16 +312,15 @@ impl PlanBuilder<'_> {
             |why| self.unsupported(stmt.op, why),
         )?;
         let stream = args.iter().find_map(|arg| self.binding(*arg).and_then(|it| it.stream));
-        let mut targets = Vec::with_capacity(outs.len());
-        for it in &outs {
+        let targets = outs.iter().map(|it| {
             let target = self.output_view(*it)?;
             if stream.is_some() {
                 self.bind(*it, target.clone(), stream);
             }
-            targets.push(target);
-        }
-        let mut targets = targets.into_iter();
-        let target = targets.next().unwrap_or_else(|| View::contiguous(0, Vec::new()));
+            Ok(target)
+        });
+        let mut targets = targets.collect::<Result<Vec<_>>>()?.into_iter();
+        let Some(target) = targets.next() else { return Ok(()) };
         let it = Attention::of(&views, &options, target, targets.next())
             .map_err(|(have, want)| self.shape_mismatch(stmt.op, &have, &want))?;
         let name = self.program.tensor_name(*out);
@@ -352,6 +337,7 @@ impl PlanBuilder<'_> {
         for state in targets {
             self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
         }
+        // No name refers to a temporary buffer, so it is freed here.
         for buffer in temporaries {
             self.name_counts.insert(buffer, 1);
             self.release(buffer);

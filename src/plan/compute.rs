@@ -432,13 +432,7 @@ impl PlanBuilder<'_> {
             [_, ..] if parts.is_some_and(|parts| parts > 1) => {
                 return Err(self.unsupported(stmt.op, "a bias would be added once for every partial sum"));
             }
-            [bias, ..] => {
-                let mut wide = bias.clone();
-                while wide.shape.len() < target.shape.len() {
-                    wide = wide.unsqueeze(0);
-                }
-                Some(wide.expand(&target.shape).ok_or_else(|| misfit(bias))?)
-            }
+            [bias, ..] => Some(bias.broadcast(&target.shape).ok_or_else(|| misfit(bias))?),
         };
         Ok(InstKind::Gemm(Box::new(Gemm { a, b, bias, out: target })))
     }

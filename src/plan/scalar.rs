@@ -32,7 +32,8 @@ impl Value {
         }
     }
 
-    fn real(self) -> f64 {
+    /// Returns the value as a floating-point number.
+    pub(crate) fn real(self) -> f64 {
         match self {
             Self::Int(it) => it as f64,
             Self::Bool(it) => f64::from(u8::from(it)),

@@ -234,6 +234,15 @@ impl View {
         Some(view)
     }
 
+    /// Like `expand`, for a view that may lack the first dimensions of `shape`.
+    pub(crate) fn broadcast(&self, shape: &[usize]) -> Option<View> {
+        let mut view = self.clone();
+        while view.shape.len() < shape.len() {
+            view = view.unsqueeze(0);
+        }
+        view.expand(shape)
+    }
+
     /// Returns this view and another of the same number of elements in a common shape: the shape of either
     /// view, or one dimension. `None` if each of these needs a copy.
     pub(crate) fn in_common_shape(&self, other: &View) -> Option<(View, View)> {

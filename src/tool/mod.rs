@@ -215,7 +215,8 @@ impl Reporter {
 /// The first error in writing to standard output.
 static STDOUT_ERROR: OnceLock<String> = OnceLock::new();
 
-/// Prints a line on standard output, with control characters of names replaced. A closed pipe is ignored; `Reporter::finish` reports any other error.
+/// Prints a line on standard output, with control characters of names replaced. A closed pipe is ignored;
+/// `Reporter::finish` reports any other error.
 pub fn print_line(line: &str) {
     record_stdout_error(writeln!(io::stdout(), "{}", visible_text(line)).as_ref().copied());
 }
