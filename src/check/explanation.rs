@@ -28,57 +28,16 @@ impl RaceExplanation {
     /// Explains a race. If both sides are on one rank, `first` is issued before `second`.
     pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
-            return Self {
-                why: Some(
-                    "operations between StartCoalescing and EndCoalescing run at the same time".to_owned(),
-                ),
-                edits: Vec::new(),
-                advice: Some(
-                    "receive into other storage, then copy it with Set (posting the two one after the other deadlocks if all ranks send first)"
-                        .to_owned(),
-                ),
-                is_in_second: false,
-            };
+            return Self::within_coalescing();
         }
         if race.between_runs {
-            let (a, b) = (first.plan.rank, second.plan.rank);
-            let location = first.location();
-            return Self {
-                why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
-                edits: Vec::new(),
-                advice: Some(match ready_signal_inst(second.plan, first) {
-                    Some(at) => {
-                        let origin = second.plan.code[at].origin;
-                        let stmt = second.plan.origins[origin as usize].stmt;
-                        let wait = stmt.and_then(|it| second.plan.comm_names.wait_text(it));
-                        let wait = wait.map_or("a Wait".to_owned(), |it| format!("`{it}`"));
-                        format!(
-                            "insert {wait} for {} on rank {b} before its program ends, or separate the runs by a barrier of all ranks",
-                            second.plan.describe_origin(origin)
-                        )
-                    }
-                    None => format!(
-                        "make rank {b} wait for {location} on rank {a} before its program ends, or separate the runs by a barrier of all ranks"
-                    ),
-                }),
-                is_in_second: false,
-            };
+            return Self::between_runs(first, second);
         }
         if let Party::CallerBefore = first.party {
             return Self::entry(first.plan, second);
         }
         if first.plan.rank != second.plan.rank {
-            return Self::between_ranks(first, second)
-                .or_else(|| Some(Self { is_in_second: true, ..Self::between_ranks(second, first)? }))
-                .unwrap_or_else(|| {
-                    let (a, b) = (first.plan.rank, second.plan.rank);
-                    let why = format!(
-                        "no communication orders {} on rank {a} and {} on rank {b}",
-                        first.location(),
-                        second.location()
-                    );
-                    Self { why: Some(why), ..Self::default() }
-                });
+            return Self::across_ranks(first, second);
         }
         if let Some(reused) = race.reused {
             return Self::reused(&reused, first);
@@ -89,6 +48,63 @@ impl RaceExplanation {
         if first.allocates() {
             return Self::allocated(first, second);
         }
+        Self::between_streams(first, second)
+    }
+
+    /// Explains a race of two operations of one group.
+    fn within_coalescing() -> Self {
+        Self {
+            why: Some(
+                "operations between StartCoalescing and EndCoalescing run at the same time".to_owned(),
+            ),
+            advice: Some(
+                "receive into other storage, then copy it with Set (posting the two one after the other deadlocks if all ranks send first)"
+                    .to_owned(),
+            ),
+            ..Self::default()
+        }
+    }
+
+    /// Explains a race of one run with the next: `second`'s rank starts the next run too early.
+    fn between_runs(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        let (a, b) = (first.plan.rank, second.plan.rank);
+        let location = first.location();
+        let barrier = "before its program ends, or separate the runs by a barrier of all ranks";
+        let advice = match ready_signal_inst(second.plan, first) {
+            Some(at) => {
+                let origin = second.plan.code[at].origin;
+                let stmt = second.plan.origins[origin as usize].stmt;
+                let wait = stmt.and_then(|it| second.plan.comm_names.wait_text(it));
+                let wait = wait.map_or("a Wait".to_owned(), |it| format!("`{it}`"));
+                format!("insert {wait} for {} on rank {b} {barrier}", second.plan.describe_origin(origin))
+            }
+            None => format!("make rank {b} wait for {location} on rank {a} {barrier}"),
+        };
+        Self {
+            why: Some(format!("rank {b} ends its run without waiting for {location} on rank {a}")),
+            advice: Some(advice),
+            ..Self::default()
+        }
+    }
+
+    /// Explains a race of two ranks: either one may be the peer of a transfer.
+    fn across_ranks(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+        Self::between_ranks(first, second)
+            .or_else(|| Some(Self { is_in_second: true, ..Self::between_ranks(second, first)? }))
+            .unwrap_or_else(|| {
+                let why = format!(
+                    "no communication orders {} on rank {} and {} on rank {}",
+                    first.location(),
+                    first.plan.rank,
+                    second.location(),
+                    second.plan.rank
+                );
+                Self { why: Some(why), ..Self::default() }
+            })
+    }
+
+    /// Explains a race of two streams of one rank, or of a stream and a posted communication.
+    fn between_streams(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream_name());
@@ -98,31 +114,18 @@ impl RaceExplanation {
                 (InsertionPoint::before(second), second.stream_name().to_owned())
             }
         };
-        let edit = Edit::order_after(first, before, second.inst_index(), second.frame());
-        if !first.is_posted() {
-            let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
-            let why = format!(
-                "{waiting} does not wait for {} between {} and {until}",
-                first.stream_name(),
-                first.location()
-            );
-            return Self::new(why, edit);
-        }
-        let name = first.plan.describe_origin(first.origin);
-        let why = match first.first_wait() {
-            None => format!("nothing waits for {name}"),
-            Some(at) => {
-                let (location, stream) =
-                    (first.plan.location(&first.plan.code[at]), stream_name_of(first.plan, at));
-                match second.inst_index().is_none_or(|it| at < it) {
-                    true => format!(
-                        "the Wait for {name} is at {location}, on {stream}, and {waiting} does not wait for {stream} after it"
-                    ),
-                    false => format!("the Wait for {name} is at {location}, after this access"),
-                }
+        let why = match first.is_posted() {
+            true => why_not_awaited(first, second, &waiting),
+            false => {
+                let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
+                format!(
+                    "{waiting} does not wait for {} between {} and {until}",
+                    first.stream_name(),
+                    first.location()
+                )
             }
         };
-        Self::new(why, edit)
+        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame()))
     }
 
     /// Explains a reuse of storage by the allocator while `first` still uses it.
@@ -319,6 +322,20 @@ impl RaceExplanation {
             }
         })
     }
+}
+
+/// Says why the posted communication `posted` may still run when `waiting` accesses its storage.
+fn why_not_awaited(posted: &RaceSide<'_>, second: &RaceSide<'_>, waiting: &str) -> String {
+    let plan = posted.plan;
+    let name = plan.describe_origin(posted.origin);
+    let Some(at) = posted.first_wait() else { return format!("nothing waits for {name}") };
+    let (location, stream) = (plan.location(&plan.code[at]), stream_name_of(plan, at));
+    if second.inst_index().is_some_and(|it| at >= it) {
+        return format!("the Wait for {name} is at {location}, after this access");
+    }
+    format!(
+        "the Wait for {name} is at {location}, on {stream}, and {waiting} does not wait for {stream} after it"
+    )
 }
 
 /// Returns the instruction that sends the signal for which the peer waits before it copies from or to this
