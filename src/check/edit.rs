@@ -5,8 +5,8 @@ use std::fmt;
 
 use grammar::ir::StmtId;
 
-use super::race_side::{RaceSide, is_program_stream, stream_name_of};
-use crate::plan::{InstKind, Plan};
+use super::race_side::{RaceSide, stream_of};
+use crate::plan::{InstKind, Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,7 +77,7 @@ pub enum InsertionPoint {
         /// The statement.
         statement: NamedStmt,
         /// The stream that is current there.
-        current: Option<String>,
+        current: Option<PlanStream>,
     },
     /// At the end of the block of a statement. The communication is not visible outside the block.
     BlockEnd {
@@ -87,14 +87,17 @@ pub enum InsertionPoint {
     /// After the last statement.
     End {
         /// The stream that is current there.
-        current: String,
+        current: PlanStream,
     },
 }
 
 impl WaitedStream {
-    /// Returns the stream with this name in a plan.
-    pub fn of(stream: &str) -> Self {
-        stream.strip_prefix("stream ").map_or(Self::Entry, |index| Self::Index(index.to_owned()))
+    /// Returns the operand that names a stream of a plan.
+    pub fn of(stream: &PlanStream) -> Self {
+        match stream {
+            PlanStream::Indexed(index) => Self::Index(index.to_string()),
+            PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry,
+        }
     }
 }
 
@@ -108,7 +111,7 @@ impl NamedStmt {
 impl InsertionPoint {
     /// Returns the point before one side of a race, or the end of the program if that side is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
-        let current = Some(side.stream_name().to_owned());
+        let current = Some(side.stream().clone());
         match side.is_in_program() {
             true => {
                 let stmt = side.plan.origins[side.origin as usize].stmt;
@@ -121,12 +124,12 @@ impl InsertionPoint {
     /// Returns the end of the program of a rank.
     pub fn end(plan: &Plan) -> Self {
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        Self::End { current: stream_name_of(plan, exit.unwrap_or_default()).to_owned() }
+        Self::End { current: stream_of(plan, exit.unwrap_or_default()).clone() }
     }
 
-    fn current(&self) -> Option<&str> {
+    fn current(&self) -> Option<&PlanStream> {
         match self {
-            Self::Before { current, .. } => current.as_deref(),
+            Self::Before { current, .. } => current.as_ref(),
             Self::End { current } => Some(current),
             Self::BlockEnd { .. } => None,
         }
@@ -151,7 +154,7 @@ impl Edit {
 
     /// Returns the edit that moves the Wait at instruction `wait` to `before`.
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
-        let has_moved = |it: &&str| is_program_stream(it) && *it != stream_name_of(plan, wait);
+        let has_moved = |it: &&PlanStream| it.is_in_program() && *it != stream_of(plan, wait);
         let synchronize = before.current().filter(has_moved).map(WaitedStream::of);
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
@@ -165,13 +168,13 @@ impl Edit {
         frame: Option<u32>,
     ) -> Self {
         if !side.is_posted() {
-            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream_name()), before };
+            return Self::InsertSynchronize { stream: WaitedStream::of(side.stream()), before };
         }
         match side.first_wait() {
             None => Self::insert_wait(side.plan, side.origin, before, frame),
             // Another stream already waits for the communication; waiting for that stream is enough.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
-                let stream = WaitedStream::of(stream_name_of(side.plan, wait));
+                let stream = WaitedStream::of(stream_of(side.plan, wait));
                 Self::InsertSynchronize { stream, before }
             }
             Some(wait) => Self::move_wait(side.plan, wait, before),
@@ -187,7 +190,7 @@ impl Edit {
 
     /// Returns whether two edits insert the same statement, and it blocks the same stream.
     pub fn waits_like(&self, other: &Self) -> bool {
-        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).map(str::to_owned);
+        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).cloned();
         let is_one_stream = current(self).is_some() && current(self) == current(other);
         let is_one_statement = match (self, other) {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
