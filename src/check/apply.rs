@@ -77,7 +77,7 @@ impl NumberedLines {
         let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
         match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
-                let stream = stream_operand(program, index, *stmt, before.statement());
+                let stream = stream_operand(program, *index, *stmt, before.statement());
                 at.insert(&at.synchronize(&stream), before)
             }
             Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
@@ -302,7 +302,7 @@ impl Editor<'_> {
         let (name, capture) = match synchronize {
             None => (None, None),
             Some(WaitedStream::Index { index, stmt: executed }) => {
-                (Some(stream_operand(self.program, index, *executed, Some(stmt))), None)
+                (Some(stream_operand(self.program, *index, *executed, Some(stmt))), None)
             }
             Some(WaitedStream::Entry) => {
                 let (name, capture) = self.entry_stream_name(at)?;

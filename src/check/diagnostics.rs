@@ -192,8 +192,8 @@ impl<'a> DiagnosticBuilder<'a> {
             (Code::RaceWithCaller, Party::CallerBefore) => {
                 let verb = if second.writes { "write" } else { "read" };
                 let stream = match second.plan.rank == race.rank {
-                    true => second.stream_name().to_owned(),
-                    false => format!("{} of rank {}", second.stream_name(), second.plan.rank),
+                    true => second.stream().to_string(),
+                    false => format!("{} of rank {}", second.stream(), second.plan.rank),
                 };
                 format!(
                     "race with the caller on {on}: {stream} may {verb} it before the caller has written it"
@@ -212,7 +212,7 @@ impl<'a> DiagnosticBuilder<'a> {
                 )
             }
             (Code::StorageRace, _) => {
-                let (owner, user) = (first.stream_name(), second.stream_name());
+                let (owner, user) = (first.stream(), second.stream());
                 format!(
                     "race on the storage of {on}: {user} uses it while {owner} may still use what it held before"
                 )

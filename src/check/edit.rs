@@ -3,8 +3,8 @@
 
 use grammar::ir::StmtId;
 
-use super::race_side::{RaceSide, is_program_stream, stream_name_of};
-use crate::plan::{InstKind, Plan};
+use super::race_side::{RaceSide, stream_of};
+use crate::plan::{InstKind, Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub enum WaitedStream {
     /// The stream with an index.
     Index {
         /// The index in the plan of one rank, in one iteration.
-        index: String,
+        index: i64,
         /// A statement that this stream executes. The text may name the stream by the operand of its
         /// SetCurrentStream.
         stmt: Option<StmtId>,
@@ -81,7 +81,7 @@ pub enum InsertionPoint {
         /// The statement.
         statement: NamedStmt,
         /// The stream that is current there.
-        current: Option<String>,
+        current: Option<PlanStream>,
     },
     /// At the end of the block of a statement. The communication is not visible outside the block.
     BlockEnd {
@@ -91,7 +91,7 @@ pub enum InsertionPoint {
     /// After the last statement.
     End {
         /// The stream that is current there.
-        current: String,
+        current: PlanStream,
     },
 }
 
@@ -100,13 +100,15 @@ impl WaitedStream {
     pub fn of(plan: &Plan, inst: Option<usize>) -> Self {
         let at = inst.unwrap_or_default();
         let stmt = plan.code.get(at).and_then(|it| plan.origins[it.origin as usize].stmt);
-        Self::named(stream_name_of(plan, at), stmt)
+        Self::named(stream_of(plan, at), stmt)
     }
 
-    /// Returns the stream with this name in a plan. It executes `stmt`.
-    fn named(stream: &str, stmt: Option<StmtId>) -> Self {
-        let index = |index: &str| Self::Index { index: index.to_owned(), stmt };
-        stream.strip_prefix("stream ").map_or(Self::Entry, index)
+    /// Returns the operand that names a stream of a plan. The stream executes `stmt`.
+    fn named(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
+        match stream {
+            PlanStream::Indexed(index) => Self::Index { index: *index, stmt },
+            PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry,
+        }
     }
 
     /// Returns whether both are one stream.
@@ -129,7 +131,7 @@ impl NamedStmt {
 impl InsertionPoint {
     /// Returns the point before one side of a race, or the end of the program if that side is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
-        let current = Some(side.stream_name().to_owned());
+        let current = Some(side.stream().clone());
         match side.is_in_program() {
             true => {
                 let stmt = side.plan.origins[side.origin as usize].stmt;
@@ -142,7 +144,7 @@ impl InsertionPoint {
     /// Returns the end of the program of a rank.
     pub fn end(plan: &Plan) -> Self {
         let exit = plan.code.iter().rposition(|it| matches!(it.kind, InstKind::ReadOutputs));
-        Self::End { current: stream_name_of(plan, exit.unwrap_or_default()).to_owned() }
+        Self::End { current: stream_of(plan, exit.unwrap_or_default()).clone() }
     }
 
     /// Returns the statement before which, or at the end of whose block, a statement is inserted.
@@ -153,9 +155,9 @@ impl InsertionPoint {
         }
     }
 
-    fn current(&self) -> Option<&str> {
+    fn current(&self) -> Option<&PlanStream> {
         match self {
-            Self::Before { current, .. } => current.as_deref(),
+            Self::Before { current, .. } => current.as_ref(),
             Self::End { current } => Some(current),
             Self::BlockEnd { .. } => None,
         }
@@ -180,7 +182,7 @@ impl Edit {
 
     /// Returns the edit that moves the Wait at instruction `wait` to `before`.
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
-        let has_moved = |it: &&str| is_program_stream(it) && *it != stream_name_of(plan, wait);
+        let has_moved = |it: &&PlanStream| it.is_in_program() && *it != stream_of(plan, wait);
         let synchronize =
             before.current().filter(has_moved).map(|it| WaitedStream::named(it, before.statement()));
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
@@ -217,7 +219,7 @@ impl Edit {
 
     /// Returns whether two edits insert the same statement, and it blocks the same stream.
     pub fn waits_like(&self, other: &Self) -> bool {
-        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).map(str::to_owned);
+        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).cloned();
         let is_one_stream = current(self).is_some() && current(self) == current(other);
         let is_one_statement = match (self, other) {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {

@@ -1,5 +1,7 @@
 //! The help of a race: describes the changes that `--fix=check` makes in the text, by making them.
 
+use std::collections::BTreeSet;
+
 use grammar::{ir::Program, list_text};
 
 use super::{
@@ -7,9 +9,12 @@ use super::{
     edit::{Edit, InsertionPoint, WaitedStream},
     explanation::RaceExplanation,
     numbered_lines::NumberedLines,
-    race_side::{is_program_stream, stream_name_of},
+    race_side::stream_of,
 };
-use crate::{plan::Plan, source::Source};
+use crate::{
+    plan::{Plan, PlanStream},
+    source::Source,
+};
 
 /// The text of a program and the plan of a rank that executes it.
 pub struct EditContext<'a> {
@@ -102,29 +107,25 @@ fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
     let origin = |at: usize| plan.origins[plan.code[at].origin as usize];
     let of_stmt = |wanted| (0..plan.code.len()).filter(move |at| origin(*at).stmt == Some(wanted));
     let is_needed = |at: &usize| {
-        let stream = stream_name_of(plan, *at);
+        let stream = stream_of(plan, *at);
         match before {
             InsertionPoint::End { current } => stream != current,
-            InsertionPoint::Before { statement, .. } => statement.stmt.is_some_and(|it| {
-                of_stmt(it).any(|later| later > *at && stream_name_of(plan, later) != stream)
-            }),
+            InsertionPoint::Before { statement, .. } => statement
+                .stmt
+                .is_some_and(|it| of_stmt(it).any(|later| later > *at && stream_of(plan, later) != stream)),
             InsertionPoint::BlockEnd { .. } => false,
         }
     };
-    let mut others: Vec<&str> = Vec::new();
-    for at in of_stmt(*stmt).filter(is_needed) {
-        let stream = stream_name_of(plan, at);
-        if let Some(it) = stream.strip_prefix("stream ").filter(|it| is_program_stream(stream) && it != index)
-            && !others.contains(&it)
-        {
-            others.push(it);
-        }
-    }
-    others.sort_by_key(|it| it.parse::<i64>().unwrap_or_default());
+    let other_index = |at: usize| match stream_of(plan, at) {
+        PlanStream::Indexed(other) if other != index => Some(*other),
+        PlanStream::Indexed(_) | PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => None,
+    };
+    let others: BTreeSet<i64> = of_stmt(*stmt).filter(is_needed).filter_map(other_index).collect();
+    let others: Vec<String> = others.iter().map(i64::to_string).collect();
     match others.as_slice() {
         [] => String::new(),
         [only] => format!(", and the same for stream {only}"),
-        all => format!(", and the same for streams {}", list_text(all.iter().copied(), 16, "and")),
+        all => format!(", and the same for streams {}", list_text(all.iter().map(String::as_str), 16, "and")),
     }
 }
 

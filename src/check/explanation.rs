@@ -3,9 +3,9 @@
 use super::{
     conflict::{Party, Race, ReusedStorage},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
-    race_side::{RaceSide, first_wait_for, is_program_stream, stream_name_of},
+    race_side::{RaceSide, first_wait_for, stream_of},
 };
-use crate::plan::{BufferNo, InstKind, Plan};
+use crate::plan::{BufferNo, InstKind, Plan, PlanStream};
 
 /// Why two accesses are unordered, and how to order them.
 #[derive(Debug, Default, PartialEq)]
@@ -107,11 +107,11 @@ impl RaceExplanation {
     fn between_streams(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
-                let stream = format!("the stream that is current at exit ({})", second.stream_name());
+                let stream = format!("the stream that is current at exit ({})", second.stream());
                 (InsertionPoint::end(second.plan), stream)
             }
             Party::Inst(_) | Party::Operation(..) | Party::CallerBefore => {
-                (InsertionPoint::before(second), second.stream_name().to_owned())
+                (InsertionPoint::before(second), second.stream().to_string())
             }
         };
         let why = match first.is_posted() {
@@ -120,7 +120,7 @@ impl RaceExplanation {
                 let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
                 format!(
                     "{waiting} does not wait for {} between {} and {until}",
-                    first.stream_name(),
+                    first.stream(),
                     first.location()
                 )
             }
@@ -132,14 +132,14 @@ impl RaceExplanation {
     fn reused(reused: &ReusedStorage, first: &RaceSide<'_>) -> Self {
         let plan = first.plan;
         let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
-        let stream = allocation.map_or("main", |it| plan.streams[it.stream as usize].as_str());
+        let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.stream as usize]);
         let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
         let next = plan.code.iter().position(|it| is_next(&it.kind));
         let (insertion, frame) = match next {
             Some(at) => {
                 let origin = plan.origins[plan.code[at].origin as usize];
                 let statement = NamedStmt { stmt: origin.stmt, name: format!("line {}", origin.line) };
-                (InsertionPoint::Before { statement, current: Some(stream.to_owned()) }, origin.iteration)
+                (InsertionPoint::Before { statement, current: Some(stream.clone()) }, origin.iteration)
             }
             None => (InsertionPoint::end(plan), None),
         };
@@ -154,7 +154,7 @@ impl RaceExplanation {
 
     /// Explains a use of storage that the stream of its ALLOCATE may still use.
     fn allocated(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
-        let (stream, other) = (first.stream_name(), second.stream_name());
+        let (stream, other) = (first.stream(), second.stream());
         Self::new(
             format!(
                 "the allocator may give the ALLOCATE on line {} storage that earlier work on {stream} still uses, and {other} does not wait for that work",
@@ -170,19 +170,18 @@ impl RaceExplanation {
     /// Explains an access to an input that does not follow the caller's write.
     fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
         if let Some(raised) = ready_signal_inst(mine, second).filter(|_| second.plan.rank != second.owner) {
-            let (name, posts) =
-                (mine.describe_origin(mine.code[raised].origin), stream_name_of(mine, raised));
+            let (name, posts) = (mine.describe_origin(mine.code[raised].origin), stream_of(mine, raised));
             let verb = if second.writes { "write" } else { "read" };
             let why = format!(
                 "rank {} may {verb} it once {name} is posted, and {posts} does not wait for the stream that is current at entry before that",
                 second.plan.rank
             );
             let statement = NamedStmt::from_origin(mine, mine.code[raised].origin);
-            let before = InsertionPoint::Before { statement, current: Some(posts.to_owned()) };
-            let edit = is_program_stream(posts).then_some(Edit::CaptureEntryStream { before });
+            let before = InsertionPoint::Before { statement, current: Some(posts.clone()) };
+            let edit = posts.is_in_program().then_some(Edit::CaptureEntryStream { before });
             return Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() };
         }
-        let why = format!("{} does not wait for the stream that is current at entry", second.stream_name());
+        let why = format!("{} does not wait for the stream that is current at entry", second.stream());
         let is_own = second.plan.rank == second.owner;
         let edit = is_own.then(|| Edit::CaptureEntryStream { before: InsertionPoint::before(second) });
         Self { why: Some(why), edits: edit.into_iter().collect(), ..Self::default() }
@@ -262,10 +261,10 @@ impl RaceExplanation {
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
             // This rank accesses the memory before it signals that it is ready.
-            let posts = stream_name_of(mine, raised);
+            let posts = stream_of(mine, raised);
             let before = match near.is_posted() {
                 true => mine.describe_origin(near.origin),
-                false => near.stream_name().to_owned(),
+                false => near.stream().to_string(),
             };
             return Some(Self::new(
                 format!(
@@ -276,7 +275,7 @@ impl RaceExplanation {
                     near,
                     InsertionPoint::Before {
                         statement: NamedStmt::from_origin(mine, mine.code[raised].origin),
-                        current: is_program_stream(posts).then(|| posts.to_owned()),
+                        current: Some(posts).filter(|it| it.is_in_program()).cloned(),
                     },
                     Some(raised),
                     mine.origins[mine.code[raised].origin as usize].iteration,
@@ -284,13 +283,13 @@ impl RaceExplanation {
             ));
         }
         // A wait on a communicator's queue does not block a stream of the program.
-        let awaited = match is_program_stream(stream_name_of(mine, raised)) {
+        let awaited = match stream_of(mine, raised).is_in_program() {
             true => done.and_then(|signal| {
                 find_inst(mine, |kind| matches!(kind, InstKind::WaitSignal { signal: it } if *it == signal))
             }),
             false => first_wait_for(mine, raised),
         };
-        let stream = near.stream_name();
+        let stream = near.stream();
         Some(match awaited {
             None => Self::new(
                 format!(
@@ -308,7 +307,7 @@ impl RaceExplanation {
                 Edit::move_wait(mine, at, InsertionPoint::before(near)),
             ),
             Some(at) => {
-                let other = stream_name_of(mine, at);
+                let other = stream_of(mine, at);
                 Self::new(
                     format!(
                         "the Wait for {name} is at {}, on {other}, and {stream} does not wait for {other} after it",
@@ -329,7 +328,7 @@ fn why_not_awaited(posted: &RaceSide<'_>, second: &RaceSide<'_>, waiting: &str) 
     let plan = posted.plan;
     let name = plan.describe_origin(posted.origin);
     let Some(at) = posted.first_wait() else { return format!("nothing waits for {name}") };
-    let (location, stream) = (plan.location(&plan.code[at]), stream_name_of(plan, at));
+    let (location, stream) = (plan.location(&plan.code[at]), stream_of(plan, at));
     if second.inst_index().is_some_and(|it| at >= it) {
         return format!("the Wait for {name} is at {location}, after this access");
     }

@@ -3,7 +3,9 @@
 use grammar::codes::Code;
 
 use super::conflict::{Party, Race};
-use crate::plan::{Communication, ExecutionSite, InstKind, Plan, SyncEffect, iteration_text, sync::InstRef};
+use crate::plan::{
+    Communication, ExecutionSite, InstKind, Plan, PlanStream, SyncEffect, iteration_text, sync::InstRef,
+};
 
 /// One side of a race.
 #[derive(Clone)]
@@ -112,19 +114,19 @@ impl<'a> RaceSide<'a> {
     /// Returns true if the access is asynchronous and a Wait waits for it: a communication, or a part of one
     /// that runs on a communicator's queue.
     pub fn is_posted(&self) -> bool {
-        self.communication().is_some() || !is_program_stream(self.stream_name())
+        self.communication().is_some() || !self.stream().is_in_program()
     }
 
-    /// Returns the name of the stream on which it is issued.
-    pub fn stream_name(&self) -> &'a str {
-        stream_name_of(self.plan, self.inst_ref.map_or(0, |at| at.inst))
+    /// Returns the stream on which it is issued.
+    pub fn stream(&self) -> &'a PlanStream {
+        stream_of(self.plan, self.inst_ref.map_or(0, |at| at.inst))
     }
 
     /// Returns the name of the stream or backend that executes it: `stream 1`, `NCCL`.
-    pub fn actor_name(&self) -> &'a str {
+    pub fn actor_name(&self) -> String {
         match self.communication() {
-            Some(it) => self.plan.communicators[it.communicator() as usize].backend.name(),
-            None => self.stream_name(),
+            Some(it) => self.plan.communicators[it.communicator() as usize].backend.name().to_owned(),
+            None => self.stream().to_string(),
         }
     }
 
@@ -165,21 +167,16 @@ impl<'a> RaceSide<'a> {
     }
 }
 
-/// Returns true for a stream that the program names. The queues of communicators have other names.
-pub fn is_program_stream(stream: &str) -> bool {
-    stream == "main" || stream.starts_with("stream ")
-}
-
-/// Returns the name of the stream of an instruction.
-pub fn stream_name_of(plan: &Plan, inst: usize) -> &str {
-    plan.code.get(inst).and_then(|it| plan.streams.get(it.stream as usize)).map_or("main", String::as_str)
+/// Returns the stream of an instruction; the entry stream if the plan has no such instruction.
+pub fn stream_of(plan: &Plan, inst: usize) -> &PlanStream {
+    plan.code.get(inst).and_then(|it| plan.stream_of(it)).unwrap_or(&PlanStream::Entry)
 }
 
 /// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
 /// communication or a part of it.
 pub fn first_wait_for(plan: &Plan, inst: usize) -> Option<usize> {
     let is_it = |kind: &InstKind, is_wait: &dyn Fn(&InstKind) -> bool, at: usize| {
-        is_wait(kind) && is_program_stream(stream_name_of(plan, at))
+        is_wait(kind) && stream_of(plan, at).is_in_program()
     };
     let first = |is_wait: &dyn Fn(&InstKind) -> bool| {
         plan.code.iter().enumerate().find(|(at, it)| is_it(&it.kind, is_wait, *at)).map(|it| it.0)

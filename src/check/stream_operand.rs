@@ -12,11 +12,11 @@ use grammar::{
 /// value there, otherwise by `index`.
 pub fn stream_operand(
     program: &Program,
-    index: &str,
+    index: i64,
     stmt: Option<StmtId>,
     insertion: Option<StmtId>,
 ) -> String {
-    stmt.and_then(|it| symbolic_operand(program, it, insertion)).unwrap_or_else(|| index.to_owned())
+    stmt.and_then(|it| symbolic_operand(program, it, insertion)).unwrap_or_else(|| index.to_string())
 }
 
 fn symbolic_operand(program: &Program, stmt: StmtId, insertion: Option<StmtId>) -> Option<String> {

@@ -9,7 +9,8 @@ use super::{
     executable::count_waiting_blocks,
 };
 use crate::plan::{
-    Buffer, Inst, InstKind, Number, Origin, Plan, SignalId, SignalKind, View, ViewOnRank, tests::plans_of,
+    Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View, ViewOnRank,
+    tests::plans_of,
 };
 
 pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
@@ -18,7 +19,7 @@ pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
         buffers: lens.iter().map(buffer).collect(),
         code: code.into_iter().map(|kind| Inst { kind, stream: 0, origin: 0 }).collect(),
         origins: Arc::new(vec![Origin { stmt: None, line: 1, iteration: None }]),
-        ..Plan::empty(rank, 2, vec!["stream 0".to_owned()])
+        ..Plan::empty(rank, 2, vec![PlanStream::Indexed(0)])
     }
 }
 

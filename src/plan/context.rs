@@ -14,8 +14,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, P2pOp, Plan, StreamNo, View,
-    ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, P2pOp, Plan, PlanStream,
+    StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
     scalar::{ScalarError, Scalars, Value},
@@ -130,7 +130,7 @@ impl<'p> PlanBuilder<'p> {
             held: FxHashMap::default(),
             allocator: CachingAllocator::default(),
             slices: FxHashMap::default(),
-            plan: Plan::empty(rank, teams.world().len(), vec!["main".to_owned()]),
+            plan: Plan::empty(rank, teams.world().len(), vec![PlanStream::Entry]),
             streams: FxHashMap::default(),
             current: 0,
             span: program.spans.header,

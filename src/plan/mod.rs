@@ -43,6 +43,7 @@ pub(crate) mod scalar;
 mod shape;
 mod size;
 mod skip;
+mod stream;
 pub mod sync;
 mod teams;
 #[cfg(test)]
@@ -67,6 +68,7 @@ pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
 pub(crate) use shape::leaf_axes;
 pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
+pub use stream::PlanStream;
 pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
 pub use world::{build, build_per_rank, build_with_limits, smallest_world};
@@ -85,8 +87,8 @@ pub struct Plan {
     /// Identifies the program: the lowest rank that runs the same program. Statements of different programs
     /// are not comparable.
     pub program_id: usize,
-    /// The names of the streams, for reports. Stream 0 is current at entry.
-    pub streams: Vec<String>,
+    /// The streams. Stream 0 is current at entry.
+    pub streams: Vec<PlanStream>,
     /// The buffers.
     pub buffers: Vec<Buffer>,
     /// The communicators.
@@ -238,7 +240,7 @@ impl Plan {
     }
 
     /// Returns a plan without instructions. Origin 0 is the end of the program.
-    pub fn empty(rank: usize, world: usize, streams: Vec<String>) -> Self {
+    pub fn empty(rank: usize, world: usize, streams: Vec<PlanStream>) -> Self {
         Self {
             rank,
             world,

@@ -21,11 +21,12 @@ pub fn plan_text(plan: &Plan) -> String {
         }
     }
     let width = plan.code.len().saturating_sub(1).to_string().len();
-    let name_width = plan.streams.iter().map(String::len).max().unwrap_or(0);
+    let streams: Vec<String> = plan.streams.iter().map(ToString::to_string).collect();
+    let name_width = streams.iter().map(String::len).max().unwrap_or(0);
     for (at, inst) in plan.code.iter().enumerate() {
         let stream = match inst.kind {
             InstKind::ShareMemHandles { .. } | InstKind::Barrier => "host",
-            _ => &plan.streams[inst.stream as usize],
+            _ => &streams[inst.stream as usize],
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);

@@ -8,14 +8,14 @@ use grammar::{
 };
 
 use super::{
-    InstKind, SkippedAllocation, StreamNo, View,
+    InstKind, PlanStream, SkippedAllocation, StreamNo, View,
     context::{PlanBuilder, Result, StreamKey},
     shape,
 };
 
 impl PlanBuilder<'_> {
     fn stream(&mut self, stream: StreamId) -> Result<StreamNo> {
-        let (key, name) = match &self.program.streams[stream] {
+        let (key, kind) = match &self.program.streams[stream] {
             Stream::Named(number) => match self.streams.get(&StreamKey::Named(*number)) {
                 Some(known) => return Ok(*known),
                 None => {
@@ -25,13 +25,13 @@ impl PlanBuilder<'_> {
             },
             Stream::Index(index) => {
                 let index = self.int(*index, "the stream's index")?;
-                (StreamKey::Index(index), format!("stream {index}"))
+                (StreamKey::Index(index), PlanStream::Indexed(index))
             }
         };
         let next = self.plan.streams.len() as StreamNo;
         let number = *self.streams.entry(key).or_insert(next);
         if number == next {
-            self.plan.streams.push(name);
+            self.plan.streams.push(kind);
         }
         Ok(number)
     }

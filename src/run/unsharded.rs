@@ -35,8 +35,8 @@ use crate::{
     exit::Exit,
     io::generate::InputKind,
     plan::{
-        Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, Shard,
-        ShardLayout, View, limits,
+        Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream,
+        Shard, ShardLayout, View, limits,
         scalar::{ScalarError, Scalars},
     },
     source::Source,
@@ -92,7 +92,7 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// The program is already lowered: it contains communications, streams, storage, loops or launches. An
 /// operator is not supported, a scalar has no value, or a tensor is written twice.
 pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
-    let plan = Plan::empty(0, 1, vec!["main".to_owned()]);
+    let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
     let mut eraser = UnshardedPlanner {
         program,
         lines,

@@ -246,7 +246,7 @@ pub fn late_writers(plans: &[Plan], outcome: &SimOutcome, rank: usize, output: u
 /// Describes an instruction, such as `line 24, streamIdx=3 on stream 3`.
 pub fn describe(plans: &[Plan], at: InstRef) -> String {
     let plan = &plans[at.rank];
-    let stream = plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it);
+    let stream = plan.stream_name(&plan.code[at.inst]);
     format!("{} on {stream}", line_and_location(plans, at).1)
 }
 

@@ -22,7 +22,7 @@ struct RankPlanBuilder(Plan);
 
 impl RankPlanBuilder {
     fn new(rank: usize, world: usize, streams: usize) -> Self {
-        let streams = (0..streams).map(|it| format!("stream {it}")).collect();
+        let streams = (0..streams as i64).map(PlanStream::Indexed).collect();
         let origins = Arc::default();
         Self(Plan { origins, ..Plan::empty(rank, world, streams) })
     }

@@ -189,7 +189,7 @@ fn label_of(inst: &Inst) -> &'static str {
 fn rows_of(plan: &Plan) -> Vec<Row> {
     let row = |kind, name| Row { rank: plan.rank, kind, name };
     let mut rows = vec![row(RowKind::Host, "host".to_owned())];
-    rows.extend(plan.streams.iter().map(|name| row(RowKind::Stream, name.clone())));
+    rows.extend(plan.streams.iter().map(|it| row(RowKind::Stream, it.to_string())));
     for (number, it) in plan.communicators.iter().enumerate() {
         let team: Vec<String> = it.team.iter().map(ToString::to_string).collect();
         let mut name = format!("{} ({})", it.backend.name(), team.join(" "));

@@ -158,6 +158,7 @@ const HIR: &[Layer] = &[
 const PLAN: &[Layer] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
+    ("stream", BEFORE),
     (
         "access algorithm caching_allocator collective_semantics queue_streams comm_names shape print size",
         BEFORE,

@@ -18,8 +18,8 @@ use hir::{
     check::{Orders, Party, StepOrder, races},
     plan::{
         Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
-        Number, Origin, P2pGroup, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View,
-        ViewOnRank, sync,
+        Number, Origin, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId,
+        SignalKind, View, ViewOnRank, sync,
     },
     sim::{self, Schedule, SimError, SimOptions},
 };
@@ -245,7 +245,7 @@ fn plans(seed: u64) -> Vec<Plan> {
     let plan = |rank| {
         let mut plan = Plan {
             communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
-            ..Plan::empty(rank, ranks, vec!["main".to_owned(), "stream 1".to_owned()])
+            ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
         };
         for name in ["T0", "T1", "T2"] {
             plan.buffers.push(Buffer { name: name.into(), dtype: DType::Float, len: LEN });

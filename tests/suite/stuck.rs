@@ -8,7 +8,7 @@ use grammar::dtype::DType;
 use hir::{
     plan::{
         Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle,
-        Number, P2pGroup, P2pOp, Plan, ReduceOp, SignalId, SignalKind, View, sync,
+        Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, sync,
     },
     sim::{self, Schedule, SimError, SimOptions},
 };
@@ -79,7 +79,7 @@ fn plans(seed: u64) -> Vec<Plan> {
             Communicator { backend: Backend::Nccl, team: (0..ranks).collect() },
             Communicator { backend: Backend::Ucc, team: (0..ranks).collect() },
         ],
-        ..Plan::empty(rank, ranks, vec!["main".to_owned(), "side".to_owned()])
+        ..Plan::empty(rank, ranks, vec![PlanStream::Entry, PlanStream::Indexed(1)])
     };
     let mut world = WorldBuilder { rng, plans: (0..ranks).map(plan).collect(), numbers: 0 };
     for rank in 0..ranks {

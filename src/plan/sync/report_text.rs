@@ -72,9 +72,9 @@ pub(super) fn ordinal(number: u32) -> String {
     format!("{it}{ending}")
 }
 
-fn stream<'g>(graph: &'g WaitGraph<'_>, at: InstRef) -> &'g str {
+fn stream(graph: &WaitGraph<'_>, at: InstRef) -> String {
     let plan = &graph.plans[at.rank];
-    plan.streams.get(plan.code[at.inst].stream as usize).map_or("no stream", |it| it)
+    plan.stream_name(&plan.code[at.inst])
 }
 
 /// Describes what a head waits for: `for rank 1 to send`.

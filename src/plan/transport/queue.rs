@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 
 use super::LoweredComm;
 use crate::plan::{
-    Backend, Communicator, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, StreamNo,
+    Backend, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, PlanStream, StreamNo,
     WorkNo, queue_streams,
 };
 
@@ -98,15 +98,14 @@ fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap
     for at in posts {
         let Some(it) = plan.code[at].kind.communication() else { continue };
         let number = it.communicator();
-        let Communicator { backend, team } = &plan.communicators[number as usize];
-        if *backend == Backend::Cuda || queues.contains_key(&number) {
+        let communicator = &plan.communicators[number as usize];
+        if communicator.backend == Backend::Cuda || queues.contains_key(&number) {
             continue;
         }
         let program_stream = queue_streams[number as usize];
         let stream = program_stream.unwrap_or(plan.streams.len() as StreamNo);
         if program_stream.is_none() {
-            let team = team.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
-            plan.streams.push(format!("{} queue of ({team})", backend.name()));
+            plan.streams.push(PlanStream::Queue(communicator.clone()));
         }
         queues.insert(
             number,
@@ -259,7 +258,7 @@ impl PlanRewriter<'_> {
                 && let Some(LoweredWait::Steps(wait)) = wait.take()
             {
                 let (stream, origin) = (self.plan.streams.len() as StreamNo, wait.origin);
-                self.plan.streams.push("a stream for which nothing waits".to_owned());
+                self.plan.streams.push(PlanStream::Unwaited);
                 self.emit_wait_steps(wait, stream, origin);
             }
         }

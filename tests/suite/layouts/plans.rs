@@ -5,7 +5,8 @@
 use grammar::{dtype::DType, ops::Op};
 use hir::plan::{
     Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
-    Number, P2pGroup, P2pOp, Plan, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View, ViewOnRank,
+    Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId, SignalKind, View,
+    ViewOnRank,
 };
 
 use crate::rng::Rng;
@@ -32,7 +33,7 @@ pub fn plans(seed: u64) -> Vec<Plan> {
     let (ranks, streams) = (1 + rng.below(3), 1 + rng.below(3));
     let blank = |rank| Plan {
         communicators: vec![Communicator { backend: Backend::Nccl, team: (0..ranks).collect() }],
-        ..Plan::empty(rank, ranks, (0..streams).map(|it| format!("stream {it}")).collect())
+        ..Plan::empty(rank, ranks, (0..streams as i64).map(PlanStream::Indexed).collect())
     };
     let mut it = WorldBuilder {
         plans: (0..ranks).map(blank).collect(),

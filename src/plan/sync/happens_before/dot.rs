@@ -56,14 +56,14 @@ impl HappensBeforeGraph {
                 let inst = &plan.code[it.inst_ref.inst];
                 let queue = inst.kind.communication().filter(|_| !it.is_post);
                 let label = match queue {
-                    Some(it) => plan.communicators[it.communicator() as usize].backend.name(),
-                    None => plan.streams.get(inst.stream as usize).map_or("", String::as_str),
+                    Some(it) => plan.communicators[it.communicator() as usize].backend.name().to_owned(),
+                    None => plan.stream_name(inst),
                 };
                 _ = writeln!(
                     text,
                     "    subgraph cluster_a{} {{\n      label=\"{}\";",
                     it.actor,
-                    escaped(label)
+                    escaped(&label)
                 );
                 shown_place = place;
             }

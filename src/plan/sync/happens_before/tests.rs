@@ -3,7 +3,7 @@
 use super::{CommMatching, InstRef, Occurrence, OrderError, walk, walk_ignoring};
 use crate::plan::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
-    Plan, ReduceOp, SignalId, SignalKind, View,
+    Plan, PlanStream, ReduceOp, SignalId, SignalKind, View,
 };
 
 /// Returns a rank's plan with instructions on streams. It has one communicator, of all ranks.
@@ -14,7 +14,7 @@ fn plan(rank: usize, world: usize, code: Vec<(u32, InstKind)>) -> Plan {
         code: code.into_iter().map(|(stream, kind)| Inst { kind, stream, origin: 0 }).collect(),
         event_count: 8,
         work_count: 8,
-        ..Plan::empty(rank, world, (0..streams).map(|it| format!("stream {it}")).collect())
+        ..Plan::empty(rank, world, (0..i64::from(streams)).map(PlanStream::Indexed).collect())
     }
 }
 
