@@ -100,11 +100,11 @@ impl WaitedStream {
     pub fn of(plan: &Plan, inst: Option<usize>) -> Self {
         let at = inst.unwrap_or_default();
         let stmt = plan.code.get(at).and_then(|it| plan.origins[it.origin as usize].stmt);
-        Self::named(stream_of(plan, at), stmt)
+        Self::from_stream(stream_of(plan, at), stmt)
     }
 
     /// Returns the operand that names a stream of a plan. The stream executes `stmt`.
-    fn named(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
+    fn from_stream(stream: &PlanStream, stmt: Option<StmtId>) -> Self {
         match stream {
             PlanStream::Indexed(index) => Self::Index { index: *index, stmt },
             PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => Self::Entry,
@@ -184,7 +184,7 @@ impl Edit {
     pub fn move_wait(plan: &Plan, wait: usize, before: InsertionPoint) -> Self {
         let has_moved = |it: &&PlanStream| it.is_in_program() && *it != stream_of(plan, wait);
         let synchronize =
-            before.current().filter(has_moved).map(|it| WaitedStream::named(it, before.statement()));
+            before.current().filter(has_moved).map(|it| WaitedStream::from_stream(it, before.statement()));
         Self::MoveWait { wait: plan.origins[plan.code[wait].origin as usize].stmt, before, synchronize }
     }
 
@@ -219,8 +219,9 @@ impl Edit {
 
     /// Returns whether two edits insert the same statement, and it blocks the same stream.
     pub fn waits_like(&self, other: &Self) -> bool {
-        let current = |it: &Self| it.insertion().and_then(InsertionPoint::current).cloned();
-        let is_one_stream = current(self).is_some() && current(self) == current(other);
+        let current = self.insertion().and_then(InsertionPoint::current);
+        let is_one_stream =
+            current.is_some() && current == other.insertion().and_then(InsertionPoint::current);
         let is_one_statement = match (self, other) {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
                 communication == other

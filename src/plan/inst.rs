@@ -5,7 +5,7 @@
 
 mod communication;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use grammar::{
     ops::Op,
@@ -24,6 +24,18 @@ pub struct Communicator {
     pub backend: Backend,
     /// World ranks in team order. All members share one list.
     pub team: Arc<[usize]>,
+}
+
+impl fmt::Display for Communicator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.backend.name(), team_text(&self.team))
+    }
+}
+
+/// Formats a team: `(0 1 2)`.
+pub(super) fn team_text(team: &[usize]) -> String {
+    let ranks: Vec<String> = team.iter().map(usize::to_string).collect();
+    format!("({})", ranks.join(" "))
 }
 
 /// The library or mechanism that moves the data.

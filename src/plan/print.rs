@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::{
     Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, PacketFormat, Plan, ReduceOp,
-    SignalId, SignalKind, View, ViewOnRank,
+    SignalId, SignalKind, View, ViewOnRank, inst::team_text,
 };
 
 /// Returns the text of the plan of one rank, with one line for each instruction.
@@ -89,7 +89,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         InstKind::Collective(it) => {
             let communicator = &plan.communicators[it.communicator as usize];
             let side = |view: &Option<View>| view.as_ref().map_or("-".to_owned(), |it| view_text(plan, it));
-            let team = ranks(&communicator.team);
+            let team = team_text(&communicator.team);
             let kind = kind(it.kind);
             format!("post w{} {kind} {team} {} <- {}", it.work, side(&it.output), side(&it.input))
         }
@@ -119,7 +119,7 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
                 None => "-".to_owned(),
             };
             let operands: Vec<String> = it.operands.iter().map(side).collect();
-            format!("reshard {} {} <- {}", ranks(&it.team), side(&it.result), operands.join(", "))
+            format!("reshard {} {} <- {}", team_text(&it.team), side(&it.result), operands.join(", "))
         }
         InstKind::ReadOutputs => "read_outputs".to_owned(),
     }
@@ -155,11 +155,6 @@ fn layout_text(view: &View) -> String {
 fn extents(shape: &[usize]) -> String {
     let extents: Vec<String> = shape.iter().map(usize::to_string).collect();
     format!("[{}]", extents.join(","))
-}
-
-fn ranks(team: &[usize]) -> String {
-    let team: Vec<String> = team.iter().map(usize::to_string).collect();
-    format!("({})", team.join(" "))
 }
 
 fn number(value: Number) -> String {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Communicator, Inst, Plan};
+use super::{Communicator, Inst, Plan, inst::team_text};
 
 /// A stream of a plan. Its text is its name in reports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +33,7 @@ impl fmt::Display for PlanStream {
             Self::Entry => f.write_str("main"),
             Self::Indexed(index) => write!(f, "stream {index}"),
             Self::Queue(Communicator { backend, team }) => {
-                let team: Vec<String> = team.iter().map(usize::to_string).collect();
-                write!(f, "{} queue of ({})", backend.name(), team.join(" "))
+                write!(f, "{} queue of {}", backend.name(), team_text(team))
             }
             Self::Unwaited => f.write_str("a stream for which nothing waits"),
         }

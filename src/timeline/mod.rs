@@ -191,8 +191,7 @@ fn rows_of(plan: &Plan) -> Vec<Row> {
     let mut rows = vec![row(RowKind::Host, "host".to_owned())];
     rows.extend(plan.streams.iter().map(|it| row(RowKind::Stream, it.to_string())));
     for (number, it) in plan.communicators.iter().enumerate() {
-        let team: Vec<String> = it.team.iter().map(ToString::to_string).collect();
-        let mut name = format!("{} ({})", it.backend.name(), team.join(" "));
+        let mut name = it.to_string();
         if rows.iter().any(|it| it.name == name) {
             name += &format!(" #{number}");
         }
