@@ -16,6 +16,7 @@ use cudarc::driver::sys;
 use super::{
     discover::{handle, name},
     error::CudaError,
+    kernels::BlockShape,
     library::{self, Driver},
 };
 use resources::{MemoryBlock, PeerMapping, Pool, Resources};
@@ -31,7 +32,11 @@ pub(super) struct Event(pub sys::CUevent);
 
 /// A kernel in a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KernelFunction(pub sys::CUfunction);
+pub(super) struct KernelFunction {
+    handle: sys::CUfunction,
+    /// The size of its blocks.
+    pub block: BlockShape,
+}
 
 /// The GPU of this rank. Its context is current on this thread.
 pub(super) struct Device {
@@ -318,14 +323,18 @@ impl Device {
     }
 
     /// Loads a module and returns its kernels in the order of `names`.
-    pub fn load_kernels(&self, cubin: &[u8], names: &[String]) -> Result<Vec<KernelFunction>, CudaError> {
+    pub fn load_kernels(
+        &self,
+        cubin: &[u8],
+        kernels: &[(String, BlockShape)],
+    ) -> Result<Vec<KernelFunction>, CudaError> {
         let mut module = std::ptr::null_mut();
         // SAFETY: the image is a complete cubin from NVRTC; the driver copies it.
         let status = unsafe { (self.driver.cuModuleLoadData)(&raw mut module, cubin.as_ptr().cast()) };
         self.driver.check("cuModuleLoadData", status)?;
         self.track(OwnedResource::Module(module));
-        let mut functions = Vec::with_capacity(names.len());
-        for name in names {
+        let mut functions = Vec::with_capacity(kernels.len());
+        for (name, block) in kernels {
             let text = std::ffi::CString::new(name.as_str())
                 .map_err(|_| CudaError::Internal(format!("kernel name `{name}` contains a NUL byte")))?;
             let mut function = std::ptr::null_mut();
@@ -333,7 +342,14 @@ impl Device {
             let status =
                 unsafe { (self.driver.cuModuleGetFunction)(&raw mut function, module, text.as_ptr()) };
             self.driver.check("cuModuleGetFunction", status)?;
-            functions.push(KernelFunction(function));
+            if block.shared_bytes > 0 {
+                let which = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+                // SAFETY: the function is loaded.
+                let status =
+                    unsafe { (self.driver.cuFuncSetAttribute)(function, which, block.shared_bytes as c_int) };
+                self.driver.check("cuFuncSetAttribute", status)?;
+            }
+            functions.push(KernelFunction { handle: function, block: *block });
         }
         Ok(functions)
     }
@@ -353,14 +369,14 @@ impl Device {
         // the call returns.
         let status = unsafe {
             (self.driver.cuLaunchKernel)(
-                function.0,
+                function.handle,
                 grid,
                 1,
                 1,
                 block,
                 1,
                 1,
-                0,
+                function.block.shared_bytes,
                 stream.0,
                 pointers.as_mut_ptr(),
                 std::ptr::null_mut(),

@@ -17,7 +17,7 @@ use super::{
     device::{Device, Event, ResourceMark, Stream},
     error::CudaError,
     executable::{Command, Executable, LogicalStream, ScheduledCommand},
-    kernels::{BARRIER_BLOCK, BLOCK, CommonKernel},
+    kernels::{BARRIER_BLOCK, CommonKernel},
     library_state::LibraryState,
     memory::DeviceMemory,
     progress::RunProgress,
@@ -272,7 +272,8 @@ impl Engine {
             Command::Copy { to, from, bytes } => device.copy(*to, *from, *bytes, stream),
             Command::Copy2d(rows) => device.copy_2d(rows, stream),
             Command::Launch { function, grid, params: words } => {
-                device.launch(self.executable.functions[*function], *grid, BLOCK, words, stream)
+                let function = self.executable.functions[*function];
+                device.launch(function, *grid, function.block.threads, words, stream)
             }
             Command::Matmul(it) => it.issue(stream),
             Command::NcclGroup(it) => it.issue(stream),

@@ -27,7 +27,7 @@ mod peer_memory;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
-use fusion::{FusionRole, fusion_roles};
+use fusion::{Fusion, FusionRole, fuse};
 
 /// The state of lowering a plan.
 struct ExecutableBuilder<'a> {
@@ -167,7 +167,7 @@ fn load_kernels(
             cubins.entry(source).or_insert(compiled)
         }
     };
-    device.load_kernels(cubin, &kernels.names())
+    device.load_kernels(cubin, &kernels.functions())
 }
 
 impl<'a> ExecutableBuilder<'a> {
@@ -216,7 +216,12 @@ impl<'a> ExecutableBuilder<'a> {
         let plan = self.plan;
         let slices = &self.memory.assignment.ranks[plan.rank].buffers;
         let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
-        let roles = fusion_roles(plan, |view| self.local_view(view), is_shared);
+        let address_of = |view: &View| self.local_view(view).map(|it| (it.address, it.dtype));
+        let Fusion { roles, unfused_attentions } = fuse(plan, self.device.capability, address_of, is_shared);
+        self.notes.extend(unfused_attentions.into_iter().map(|(at, why)| {
+            let location = plan.location(&plan.code[at as usize]);
+            format!("{location}: the attention runs as several kernels, with its scores in memory: {why}")
+        }));
         let mut fused = Vec::new();
         // The products whose epilogue computes the `relu` behind them.
         let mut with_relu = FxHashSet::default();
@@ -326,7 +331,7 @@ impl<'a> ExecutableBuilder<'a> {
             Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
-            Kernel::Reduce(_) | Kernel::Row(_) => i32::MAX as u64,
+            Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;

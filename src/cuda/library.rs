@@ -122,6 +122,7 @@ functions! {
         cuModuleLoadData(*mut CUmodule, *const c_void);
         cuModuleUnload(CUmodule);
         cuModuleGetFunction(*mut CUfunction, CUmodule, *const c_char);
+        cuFuncSetAttribute(CUfunction, CUfunction_attribute, c_int);
         cuLaunchKernel(
             CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, CUstream, *mut *mut c_void,
             *mut *mut c_void,

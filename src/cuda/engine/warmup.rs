@@ -5,7 +5,7 @@
 //! loading) and for other ranks. In the middle of a run it could wait for a stream that waits for a command
 //! that is not yet issued.
 
-use super::{BLOCK, CudaError, Engine, ProcessGroup};
+use super::{CudaError, Engine, ProcessGroup};
 use crate::cuda::{
     executable::Command,
     kernels::{COMMON_KERNELS, MAX_PARAM_WORDS},
@@ -21,8 +21,7 @@ impl Engine {
         let mut words = [0; MAX_PARAM_WORDS];
         for (number, function) in executable.functions.iter().enumerate() {
             words[0] = if number < COMMON_KERNELS.len() { executable.epoch_address } else { 0 };
-            let threads = if number < COMMON_KERNELS.len() { 1 } else { BLOCK };
-            device.launch(*function, 1, threads, &words, self.main_stream)?;
+            device.launch(*function, 1, function.block.threads, &words, self.main_stream)?;
         }
         for &at in &executable.first_calls {
             let step = &executable.commands[at];

@@ -1,11 +1,13 @@
 //! Fuses elementwise instructions and reductions of rows into one kernel that passes intermediate results in registers,
-//! and `relu` into the matrix product before it.
+//! and `relu` into the matrix product before it. `attention` fuses the instructions of an attention.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
 //! observe the fusion. All work on elements of one shape, which for a reduction is that of its operand, and at each
 //! point a later instruction uses the result of an earlier one. If two of them access the same memory, in whatever
 //! buffers, they access the same elements: one thread, or with reductions the lanes of one row, then does for each
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
+
+use grammar::dtype::DType;
 
 use crate::{
     cuda::{
@@ -17,8 +19,10 @@ use crate::{
 };
 
 use super::elementwise::elementwise_op;
+use attention::fused_attentions;
 use uses::UseAnalysis;
 
+mod attention;
 #[cfg(test)]
 mod tests;
 mod uses;
@@ -53,17 +57,38 @@ struct Candidate<'a> {
     readers: Option<Vec<u32>>,
 }
 
-/// Returns the fusion role of each instruction. `locate` maps views of this rank's memory; `is_shared`
-/// returns whether peers access a buffer.
-pub(super) fn fusion_roles<'a>(
+/// The fusion of a plan.
+pub(super) struct Fusion {
+    /// The role of each instruction.
+    pub roles: Vec<FusionRole>,
+    /// The first instruction of each attention that is not one kernel, and the reason.
+    pub unfused_attentions: Vec<(u32, String)>,
+}
+
+/// Fuses the instructions of a plan for a GPU of a compute capability (90 for 9.0). `address_of` maps views of this rank's
+/// memory; `is_shared` returns whether peers access a buffer.
+pub(super) fn fuse<'a>(
     plan: &'a Plan,
-    locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
+    capability: i32,
+    address_of: impl Fn(&View) -> Result<(u64, DType), CudaError>,
     is_shared: impl Fn(BufferNo) -> bool,
-) -> Vec<FusionRole> {
-    let readers = UseAnalysis::of(plan, is_shared);
+) -> Fusion {
+    let locate =
+        |view: &'a View| address_of(view).map(|(address, dtype)| DeviceView { address, dtype, view });
+    let readers = UseAnalysis::of(plan, &is_shared);
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
+    let (attentions, unfused_attentions) = match capability {
+        attention::CAPABILITY => fused_attentions(plan, &address_of, &is_shared),
+        _ => Default::default(),
+    };
+    for it in attentions {
+        let [first, later @ ..] = it.insts.as_slice() else { continue };
+        roles[*first as usize] = FusionRole::Leader(Box::new(it.launch));
+        later.iter().for_each(|at| roles[*at as usize] = FusionRole::FusedInto(*first));
+    }
     for it in relu_epilogues(plan) {
-        if is_epilogue(plan, it, &readers, &locate) {
+        let is_free = roles[it.product as usize] == FusionRole::Unfused;
+        if is_free && is_epilogue(plan, it, &readers, &locate) {
             roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
             roles[it.relu as usize] = FusionRole::ReluOf(it.product);
         }
@@ -77,8 +102,9 @@ pub(super) fn fusion_roles<'a>(
         if let InstKind::Alloc { zero: false, .. } = inst.kind {
             continue;
         }
-        // A `relu` that a matrix product computes. The product before it has ended the run.
-        if let FusionRole::ReluOf(_) = roles[at as usize] {
+        // What the matrix product before it computes, or the kernel of an attention, which begins with a product: that
+        // product has ended the run.
+        if let FusionRole::ReluOf(_) | FusionRole::FusedInto(_) = roles[at as usize] {
             continue;
         }
         // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
@@ -100,7 +126,7 @@ pub(super) fn fusion_roles<'a>(
         }
     }
     runs.iter().for_each(|run| fuse_run(run, &mut roles));
-    roles
+    Fusion { roles, unfused_attentions }
 }
 
 /// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the

@@ -7,8 +7,8 @@ use grammar::{
 };
 
 use super::{
-    DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective, PeerCollective,
-    PeerResult, ScalarFunction, Source,
+    AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective,
+    PeerCollective, PeerResult, ScalarFunction, Source, attention_launch,
     elementwise::elementwise_launch,
     matmul::matmul_launch,
     nvrtc,
@@ -82,6 +82,7 @@ fn source() -> Result<String, String> {
     combinations(&mut kernels)?;
     packets(&mut kernels)?;
     peer_memory(&mut kernels)?;
+    attentions(&mut kernels)?;
     let source = kernels.source();
     match source.contains("void,") {
         true => Err("an element type has no name in the kernels".to_owned()),
@@ -259,6 +260,20 @@ fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
                 Err(_) if op.is_some() => (),
                 Err(message) => return Err(message),
             }
+        }
+    }
+    Ok(())
+}
+
+/// Adds attentions of both element types, with and without the causal mask, with rows of 64 and 128 elements.
+fn attentions(kernels: &mut Kernels) -> Result<(), String> {
+    for (dtype, columns) in [DType::BFloat, DType::Half].into_iter().flat_map(|it| [(it, 64), (it, 128)]) {
+        let view = View::contiguous(0, vec![2, 64, columns]);
+        let at = |address: u64| DeviceView { address: address << 20, dtype, view: &view };
+        let (query, key, value, out) = (at(1), at(2), at(3), at(4));
+        for is_causal in [false, true] {
+            let it = AttentionCall { query, key, value, out, logsumexp: None, scale: 0.125, is_causal };
+            add(kernels, Some(attention_launch(&it)?));
         }
     }
     Ok(())

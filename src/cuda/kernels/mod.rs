@@ -4,6 +4,7 @@
 //! plan has few instances. All parameters are one structure of 8-byte words: `Launch::params` has the order
 //! of the structure in `prelude.cu`.
 
+mod attention;
 mod device_view;
 mod elementwise;
 mod expression;
@@ -25,6 +26,7 @@ use rustc_hash::FxHashMap;
 
 use crate::plan::ReduceOp;
 
+pub(super) use attention::{AttentionCall, attention_launch};
 pub(super) use device_view::DeviceView;
 pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, elementwise_launch};
 pub(super) use matmul::matmul_launch;
@@ -41,7 +43,7 @@ const PRELUDE: &str = include_str!("prelude.cu");
 pub(super) const MAX_PARAM_WORDS: usize = 512;
 /// Threads of the kernel that is a barrier of all ranks: one for each other rank. `BARRIER_BLOCK` in `prelude.cu`.
 pub(super) const BARRIER_BLOCK: u32 = 32;
-/// Threads of a block.
+/// Threads of a block, unless `Kernel::block` says otherwise.
 pub(super) const BLOCK: u32 = 256;
 /// Bytes of the widest memory access.
 const MAX_ACCESS_BYTES: usize = 16;
@@ -172,6 +174,15 @@ pub(super) struct MatmulKernel {
     computed: ComputeType,
 }
 
+/// The size of a kernel's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BlockShape {
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of shared memory of a block, beyond those that the kernel declares.
+    pub shared_bytes: u32,
+}
+
 /// An instance of a template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Kernel {
@@ -187,6 +198,22 @@ pub(super) enum Kernel {
     Packets(PacketKernel),
     /// A generic matrix product; each thread computes one element at a time.
     Matmul(MatmulKernel),
+    /// Attention; see `attention`.
+    Attention(attention::AttentionKernel),
+}
+
+impl Kernel {
+    fn block(&self) -> BlockShape {
+        match self {
+            Self::Elementwise(_)
+            | Self::Reduce(_)
+            | Self::Row(_)
+            | Self::PeerMemory(_)
+            | Self::Packets(_)
+            | Self::Matmul(_) => BlockShape { threads: BLOCK, shared_bytes: 0 },
+            Self::Attention(it) => it.block(),
+        }
+    }
 }
 
 /// An instance with its parameters.
@@ -232,15 +259,20 @@ impl Kernels {
         number
     }
 
-    /// Returns the names of all kernels: the common ones, then the instances by index.
-    pub fn names(&self) -> Vec<String> {
-        let instances = (0..self.list.len()).map(|it| format!("k{it}"));
-        COMMON_KERNELS.iter().map(|it| (*it).to_owned()).chain(instances).collect()
+    /// Returns the names and the blocks of all kernels: the common ones, then the instances by index. The callers of the
+    /// common ones choose the number of threads.
+    pub fn functions(&self) -> Vec<(String, BlockShape)> {
+        let common = |name: &&str| ((*name).to_owned(), BlockShape { threads: 1, shared_bytes: 0 });
+        let instances = self.list.iter().enumerate().map(|(at, it)| (format!("k{at}"), it.block()));
+        COMMON_KERNELS.iter().map(common).chain(instances).collect()
     }
 
     /// Returns the source of the module.
     pub fn source(&self) -> String {
         let mut text = PRELUDE.to_owned();
+        if self.list.iter().any(|it| matches!(it, Kernel::Attention(_))) {
+            text += attention::TEMPLATE;
+        }
         for (number, kernel) in self.list.iter().enumerate() {
             let parameters = match kernel {
                 Kernel::Elementwise(it) => {
@@ -252,7 +284,9 @@ impl Kernels {
                 Kernel::PeerMemory(it) => peer_memory::parameters(it),
                 Kernel::Packets(it) => packets::parameters(it),
                 Kernel::Matmul(_) => "Matmul".to_owned(),
+                Kernel::Attention(_) => "Attention".to_owned(),
             };
+            let BlockShape { threads, .. } = kernel.block();
             let body = match kernel {
                 Kernel::Elementwise(it) => elementwise::body(it),
                 Kernel::Reduce(it) => reduce::body(it),
@@ -260,11 +294,12 @@ impl Kernels {
                 Kernel::PeerMemory(it) => peer_memory::body(it),
                 Kernel::Packets(it) => packets::body(it),
                 Kernel::Matmul(it) => matmul::body(it),
+                Kernel::Attention(it) => attention::body(it),
             };
             // Writing to a string does not fail.
             let _ = write!(
                 text,
-                "\nextern \"C\" __global__ void __launch_bounds__({BLOCK}) k{number}(const __grid_constant__ \
+                "\nextern \"C\" __global__ void __launch_bounds__({threads}) k{number}(const __grid_constant__ \
                  {parameters} p) {{\n{body}}}\n"
             );
         }

@@ -40,7 +40,10 @@ pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>,
         )
     };
     nvrtc.check("nvrtcCreateProgram", status)?;
-    let architecture = CString::new(format!("--gpu-architecture=sm_{capability}")).unwrap_or_default();
+    // With the suffix, instructions that only this architecture has are allowed: `attention.cu` uses those of 9.0.
+    let suffix = if capability == 90 { "a" } else { "" };
+    let architecture =
+        CString::new(format!("--gpu-architecture=sm_{capability}{suffix}")).unwrap_or_default();
     // Without fused multiply-add, a product and a sum are rounded separately, as in the simulator.
     let options: [*const c_char; 3] =
         [architecture.as_ptr(), c"--std=c++17".as_ptr(), c"--fmad=false".as_ptr()];

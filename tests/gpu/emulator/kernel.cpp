@@ -188,6 +188,8 @@ struct Function {
   std::string name;
   size_t bytes;
   bool (*run)(const void* words, unsigned grid, unsigned block);
+  // Bytes of shared memory that a launch may add.
+  unsigned shared = 0;
 };
 
 }  // namespace
@@ -222,13 +224,21 @@ API Status cuModuleGetFunction(Function** function, void* module, const char* na
   return SUCCESS;
 }
 
+API Status cuFuncSetAttribute(Function* function, int attribute, int value) {
+  constexpr int MAX_DYNAMIC_SHARED_SIZE_BYTES = 8, MOST_SHARED = 227 << 10;
+  if (const Status status = enter()) return status;
+  if (attribute != MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || value > MOST_SHARED) return INVALID_VALUE;
+  function->shared = static_cast<unsigned>(value);
+  return SUCCESS;
+}
+
 API Status cuLaunchKernel(const Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                           unsigned block_y, unsigned block_z, unsigned shared, Stream* stream, void** parameters,
                           void** extra) {
   constexpr size_t MOST_PARAMETERS = 4096;
   if (const Status status = enter()) return status;
   if (grid_x == 0 || block_x == 0 || block_x > 1024 || grid_x > 0x7fffffff) return INVALID_VALUE;
-  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared != 0 || extra != nullptr) return INVALID_VALUE;
+  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1 || shared > function->shared || extra != nullptr) return INVALID_VALUE;
   if (function->bytes > MOST_PARAMETERS) return INVALID_VALUE;
   const auto* first = static_cast<const char*>(parameters[0]);
   const std::vector<char> words(first, first + function->bytes);
