@@ -16,7 +16,6 @@ use cudarc::driver::sys;
 use super::{
     discover::{handle, name},
     error::CudaError,
-    kernels::BlockShape,
     library::{self, Driver},
 };
 use resources::{MemoryBlock, PeerMapping, Pool, Resources};
@@ -29,6 +28,15 @@ pub(super) struct Stream(pub sys::CUstream);
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event(pub sys::CUevent);
+
+/// The size of a kernel's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct BlockShape {
+    /// Threads of a block.
+    pub threads: u32,
+    /// Bytes of shared memory of a block, beyond those that the kernel declares.
+    pub shared_bytes: u32,
+}
 
 /// A kernel in a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use grammar::dtype::DType;
 
-use super::{BlockShape, DeviceView, Kernel, Launch, merge_dims, type_name};
-use crate::plan::View;
+use super::{DeviceView, Kernel, Launch, merge_dims, type_name};
+use crate::{cuda::device::BlockShape, plan::View};
 
 /// The template.
 pub(super) const TEMPLATE: &str = include_str!("attention.cu");

@@ -24,7 +24,7 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use crate::plan::ReduceOp;
+use crate::{cuda::device::BlockShape, plan::ReduceOp};
 
 pub(super) use attention::{AttentionCall, attention_launch};
 pub(super) use device_view::DeviceView;
@@ -172,15 +172,6 @@ pub(super) struct MatmulKernel {
     bias: Option<DType>,
     out: DType,
     computed: ComputeType,
-}
-
-/// The size of a kernel's blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct BlockShape {
-    /// Threads of a block.
-    pub threads: u32,
-    /// Bytes of shared memory of a block, beyond those that the kernel declares.
-    pub shared_bytes: u32,
 }
 
 /// An instance of a template.
