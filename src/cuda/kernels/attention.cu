@@ -4,7 +4,8 @@
 // When a later key has a larger score, both sums are multiplied by the exponential of the difference. Weights are
 // rounded to the element type before their product with the values; sums are binary32.
 //
-// A query block has 128 rows. Row i of a causal attention attends to the keys 0 to i.
+// A query block has 128 rows. Row i of a causal attention attends to the keys 0 to i. Tiles of later keys are not read, so their
+// infinite values do not make the row NaN, which 0 · ∞ does in the composition.
 
 constexpr u32 QUERY_ROWS = 128;
 struct Attention {
