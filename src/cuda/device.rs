@@ -330,7 +330,7 @@ impl Device {
         self.driver.check("cuStreamWaitValue32", status)
     }
 
-    /// Loads a module and returns its kernels in the order of `names`.
+    /// Loads a module and returns its kernels in the order of `kernels`.
     pub fn load_kernels(
         &self,
         cubin: &[u8],

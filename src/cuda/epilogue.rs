@@ -25,8 +25,7 @@ pub(super) fn relu_epilogues(plan: &Plan) -> Vec<ReluEpilogue> {
     for (at, inst) in (0..).zip(&plan.code) {
         let Some(last) = last.get_mut(inst.stream as usize) else { continue };
         match &inst.kind {
-            // An allocation without zeroing does nothing on the stream.
-            InstKind::Alloc { zero: false, .. } => {}
+            it if it.does_nothing_on_stream() => {}
             InstKind::Gemm(_) => *last = Some(at),
             _ => {
                 if let Some(product) = last.take()

@@ -90,6 +90,11 @@ impl<'p> SyncEffect<'p> {
 }
 
 impl InstKind {
+    /// Returns true for an allocation without zeroing: it changes only which storage a name has.
+    pub fn does_nothing_on_stream(&self) -> bool {
+        matches!(self, Self::Alloc { zero: false, .. })
+    }
+
     /// Returns the effect of the instruction on synchronisation.
     pub fn effect(&self) -> SyncEffect<'_> {
         match self {

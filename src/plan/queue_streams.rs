@@ -12,8 +12,7 @@ pub fn queue_streams(plan: &Plan) -> Vec<Option<StreamNo>> {
     let mut communicators = vec![0; plan.work_count];
     // By stream: the communication that the stream posted with its last instruction.
     let mut posted: Vec<Option<WorkNo>> = vec![None; plan.streams.len()];
-    let nothing = |kind: &InstKind| matches!(kind, InstKind::Alloc { zero: false, .. });
-    for inst in plan.code.iter().filter(|it| !nothing(&it.kind)) {
+    for inst in plan.code.iter().filter(|it| !it.kind.does_nothing_on_stream()) {
         let before = posted[inst.stream as usize].take();
         let waited = if let InstKind::Wait { work } = inst.kind { Some(work) } else { None };
         if before != waited {

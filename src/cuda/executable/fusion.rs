@@ -75,10 +75,10 @@ pub(super) fn fuse<'a>(
 ) -> Fusion {
     let locate =
         |view: &'a View| address_of(view).map(|(address, dtype)| DeviceView { address, dtype, view });
-    let readers = UseAnalysis::of(plan, &is_shared);
+    let uses = UseAnalysis::of(plan, is_shared);
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
     let (attentions, unfused_attentions) = match capability {
-        attention::CAPABILITY => fused_attentions(plan, &address_of, &is_shared),
+        attention::CAPABILITY => fused_attentions(plan, &uses, &address_of),
         _ => Default::default(),
     };
     for it in attentions {
@@ -88,7 +88,7 @@ pub(super) fn fuse<'a>(
     }
     for it in relu_epilogues(plan) {
         let is_free = roles[it.product as usize] == FusionRole::Unfused;
-        if is_free && is_epilogue(plan, it, &readers, &locate) {
+        if is_free && is_epilogue(plan, it, &uses, &locate) {
             roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
             roles[it.relu as usize] = FusionRole::ReluOf(it.product);
         }
@@ -98,8 +98,7 @@ pub(super) fn fuse<'a>(
     runs.resize_with(plan.streams.len(), Vec::new);
     for (at, inst) in (0..).zip(&plan.code) {
         let Some(run) = runs.get_mut(inst.stream as usize) else { continue };
-        // An allocation without zeroing does nothing on the stream.
-        if let InstKind::Alloc { zero: false, .. } = inst.kind {
+        if inst.kind.does_nothing_on_stream() {
             continue;
         }
         // What the matrix product before it computes, or the kernel of an attention, which begins with a product: that
@@ -119,7 +118,7 @@ pub(super) fn fuse<'a>(
             !out.view.is_empty() && !it.views().iter().any(|view| view.may_partially_overlap(out))
         }) {
             Some(op) => {
-                let readers = readers.readers_of(at, op.out().view);
+                let readers = uses.readers_of(at, op.out().view);
                 run.push(Candidate { at, op, readers });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
@@ -134,7 +133,7 @@ pub(super) fn fuse<'a>(
 fn is_epilogue<'a>(
     plan: &'a Plan,
     it: ReluEpilogue,
-    readers: &UseAnalysis,
+    uses: &UseAnalysis,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> bool {
     let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
@@ -145,7 +144,7 @@ fn is_epilogue<'a>(
     // A view that is not mapped is reported when the instruction is lowered on its own.
     let Ok(result) = locate(out) else { return false };
     let is_apart = |view: &'a View| locate(view).is_ok_and(|it| !it.may_alias(&result));
-    readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
+    uses.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
         && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
 }
 

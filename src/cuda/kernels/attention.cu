@@ -8,6 +8,8 @@
 // infinite values do not make the row NaN, which 0 · ∞ does in the composition.
 
 constexpr u32 QUERY_ROWS = 128;
+// The base-2 logarithm of e: exponentials are computed as powers of 2.
+constexpr f32 LOG2_E = 1.4426950408889634f;
 struct Attention {
   // Addresses; `logsumexp` is 0 if nobody needs it.
   u64 q, k, v, out, logsumexp;
@@ -48,13 +50,13 @@ template<bool CAUSAL> D AttentionBlock attention_block(const Attention& p) {
 
 #ifndef __CUDA_ARCH_FEAT_SM90_ALL
 
-// For machines without the instructions below: a thread computes one row.
+// For machines without the instructions of the other form: a thread computes one row.
 template<class T, int COLUMNS, bool CAUSAL> D void attention(const Attention& p) {
   if (p.batch == 0 || threadIdx.x >= QUERY_ROWS) return;
   const AttentionBlock it = attention_block<CAUSAL>(p);
   const u64 row = it.first + threadIdx.x;
   if (row >= p.rows) return;
-  const f32 factor = (f32)p.scale * 1.4426950408889634f;
+  const f32 factor = (f32)p.scale * LOG2_E;
   const T* q = reinterpret_cast<const T*>(it.q) + row * p.q_stride[2];
   f32 largest = negative_infinity(), sum = 0, values[COLUMNS] = {};
   const u64 keys = CAUSAL && row + 1 < p.keys ? row + 1 : p.keys;
@@ -204,7 +206,7 @@ template<class T, int COLUMNS, bool CAUSAL> D void attention(const Attention& p)
   const bool leads = threadIdx.x % 128 == 0;
   // The first of the two rows of this thread; the second is 8 rows below.
   const u32 own = first + group * 64 + warp * 16 + lane / 4;
-  const f32 factor = (f32)p.scale * 1.4426950408889634f;
+  const f32 factor = (f32)p.scale * LOG2_E;
   f32 values[COLUMNS / 2], largest[2] = {negative_infinity(), negative_infinity()}, sum[2] = {0, 0}, shrink[2];
 #pragma unroll
   for (int i = 0; i < COLUMNS / 2; ++i) values[i] = 0;

@@ -9,6 +9,8 @@ use crate::{cuda::device::BlockShape, plan::View};
 pub(super) const TEMPLATE: &str = include_str!("attention.cu");
 /// Rows of the query that a block computes: `QUERY_ROWS` of the template.
 const QUERY_ROWS: usize = 128;
+/// Threads of a block: one warpgroup loads, two compute.
+const THREADS: u32 = 3 * 128;
 /// Rows of keys and values in shared memory: those of two tiles each.
 const SHARED_ROWS: usize = 4 * 128;
 /// Bytes of shared memory for the barriers, and to align the tiles.
@@ -29,9 +31,10 @@ pub(in crate::cuda) struct AttentionKernel {
 }
 
 impl AttentionKernel {
+    /// Returns the size of its blocks.
     pub fn block(&self) -> BlockShape {
         let bytes = (QUERY_ROWS + SHARED_ROWS) * self.columns * 2 + SHARED_EXTRA;
-        BlockShape { threads: 384, shared_bytes: bytes as u32 }
+        BlockShape { threads: THREADS, shared_bytes: bytes as u32 }
     }
 }
 

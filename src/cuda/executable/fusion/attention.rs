@@ -14,8 +14,9 @@
 //! results. The scores are of type `float`, so that the kernel rounds nothing that the instructions do not round.
 
 use grammar::{dtype::DType, ops::Op};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
+use super::uses::UseAnalysis;
 use crate::{
     cuda::{
         error::CudaError,
@@ -50,82 +51,49 @@ pub(super) struct FusedAttention {
 }
 
 /// Returns the attentions that are one kernel each, and for each other one the index of its first instruction and why
-/// the kernel does not compute it. `locate` maps views of this rank's memory; `is_shared` returns whether peers access a
-/// buffer.
+/// the kernel does not compute it. `locate` maps views of this rank's memory.
 pub(super) fn fused_attentions(
     plan: &Plan,
+    uses: &UseAnalysis,
     locate: &impl Fn(&View) -> Result<(u64, DType), CudaError>,
-    is_shared: impl Fn(BufferNo) -> bool,
 ) -> (Vec<FusedAttention>, Vec<(u32, String)>) {
-    let matches = attentions(plan);
+    let matches = attentions(plan, uses);
+    let insts: FxHashSet<u32> = matches.iter().flat_map(|it| it.insts.iter().copied()).collect();
+    // One attention may use the intermediate results of another one as its operands.
+    let operands: FxHashSet<BufferNo> =
+        matches.iter().flat_map(AttentionMatch::operands_and_results).collect();
+    // Each attention writes its intermediate results before it reads them.
+    let is_private = |buffer: &BufferNo| uses.is_private_to(&insts, *buffer) && !operands.contains(buffer);
     let (mut fused, mut unfused) = (Vec::new(), Vec::new());
-    if matches.is_empty() {
-        return (fused, unfused);
-    }
-    let private = private_buffers(plan, &matches, is_shared);
-    for it in matches {
-        let launch = match it.temporaries.iter().all(|it| private.contains(it)) {
+    for it in &matches {
+        let launch = match it.temporaries.iter().all(is_private) {
             true => it.launch(locate),
             false => Err("another statement accesses its scores".to_owned()),
         };
         match launch {
-            Ok(launch) => fused.push(FusedAttention { insts: it.insts, launch }),
+            Ok(launch) => fused.push(FusedAttention { insts: it.insts.clone(), launch }),
             Err(why) => unfused.push((it.insts[0], why)),
         }
     }
     (fused, unfused)
 }
 
-/// Returns the temporary buffers that only attentions access. Each attention writes them before it reads them.
-fn private_buffers(
-    plan: &Plan,
-    matches: &[AttentionMatch],
-    is_shared: impl Fn(BufferNo) -> bool,
-) -> FxHashSet<BufferNo> {
-    let inside: FxHashSet<u32> = matches.iter().flat_map(|it| it.insts.iter().copied()).collect();
-    let mut private: FxHashSet<BufferNo> = matches.iter().flat_map(|it| it.temporaries).collect();
-    let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
-    for buffer in ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()) {
-        private.remove(&buffer);
-    }
-    private.retain(|it| !is_shared(*it));
-    for (at, inst) in (0..).zip(&plan.code) {
-        if inside.contains(&at) {
-            continue;
-        }
-        for (rank, buffer, _) in inst.kind.touched_buffers(plan.rank) {
-            if rank == plan.rank {
-                private.remove(&buffer);
-            }
-        }
-    }
-    // One attention may use the intermediate results of another one as its operands.
-    for it in matches {
-        for view in [it.query, &it.key, it.value, it.out].into_iter().chain(it.logsumexp) {
-            private.remove(&view.buffer);
-        }
-    }
-    private
-}
-
 /// Returns the attentions of a plan.
-fn attentions(plan: &Plan) -> Vec<AttentionMatch<'_>> {
+fn attentions<'a>(plan: &'a Plan, uses: &UseAnalysis) -> Vec<AttentionMatch<'a>> {
     let mut streams: Vec<Vec<u32>> = vec![Vec::new(); plan.streams.len()];
     for (at, inst) in (0..).zip(&plan.code) {
-        // An allocation without zeroing does nothing on the stream.
-        if let InstKind::Alloc { zero: false, .. } = inst.kind {
+        if inst.kind.does_nothing_on_stream() {
             continue;
         }
         if let Some(stream) = streams.get_mut(inst.stream as usize) {
             stream.push(at);
         }
     }
-    let mut masks = CausalMasks { plan, writers: None };
     let mut found = Vec::new();
     for stream in &streams {
         let mut rest = &stream[..];
         while let [_, behind @ ..] = rest {
-            match attention_at(plan, rest, &mut masks) {
+            match attention_at(plan, uses, rest) {
                 Some(it) => {
                     rest = &rest[it.insts.len()..];
                     found.push(it);
@@ -138,16 +106,19 @@ fn attentions(plan: &Plan) -> Vec<AttentionMatch<'_>> {
 }
 
 /// Matches the instructions of a stream, from the first one of `at`.
-fn attention_at<'a>(plan: &'a Plan, at: &[u32], masks: &mut CausalMasks<'a>) -> Option<AttentionMatch<'a>> {
+fn attention_at<'a>(plan: &'a Plan, uses: &UseAnalysis, at: &[u32]) -> Option<AttentionMatch<'a>> {
     let mut cursor = Cursor { plan, at, position: 0 };
     let first = cursor.gemm()?;
     let scores = &first.out;
     let Number::Float(scale) = cursor.map_with_number(Op::Mul, scores)? else { return None };
     let is_causal = match cursor.map(Op::Where) {
         Some(([Arg::View(mask), Arg::View(it), Arg::Number(Number::Float(lowest))], out))
-            if it == scores && out == scores && *lowest == f64::NEG_INFINITY =>
+            if it == scores
+                && out == scores
+                && *lowest == f64::NEG_INFINITY
+                && is_causal(plan, uses, mask, scores) =>
         {
-            masks.is_causal(mask, scores).then_some(true)?
+            true
         }
         Some(_) => return None,
         None => false,
@@ -186,6 +157,11 @@ fn attention_at<'a>(plan: &'a Plan, at: &[u32], masks: &mut CausalMasks<'a>) -> 
 }
 
 impl AttentionMatch<'_> {
+    fn operands_and_results(&self) -> impl Iterator<Item = BufferNo> {
+        let views = [self.query, &self.key, self.value, self.out].into_iter().chain(self.logsumexp);
+        views.map(|it| it.buffer)
+    }
+
     /// Returns the launch of the kernel, or why it does not compute this attention.
     fn launch(&self, locate: &impl Fn(&View) -> Result<(u64, DType), CudaError>) -> Result<Launch, String> {
         fn view<'v>(
@@ -297,53 +273,25 @@ impl<'a> Cursor<'a, '_> {
     }
 }
 
-/// The causal masks of a plan.
-struct CausalMasks<'a> {
-    plan: &'a Plan,
-    /// By buffer: the only instruction that writes it; `None` if there are several. Collected when first needed.
-    writers: Option<FxHashMap<BufferNo, Option<&'a InstKind>>>,
-}
-
-impl<'a> CausalMasks<'a> {
-    fn writer(&mut self, buffer: BufferNo) -> Option<&'a InstKind> {
-        let plan = self.plan;
-        let writers = self.writers.get_or_insert_with(|| {
-            let mut writers: FxHashMap<BufferNo, Option<&InstKind>> = FxHashMap::default();
-            for inst in &plan.code {
-                for (_, buffer, is_write) in inst.kind.touched_buffers(plan.rank) {
-                    if is_write {
-                        let known = writers.entry(buffer);
-                        known.and_modify(|it| *it = None).or_insert(Some(&inst.kind));
-                    }
-                }
-            }
-            for input in plan.inputs.iter().filter_map(|it| it.shard.view.as_ref()) {
-                writers.insert(input.buffer, None);
-            }
-            writers
-        });
-        writers.get(&buffer).copied().flatten()
-    }
-
-    /// Returns true if a mask of scores is true where the index of the column is at most that of the row.
-    fn is_causal(&mut self, mask: &View, scores: &View) -> bool {
-        let ([.., rows, keys], [outer @ .., row, key]) = (&scores.shape[..], &mask.strides[..]) else {
-            return false;
-        };
-        let is_repeated = mask.shape == scores.shape
-            && mask.offset == 0
-            && outer.iter().zip(&mask.shape).all(|(stride, extent)| *stride == 0 || *extent == 1)
-            && (*row == *keys || *rows == 1)
-            && (*key == 1 || *keys == 1);
-        let Some(InstKind::Map { op: Op::Ge, args, out }) = self.writer(mask.buffer) else { return false };
-        let [Arg::View(by_row), Arg::View(by_column)] = args.as_slice() else { return false };
-        let strides = |it: &View, expected: [usize; 2]| it.offset == 0 && it.strides == expected;
-        let compares = **out == View::contiguous(mask.buffer, vec![*rows, *keys])
-            && by_row.buffer == by_column.buffer
-            && strides(by_row, [1, 0])
-            && strides(by_column, [0, 1]);
-        let counts = matches!(self.writer(by_row.buffer), Some(InstKind::Iota { to, start: 0, step: 1 })
-            if to.offset == 0 && to.strides == [1]);
-        is_repeated && compares && counts
-    }
+/// Returns true if a mask of scores is true where the index of the column is at most that of the row, and false elsewhere.
+fn is_causal(plan: &Plan, uses: &UseAnalysis, mask: &View, scores: &View) -> bool {
+    let ([.., rows, keys], [outer @ .., row, key]) = (&scores.shape[..], &mask.strides[..]) else {
+        return false;
+    };
+    let is_repeated = mask.shape == scores.shape
+        && mask.offset == 0
+        && outer.iter().zip(&mask.shape).all(|(stride, extent)| *stride == 0 || *extent == 1)
+        && (*row == *keys || *rows == 1)
+        && (*key == 1 || *keys == 1);
+    let writer = |buffer| uses.only_writer(buffer).map(|at| &plan.code[at as usize].kind);
+    let Some(InstKind::Map { op: Op::Ge, args, out }) = writer(mask.buffer) else { return false };
+    let [Arg::View(by_row), Arg::View(by_column)] = args.as_slice() else { return false };
+    let has_strides = |it: &View, expected: [usize; 2]| it.offset == 0 && it.strides == expected;
+    let compares_indices = **out == View::contiguous(mask.buffer, vec![*rows, *keys])
+        && by_row.buffer == by_column.buffer
+        && has_strides(by_row, [1, 0])
+        && has_strides(by_column, [0, 1]);
+    let is_index = matches!(writer(by_row.buffer), Some(InstKind::Iota { to, start: 0, step: 1 })
+        if to.offset == 0 && to.strides == [1]);
+    is_repeated && compares_indices && is_index
 }
