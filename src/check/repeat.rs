@@ -208,6 +208,7 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) ->
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }
         | InstKind::Gemm(_)
+        | InstKind::Attention(_)
         | InstKind::Map { .. }
         | InstKind::Reduce(_)
         | InstKind::PeerReduce { .. }

@@ -10,12 +10,14 @@ use super::{
     matmul::{CublasLtHandle, MatmulDesc},
     memory::DeviceMemory,
 };
+use grammar::dtype::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::plan::{
     CostClass, Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
 };
 
+mod attention;
 mod command;
 mod communication;
 mod elementwise;
@@ -27,7 +29,7 @@ mod peer_memory;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
-use fusion::{Fusion, FusionRole, fuse};
+use fusion::{FusionRole, fusion_roles};
 
 /// The state of lowering a plan.
 struct ExecutableBuilder<'a> {
@@ -62,6 +64,9 @@ struct ExecutableBuilder<'a> {
     workspaces: Vec<Option<u64>>,
     /// Scratch memory of instructions, by stream.
     scratch: Vec<Scratch>,
+    /// The temporary buffers of the instruction that is being lowered: addresses and element types. Their numbers follow
+    /// those of the plan's buffers.
+    temporaries: Vec<(u64, DType)>,
     /// Device addresses of the block counters of kernels over peer memory, by stream.
     block_counters: FxHashMap<Stream, u64>,
     /// Maximum number of blocks of a kernel that waits for other ranks.
@@ -203,6 +208,7 @@ impl<'a> ExecutableBuilder<'a> {
             workspaces: vec![None; plan.streams.len()],
             last_nccl_group: None,
             scratch: Vec::new(),
+            temporaries: Vec::new(),
             block_counters: FxHashMap::default(),
             waiting_blocks,
             flags_per_run,
@@ -216,12 +222,7 @@ impl<'a> ExecutableBuilder<'a> {
         let plan = self.plan;
         let slices = &self.memory.assignment.ranks[plan.rank].buffers;
         let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
-        let address_of = |view: &View| self.local_view(view).map(|it| (it.address, it.dtype));
-        let Fusion { roles, unfused_attentions } = fuse(plan, self.device.capability, address_of, is_shared);
-        self.notes.extend(unfused_attentions.into_iter().map(|(at, why)| {
-            let location = plan.location(&plan.code[at as usize]);
-            format!("{location}: the attention runs as several kernels, with its scores in memory: {why}")
-        }));
+        let roles = fusion_roles(plan, |view| self.local_view(view), is_shared);
         let mut fused = Vec::new();
         // The products whose epilogue computes the `relu` behind them.
         let mut with_relu = FxHashSet::default();
@@ -339,6 +340,13 @@ impl<'a> ExecutableBuilder<'a> {
     }
 
     fn device_view<'v>(&self, rank: usize, view: &'v View) -> Result<DeviceView<'v>, CudaError> {
+        let number = (view.buffer as usize).checked_sub(self.plan.buffers.len());
+        if let (true, Some((address, dtype))) =
+            (rank == self.plan.rank, number.and_then(|it| self.temporaries.get(it)))
+        {
+            let address = address + (view.offset * dtype.size()) as u64;
+            return Ok(DeviceView { address, dtype: *dtype, view });
+        }
         let address = self.memory.view_address(rank, view)?;
         let dtype = self.memory.view_dtype(rank, view);
         Ok(DeviceView { address, dtype, view })

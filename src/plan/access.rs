@@ -72,6 +72,10 @@ impl InstKind {
                 [&it.a, &it.b].into_iter().chain(&it.bias).for_each(|it| visit(read(it)));
                 visit(write(&it.out));
             }
+            Self::Attention(it) => {
+                it.operands().for_each(|it| visit(read(it)));
+                it.results().for_each(|it| visit(write(it)));
+            }
             Self::Map { args, out, .. } => {
                 for it in args {
                     if let Arg::View(view) = it {

@@ -103,6 +103,7 @@ impl InstKind {
             | Self::Fill { .. }
             | Self::Iota { .. }
             | Self::Gemm(_)
+            | Self::Attention(_)
             | Self::Map { .. }
             | Self::Reduce(_)
             | Self::PeerReduce { .. } => SyncEffect::Compute,
@@ -132,6 +133,9 @@ impl InstKind {
                 reduction_len: it.a.shape.last().copied().unwrap_or(1),
                 ..cost(CostClass::Compute, "gemm")
             },
+            Self::Attention(it) => {
+                CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, "sdpa") }
+            }
             Self::Map { op, .. } => cost(CostClass::Compute, op.name()),
             Self::Reduce(it) => {
                 let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
@@ -171,6 +175,7 @@ impl InstKind {
             | Self::Fill { .. }
             | Self::Iota { .. }
             | Self::Gemm(_)
+            | Self::Attention(_)
             | Self::Map { .. }
             | Self::Reduce(_)
             | Self::PeerReduce { .. }

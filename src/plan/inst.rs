@@ -3,6 +3,7 @@
 //! Views are boxed, because most instructions only synchronise, and the plans of a large world contain
 //! millions of them.
 
+mod attention;
 mod communication;
 
 use std::{fmt, sync::Arc};
@@ -13,6 +14,7 @@ use grammar::{
 };
 
 use super::{Buffer, BufferNo, EventNo, Shard, StreamNo, View, ViewOnRank, WorkNo};
+pub use attention::Attention;
 pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
 };
@@ -109,6 +111,8 @@ pub enum InstKind {
     },
     /// Computes a matrix product.
     Gemm(Box<Gemm>),
+    /// Computes an attention, with scores that no buffer of the plan holds.
+    Attention(Box<Attention>),
     /// Applies a function element by element. Operands have the shape of the result, with stride 0 in
     /// broadcast dimensions.
     Map {

@@ -56,13 +56,13 @@ mod views;
 mod world;
 
 pub use access::{Access, Communication};
-pub(crate) use attention::{Attention, AttentionOptions};
+pub(crate) use attention::{AttentionComposition, AttentionOptions};
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
-    Arg, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind, MemHandle,
-    Number, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
+    Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
+    MemHandle, Number, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
 };
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;

@@ -64,6 +64,21 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
             let bias = it.bias.as_ref().map_or(String::new(), |bias| format!(" + {}", view(bias)));
             format!("gemm {} <- {} x {}{bias}", view(&it.out), view(&it.a), view(&it.b))
         }
+        InstKind::Attention(it) => {
+            let list = |views: Vec<&View>| views.into_iter().map(view).collect::<Vec<_>>().join(", ");
+            let part = |word: &str, it: &Option<View>| {
+                it.as_ref().map_or(String::new(), |it| format!(", {word} {}", view(it)))
+            };
+            format!(
+                "sdpa {} <- {}{}{}{}, scale {}",
+                list(it.results().collect()),
+                list(vec![&it.query, &it.key, &it.value]),
+                part("bias", &it.bias),
+                part("mask", &it.mask),
+                if it.is_causal { ", causal" } else { "" },
+                number(Number::Float(it.scale))
+            )
+        }
         InstKind::Map { op, args, out } => {
             let arg = |arg: &Arg| match arg {
                 Arg::View(it) => view(it),

@@ -50,6 +50,7 @@ fn heap(kind: &InstKind) -> usize {
             | InstKind::Fill { .. }
             | InstKind::Iota { .. }
             | InstKind::Gemm(_)
+            | InstKind::Attention(_)
             | InstKind::Map { .. }
             | InstKind::Reduce(_)
             | InstKind::PeerReduce { .. }

@@ -207,19 +207,7 @@ impl UnshardedPlanner<'_> {
         let Some(out) = results.next() else { return Ok(()) };
         let attention = Attention::of(&views, &options, out, results.next())
             .map_err(|(have, want)| self.shape_mismatch(it.op, &have, &want))?;
-        let first = self.plan.buffers.len();
-        let buffers = &mut self.plan.buffers;
-        let code = attention.instructions(
-            self.program.tensors[args[0]].dtype.unwrap_or(DType::Float),
-            &mut |what, dtype, len| {
-                buffers.push(Buffer { name: what.to_owned(), dtype, len });
-                buffers.len() as u32 - 1
-            },
-        );
-        for buffer in first..self.plan.buffers.len() {
-            self.emit(InstKind::Alloc { buffer: buffer as u32, zero: false });
-        }
-        code.into_iter().for_each(|kind| self.emit(kind));
+        self.emit(InstKind::Attention(Box::new(attention)));
         for state in results {
             self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
         }

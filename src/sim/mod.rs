@@ -24,6 +24,7 @@ use crate::{
 };
 
 mod advance;
+mod attention;
 mod collective;
 mod conditions;
 mod footprint;

@@ -5,7 +5,7 @@
 use grammar::dtype::DType;
 
 use super::{
-    InstRef, RunNotes, SimError,
+    InstRef, RunNotes, SimError, attention,
     kernels::{self, KernelError, Operand},
     line_and_location,
     memory::{self, BufferData, Memory},
@@ -151,6 +151,7 @@ impl Memories<'_> {
                 let dtype = self.dtype(rank, &it.out)?;
                 (&it.out, kernels::gemm(&a, &b, bias.as_ref(), dtype, &mut notes.exactness)?)
             }
+            InstKind::Attention(it) => return attention::run(rank, it, self, notes),
             InstKind::Map { op, args, out } => {
                 let mut blocks = Vec::new();
                 for it in args {

@@ -1,13 +1,11 @@
 //! Fuses elementwise instructions and reductions of rows into one kernel that passes intermediate results in registers,
-//! and `relu` into the matrix product before it. `attention` fuses the instructions of an attention.
+//! and `relu` into the matrix product before it.
 //!
 //! Candidates are consecutive instructions of one stream, so nothing ordered by events, signals or works can
 //! observe the fusion. All work on elements of one shape, which for a reduction is that of its operand, and at each
 //! point a later instruction uses the result of an earlier one. If two of them access the same memory, in whatever
 //! buffers, they access the same elements: one thread, or with reductions the lanes of one row, then does for each
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
-
-use grammar::dtype::DType;
 
 use crate::{
     cuda::{
@@ -19,10 +17,8 @@ use crate::{
 };
 
 use super::elementwise::elementwise_op;
-use attention::fused_attentions;
 use uses::UseAnalysis;
 
-mod attention;
 #[cfg(test)]
 mod tests;
 mod uses;
@@ -57,38 +53,17 @@ struct Candidate<'a> {
     readers: Option<Vec<u32>>,
 }
 
-/// The fusion of a plan.
-pub(super) struct Fusion {
-    /// The role of each instruction.
-    pub roles: Vec<FusionRole>,
-    /// The first instruction of each attention that is not one kernel, and the reason.
-    pub unfused_attentions: Vec<(u32, String)>,
-}
-
-/// Fuses the instructions of a plan for a GPU of a compute capability (90 for 9.0). `address_of` maps views of this rank's
-/// memory; `is_shared` returns whether peers access a buffer.
-pub(super) fn fuse<'a>(
+/// Returns the fusion role of each instruction. `locate` maps views of this rank's memory; `is_shared`
+/// returns whether peers access a buffer.
+pub(super) fn fusion_roles<'a>(
     plan: &'a Plan,
-    capability: i32,
-    address_of: impl Fn(&View) -> Result<(u64, DType), CudaError>,
+    locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
     is_shared: impl Fn(BufferNo) -> bool,
-) -> Fusion {
-    let locate =
-        |view: &'a View| address_of(view).map(|(address, dtype)| DeviceView { address, dtype, view });
-    let uses = UseAnalysis::of(plan, is_shared);
+) -> Vec<FusionRole> {
+    let readers = UseAnalysis::of(plan, is_shared);
     let mut roles = vec![FusionRole::Unfused; plan.code.len()];
-    let (attentions, unfused_attentions) = match capability {
-        attention::CAPABILITY => fused_attentions(plan, &uses, &address_of),
-        _ => Default::default(),
-    };
-    for it in attentions {
-        let [first, later @ ..] = it.insts.as_slice() else { continue };
-        roles[*first as usize] = FusionRole::Leader(Box::new(it.launch));
-        later.iter().for_each(|at| roles[*at as usize] = FusionRole::FusedInto(*first));
-    }
     for it in relu_epilogues(plan) {
-        let is_free = roles[it.product as usize] == FusionRole::Unfused;
-        if is_free && is_epilogue(plan, it, &uses, &locate) {
+        if is_epilogue(plan, it, &readers, &locate) {
             roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
             roles[it.relu as usize] = FusionRole::ReluOf(it.product);
         }
@@ -101,9 +76,8 @@ pub(super) fn fuse<'a>(
         if inst.kind.does_nothing_on_stream() {
             continue;
         }
-        // What the matrix product before it computes, or the kernel of an attention, which begins with a product: that
-        // product has ended the run.
-        if let FusionRole::ReluOf(_) | FusionRole::FusedInto(_) = roles[at as usize] {
+        // A `relu` that a matrix product computes. The product before it has ended the run.
+        if let FusionRole::ReluOf(_) = roles[at as usize] {
             continue;
         }
         // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
@@ -118,14 +92,14 @@ pub(super) fn fuse<'a>(
             !out.view.is_empty() && !it.views().iter().any(|view| view.may_partially_overlap(out))
         }) {
             Some(op) => {
-                let readers = uses.readers_of(at, op.out().view);
+                let readers = readers.readers_of(at, op.out().view);
                 run.push(Candidate { at, op, readers });
             }
             None => fuse_run(&std::mem::take(run), &mut roles),
         }
     }
     runs.iter().for_each(|run| fuse_run(run, &mut roles));
-    Fusion { roles, unfused_attentions }
+    roles
 }
 
 /// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the
@@ -133,7 +107,7 @@ pub(super) fn fuse<'a>(
 fn is_epilogue<'a>(
     plan: &'a Plan,
     it: ReluEpilogue,
-    uses: &UseAnalysis,
+    readers: &UseAnalysis,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> bool {
     let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
@@ -144,7 +118,7 @@ fn is_epilogue<'a>(
     // A view that is not mapped is reported when the instruction is lowered on its own.
     let Ok(result) = locate(out) else { return false };
     let is_apart = |view: &'a View| locate(view).is_ok_and(|it| !it.may_alias(&result));
-    uses.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
+    readers.readers_of(it.product, &gemm.out).is_some_and(|readers| readers == [it.relu])
         && [&gemm.a, &gemm.b].into_iter().chain(&gemm.bias).all(is_apart)
 }
 

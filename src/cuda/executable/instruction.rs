@@ -32,6 +32,7 @@ impl ExecutableBuilder<'_> {
                 }
             }
             InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
+            InstKind::Attention(it) => return self.lower_attention(at, inst, stream, it),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
                 if input.may_partially_overlap(&out) {

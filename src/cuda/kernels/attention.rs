@@ -38,7 +38,7 @@ impl AttentionKernel {
     }
 }
 
-/// An attention on views at device addresses.
+/// An attention on views at device addresses. The results overlap neither the operands nor each other.
 #[derive(Debug)]
 pub(in crate::cuda) struct AttentionCall<'a> {
     /// The query `[b…, l, k]`.
@@ -86,12 +86,6 @@ pub(in crate::cuda) fn attention_launch(it: &AttentionCall) -> Result<Launch, St
     }
     if !operands.into_iter().all(is_aligned) {
         return Err("its rows are not contiguous, or not aligned to 16 bytes".to_owned());
-    }
-    let overlaps = |out: &DeviceView| operands[..3].iter().any(|view| view.may_alias(out));
-    if overlaps(&it.out)
-        || it.logsumexp.as_ref().is_some_and(|sums| overlaps(sums) || sums.may_alias(&it.out))
-    {
-        return Err("a result overlaps an operand".to_owned());
     }
     // Without a view for it, nothing is stored, so any strides do.
     let sums = it.logsumexp.as_ref().map_or(it.out.view, |it| it.view);

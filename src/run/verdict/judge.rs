@@ -190,7 +190,8 @@ impl<'a> Judge<'a> {
         };
         let undetermined: usize = met.iter().map(|it| it.comparison.undetermined).sum();
         if undetermined > 0 {
-            details.push(format!("{undetermined} undetermined: rounding decides whether they are finite"));
+            details
+                .push(format!("{undetermined} undetermined: engines may differ on whether they are finite"));
         }
         let details = if details.is_empty() { String::new() } else { format!(" ({})", details.join("; ")) };
         format!("{}{details}", claims.join("; "))

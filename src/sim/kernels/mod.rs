@@ -17,12 +17,14 @@ use crate::{
 };
 
 mod gemm;
+mod hidden_values;
 mod map;
 mod overflow;
 mod reduce;
 mod shadow_lanes;
 
 pub use gemm::gemm;
+pub use hidden_values::mark_hidden_values;
 pub use map::{Operand, convert, map};
 pub use reduce::{peer_reduce, reduce};
 

@@ -33,6 +33,11 @@ impl FiniteRange {
         }
     }
 
+    /// Returns the smallest normal number.
+    pub(super) fn smallest_normal(self) -> f64 {
+        self.lowest.exp2()
+    }
+
     /// Returns true if partial sums may overflow in some orders only. `sum` is the sum of the terms, and `magnitude` the sum
     /// of their magnitudes.
     pub(super) fn sum_depends_on_order(self, sum: f64, magnitude: f64) -> bool {

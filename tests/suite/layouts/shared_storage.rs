@@ -73,6 +73,11 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
         InstKind::Gemm(it) => {
             [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(shift);
         }
+        InstKind::Attention(it) => {
+            let operands = [&mut it.query, &mut it.key, &mut it.value].into_iter();
+            operands.chain(&mut it.bias).chain(&mut it.mask).for_each(shift);
+            [&mut it.out].into_iter().chain(&mut it.logsumexp).for_each(shift);
+        }
         InstKind::Map { args, out, .. } => {
             for arg in args {
                 if let Arg::View(view) = arg {

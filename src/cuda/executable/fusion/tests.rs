@@ -1,9 +1,12 @@
 //! Tests which instructions are fused into one kernel.
 
-use super::{Fusion, FusionRole, fuse};
+use super::{FusionRole, fusion_roles};
 use crate::{
-    cuda::{buffer_assignment::BufferAssignment, kernels::Kernel},
-    plan::{self, Inst, InstKind, Plan, View},
+    cuda::{
+        buffer_assignment::BufferAssignment,
+        kernels::{DeviceView, Kernel},
+    },
+    plan::{self, Inst, InstKind, Plan},
     source::Source,
 };
 
@@ -44,17 +47,15 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
 fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
     let assignment = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
     let slices = &assignment.ranks[0].buffers;
-    let roles = fuse(
+    let roles = fusion_roles(
         plan,
-        90,
         |view| {
             let dtype = plan.buffers[view.buffer as usize].dtype;
             let slice = slices[view.buffer as usize];
-            Ok(((4096 + slice.offset + view.offset * dtype.size()) as u64, dtype))
+            Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
         },
         |buffer| slices[buffer as usize].is_symmetric,
-    )
-    .roles;
+    );
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
         InstKind::Fill { to, .. } => plan.buffers[to.buffer as usize].name.clone(),
@@ -151,62 +152,6 @@ fn reductions_of_rows_are_fused() -> Result<(), String> {
     let long = body.replace("{64}", "{32768}");
     let text = program(&["f0"], &["f5"], &long).replace("{64}", "{32768}");
     assert_eq!(fused_kernels_of(&plans(&text)?[0])?, [""; 0]);
-    Ok(())
-}
-
-/// Returns the number of fused instructions of each attention, or why it is not fused.
-fn attentions_of(body: &str, capability: i32) -> Result<Vec<String>, String> {
-    let tensor = |number: u32, dtype: &str, columns: usize| {
-        format!("T{number}_g_{dtype}[iS{number}{{2}}, iS1{number}{{70}}, iS2{number}{{{columns}}}]")
-    };
-    let named = body
-        .replace("q0", &tensor(0, "__half", 64))
-        .replace("k1", &tensor(1, "__half", 64))
-        .replace("v2", &tensor(2, "__half", 64))
-        .replace("o3", &tensor(3, "__half", 64))
-        .replace("w4", &tensor(4, "float", 64))
-        .replace("l5", "T5_g_float[iS5{2}, iS15{70}]")
-        .replace("b6", "T6_g_float[iS6{70}, iS16{70}]");
-    let (inputs, named) = named.split_once("->").ok_or("inputs -> body")?;
-    let (outputs, named) = named.split_once(':').ok_or("outputs: body")?;
-    let text = format!("%HostIrContainer {{ ({inputs}) -> ({outputs}) :\n{named}\n}} // %HostIrContainer\n");
-    let plan = &plans(&text)?[0];
-    let address = |view: &View| Ok((u64::from(view.buffer) << 20, plan.buffers[view.buffer as usize].dtype));
-    let Fusion { roles, unfused_attentions } = fuse(plan, capability, address, |_| false);
-    let leaders = (0..).zip(&roles).filter(
-        |(_, it)| matches!(it, FusionRole::Leader(launch) if matches!(launch.kernel, Kernel::Attention(_))),
-    );
-    let size = |(at, _): (u32, &FusionRole)| {
-        let count = roles.iter().filter(|it| **it == FusionRole::FusedInto(at)).count() + 1;
-        count.to_string()
-    };
-    Ok(leaders.map(size).chain(unfused_attentions.into_iter().map(|it| it.1)).collect())
-}
-
-#[test]
-fn an_attention_is_one_kernel() -> Result<(), String> {
-    let options = "dropout_p=double(0), is_causal=";
-    let plain = format!("q0, k1, v2 -> o3 : o3 = sdpa(q0, k1, v2, {options}false)");
-    assert_eq!(attentions_of(&plain, 90)?, ["8"]);
-    // With the logarithms of the sums and the causal mask, and twice on a stream.
-    let causal = format!("q0, k1, v2 -> o3, l5 : o3, l5 = sdpa(q0, k1, v2, {options}true)");
-    assert_eq!(attentions_of(&causal, 90)?, ["11"]);
-    let twice = format!("{causal}\n q0, l5 = sdpa(o3, k1, v2, {options}true)");
-    assert_eq!(attentions_of(&twice.replace("-> o3,", "-> o3, q0,"), 90)?, ["11", "11"]);
-    // The kernel has instructions of compute capability 9.0.
-    assert_eq!(attentions_of(&plain, 100)?, [""; 0]);
-    // A bias has no kernel.
-    let biased = format!("q0, k1, v2, b6 -> o3 : o3 = sdpa(q0, k1, v2, bias=b6, {options}false)");
-    assert_eq!(attentions_of(&biased, 90)?, [""; 0]);
-    let scaled = plain.replace("false)", "false, scale=double(-1))");
-    assert_eq!(attentions_of(&scaled, 90)?, ["its scale -1 is not positive"]);
-    let float =
-        plain.replace("q0", "w4").replace("k1", "w4").replace("v2", "w4").replace("w4, w4, w4 ->", "w4 ->");
-    let float = float.replace("o3", "T3_g_float[iS3{2}, iS13{70}, iS23{64}]");
-    assert_eq!(
-        attentions_of(&float, 90)?,
-        ["its operands and its result are not all of type `bf16` or all of type `half`"]
-    );
     Ok(())
 }
 

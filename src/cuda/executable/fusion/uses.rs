@@ -1,6 +1,4 @@
-//! Finds the instructions that use a buffer, if they are all on one stream.
-
-use rustc_hash::FxHashSet;
+//! Finds the instructions that read the result of another, if they are all on one stream.
 
 use super::MAX_OPS;
 use crate::plan::{BufferNo, InstKind, Plan, StreamNo, View};
@@ -14,8 +12,6 @@ struct UseList<'a> {
     stream: Option<StreamNo>,
     /// Whether others can see the buffer: another stream, a communication, a peer, or a reader after the run.
     escapes: bool,
-    /// Whether an allocation writes zeros. `list` does not contain these writes.
-    is_zeroed: bool,
     /// In the order of issue: the instruction, the view, and whether it is written.
     list: Vec<(u32, &'a View, bool)>,
 }
@@ -32,9 +28,6 @@ impl<'a> UseAnalysis<'a> {
             all[buffer as usize].escapes = true;
         }
         for (at, inst) in (0..).zip(&plan.code) {
-            if let InstKind::Alloc { buffer, zero: true } = inst.kind {
-                all[buffer as usize].is_zeroed = true;
-            }
             // Communications run asynchronously to the stream that posts them.
             let posts =
                 matches!(inst.kind, InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_));
@@ -67,20 +60,5 @@ impl<'a> UseAnalysis<'a> {
             }
         }
         Some(readers)
-    }
-
-    /// Returns true if nothing but these instructions uses a buffer.
-    pub fn is_private_to(&self, insts: &FxHashSet<u32>, buffer: BufferNo) -> bool {
-        let uses = &self.0[buffer as usize];
-        !uses.escapes && !uses.is_zeroed && uses.list.iter().all(|it| insts.contains(&it.0))
-    }
-
-    /// Returns the instruction that alone writes a buffer; `None` if there are several or none, or if others can see the
-    /// buffer.
-    pub fn only_writer(&self, buffer: BufferNo) -> Option<u32> {
-        let uses = &self.0[buffer as usize];
-        let mut writers = uses.list.iter().filter(|(_, _, is_write)| *is_write);
-        let (writer, ..) = writers.next().filter(|_| !uses.escapes && !uses.is_zeroed)?;
-        writers.next().is_none().then_some(*writer)
     }
 }

@@ -1,0 +1,184 @@
+//! Lowers an attention: to one kernel, which keeps the scores in registers, or to the instructions that define it, with
+//! the scores in scratch memory.
+
+use rustc_hash::FxHashSet;
+
+use super::{ExecutableBuilder, fusion::fusion_roles};
+use crate::{
+    cuda::{
+        error::CudaError,
+        executable::LogicalStream,
+        kernels::{AttentionCall, DeviceView, Launch, attention_launch},
+    },
+    plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, Plan, View, ViewOnRank},
+};
+
+/// The compute capability whose instructions the kernel uses.
+const CAPABILITY: i32 = 90;
+/// The largest number of scores in memory, unless those of one row are more.
+const MAX_SCORES: usize = 1 << 28;
+/// The number of the first block of scratch memory; the instructions themselves use those before it.
+const FIRST_SCRATCH: usize = 4;
+
+impl ExecutableBuilder<'_> {
+    pub(super) fn lower_attention(
+        &mut self,
+        at: u32,
+        inst: &Inst,
+        stream: LogicalStream,
+        it: &Attention,
+    ) -> Result<(), CudaError> {
+        if self.device.capability == CAPABILITY {
+            match launch(it, |view| self.local_view(view))? {
+                Ok(launch) => {
+                    self.push_launch(at, stream, Some(launch));
+                    return Ok(());
+                }
+                Err(why) => self.notes.push(format!(
+                    "{}: the attention runs as several kernels, with its scores in memory: {why}",
+                    self.plan.location(inst)
+                )),
+            }
+        }
+        let composed = self.compose(it)?;
+        let first = self.plan.buffers.len();
+        for (number, buffer) in (FIRST_SCRATCH..).zip(&composed.buffers[first..]) {
+            let bytes = buffer.len * buffer.dtype.size();
+            let address = self.scratch_buffer(stream, number, bytes)?;
+            self.temporaries.push((address, buffer.dtype));
+        }
+        let is_shared = |buffer: BufferNo| (buffer as usize) < first;
+        let roles = fusion_roles(&composed, |view| self.local_view(view), is_shared);
+        for (part, role) in composed.code.iter().zip(roles) {
+            let part = Inst { kind: part.kind.clone(), ..*inst };
+            self.lower_with_role(at, &part, role, &mut FxHashSet::default())?;
+        }
+        self.temporaries.clear();
+        Ok(())
+    }
+
+    /// Returns a plan with the instructions of the attention. Its temporary buffers follow those of this plan.
+    fn compose(&self, it: &Attention) -> Result<Plan, CudaError> {
+        let mut plan = Plan::empty(self.plan.rank, self.plan.world, self.plan.streams[..1].to_vec());
+        plan.buffers.clone_from(&self.plan.buffers);
+        let mut inner = it.clone();
+        let mut copies = Vec::new();
+        // The instructions of a part of the rows write its results before those of the next part read its operands.
+        if !has_separate_results(it, |view| self.local_view(view))? {
+            for to in [&mut inner.out].into_iter().chain(&mut inner.logsumexp) {
+                let from = View::contiguous(plan.buffers.len() as BufferNo, to.shape.clone());
+                let dtype = self.local_view(to)?.dtype;
+                plan.buffers.push(Buffer { name: "result".to_owned(), dtype, len: from.len() });
+                let to = std::mem::replace(to, from.clone());
+                copies.push([from, to].map(|view| Box::new(ViewOnRank { rank: plan.rank, view })));
+            }
+        }
+        let dtype = self.local_view(&it.query)?.dtype;
+        let AttentionComposition { code, buffers, .. } =
+            inner.composition(dtype, plan.buffers.len() as BufferNo, MAX_SCORES);
+        plan.buffers.extend(buffers);
+        let copies = copies.into_iter().map(|[from, to]| InstKind::Copy { from, to });
+        plan.code = code.into_iter().chain(copies).map(|kind| Inst { kind, stream: 0, origin: 0 }).collect();
+        Ok(plan)
+    }
+}
+
+/// Returns true if the results of an attention overlap neither its operands nor each other. `locate` maps views of this
+/// rank's memory.
+fn has_separate_results<'v>(
+    it: &'v Attention,
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
+) -> Result<bool, CudaError> {
+    let operands = it.operands().map(&locate).collect::<Result<Vec<_>, _>>()?;
+    let results = it.results().map(&locate).collect::<Result<Vec<_>, _>>()?;
+    let overlap = |a: &[DeviceView], b: &[DeviceView]| a.iter().any(|a| b.iter().any(|b| a.may_alias(b)));
+    Ok(!overlap(&operands, &results) && !overlap(&results[..1], &results[1..]))
+}
+
+/// Returns the launch of the kernel, or why it does not compute this attention.
+fn launch<'v>(
+    it: &'v Attention,
+    locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
+) -> Result<Result<Launch, String>, CudaError> {
+    if it.bias.is_some() {
+        return Ok(Err("it has a bias".to_owned()));
+    }
+    if it.mask.is_some() {
+        return Ok(Err("it has a mask of its own".to_owned()));
+    }
+    if !has_separate_results(it, &locate)? {
+        return Ok(Err("a result overlaps an operand".to_owned()));
+    }
+    Ok(attention_launch(&AttentionCall {
+        query: locate(&it.query)?,
+        key: locate(&it.key)?,
+        value: locate(&it.value)?,
+        out: locate(&it.out)?,
+        logsumexp: it.logsumexp.as_ref().map(&locate).transpose()?,
+        scale: it.scale,
+        is_causal: it.is_causal,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use grammar::dtype::DType;
+
+    use super::launch;
+    use crate::{
+        cuda::kernels::DeviceView,
+        plan::{Attention, View},
+    };
+
+    /// An attention of 2 × 70 rows of 64 elements; the buffers have separate memory.
+    fn attention() -> Attention {
+        let rows = |buffer| View::contiguous(buffer, vec![2, 70, 64]);
+        Attention {
+            query: rows(0),
+            key: rows(1),
+            value: rows(2),
+            bias: None,
+            mask: None,
+            is_causal: true,
+            first_row: 0,
+            scale: 0.125,
+            out: rows(3),
+            logsumexp: Some(View::contiguous(4, vec![2, 70])),
+        }
+    }
+
+    fn located(view: &View, dtype: DType) -> DeviceView<'_> {
+        let address = u64::from(view.buffer + 1) << 24;
+        DeviceView { address: address + (view.offset * dtype.size()) as u64, dtype, view }
+    }
+
+    /// Returns why an attention on buffers of a type is not one kernel.
+    fn why(it: &Attention, dtype: DType) -> Option<String> {
+        launch(it, |view| Ok(located(view, dtype))).map_or_else(|it| Some(it.to_string()), Result::err)
+    }
+
+    #[test]
+    fn an_attention_is_one_kernel() {
+        let it = attention();
+        assert_eq!(why(&it, DType::Half), None);
+        assert_eq!(why(&Attention { is_causal: false, logsumexp: None, ..it.clone() }, DType::BFloat), None);
+        // The query is a part of wider rows.
+        let query = View { offset: 64, strides: vec![70 * 192, 192, 1], ..it.query.clone() };
+        assert_eq!(why(&Attention { query: query.clone(), ..it.clone() }, DType::Half), None);
+        let unlike = "its operands and its result are not all of type `bf16` or all of type `half`";
+        assert_eq!(why(&it, DType::Float).as_deref(), Some(unlike));
+        let refuse = |it: Attention, expected: &str| {
+            assert_eq!(why(&it, DType::Half).as_deref(), Some(expected));
+        };
+        let scores = View::contiguous(5, vec![2, 70, 70]);
+        refuse(Attention { bias: Some(scores.clone()), ..it.clone() }, "it has a bias");
+        refuse(Attention { mask: Some(scores), ..it.clone() }, "it has a mask of its own");
+        refuse(Attention { scale: -1.0, ..it.clone() }, "its scale -1 is not positive");
+        refuse(Attention { out: it.value.clone(), ..it.clone() }, "a result overlaps an operand");
+        let unaligned = View { offset: 3, ..query };
+        refuse(
+            Attention { query: unaligned, ..it },
+            "its rows are not contiguous, or not aligned to 16 bytes",
+        );
+    }
+}

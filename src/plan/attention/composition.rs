@@ -1,0 +1,220 @@
+//! The instructions that define what an attention computes. The simulator runs them, and so do GPUs for an attention
+//! that is not one kernel.
+//!
+//! ```text
+//! scores  = q · kᵀ                      largest = maxima of the rows of scores
+//! scores  = scores · scale + bias       scores  = exp(scores - largest)
+//! scores  = where(mask, scores, -∞)     sums    = sums of the rows of scores
+//!                                       weights = scores / sums
+//! out     = weights · v                 logsumexp = largest + log(sums)
+//! ```
+//!
+//! The scores are of the compute type, binary32 unless the operands are binary64, as in fused kernels (Dao et al.,
+//! "FlashAttention", 2022). The weights are rounded to the type of the operands before the second product. The rows are
+//! computed in parts, so that the scores of a long sequence fit in memory.
+
+use grammar::{dtype::DType, ops::Op};
+
+use crate::plan::{Arg, Attention, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, View};
+
+/// The instructions of an attention, in order, and their temporary buffers.
+pub(crate) struct AttentionComposition {
+    pub code: Vec<InstKind>,
+    /// Numbered from the `first_buffer` of `Attention::composition`.
+    pub buffers: Vec<Buffer>,
+    /// The softmax of the scores of the last part.
+    pub weights: View,
+}
+
+impl Attention {
+    /// Splits the rows of the query into parts with at most `max_scores` scores each, or with one row.
+    pub(crate) fn parts(&self, max_scores: usize) -> Vec<Self> {
+        let mut parts = vec![self.clone()];
+        let shape = self.score_shape();
+        for (dim, extent) in shape[..shape.len() - 1].iter().enumerate() {
+            let inner = shape[dim + 1..].iter().fold(1, |all: usize, it| all.saturating_mul(*it));
+            let step = (max_scores / inner.max(1)).clamp(1, (*extent).max(1));
+            let ranges = || (0..*extent).step_by(step).map(|start| (start, step.min(extent - start)));
+            parts = parts.iter().flat_map(|it| ranges().map(|range| it.narrow(dim, range))).collect();
+            if inner <= max_scores {
+                break;
+            }
+        }
+        parts
+    }
+
+    /// Returns a range, its start and length, of the rows or of a dimension of the batch.
+    fn narrow(&self, dim: usize, (start, count): (usize, usize)) -> Self {
+        let part = |it: &View| it.narrow(dim, start, count);
+        let is_row = dim == self.query.shape.len() - 2;
+        let of_batch = |it: &View| if is_row { it.clone() } else { part(it) };
+        Self {
+            query: part(&self.query),
+            key: of_batch(&self.key),
+            value: of_batch(&self.value),
+            bias: self.bias.as_ref().map(part),
+            mask: self.mask.as_ref().map(part),
+            first_row: if is_row { self.first_row + start } else { self.first_row },
+            out: part(&self.out),
+            logsumexp: self.logsumexp.as_ref().map(part),
+            ..*self
+        }
+    }
+
+    /// Returns the instructions. `dtype` is the type of the operands. The numbers of temporary buffers begin with
+    /// `first_buffer`; the buffer of the scores has at most `max_scores` elements, or those of one row.
+    pub(crate) fn composition(
+        &self,
+        dtype: DType,
+        first_buffer: BufferNo,
+        max_scores: usize,
+    ) -> AttentionComposition {
+        let mut builder = Builder { first_buffer, ..Builder::default() };
+        let parts = self.parts(max_scores);
+        let shape = parts.first().map_or_else(|| vec![0, 0], Self::score_shape);
+        let (all, all_rows) = (shape.iter().product(), shape[..shape.len() - 1].iter().product());
+        let computed = if dtype == DType::Double { DType::Double } else { DType::Float };
+        let temporaries = Temporaries {
+            scores: builder.buffer("scores", computed, all),
+            weights: builder.buffer("weights", dtype, all),
+            largest: builder.buffer("row maxima", computed, all_rows),
+            sums: builder.buffer("row sums", computed, all_rows),
+        };
+        if let (true, [.., rows, keys]) = (self.is_causal, &shape[..]) {
+            let last = parts.last().map_or(0, |it| it.first_row + it.score_shape()[shape.len() - 2]);
+            builder.causal_mask = Some(builder.causal_mask_buffers(last, *rows, *keys));
+        }
+        for part in &parts {
+            part.append_to(&mut builder, &temporaries);
+        }
+        let shape = parts.last().map_or(shape, Self::score_shape);
+        let weights = View::contiguous(temporaries.weights, shape);
+        AttentionComposition { code: builder.code, buffers: builder.buffers, weights }
+    }
+
+    /// Returns the shape `[b…, l, s]` of the scores.
+    fn score_shape(&self) -> Vec<usize> {
+        let rows = &self.query.shape[..self.query.shape.len() - 1];
+        [rows, &[self.value.shape[rows.len() - 1]]].concat()
+    }
+
+    /// Appends the instructions of one part of the batch.
+    fn append_to(&self, code: &mut Builder, buffers: &Temporaries) {
+        let dims = self.query.shape.len();
+        let row_shape = &self.query.shape[..dims - 1];
+        let score_shape = self.score_shape();
+        let scores = View::contiguous(buffers.scores, score_shape.clone());
+        let weights = View::contiguous(buffers.weights, score_shape.clone());
+        let largest = View::contiguous(buffers.largest, row_shape.to_vec());
+        let sums = View::contiguous(buffers.sums, row_shape.to_vec());
+        // A row's value, repeated for each of its scores.
+        let repeated = |it: &View| View {
+            shape: score_shape.clone(),
+            strides: [&it.strides[..], &[0]].concat(),
+            ..it.clone()
+        };
+        let mut transposed: Vec<usize> = (0..dims).collect();
+        transposed.swap(dims - 2, dims - 1);
+        code.gemm(&self.query, &self.key.permute(&transposed), &scores);
+        code.map(Op::Mul, [view(&scores), Arg::Number(Number::Float(self.scale))], &scores);
+        if let Some(bias) = &self.bias {
+            code.map(Op::Add, [view(&scores), view(bias)], &scores);
+        }
+        let lowest = Number::Float(f64::NEG_INFINITY);
+        let causal_mask = code.causal_mask(self).and_then(|it| it.broadcast(&score_shape));
+        for mask in self.mask.iter().chain(&causal_mask) {
+            code.map(Op::Where, [view(mask), view(&scores), Arg::Number(lowest)], &scores);
+        }
+        code.reduce_rows(ReduceOp::Max, lowest, &scores, &largest);
+        code.map(Op::Sub, [view(&scores), Arg::View(repeated(&largest))], &scores);
+        code.map(Op::Exp, [view(&scores)], &scores);
+        code.reduce_rows(ReduceOp::Sum, Number::Int(0), &scores, &sums);
+        code.map(Op::Div, [view(&scores), Arg::View(repeated(&sums))], &weights);
+        code.gemm(&weights, &self.value, &self.out);
+        if let Some(it) = &self.logsumexp {
+            code.map(Op::Log, [view(&sums)], &sums);
+            code.map(Op::Add, [view(&largest), view(&sums)], it);
+        }
+    }
+}
+
+/// The temporary buffers of an attention.
+struct Temporaries {
+    scores: BufferNo,
+    weights: BufferNo,
+    largest: BufferNo,
+    sums: BufferNo,
+}
+
+/// The buffers of the causal mask.
+struct CausalMask {
+    /// The numbers from 0 to the largest index of a row or a key.
+    indices: View,
+    /// The booleans.
+    mask: BufferNo,
+    /// The first row of the current mask, and its shape.
+    current: Option<(usize, Vec<usize>)>,
+}
+
+/// The instructions and temporary buffers so far.
+#[derive(Default)]
+struct Builder {
+    first_buffer: BufferNo,
+    buffers: Vec<Buffer>,
+    code: Vec<InstKind>,
+    causal_mask: Option<CausalMask>,
+}
+
+impl Builder {
+    fn buffer(&mut self, name: &str, dtype: DType, len: usize) -> BufferNo {
+        self.buffers.push(Buffer { name: name.to_owned(), dtype, len });
+        self.first_buffer + self.buffers.len() as BufferNo - 1
+    }
+
+    fn map<const N: usize>(&mut self, op: Op, args: [Arg; N], out: &View) {
+        self.code.push(InstKind::Map { op, args: args.to_vec(), out: Box::new(out.clone()) });
+    }
+
+    fn gemm(&mut self, a: &View, b: &View, out: &View) {
+        let it = Gemm { a: a.clone(), b: b.clone(), bias: None, out: out.clone() };
+        self.code.push(InstKind::Gemm(Box::new(it)));
+    }
+
+    fn reduce_rows(&mut self, op: ReduceOp, init: Number, input: &View, out: &View) {
+        let axes = vec![input.shape.len() - 1];
+        let it = Reduce { op, init, input: input.clone(), axes, out: out.clone() };
+        self.code.push(InstKind::Reduce(Box::new(it)));
+    }
+
+    /// Adds the buffers of causal masks of up to `rows` × `keys` booleans, for rows before `end`.
+    fn causal_mask_buffers(&mut self, end: usize, rows: usize, keys: usize) -> CausalMask {
+        let longest = end.max(keys);
+        let indices = View::contiguous(self.buffer("indices", DType::Int32, longest), vec![longest]);
+        let mask = self.buffer("causal mask", DType::Bool, rows * keys);
+        self.code.push(InstKind::Iota { to: Box::new(indices.clone()), start: 0, step: 1 });
+        CausalMask { indices, mask, current: None }
+    }
+
+    /// Returns the causal mask of a part: whether the index of the key is at most that of the row.
+    fn causal_mask(&mut self, part: &Attention) -> Option<View> {
+        let mut causal_mask = self.causal_mask.take()?;
+        let shape = part.score_shape();
+        let shape = shape[shape.len() - 2..].to_vec();
+        let mask = View::contiguous(causal_mask.mask, shape.clone());
+        let wanted = Some((part.first_row, shape.clone()));
+        if causal_mask.current != wanted {
+            let repeated = |offset, strides: [usize; 2]| {
+                let shape = shape.clone();
+                Arg::View(View { offset, shape, strides: strides.to_vec(), ..causal_mask.indices.clone() })
+            };
+            self.map(Op::Ge, [repeated(part.first_row, [1, 0]), repeated(0, [0, 1])], &mask);
+            causal_mask.current = wanted;
+        }
+        self.causal_mask = Some(causal_mask);
+        Some(mask)
+    }
+}
+
+fn view(it: &View) -> Arg {
+    Arg::View(it.clone())
+}

@@ -1,0 +1,46 @@
+//! The operands and results of an attention.
+
+use crate::plan::View;
+
+/// An attention on views of one rank.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attention {
+    /// The query `[b…, l, k]`.
+    pub query: View,
+    /// The keys `[b…, s, k]`.
+    pub key: View,
+    /// The values `[b…, s, e]`.
+    pub value: View,
+    /// Added to the scaled scores: `[b…, l, s]`.
+    pub bias: Option<View>,
+    /// Booleans `[b…, l, s]`; a score whose mask is false is -∞.
+    pub mask: Option<View>,
+    /// Whether row `i` attends to the keys 0 to `i` only.
+    pub is_causal: bool,
+    /// The index of the first row of `query`, if it is a part of the rows.
+    pub first_row: usize,
+    /// The factor of the scores.
+    pub scale: f64,
+    /// The result `[b…, l, e]`.
+    pub out: View,
+    /// The logarithm of each row's sum of exponentials: `[b…, l]`.
+    pub logsumexp: Option<View>,
+}
+
+impl Attention {
+    /// Returns the operands: the query, the keys, the values, then the bias and the mask if there are any.
+    pub fn operands(&self) -> impl Iterator<Item = &View> {
+        [&self.query, &self.key, &self.value].into_iter().chain(&self.bias).chain(&self.mask)
+    }
+
+    /// Returns the results.
+    pub fn results(&self) -> impl Iterator<Item = &View> {
+        [&self.out].into_iter().chain(&self.logsumexp)
+    }
+
+    /// Returns the number of scores of a row, and of columns of the query: how many terms the longest sum has.
+    pub fn longest_sum(&self) -> usize {
+        let last = |it: &View, back: usize| it.shape.iter().rev().nth(back).copied().unwrap_or(1);
+        last(&self.value, 1).max(last(&self.query, 0))
+    }
+}

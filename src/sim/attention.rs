@@ -1,0 +1,156 @@
+//! Runs an attention: computes the instructions that define it on buffers of their own, for some rows at a time.
+//!
+//! All operands are read before a result is written, so the views may overlap.
+
+use grammar::dtype::DType;
+
+use super::{
+    RunNotes,
+    kernels::{self, KernelError},
+    memory::Memory,
+    step::{Memories, StepError},
+};
+use crate::{
+    io::dense::DenseTensor,
+    plan::{Attention, AttentionComposition, Buffer, View},
+};
+
+/// The largest number of scores in memory.
+const MAX_SCORES: usize = 1 << 24;
+
+/// Runs the attention on the memory of a rank.
+pub(super) fn run(
+    rank: usize,
+    it: &Attention,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
+) -> Result<(), StepError> {
+    run_in_parts(rank, it, MAX_SCORES, space, notes)
+}
+
+fn run_in_parts(
+    rank: usize,
+    it: &Attention,
+    max_scores: usize,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
+) -> Result<(), StepError> {
+    let mut results = Vec::new();
+    for part in it.parts(max_scores) {
+        results.extend(run_part(rank, &part, space, notes)?);
+    }
+    results.iter().try_for_each(|(view, block)| space.store(rank, view, block, notes))
+}
+
+/// Returns the results of a part of the rows, each with the view that it belongs to.
+fn run_part(
+    rank: usize,
+    part: &Attention,
+    space: &mut Memories<'_>,
+    notes: &mut RunNotes,
+) -> Result<Vec<(View, DenseTensor)>, StepError> {
+    let mut buffers = Vec::new();
+    let mut own = |view: &View| {
+        let dtype = space.dtype(rank, view)?;
+        buffers.push(Buffer { name: String::new(), dtype, len: view.len() });
+        Ok::<_, StepError>(View::contiguous(buffers.len() as u32 - 1, view.shape.clone()))
+    };
+    let copy = Attention {
+        query: own(&part.query)?,
+        key: own(&part.key)?,
+        value: own(&part.value)?,
+        bias: part.bias.as_ref().map(&mut own).transpose()?,
+        mask: part.mask.as_ref().map(&mut own).transpose()?,
+        out: own(&part.out)?,
+        logsumexp: part.logsumexp.as_ref().map(&mut own).transpose()?,
+        ..*part
+    };
+    let dtype = buffers.first().map_or(DType::Float, |it| it.dtype);
+    let AttentionComposition { code, buffers: temporaries, weights } =
+        copy.composition(dtype, buffers.len() as u32, usize::MAX);
+    buffers.extend(temporaries);
+    let mut private = Memory::new(&buffers).map_err(KernelError::from)?;
+    let mut private = Memories::Private(&mut private);
+    for (from, to) in part.operands().zip(copy.operands()) {
+        let block = space.read(rank, from, notes)?;
+        private.store(0, to, &block, notes)?;
+    }
+    for kind in &code {
+        private.run(0, kind, notes)?;
+    }
+    let mut results = Vec::new();
+    for (to, from) in part.results().zip(copy.results()) {
+        results.push((to.clone(), private.load(0, from)?));
+    }
+    if let (true, Some((_, out))) = (notes.exactness.shadows, results.first_mut()) {
+        let (weights, value) = (private.load(0, &weights)?, private.load(0, &copy.value)?);
+        kernels::mark_hidden_values(&weights, &value, out);
+    }
+    Ok(results)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::InstKind;
+
+    /// Returns the results of a causal attention of 2 × 3 × 5 rows and 7 keys: in parts in memory, and as instructions
+    /// with parts of the scores.
+    fn results(max_scores: usize) -> Result<[Vec<f64>; 2], StepError> {
+        let shapes = [vec![2, 3, 5, 4], vec![2, 3, 7, 4], vec![2, 3, 7, 2], vec![2, 3, 5, 2], vec![2, 3, 5]];
+        let [query, key, value, out, logsumexp] =
+            [0, 1, 2, 3, 4].map(|number: u32| View::contiguous(number, shapes[number as usize].clone()));
+        let mut buffers: Vec<Buffer> = shapes
+            .iter()
+            .map(|it| Buffer { name: String::new(), dtype: DType::Float, len: it.iter().product() })
+            .collect();
+        let it = Attention {
+            query: query.clone(),
+            key,
+            value,
+            bias: None,
+            mask: None,
+            is_causal: true,
+            first_row: 0,
+            scale: 0.5,
+            out: out.clone(),
+            logsumexp: Some(logsumexp),
+        };
+        let composition = it.composition(DType::Float, 5, max_scores);
+        buffers.extend(composition.buffers);
+        let outputs = |code: &[InstKind]| {
+            let mut memory = Memory::new(&buffers).map_err(KernelError::from)?;
+            let (mut memory, mut notes) = (Memories::Private(&mut memory), RunNotes::default());
+            for (start, view) in it.operands().enumerate() {
+                let iota = InstKind::Iota {
+                    to: Box::new(View::contiguous(view.buffer, vec![view.len()])),
+                    start: start as i64 - 60,
+                    step: 1,
+                };
+                memory.run(0, &iota, &mut notes)?;
+            }
+            match code {
+                [] => run_in_parts(0, &it, max_scores, &mut memory, &mut notes)?,
+                code => code.iter().try_for_each(|kind| memory.run(0, kind, &mut notes))?,
+            }
+            let mut all = Vec::new();
+            for view in it.results() {
+                all.extend(memory.load(0, view)?.data.to_f64());
+            }
+            Ok::<_, StepError>(all)
+        };
+        Ok([outputs(&[])?, outputs(&composition.code)?])
+    }
+
+    #[test]
+    fn parts_of_the_rows_have_the_same_results() -> Result<(), StepError> {
+        let [whole, as_instructions] = results(usize::MAX)?;
+        assert_eq!(whole, as_instructions);
+        assert!(whole.iter().all(|it| it.is_finite()));
+        // One row, two rows, one matrix, several of them.
+        for max_scores in [0, 15, 35, 36, 80, 105, 106] {
+            assert_eq!(results(max_scores)?, [whole.clone(), whole.clone()], "{max_scores}");
+        }
+        Ok(())
+    }
+}
