@@ -108,6 +108,9 @@ D void await_phase(u32 at, u32 parity) {
   asm volatile("{ .reg .pred p;\nTRY: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra TRY;\nDONE: }"
                ::"r"(at), "r"(parity) : "memory");
 }
+// Barrier 1 + group: when both groups have reached it, `group` may issue its products.
+D void await_turn(u32 group) { asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory"); }
+D void give_turn(u32 group) { asm volatile("bar.arrive %0, 256;" ::"r"(1 + group) : "memory"); }
 D f32 fast_exp2(f32 v) { f32 r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v)); return r; }
 template<class T> D u32 pack(f32 low, f32 high);
 template<> D u32 pack<bf16>(f32 low, f32 high) { u32 r; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low)); return r; }
@@ -145,12 +148,20 @@ PRODUCTS(f16, "f16")
 
 // Copies rows into swizzled rows of 128 bytes; those at `count` and beyond are zero.
 template<int COLUMNS, u32 ROWS> D void load_rows(u32 to, u64 from, u64 stride, u32 first, u32 count) {
-#pragma unroll 8
-  for (u32 at = threadIdx.x; at < ROWS * (COLUMNS / 8); at += 128) {
-    const u32 row = at / (COLUMNS / 8), chunk = at % (COLUMNS / 8);
-    const bool valid = first + row < count;
-    copy_16(to + (chunk / 8) * ROWS * ROW + row * ROW + ((chunk % 8) ^ (row & 7)) * 16,
-            from + (valid ? (first + row) * stride * 2 : 0) + chunk * 16, valid);
+  // The rows that the threads load at a time are a multiple of 8 apart, so each thread's place in a swizzled row is fixed.
+  constexpr u32 CHUNKS = COLUMNS / 8, STEP = 128 / CHUNKS;
+  const u32 row = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS;
+  to += (chunk / 8) * ROWS * ROW + row * ROW + ((chunk % 8) ^ (row & 7)) * 16;
+  from += (first + row) * stride * 2 + chunk * 16;
+  if (first + ROWS <= count) {
+#pragma unroll
+    for (u32 i = 0; i < ROWS / STEP; ++i) copy_16(to + i * STEP * ROW, from + i * STEP * stride * 2, true);
+  } else {
+#pragma unroll 1
+    for (u32 i = 0; i < ROWS / STEP; ++i) {
+      const bool valid = first + row + i * STEP < count;
+      copy_16(to + i * STEP * ROW, from + (valid ? i * STEP * stride * 2 : 0), valid);
+    }
   }
 }
 
@@ -274,9 +285,14 @@ template<class T, int COLUMNS, bool CAUSAL> D void attention(const Attention& p)
   if (leads) arrive_at(barrier(KEYS_READ, 0));
   softmax(0);
   round_weights();
+  // The groups issue their products in turns, so that one computes its softmax while the products of the other run (Shah et
+  // al., "FlashAttention-3", 2024).
+  if (group == 1 && tiles > 1) give_turn(0);
   for (u32 tile = 1; tile < tiles; ++tile) {
+    await_turn(group);
     multiply_keys(tile);
     multiply_values(tile - 1);
+    if (group == 0 || tile + 1 < tiles) give_turn(1 - group);
     await_products<1>();
     if (leads) arrive_at(barrier(KEYS_READ, tile));
     softmax(tile);
