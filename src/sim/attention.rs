@@ -15,7 +15,7 @@ use crate::{
     plan::{Attention, AttentionComposition, Buffer, View},
 };
 
-/// The largest number of scores in memory.
+/// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 24;
 
 /// Runs the attention on the memory of a rank.
@@ -83,8 +83,10 @@ fn run_part(
         results.push((to.clone(), private.load(0, from)?));
     }
     if let (true, Some((_, out))) = (notes.exactness.shadows, results.first_mut()) {
-        let (weights, value) = (private.load(0, &weights)?, private.load(0, &copy.value)?);
-        kernels::mark_hidden_values(&weights, &value, out);
+        let value = private.load(0, &copy.value)?;
+        if !kernels::is_finite(&value) {
+            kernels::mark_hidden_values(&private.load(0, &weights)?, &value, out);
+        }
     }
     Ok(results)
 }
@@ -105,7 +107,7 @@ mod tests {
             .map(|it| Buffer { name: String::new(), dtype: DType::Float, len: it.iter().product() })
             .collect();
         let it = Attention {
-            query: query.clone(),
+            query,
             key,
             value,
             bias: None,
@@ -113,7 +115,7 @@ mod tests {
             is_causal: true,
             first_row: 0,
             scale: 0.5,
-            out: out.clone(),
+            out,
             logsumexp: Some(logsumexp),
         };
         let composition = it.composition(DType::Float, 5, max_scores);

@@ -98,7 +98,7 @@ impl Attention {
         [rows, &[self.value.shape[rows.len() - 1]]].concat()
     }
 
-    /// Appends the instructions of one part of the batch.
+    /// Appends the instructions of one part of the rows.
     fn append_to(&self, code: &mut Builder, buffers: &Temporaries) {
         let dims = self.query.shape.len();
         let row_shape = &self.query.shape[..dims - 1];

@@ -12,19 +12,20 @@ use crate::io::{
     dense::DenseTensor,
 };
 
-/// Marks the elements of `out` that are products of a weight near 0 and a value that is not finite as undecided.
+/// Returns true if no element is infinite or NaN.
+pub fn is_finite(block: &DenseTensor) -> bool {
+    block.data.to_f64().iter().all(|it| it.is_finite())
+}
+
+/// Marks the elements of `out` that are products of a weight near 0 and a value that is not finite as undetermined.
 /// `weights` is `[b…, l, s]`, `value` is `[b…, s, e]`, and `out` is `[b…, l, e]`.
 pub fn mark_hidden_values(weights: &DenseTensor, value: &DenseTensor, out: &mut DenseTensor) {
     let ([.., rows, keys], [.., width]) = (&weights.shape[..], &value.shape[..]) else { return };
     let values = value.data.to_f64();
-    let unusual: Vec<usize> = (0..values.len()).filter(|at| !values[*at].is_finite()).collect();
-    if unusual.is_empty() {
-        return;
-    }
     let weights_data = weights.data.to_f64();
     let smallest = FiniteRange::of(Precision::of([weights.data.dtype()])).smallest_normal();
     let mut hidden = vec![false; out.data.len()];
-    for at in unusual {
+    for at in (0..values.len()).filter(|at| !values[*at].is_finite()) {
         let (key, column) = (at / width % keys, at % width);
         let first_row = at / (width * keys) * rows;
         for row in first_row..first_row + rows {

@@ -24,7 +24,7 @@ mod reduce;
 mod shadow_lanes;
 
 pub use gemm::gemm;
-pub use hidden_values::mark_hidden_values;
+pub use hidden_values::{is_finite, mark_hidden_values};
 pub use map::{Operand, convert, map};
 pub use reduce::{peer_reduce, reduce};
 
