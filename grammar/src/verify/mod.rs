@@ -8,6 +8,7 @@
 //! * predicates are boolean (`check_predicate`);
 //! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
 //! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
+//! * the results of a statement are different tensors (`op`);
 //! * ranks, constant extents and element types satisfy the operator's type rule (`types`).
 //!
 //! Properties that depend on the rank or on symbols are not checked here: whether peers are in range,
@@ -168,6 +169,14 @@ impl Verifier<'_> {
             self.diagnostics.push(
                 it.help(format!("write `buffer={out}`; `alias=` names a tensor whose storage is shared")),
             );
+        }
+        let mut seen = HashSet::default();
+        if let Some(twice) = Program::tensors_of(&stmt.outs).find(|it| !seen.insert(*it)) {
+            let name = self.program.tensor_name(twice);
+            let message = format!("`{name}` is two results of this statement");
+            let it =
+                Diagnostic::new(Code::BadOperands, span, message, "each result has to be another tensor");
+            self.diagnostics.push(it.help(format!("declare another tensor for one of the results `{name}`")));
         }
         if effect == OpClass::Deallocate {
             for tensor in Program::tensors_of(&stmt.args) {

@@ -19,6 +19,8 @@ use crate::{
     text::axis_text,
 };
 
+mod attention;
+
 /// Checks one statement against its operator's rule.
 pub(super) fn check(
     program: &Program,
@@ -305,44 +307,6 @@ impl Ctx<'_, '_> {
             }
         }
         self.equal_types(&[a, b, out]);
-    }
-
-    /// Checks `out[…, l, e], logsumexp[…, l] = sdpa(q[…, l, k], k[…, s, k], v[…, s, e])`. The gradient,
-    /// which nothing runs, is not checked.
-    fn attention(&mut self, args: &[TensorId]) {
-        let outs: Vec<TensorId> = Program::tensors_of(&self.stmt.outs).collect();
-        let (Op::Sdpa, &[query, key, value, ..], &[out, ref rest @ ..]) = (self.stmt.op, args, &outs[..])
-        else {
-            return;
-        };
-        let rank = self.dims(query).len();
-        for it in [key, value, out] {
-            let have = self.dims(it).len();
-            if have != rank {
-                return self.rank_error(it, have, rank);
-            }
-        }
-        let [q, k, v, o] = [query, key, value, out].map(|it| self.dims(it));
-        let Some(rows) = rank.checked_sub(2) else { return self.rank_error(query, rank, 2) };
-        for at in 0..rows {
-            for (tensor, dims) in [(key, &k), (value, &v), (out, &o)] {
-                self.equal_axes(tensor, dims[at], query, q[at]);
-            }
-        }
-        self.equal_axes(key, k[rows + 1], query, q[rows + 1]);
-        self.equal_axes(value, v[rows], key, k[rows]);
-        self.equal_axes(query, q[rows], out, o[rows]);
-        self.equal_axes(value, v[rows + 1], out, o[rows + 1]);
-        if let Some(logsumexp) = rest.first() {
-            let dims = self.dims(*logsumexp);
-            if dims.len() != rank - 1 {
-                return self.rank_error(*logsumexp, dims.len(), rank - 1);
-            }
-            for (axis, its) in dims.into_iter().zip(o) {
-                self.equal_axes(*logsumexp, axis, out, its);
-            }
-        }
-        self.equal_types(&[query, key, value, out]);
     }
 
     fn reduce(&mut self, args: &[TensorId]) {
