@@ -19,6 +19,8 @@
 #       HEADS/d of the heads, and the rows of its weight are, for each head, its queries, keys and values.
 #   programs.sh local-block RANKS M N K [HEADS [SEQUENCES]]
 #       what a rank of `block` computes without communication and without the two sums, on all rows
+#   programs.sh block-sdpa|local-block-sdpa RANKS M N K [HEADS [SEQUENCES]]
+#       the same with attention by sdpa
 #   programs.sh matmul RANKS M N K [CALLS]
 #       C[m,n] = A[m,k] · B[n,k]ᵀ, by every rank for itself
 #   programs.sh local-mlp RANKS M N K
@@ -46,8 +48,9 @@ numbers() {
     done
 }
 [ $# -ge 3 ] || usage # at least one number behind the number of ranks
-kind=$1 d=$2
+kind=$1 d=$2 with_sdpa=""
 shift 2
+case $kind in block-sdpa | local-block-sdpa) kind=${kind%-sdpa} with_sdpa=yes ;; esac
 numbers 1 "$d"
 # A collective has the names of a backend and of an algorithm between its numbers. The number of chunks and the last
 # number of a collective may be 0.
@@ -74,7 +77,7 @@ times() {
     sed "s/^/$indent/"
 }
 
-# Prints the tensors T5 to T23 of attention, from the projections to the heads' results. Arguments: number of heads, and
+# Prints the tensors T5 to T24 of attention, from the projections to the heads' results. Arguments: number of heads, and
 # the axes and the mesh of the projections. Their intermediate results get meshes from propagate-shardings.
 attention_tensors() {
     local heads=$1 at
@@ -82,19 +85,25 @@ attention_tensors() {
     local_tensor() { echo "%tensor $1_g___bfloat[$2]"; }
     local_tensor T6 "iS34{$b}, iS35{$s}, iS36{$heads}, iS37{3}, iS38{$e}"
     for at in 7 8 9; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$s}, iS${at}2{$heads}, iS${at}3{$e}"; done
-    local_tensor T10 "iS100{$b}, iS102{$heads}, iS101{$s}, iS103{$e}"
-    local_tensor T11 "iS110{$b}, iS112{$heads}, iS113{$e}, iS111{$s}"
-    local_tensor T12 "iS120{$b}, iS122{$heads}, iS121{$s}, iS123{$e}"
-    for at in 13 16 17 18; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, iS${at}3{$s}"; done
-    for at in 14 19; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, rS${at}3{$s}"; done
-    for at in 15 20; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, bS${at}3{1}"; done
-    for at in 21 22; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, iS${at}3{$e}"; done
+    for at in 10 12; do local_tensor T$at "iS${at}0{$b}, iS${at}2{$heads}, iS${at}1{$s}, iS${at}3{$e}"; done
+    if [ -n "$with_sdpa" ]; then
+        local_tensor T11 "iS110{$b}, iS112{$heads}, iS111{$s}, iS113{$e}"
+    else
+        local_tensor T11 "iS110{$b}, iS112{$heads}, iS113{$e}, iS111{$s}"
+        for at in 13 16 17 18; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, iS${at}3{$s}"; done
+        for at in 14 19; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, rS${at}3{$s}"; done
+        for at in 15 20; do local_tensor T$at "iS${at}0{$b}, iS${at}1{$heads}, iS${at}2{$s}, bS${at}3{1}"; done
+        local_tensor T21 "iS210{$b}, iS211{$heads}, iS212{$s}, iS213{$e}"
+    fi
+    local_tensor T22 "iS220{$b}, iS221{$heads}, iS222{$s}, iS223{$e}"
     local_tensor T23 "iS230{$b}, iS232{$s}, iS231{$heads}, iS233{$e}"
     local_tensor T24 "iS240{$m}, iS241{$((heads * e))}"
 }
-# Prints the statements of attention: softmax(Q · Kᵀ · scale) · V. The sum of a row divides its result, which is
-# smaller than its probabilities. For inputs between -1 and 1, the scale makes the deviation of the scores 1.
+# Prints the statements of attention: softmax(Q · Kᵀ · scale) · V. For inputs between -1 and 1, the scale makes the
+# deviation of the scores 1.
 attention() {
+    local scale
+    scale=$(awk "BEGIN { printf \"%.6g\", 9 / ($n * sqrt($e)) }")
     cat <<TEXT
   T5 = linear(T0, T1)
   T6 = reshape( T5 )
@@ -104,18 +113,29 @@ attention() {
   T10 = Set.Permute( T7 )
   T11 = Set.Permute( T8 )
   T12 = Set.Permute( T9 )
+$(softmax_of_products "$scale")
+  T23 = Set.Permute( T22 )
+  T24 = reshape( T23 )
+TEXT
+}
+# Prints the statements from queries, keys and values to the heads' results. Without sdpa, the sum of a row divides its
+# result, which is smaller than its probabilities. Argument: the scale.
+softmax_of_products() {
+    if [ -n "$with_sdpa" ]; then
+        echo "  T22 = sdpa(T10, T11, T12, dropout_p=double(0), is_causal=false, scale=double($1))"
+        return
+    fi
+    cat <<TEXT
   T13 = matmul(T10, T11)
   T14 = reduction( T13, op = max, initial value = double(-inf), allreduce = false )
   T15 = broadcast( T14, flags = {false, false, false, true} )
   T16 = T13 - T15;
-  T17 = T16 * double($(awk "BEGIN { printf \"%.6g\", 9 / ($n * sqrt($e)) }"));
+  T17 = T16 * double($1);
   T18 = exp(T17);
   T19 = reduction( T18, op = add, initial value = double(0), allreduce = false )
   T20 = broadcast( T19, flags = {false, false, false, true} )
   T21 = matmul(T18, T12)
   T22 = T21 / T20;
-  T23 = Set.Permute( T22 )
-  T24 = reshape( T23 )
 TEXT
 }
 

@@ -82,6 +82,7 @@ layer() {
         done < <(pipelines "$workload")
     done
     [ "$workload" != linear-allreduce ] || [ "$m" -lt 16 ] || decreasing_chunks "$d" "$m" "$n" "$k"
+    [ "$workload" != block ] || attention_in_one_operator "$d" "$m" "$n" "$k"
     [ $((round % 2)) -eq 1 ] || products "$workload" "$d" "$m" "$n" "$k"
 }
 
@@ -98,6 +99,19 @@ decreasing_chunks() {
     for graph in "" -G; do
         ours linear-allreduce "$d" "$m" "$n" "$k" 1 "$program" "chunks of 8, 5, 2 and 1 sixteenths" "$passes" $graph
     done
+}
+
+# Queues a block whose attention is one operator, sdpa. Arguments: ranks, m, n, k.
+attention_in_one_operator() {
+    local d=$1 m=$2 n=$3 k=$4 graph program passes streams sets
+    program=$(program block-sdpa "$d" "$m" "$n" "$k") || exit 2
+    while read -r passes streams; do
+        sets=()
+        [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
+        for graph in "" -G; do
+            ours block "$d" "$m" "$n" "$k" 1 "$program" "$passes, sdpa" "$passes" "${sets[@]}" $graph
+        done
+    done < <(pipelines block)
 }
 
 # Queues the matrix products of one rank of a layer. Arguments: as above.
@@ -118,10 +132,8 @@ products() {
 }
 
 # Prints the ways to execute a collective: backend, algorithm, largest number of bytes for which it is measured. With
-# NCCL, all algorithms run on the queue of the communicator, as in programs that select-algorithms has changed. Without
-# HIR_LL128=1, hir-run uses packets of 16 bytes in place of those of 128, so ll128 is not measured.
-ways() { all_ways "$1" | if [ "${HIR_LL128:-}" = 1 ]; then cat; else grep -v ll128; fi; }
-all_ways() {
+# NCCL, all algorithms run on the queue of the communicator, as in programs that select-algorithms has changed.
+ways() {
     echo "NCCL - 1000000000"
     # The algorithm that the pass chooses, which is what a user gets.
     echo "NCCL select-algorithms 1000000000"

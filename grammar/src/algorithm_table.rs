@@ -12,15 +12,16 @@
 
 use crate::words::{Algorithm, CommunicationType};
 
-/// The default table. The rules for teams of 2 and 4 were measured on H200s of one host (NVLink, no multicast; CUDA
-/// 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh collectives`), from
-/// 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes uses the result of
-/// the larger one, and a larger size that of the largest. Teams of 8 were not measured: their rules are extrapolated,
-/// on the assumption that the amount of data that a rank sends decides, as between teams of 2 and 4. The rules
-/// behind those with `nccl` give the fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`) are
-/// faster for 1 to 4 MiB, but the table does not select them: they gave wrong results with data that was not in the L2
-/// cache (`benches/gpu/NOTES.md`).
-pub const DEFAULT_RULES: &str = "Allreduce/2:1M=one-shot-ll;Allreduce/2=two-shot;2:1M=one-shot-ll;2=one-shot;\
+/// The default table. The rules for teams of 2 were measured on two H100s, those for teams of 4 on four H200s (NVLink, no
+/// multicast; CUDA 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh
+/// collectives`), from 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes
+/// uses the result of the larger one, and a larger size that of the largest. Since teams of 4 were measured, the signals
+/// of `one-shot` and `two-shot` have become faster by 3 to 8 microseconds, so these two are now the fastest algorithms from
+/// smaller sizes on than the table says. Teams of 8 were not measured: their rules are extrapolated, on the assumption that
+/// the amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
+/// fastest algorithm where NCCL is not available.
+pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;\
+     ReduceScatter/2:512K=one-shot-ll;2:1M=one-shot-ll;2=one-shot;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:512K=two-shot-ll;\
      Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;4:512K=one-shot-ll;4=one-shot;\
      Allreduce/8:32K=one-shot-ll;Allreduce/8:512K=two-shot-ll;\

@@ -14,15 +14,18 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use crate::plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
 
 mod lifetime;
 mod offsets;
+mod signals;
 
 use lifetime::{Lifetime, lifetimes};
 use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
+use signals::SignalOffsets;
+pub(super) use signals::{BLOCK_WORDS, SignalSlice};
 
 /// Alignment of buffers in bytes, as cuBLASLt prefers it.
 pub const ALIGNMENT: usize = 256;
@@ -31,8 +34,6 @@ pub const ALIGNMENT: usize = 256;
 pub(super) const PACKET_EXPANSION: usize = 2;
 /// Granularity of segments that other processes map, in bytes: the driver gives them pages of their own.
 const SEGMENT_GRANULARITY: usize = 2 << 20;
-/// Distance between two signals in bytes.
-const SIGNAL_STRIDE: usize = 32;
 
 /// The memory of one buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,7 @@ pub struct BufferAssignment {
     pub symmetric_bytes: usize,
     /// Number of bytes at the start of a symmetric segment that hold signals.
     pub signal_bytes: usize,
-    signal_offsets: FxHashMap<SignalId, usize>,
+    signals: SignalOffsets,
     /// The pairs of a rank and a peer whose memory or signals it accesses.
     accessed_peers: FxHashSet<(usize, usize)>,
 }
@@ -80,9 +81,7 @@ impl BufferAssignment {
     /// Returns the rank and the buffer if the size overflows or if the element type has no size.
     pub fn of(plans: &[Plan]) -> Result<Self, (usize, BufferNo)> {
         let mut shared: Vec<Vec<bool>> = plans.iter().map(|it| vec![false; it.buffers.len()]).collect();
-        let mut signal_offsets: FxHashMap<SignalId, usize> = FxHashMap::default();
-        // The first signals belong to the barrier between runs: one for each rank.
-        let mut flags: Vec<usize> = vec![plans.len() * SIGNAL_STRIDE; plans.len()];
+        let mut signals = SignalOffsets::new(plans);
         let mut accessed_peers = FxHashSet::default();
         for plan in plans {
             for inst in &plan.code {
@@ -101,13 +100,10 @@ impl BufferAssignment {
                 if signal.from != signal.to {
                     accessed_peers.insert((signal.from, signal.to));
                 }
-                if let (Some(end), false) = (flags.get_mut(signal.to), signal_offsets.contains_key(signal)) {
-                    signal_offsets.insert(*signal, *end);
-                    *end += SIGNAL_STRIDE;
-                }
+                signals.add(signal);
             }
         }
-        let flags = flags.into_iter().max().unwrap_or(0).next_multiple_of(ALIGNMENT);
+        let signal_bytes = signals.bytes().next_multiple_of(ALIGNMENT);
         let mut ranks = Vec::with_capacity(plans.len());
         let packets = packet_buffers(plans);
         for (plan, shared) in plans.iter().zip(&shared) {
@@ -134,9 +130,9 @@ impl BufferAssignment {
             let sizes = it.buffers.iter().filter(|it| it.is_symmetric).map(|it| it.bytes).collect();
             alike.entry(sizes).or_default().push(rank);
         }
-        let (mut symmetric, mut without_reuse) = (flags, flags);
+        let (mut symmetric, mut without_reuse) = (signal_bytes, signal_bytes);
         for members in alike.values() {
-            let segment = assign_segment(&mut ranks, members, true, &lifetimes, flags)?;
+            let segment = assign_segment(&mut ranks, members, true, &lifetimes, signal_bytes)?;
             (symmetric, without_reuse) =
                 (symmetric.max(segment.end), without_reuse.max(segment.end_without_reuse));
         }
@@ -147,7 +143,7 @@ impl BufferAssignment {
             (ranks[rank].private_bytes, ranks[rank].bytes_without_reuse) =
                 (segment.end, without_reuse.saturating_add(segment.end_without_reuse));
         }
-        Ok(Self { ranks, symmetric_bytes: symmetric, signal_bytes: flags, signal_offsets, accessed_peers })
+        Ok(Self { ranks, symmetric_bytes: symmetric, signal_bytes, signals, accessed_peers })
     }
 
     /// Returns true if one of two ranks accesses memory or signals of the other one.
@@ -160,15 +156,15 @@ impl BufferAssignment {
         self.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize)).is_some_and(|it| it.holds_packets)
     }
 
-    /// Returns the byte offset of a signal in the symmetric segment of the rank `to`.
-    pub fn signal_offset(&self, signal: &SignalId) -> Option<usize> {
-        self.signal_offsets.get(signal).copied()
+    /// Returns the place of a signal in the symmetric segment of the rank `to`.
+    pub(super) fn signal(&self, signal: &SignalId) -> Option<SignalSlice> {
+        self.signals.get(signal)
     }
 
     /// Returns the byte offset, in the symmetric segment of another rank, of the signal that rank `from`
     /// writes there at the barrier between runs.
     pub fn barrier_signal_offset(&self, from: usize) -> usize {
-        from * SIGNAL_STRIDE
+        signals::barrier_offset(from)
     }
 
     /// Formats the assignment of one rank: a line for each buffer, then the totals.

@@ -2,6 +2,7 @@
 
 use super::{
     CONNECTIONS,
+    buffer_assignment::{BLOCK_WORDS, SignalSlice},
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
     error::CudaError,
@@ -327,12 +328,13 @@ impl<'a> ExecutableBuilder<'a> {
     fn push_launch(&mut self, inst: u32, stream: LogicalStream, launch: Option<Launch>) {
         let Some(Launch { kernel, params, blocks }) = launch else { return };
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
-        let most = match kernel {
+        let most = match &kernel {
             // Eight blocks of 256 threads fill a multiprocessor; a grid-stride loop does the rest.
             Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
+            Kernel::PeerMemory(it) if it.blocks_set_signals => self.waiting_blocks.min(BLOCK_WORDS as u64),
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
@@ -356,10 +358,11 @@ impl<'a> ExecutableBuilder<'a> {
         self.device_view(self.plan.rank, view)
     }
 
-    fn signal_address(&self, signal: &SignalId) -> Result<u64, CudaError> {
+    /// Returns the address of the first word of a signal, and the number of its words.
+    fn signal_words(&self, signal: &SignalId) -> Result<(u64, usize), CudaError> {
         let base = self.memory.symmetric.get(signal.to).copied().filter(|it| *it != 0);
-        match (base, self.memory.assignment.signal_offset(signal)) {
-            (Some(base), Some(offset)) => Ok(base + offset as u64),
+        match (base, self.memory.assignment.signal(signal)) {
+            (Some(base), Some(SignalSlice { offset, words })) => Ok((base + offset as u64, words)),
             _ => Err(CudaError::Internal(format!("{signal:?} is not mapped"))),
         }
     }

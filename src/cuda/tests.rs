@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    buffer_assignment::{ALIGNMENT, BufferAssignment},
+    buffer_assignment::{ALIGNMENT, BufferAssignment, SignalSlice},
     executable::count_waiting_blocks,
 };
 use crate::plan::{
@@ -42,8 +42,8 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
     assert!(assignment.share_memory(0, 1) && assignment.share_memory(1, 0));
     // One signal for the barrier of each rank, then the signal of the plan; the buffers follow.
-    assert_eq!(assignment.signal_offset(&signal_id(1, 0, 0)), Some(64));
-    assert_eq!(assignment.signal_offset(&signal_id(0, 1, 0)), None);
+    assert_eq!(assignment.signal(&signal_id(1, 0, 0)), Some(SignalSlice { offset: 64, words: 1 }));
+    assert_eq!(assignment.signal(&signal_id(0, 1, 0)), None);
     assert_eq!(assignment.ranks[1].buffers[1].offset, assignment.signal_bytes);
     assert_eq!(assignment.symmetric_bytes % (2 << 20), 0);
     Ok(())

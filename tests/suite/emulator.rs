@@ -32,8 +32,6 @@ pub fn environment() -> Result<Vec<(String, String)>, String> {
     variables.extend(
         ["HIR_CUDA", "HIR_NVRTC", "HIR_CUBLASLT", "HIR_NCCL"].map(|it| (it.to_owned(), library.clone())),
     );
-    // Packets of 128 bytes are not the default yet.
-    variables.push(("HIR_LL128".to_owned(), "1".to_owned()));
     Ok(variables)
 }
 

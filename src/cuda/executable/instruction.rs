@@ -1,13 +1,13 @@
 //! Lowers one instruction to commands.
 
-use super::{Command, ExecutableBuilder, elementwise::elementwise_op};
+use super::{Command, ExecutableBuilder, LogicalStream, elementwise::elementwise_op};
 use crate::{
     cuda::{
         error::CudaError,
         kernels::{self, ElementwiseArg, ElementwiseOp},
-        signals::SignalBatch,
+        signals::{SignalBatch, SignalOp},
     },
-    plan::{Inst, InstKind},
+    plan::{Inst, InstKind, SignalId},
 };
 
 impl ExecutableBuilder<'_> {
@@ -65,26 +65,8 @@ impl ExecutableBuilder<'_> {
             InstKind::Collective(it) => return self.lower_collective(at, inst, stream, it),
             InstKind::P2pGroup(it) => return self.lower_p2p_group(at, inst, stream, it),
             InstKind::Wait { work } => self.lower_wait(at, stream, *work),
-            InstKind::Signal { signal } => {
-                let signal = self.signal_address(signal)?;
-                let joins = match self.last_command(stream.stream) {
-                    Some(Command::Signal(batch)) => batch.add(signal),
-                    _ => false,
-                };
-                if !joins {
-                    self.push(at, stream, Command::Signal(Box::new(SignalBatch::new(signal))));
-                }
-            }
-            InstKind::WaitSignal { signal } => {
-                let signal = self.signal_address(signal)?;
-                let joins = match self.last_command(stream.stream) {
-                    Some(Command::WaitSignal(batch)) => batch.add(signal),
-                    _ => false,
-                };
-                if !joins {
-                    self.push(at, stream, Command::WaitSignal(Box::new(SignalBatch::new(signal))));
-                }
-            }
+            InstKind::Signal { signal } => self.lower_signal(at, stream, SignalOp::Write, signal)?,
+            InstKind::WaitSignal { signal } => self.lower_signal(at, stream, SignalOp::Wait, signal)?,
             InstKind::RecordEvent { event } => {
                 let event = self.events[*event as usize];
                 self.push(at, stream, Command::RecordEvent(event));
@@ -104,6 +86,32 @@ impl ExecutableBuilder<'_> {
                 ));
             }
             InstKind::ReadOutputs => self.push(at, stream, Command::ReadOutputs),
+        }
+        Ok(())
+    }
+    /// Sets or awaits all words of a signal. Consecutive operations on a stream become one command.
+    fn lower_signal(
+        &mut self,
+        at: u32,
+        stream: LogicalStream,
+        op: SignalOp,
+        signal: &SignalId,
+    ) -> Result<(), CudaError> {
+        let (first, words) = self.signal_words(signal)?;
+        for address in (0..words).map(|word| first + (word * size_of::<u32>()) as u64) {
+            let joins = match (op, self.last_command(stream.stream)) {
+                (SignalOp::Write, Some(Command::Signal(batch)))
+                | (SignalOp::Wait, Some(Command::WaitSignal(batch))) => batch.add(address),
+                _ => false,
+            };
+            if !joins {
+                let batch = Box::new(SignalBatch::new(address));
+                let command = match op {
+                    SignalOp::Write => Command::Signal(batch),
+                    SignalOp::Wait => Command::WaitSignal(batch),
+                };
+                self.push(at, stream, command);
+            }
         }
         Ok(())
     }

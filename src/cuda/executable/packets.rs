@@ -12,13 +12,7 @@ use crate::{
     plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank},
 };
 
-/// Set to `1`, collectives use packets of 128 bytes (LL128) where a program requests them. Without it they use packets of
-/// 16 bytes: on H200s, all-reduces of 1 to 4 MiB in packets of 128 bytes gave wrong elements if the packets' memory was
-/// not in the L2 cache. The kernel now loads the data again after its flag, which has run on emulated GPUs only
-/// (`benches/gpu/NOTES.md`).
-const LL128_VARIABLE: &str = "HIR_LL128";
-const NO_LL128: &str = "LL128 collectives use packets of 16 bytes: packets of 128 bytes have given wrong results on H200s \
-                        (`HIR_LL128=1` uses them)";
+/// A line of 128 bytes arrives as one access over NVLink only.
 const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \
                          `CUDA_VISIBLE_DEVICES` hides them from each other's processes";
 
@@ -40,10 +34,6 @@ impl ExecutableBuilder<'_> {
         let plan = self.plan;
         // The slots have room for both formats.
         let format = match format {
-            PacketFormat::Ll128 if std::env::var_os(LL128_VARIABLE).is_none_or(|it| it != "1") => {
-                self.notes.push(NO_LL128.to_owned());
-                PacketFormat::Ll
-            }
             PacketFormat::Ll128 if !self.memory.has_nvlink() => {
                 self.notes.push(NO_NVLINK.to_owned());
                 PacketFormat::Ll

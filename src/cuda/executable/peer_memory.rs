@@ -32,14 +32,18 @@ impl ExecutableBuilder<'_> {
             match &inst.kind {
                 InstKind::Signal { signal } => {
                     let signals = if has_results { &mut it.end_signals } else { &mut it.start_signals };
-                    signals.push(self.signal_address(signal)?);
+                    let (address, words) = self.signal_words(signal)?;
+                    signals.push(address);
+                    it.blocks_set_signals |= words > 1;
                 }
                 InstKind::WaitSignal { signal } => {
                     if it.start_waits.is_empty() {
                         first_wait = at;
                     }
                     let signals = if has_results { &mut it.end_waits } else { &mut it.start_waits };
-                    signals.push(self.signal_address(signal)?);
+                    let (address, words) = self.signal_words(signal)?;
+                    signals.push(address);
+                    it.blocks_set_signals |= words > 1;
                 }
                 InstKind::PeerReduce { op, parts, out } if !has_results => {
                     let inputs = parts.iter().map(|part| self.device_view(part.rank, &part.view));
@@ -50,6 +54,7 @@ impl ExecutableBuilder<'_> {
                 }
                 InstKind::Copy { from, to } if from.rank == plan.rank && it.end_signals.is_empty() => {
                     let output = self.device_view(to.rank, &to.view)?;
+                    it.writes_to_peers |= to.rank != plan.rank;
                     match sources.iter().position(|view| **view == from.view) {
                         Some(result) => it.results[result].outputs.push(output),
                         None if it.op.is_none() => {

@@ -162,6 +162,8 @@ pub(super) struct PeerMemoryKernel {
     /// Outputs of each result.
     outputs: usize,
     width: usize,
+    pub blocks_set_signals: bool,
+    writes_to_peers: bool,
 }
 
 /// A generic matrix product; see `matmul`.

@@ -3,7 +3,17 @@
 //!
 //! Block 0 writes this member's start signals, and every block waits for those of the peers. So block 0 of
 //! every member must be resident: the grids of collectives that may run concurrently must fit on the GPU
-//! together. The last block to finish writes the end signals and, if required, waits for those of the peers.
+//! together.
+//!
+//! The end signals of most collectives have `BLOCK_WORDS` words (`buffer_assignment::signals`). Block `b` of `n` sets
+//! words `b · BLOCK_WORDS / n` to `(b + 1) · BLOCK_WORDS / n` of all peers when its own accesses are done, and then waits
+//! until they have set the same words here. When the kernel has ended, all words are set, whatever the grids of the
+//! peers are. A block that waits, waits only for accesses to parts that begin before its own part ends, so the blocks of
+//! a GPU may also run one after another, in their order. Other end signals have one word: the last block to finish
+//! writes it and, if required, waits for those of the peers.
+//!
+//! A start signal needs no fence, because what it announces was done by earlier kernels. An end signal needs one only if
+//! the kernel has written to peers: elements that were read have arrived when the block meets.
 
 use std::fmt::Write;
 
@@ -11,7 +21,7 @@ use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, PeerMemoryKernel,
     collective_dtype, expression, type_name,
 };
-use crate::plan::ReduceOp;
+use crate::{cuda::buffer_assignment::BLOCK_WORDS, plan::ReduceOp};
 
 /// A collective of one member. Signals are addresses in mapped memory.
 #[derive(Default)]
@@ -28,6 +38,10 @@ pub(in crate::cuda) struct PeerCollective<'a> {
     pub end_signals: Vec<u64>,
     /// Awaited after `end_signals` are written.
     pub end_waits: Vec<u64>,
+    /// Whether `end_signals` and `end_waits` have words for the blocks; the addresses are those of their first words.
+    pub blocks_set_signals: bool,
+    /// Whether some output is in the memory of a peer.
+    pub writes_to_peers: bool,
 }
 
 /// A copy or a reduction.
@@ -86,7 +100,19 @@ pub(in crate::cuda) fn peer_memory_launch(
         return Ok(None);
     }
     let (results, inputs, outputs) = (it.results.len(), sources.len(), targets.len());
-    let kernel = PeerMemoryKernel { op: it.op, dtype, computed, peers, results, inputs, outputs, width };
+    let PeerCollective { op, blocks_set_signals, writes_to_peers, .. } = *it;
+    let kernel = PeerMemoryKernel {
+        op,
+        dtype,
+        computed,
+        peers,
+        results,
+        inputs,
+        outputs,
+        width,
+        blocks_set_signals,
+        writes_to_peers,
+    };
     Ok(Some(Launch {
         kernel: Kernel::PeerMemory(kernel),
         params: words,
@@ -116,12 +142,21 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
         "  typedef {} C;
   if (p.epoch == 0) return;
   const u32 epoch = *reinterpret_cast<const u32*>(p.epoch), thread = threadIdx.x;
-  if (blockIdx.x == 0 && thread < p.start_signals) store_release(p.start_signal[thread], epoch);
+  if (blockIdx.x == 0 && thread < p.start_signals) store_relaxed(p.start_signal[thread], epoch);
   __syncthreads();
   if (thread < p.start_waits) while ((i32)(load_acquire(p.start_wait[thread]) - epoch) < 0) {{}}
   __syncthreads();
   const u64 stride = gridDim.x * (u64){BLOCK};
-{main}{rest}  __shared__ u32 is_last;
+{main}{rest}{}",
+        kernel.computed.name(),
+        end_of_block(kernel)
+    )
+}
+
+/// Returns the end of the body: signals that the accesses are done.
+fn end_of_block(kernel: &PeerMemoryKernel) -> String {
+    if !kernel.blocks_set_signals {
+        return "  __shared__ u32 is_last;
   __syncthreads();
   if (thread == 0) is_last = arrive(p.arrived) + 1 == gridDim.x;
   __syncthreads();
@@ -129,9 +164,20 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
   if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
   if (thread < p.end_signals) store_release(p.end_signal[thread], epoch);
   __syncthreads();
-  if (thread < p.end_waits) while ((i32)(load_acquire(p.end_wait[thread]) - epoch) < 0) {{}}
-",
-        kernel.computed.name()
+  if (thread < p.end_waits) while ((i32)(load_acquire(p.end_wait[thread]) - epoch) < 0) {}
+"
+        .to_owned();
+    }
+    let fence = if kernel.writes_to_peers { "fence_system();" } else { "" };
+    format!(
+        "  __syncthreads();
+  const u32 word = blockIdx.x * {BLOCK_WORDS} / gridDim.x, words = (blockIdx.x + 1) * {BLOCK_WORDS} / gridDim.x - word;
+  if (thread < words * p.end_signals) {{ {fence} }}
+  for (u32 i = thread; i < words * p.end_signals; i += {BLOCK}) store_relaxed(p.end_signal[i / words] + (word + i % words) * 4, epoch);
+  __syncthreads();
+  for (u32 i = thread; i < words * p.end_waits; i += {BLOCK})
+    while ((i32)(load_acquire(p.end_wait[i / words] + (word + i % words) * 4) - epoch) < 0) {{}}
+"
     )
 }
 

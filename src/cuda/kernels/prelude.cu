@@ -25,9 +25,9 @@ struct bf16 { u16 bits; };
 D f32 half_to_float(u16 v) { f32 r; asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(v)); return r; }
 D u16 float_to_half(f32 v) { u16 r; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
 D u16 float_to_bfloat(f32 v) { u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v)); return r; }
-// Stores a value with release semantics at system scope.
-D void store_release(u64 at, u32 v) {
-  asm volatile("fence.acq_rel.sys; st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
+D void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+D void store_relaxed(u64 at, u32 v) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
 }
 D u32 load_acquire(u64 at) {
   u32 r;
@@ -64,6 +64,12 @@ D void store_line(u64 at, uint4 v) {
 D bool all_of_line(bool yes) { return __all_sync(line_mask(), yes) != 0; }
 D u64 clock_nanoseconds() { u64 r; asm volatile("mov.u64 %0, %globaltimer;" : "=l"(r)); return r; }
 #endif
+
+// Stores a value with release semantics at system scope.
+D void store_release(u64 at, u32 v) {
+  fence_system();
+  store_relaxed(at, v);
+}
 
 D f32 wide(f32 v) { return v; }
 D f64 wide(f64 v) { return v; }

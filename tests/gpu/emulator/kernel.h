@@ -186,7 +186,9 @@ inline unsigned short float_to_bfloat(float v) {
   const unsigned bits = __float_as_uint(v);
   return static_cast<unsigned short>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-inline void store_release(unsigned long long at, unsigned value) {
+inline void fence_system() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+inline void store_relaxed(unsigned long long at, unsigned value) {
+  // The compiler must not move earlier accesses of other threads behind it.
   __atomic_store_n(reinterpret_cast<unsigned*>(at), value, __ATOMIC_RELEASE);
 }
 inline unsigned load_acquire(unsigned long long at) {
