@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    buffer_assignment::{ALIGNMENT, BufferAssignment, SignalSlice},
+    buffer_assignment::{ALIGNMENT, BLOCK_WORDS, BufferAssignment, SignalSlice},
     executable::count_waiting_blocks,
 };
 use crate::plan::{
@@ -108,6 +108,35 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     zero.code[0].kind = InstKind::Alloc { buffer: 0, zero: true };
     zero.code[1].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
     assert_eq!(offsets(&BufferAssignment::of(&[zero])?, 0), [0, 1, 0]);
+    Ok(())
+}
+
+/// Returns a program of two ranks with an all-reduce for which they wait on stream 1.
+fn all_reduce(backend: &str) -> String {
+    format!(
+        "%HostIrContainer {{ (T0_g_float[ideviceIdx.x0{{2}}, iS1{{8}}] (DeviceMesh{{0 1}})) -> (T1_g_float[iS2{{8}}] \
+         (DeviceMesh{{0 1}})) :\n  T1_g_float[iS2{{8}}] (DeviceMesh{{0 1}}) = ALLOCATE(mem_type=global, zero_init=false)\n  \
+         Communication 1 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[ideviceIdx.x0{{2}}, iS1{{8}}] \
+         (DeviceMesh{{0 1}}), output=T1_g_float[iS2{{8}}] (DeviceMesh{{0 1}}), backend={backend})\n  \
+         SetCurrentStream(Stream 1)\n  Wait(Communication 1)\n}} // %HostIrContainer\n"
+    )
+}
+
+#[test]
+fn blocks_have_words_of_signals_that_kernels_await() -> Result<(), (usize, u32)> {
+    let words = |backend: &str, kind: SignalKind| -> Result<Vec<usize>, (usize, u32)> {
+        let plans = plans_of(&all_reduce(backend), 2);
+        let assignment = BufferAssignment::of(&plans)?;
+        let signals = plans.iter().flat_map(|it| &it.code).filter_map(|inst| match &inst.kind {
+            InstKind::Signal { signal } if signal.kind == kind => assignment.signal(signal),
+            _ => None,
+        });
+        Ok(signals.map(|it| it.words).collect())
+    };
+    // The queue of a communicator waits in the kernel that signals; another stream waits for signals of one word.
+    assert_eq!(words("NCCL, algo=two-shot", SignalKind::TeamDone(0))?, [BLOCK_WORDS; 2]);
+    assert_eq!(words("NCCL, algo=two-shot", SignalKind::TeamReady(0))?, [1, 1]);
+    assert_eq!(words("CUDA, algo=two-shot", SignalKind::TeamDone(0))?, [1, 1]);
     Ok(())
 }
 

@@ -73,7 +73,9 @@ fn set_by_blocks(plans: &[Plan]) -> FxHashSet<(SignalKind, u32)> {
     let (mut inside, mut outside) = (FxHashSet::default(), FxHashSet::default());
     for plan in plans {
         for (at, inst) in plan.code.iter().enumerate() {
-            let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else { continue };
+            let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
+                continue;
+            };
             if let SignalKind::TeamDone(_) = signal.kind {
                 let kernel = plan.kernel_range(at).map(|it| it.kind);
                 let found = if kernel == Some(KernelKind::PeerMemory) { &mut inside } else { &mut outside };

@@ -251,7 +251,15 @@ fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
             None => vec![vec![result(1, 3)], vec![result(1, 1), result(1, 1), result(1, 1)]],
         };
         for results in works {
-            let it = PeerCollective { op, results, start_signals: vec![4096; 2], ..Default::default() };
+            // Reductions end with signals of their blocks, and copies with both kinds of signals.
+            let it = PeerCollective {
+                op,
+                blocks_set_signals: op.is_some() || results.len() == 1,
+                writes_to_peers: op.is_some(),
+                results,
+                start_signals: vec![4096; 2],
+                ..PeerCollective::default()
+            };
             match peer_memory_launch(&it, 1 << 20) {
                 Ok(Some(launch)) => add(kernels, Some(launch)),
                 Ok(None) => {

@@ -143,8 +143,8 @@ fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result
         results,
         start_signals: vec![1, 2],
         start_waits: vec![3],
-        end_signals: Vec::new(),
         end_waits: vec![4, 5],
+        ..PeerCollective::default()
     };
     let copy = |from, to: &[u64]| PeerResult {
         inputs: vec![place(from)],
