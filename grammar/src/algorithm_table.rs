@@ -16,8 +16,8 @@ use crate::words::{Algorithm, CommunicationType};
 /// multicast; CUDA 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh
 /// collectives`), from 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes
 /// uses the result of the larger one, and a larger size that of the largest. Since teams of 4 were measured, the signals
-/// of `one-shot` and `two-shot` have become faster by 3 to 8 microseconds, so these two are now the fastest algorithms from
-/// smaller sizes on than the table says. Teams of 8 were not measured: their rules are extrapolated, on the assumption that
+/// of `one-shot` and `two-shot` have become faster, by 6 to 9 microseconds on two H100s, so these two are now the fastest
+/// algorithms from smaller sizes on than the table says. Teams of 8 were not measured: their rules are extrapolated, on the assumption that
 /// the amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
 /// fastest algorithm where NCCL is not available.
 pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;\
