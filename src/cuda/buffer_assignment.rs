@@ -25,7 +25,7 @@ mod signals;
 use lifetime::{Lifetime, lifetimes};
 use offsets::{LiveBuffer, SegmentOffsets, assign_offsets};
 use signals::SignalOffsets;
-pub(super) use signals::{BLOCK_WORDS, SignalSlice};
+pub(super) use signals::SignalSlice;
 
 /// Alignment of buffers in bytes, as cuBLASLt prefers it.
 pub const ALIGNMENT: usize = 256;
@@ -156,7 +156,7 @@ impl BufferAssignment {
         self.ranks.get(rank).and_then(|it| it.buffers.get(buffer as usize)).is_some_and(|it| it.holds_packets)
     }
 
-    /// Returns the place of a signal in the symmetric segment of the rank `to`.
+    /// Returns the words of a signal in the symmetric segment of the rank `to`.
     pub(super) fn signal(&self, signal: &SignalId) -> Option<SignalSlice> {
         self.signals.get(signal)
     }

@@ -21,7 +21,7 @@ use super::{
     library_state::LibraryState,
     memory::DeviceMemory,
     progress::RunProgress,
-    signals::{CapturedSignals, SignalOp},
+    signals::CapturedSignals,
 };
 use crate::{
     io::dense::DenseTensor,
@@ -279,16 +279,11 @@ impl Engine {
             Command::NcclGroup(it) => it.issue(stream),
             Command::RecordEvent(event) => device.record(*event, stream),
             Command::WaitEvent(event) => device.wait_event(stream, *event),
-            Command::Signal(batch) if mode == IssueMode::Captured => {
-                captured.push(device.capture_signals(SignalOp::Write, batch, self.epoch, stream)?);
+            Command::Signals(op, batch) if mode == IssueMode::Captured => {
+                captured.push(device.capture_signals(*op, batch, self.epoch, stream)?);
                 Ok(())
             }
-            Command::WaitSignal(batch) if mode == IssueMode::Captured => {
-                captured.push(device.capture_signals(SignalOp::Wait, batch, self.epoch, stream)?);
-                Ok(())
-            }
-            Command::Signal(batch) => device.write_signals(batch, self.epoch, stream),
-            Command::WaitSignal(batch) => device.wait_signals(batch, self.epoch, stream),
+            Command::Signals(op, batch) => device.issue_signals(*op, batch, self.epoch, stream),
             Command::ReadOutputs if mode == IssueMode::Checked => self.copy_outputs_to_host(stream),
             Command::NoOp | Command::ReadOutputs => Ok(()),
         }

@@ -2,7 +2,7 @@
 
 use super::{
     CONNECTIONS,
-    buffer_assignment::{BLOCK_WORDS, SignalSlice},
+    buffer_assignment::SignalSlice,
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
     error::CudaError,
@@ -89,8 +89,8 @@ struct Scratch {
 /// Returns the maximum number of blocks of an instruction range that runs as one kernel. All ranks launch the same
 /// grids, because packets require it.
 ///
-/// Such kernels wait for blocks of other ranks (`kernels::peer_memory`, `kernels::packets`), so those on different
-/// streams must be resident together: they share the multiprocessors. Half of the multiprocessors remain for other
+/// All blocks of such kernels stay until those of other ranks are done (`kernels::peer_memory`, `kernels::packets`), so
+/// those on different streams must be resident together: they share the multiprocessors. Half of the multiprocessors remain for other
 /// streams that compute, and for NCCL, whose blocks wait too and need most of a multiprocessor's registers.
 /// `benches/gpu/NOTES.md` has the figures.
 pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 {
@@ -121,7 +121,7 @@ fn count_flags(plans: &[Plan]) -> u32 {
 }
 
 /// Returns true if the elements of a view are contiguous in row-major order.
-fn is_dense(view: &View) -> bool {
+pub(super) fn is_dense(view: &View) -> bool {
     let merged = kernels::merge_dims(&view.shape, &[&view.strides]);
     view.len() <= 1 || (merged.extents.len() == 1 && merged.strides[0][0] == 1)
 }
@@ -255,7 +255,7 @@ impl<'a> ExecutableBuilder<'a> {
         let KernelRange { range, kind } = &kernels[number];
         let stream = self.logical_streams[inst.stream as usize];
         let leader = match kind {
-            KernelKind::PeerMemory => self.fuse_peer_memory(range, stream)?,
+            KernelKind::PeerMemory => self.lower_peer_memory(range, stream)?,
             KernelKind::Packets(format) => Some(self.lower_packets(range, *format, stream)?),
         };
         Ok(leader.map(|it| (range.end as u32, it)))
@@ -295,10 +295,7 @@ impl<'a> ExecutableBuilder<'a> {
         let mut notes = std::mem::take(&mut self.notes);
         notes.dedup();
         let has_signals = self.kernels_read_epoch
-            || self
-                .commands
-                .iter()
-                .any(|it| matches!(it.command, Command::Signal(_) | Command::WaitSignal(_)));
+            || self.commands.iter().any(|it| matches!(it.command, Command::Signals(..)));
         let streams = self.device.stream_count();
         if has_signals && streams > CONNECTIONS {
             notes.push(format!(
@@ -328,13 +325,12 @@ impl<'a> ExecutableBuilder<'a> {
     fn push_launch(&mut self, inst: u32, stream: LogicalStream, launch: Option<Launch>) {
         let Some(Launch { kernel, params, blocks }) = launch else { return };
         let function = COMMON_KERNELS.len() + self.kernels.number(&kernel);
-        let most = match &kernel {
+        let most = match kernel {
             // Eight blocks of 256 threads fill a multiprocessor; a grid-stride loop does the rest.
             Kernel::Elementwise(_) | Kernel::Matmul(_) => u64::from(self.device.multiprocessors) * 8,
             // Fewer of these blocks fit, because they use more registers. Each has enough to do, and the next
             // one starts when it ends.
             Kernel::Reduce(_) | Kernel::Row(_) | Kernel::Attention(_) => i32::MAX as u64,
-            Kernel::PeerMemory(it) if it.blocks_set_signals => self.waiting_blocks.min(BLOCK_WORDS as u64),
             Kernel::PeerMemory(_) | Kernel::Packets(_) => self.waiting_blocks,
         };
         let grid = blocks.clamp(1, most.max(1)) as u32;
@@ -358,11 +354,11 @@ impl<'a> ExecutableBuilder<'a> {
         self.device_view(self.plan.rank, view)
     }
 
-    /// Returns the address of the first word of a signal, and the number of its words.
-    fn signal_words(&self, signal: &SignalId) -> Result<(u64, usize), CudaError> {
+    /// Returns the address of the first word of a signal, and its words.
+    fn signal_words(&self, signal: &SignalId) -> Result<(u64, SignalSlice), CudaError> {
         let base = self.memory.symmetric.get(signal.to).copied().filter(|it| *it != 0);
         match (base, self.memory.assignment.signal(signal)) {
-            (Some(base), Some(SignalSlice { offset, words })) => Ok((base + offset as u64, words)),
+            (Some(base), Some(slice)) => Ok((base + slice.offset as u64, slice)),
             _ => Err(CudaError::Internal(format!("{signal:?} is not mapped"))),
         }
     }

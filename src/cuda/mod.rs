@@ -33,6 +33,7 @@ mod library_state;
 mod links;
 mod matmul;
 mod memory;
+mod peer_phases;
 mod progress;
 mod session;
 mod signals;

@@ -1,7 +1,7 @@
 //! Signals: 32-bit words in memory that peers access. A stream writes them after its earlier work, or waits
 //! for them.
 //!
-//! The epoch is the number of the current run on this GPU, from 1. A signal is set in a run if its word has
+//! The epoch is the number of the current run on this GPU, from 1. A signal is set in a run if its words have
 //! reached the epoch, so no run has to reset the signals of earlier runs. The host writes the epoch into the
 //! arguments of driver calls; kernels that wait for signals or packets read it from device memory.
 //!
@@ -59,19 +59,19 @@ pub(super) struct CapturedSignals {
 }
 
 impl Device {
-    /// Writes a value to signals after the work on the stream.
-    pub fn write_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
-        match &flags.addresses[..] {
-            [signal] => self.write_value(*signal, value, stream),
-            several => self.batch_mem_op(SignalOp::Write, several, value, stream),
-        }
-    }
-
-    /// Makes the stream wait until all signals are at least a value, modulo 2^32.
-    pub fn wait_signals(&self, flags: &SignalBatch, value: u32, stream: Stream) -> Result<(), CudaError> {
-        match &flags.addresses[..] {
-            [signal] => self.wait_value(*signal, value, stream),
-            several => self.batch_mem_op(SignalOp::Wait, several, value, stream),
+    /// Writes a value to signals after the work on the stream, or makes the stream wait until all of them are at least the
+    /// value, modulo 2^32.
+    pub fn issue_signals(
+        &self,
+        op: SignalOp,
+        signals: &SignalBatch,
+        value: u32,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        match (op, &signals.addresses[..]) {
+            (SignalOp::Write, [signal]) => self.write_value(*signal, value, stream),
+            (SignalOp::Wait, [signal]) => self.wait_value(*signal, value, stream),
+            (op, several) => self.batch_mem_op(op, several, value, stream),
         }
     }
 

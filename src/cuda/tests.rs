@@ -5,7 +5,7 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{
-    buffer_assignment::{ALIGNMENT, BLOCK_WORDS, BufferAssignment, SignalSlice},
+    buffer_assignment::{ALIGNMENT, BufferAssignment, SignalSlice},
     executable::count_waiting_blocks,
 };
 use crate::plan::{
@@ -42,7 +42,10 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     assert_eq!((symmetric(0), symmetric(1)), (vec![false, false], vec![false, true]));
     assert!(assignment.share_memory(0, 1) && assignment.share_memory(1, 0));
     // One signal for the barrier of each rank, then the signal of the plan; the buffers follow.
-    assert_eq!(assignment.signal(&signal_id(1, 0, 0)), Some(SignalSlice { offset: 64, words: 1 }));
+    assert_eq!(
+        assignment.signal(&signal_id(1, 0, 0)),
+        Some(SignalSlice { offset: 64, words: 1, is_set_by_blocks: false })
+    );
     assert_eq!(assignment.signal(&signal_id(0, 1, 0)), None);
     assert_eq!(assignment.ranks[1].buffers[1].offset, assignment.signal_bytes);
     assert_eq!(assignment.symmetric_bytes % (2 << 20), 0);
@@ -111,32 +114,36 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     Ok(())
 }
 
-/// Returns a program of two ranks with an all-reduce for which they wait on stream 1.
-fn all_reduce(backend: &str) -> String {
+/// Returns the program of an all-reduce of two ranks, for which they wait on stream 1.
+fn all_reduce(count: usize, backend: &str) -> String {
     format!(
-        "%HostIrContainer {{ (T0_g_float[ideviceIdx.x0{{2}}, iS1{{8}}] (DeviceMesh{{0 1}})) -> (T1_g_float[iS2{{8}}] \
-         (DeviceMesh{{0 1}})) :\n  T1_g_float[iS2{{8}}] (DeviceMesh{{0 1}}) = ALLOCATE(mem_type=global, zero_init=false)\n  \
-         Communication 1 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[ideviceIdx.x0{{2}}, iS1{{8}}] \
-         (DeviceMesh{{0 1}}), output=T1_g_float[iS2{{8}}] (DeviceMesh{{0 1}}), backend={backend})\n  \
+        "%tensor T0_g_float[ideviceIdx.x0{{2}}, iS1{{{count}}}] (DeviceMesh{{0 1}})\n\
+         %tensor T1_g_float[iS2{{{count}}}] (DeviceMesh{{0 1}})\n\
+         %HostIrContainer {{ (T0) -> (T1) :\n  T1 = ALLOCATE(mem_type=global, zero_init=false)\n  \
+         Communication 1 (type=Allreduce, team=(0 1), red_op=SUM, input=T0, output=T1, backend={backend})\n  \
          SetCurrentStream(Stream 1)\n  Wait(Communication 1)\n}} // %HostIrContainer\n"
     )
 }
 
 #[test]
-fn blocks_have_words_of_signals_that_kernels_await() -> Result<(), (usize, u32)> {
-    let words = |backend: &str, kind: SignalKind| -> Result<Vec<usize>, (usize, u32)> {
-        let plans = plans_of(&all_reduce(backend), 2);
+fn done_signals_awaited_in_kernels_have_a_word_for_each_block() -> Result<(), (usize, u32)> {
+    let words = |count, backend: &str, kind| -> Result<Vec<(usize, bool)>, (usize, u32)> {
+        let plans = plans_of(&all_reduce(count, backend), 2);
         let assignment = BufferAssignment::of(&plans)?;
         let signals = plans.iter().flat_map(|it| &it.code).filter_map(|inst| match &inst.kind {
             InstKind::Signal { signal } if signal.kind == kind => assignment.signal(signal),
             _ => None,
         });
-        Ok(signals.map(|it| it.words).collect())
+        Ok(signals.map(|it| (it.words, it.is_set_by_blocks)).collect())
     };
-    // The queue of a communicator waits in the kernel that signals; another stream waits for signals of one word.
-    assert_eq!(words("NCCL, algo=two-shot", SignalKind::TeamDone(0))?, [BLOCK_WORDS; 2]);
-    assert_eq!(words("NCCL, algo=two-shot", SignalKind::TeamReady(0))?, [1, 1]);
-    assert_eq!(words("CUDA, algo=two-shot", SignalKind::TeamDone(0))?, [1, 1]);
+    let (ready, done) = (SignalKind::TeamReady(0), SignalKind::TeamDone(0));
+    // A rank reduces its half, 256 elements in each block.
+    assert_eq!(words(8, "NCCL, algo=two-shot", done)?, [(1, true); 2]);
+    assert_eq!(words(5000, "NCCL, algo=two-shot", done)?, [(10, true); 2]);
+    assert_eq!(words(100_000, "NCCL, algo=two-shot", done)?, [(128, true); 2]);
+    assert_eq!(words(100_000, "NCCL, algo=two-shot", ready)?, [(1, false); 2]);
+    // Another stream than that of the kernel waits.
+    assert_eq!(words(100_000, "CUDA, algo=two-shot", done)?, [(1, false); 2]);
     Ok(())
 }
 

@@ -1,36 +1,41 @@
 //! The words of signals, at the start of a symmetric segment.
 //!
-//! A signal is one word, except for those that tell the peers that a member of a collective is done. If all members set
-//! and await these inside a kernel over peer memory (`kernels::peer_memory`), they have `BLOCK_WORDS` words each: every
-//! block of the kernel sets its part of the words when its own accesses are done, instead of waiting for the other
-//! blocks first. The signal is set when all its words are.
+//! A signal is one word, except for those with which the members of a collective report that they are done
+//! (`SignalKind::TeamDone`). If one kernel executes the collective on every member, from its first signal to its last wait,
+//! these have several words: each block of the kernel sets some of them when its own accesses are done, instead of waiting
+//! for the other blocks first (`kernels::peer_memory`). Such a signal is set when all its words are.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{InstKind, KernelKind, Plan, SignalId, SignalKind};
+use crate::{
+    cuda::peer_phases::PeerPhases,
+    plan::{InstKind, KernelKind, Plan, SignalId, SignalKind},
+};
 
-/// Number of words of a signal that the blocks of a kernel set, and so the maximum number of these blocks.
-pub(in crate::cuda) const BLOCK_WORDS: usize = 128;
+/// Maximum number of words of a signal, and of the blocks that set them.
+const MAX_WORDS: usize = 128;
 /// Distance between two signals in bytes, unless one has more words.
 const SIGNAL_STRIDE: usize = 32;
 
-/// The place of a signal in the symmetric segment of the rank that awaits it.
+/// The words of a signal in the symmetric segment of the rank that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cuda) struct SignalSlice {
     /// Byte offset of the first word.
     pub offset: usize,
     /// Number of words, one after another.
     pub words: usize,
+    /// Whether the blocks of a kernel set them.
+    pub is_set_by_blocks: bool,
 }
 
-/// The places of all signals.
+/// The words of all signals.
 #[derive(Clone, Debug)]
 pub(super) struct SignalOffsets {
     slices: FxHashMap<SignalId, SignalSlice>,
     /// By rank: the end of its signals in bytes.
     ends: Vec<usize>,
-    /// The signals of collectives that have a word for each block, without their ranks.
-    set_by_blocks: FxHashSet<(SignalKind, u32)>,
+    /// The signals that blocks of kernels set, without their ranks, and their numbers of words.
+    set_by_blocks: FxHashMap<(SignalKind, u32), usize>,
 }
 
 impl SignalOffsets {
@@ -39,20 +44,22 @@ impl SignalOffsets {
         Self {
             slices: FxHashMap::default(),
             ends: vec![plans.len() * SIGNAL_STRIDE; plans.len()],
-            set_by_blocks: set_by_blocks(plans),
+            set_by_blocks: signals_set_by_blocks(plans),
         }
     }
 
-    /// Assigns a place to a signal, unless it has one.
+    /// Assigns words to a signal, unless it has some.
     pub fn add(&mut self, signal: &SignalId) {
-        let words = if self.set_by_blocks.contains(&(signal.kind, signal.index)) { BLOCK_WORDS } else { 1 };
+        let words = self.set_by_blocks.get(&(signal.kind, signal.index)).copied();
         if let (Some(end), false) = (self.ends.get_mut(signal.to), self.slices.contains_key(signal)) {
-            self.slices.insert(*signal, SignalSlice { offset: *end, words });
-            *end += (words * size_of::<u32>()).next_multiple_of(SIGNAL_STRIDE);
+            let slice =
+                SignalSlice { offset: *end, words: words.unwrap_or(1), is_set_by_blocks: words.is_some() };
+            *end += (slice.words * size_of::<u32>()).next_multiple_of(SIGNAL_STRIDE);
+            self.slices.insert(*signal, slice);
         }
     }
 
-    /// Returns the place of a signal.
+    /// Returns the words of a signal.
     pub fn get(&self, signal: &SignalId) -> Option<SignalSlice> {
         self.slices.get(signal).copied()
     }
@@ -68,21 +75,35 @@ pub(super) fn barrier_offset(from: usize) -> usize {
     from * SIGNAL_STRIDE
 }
 
-/// Returns the signals of collectives that every member sets, and awaits, inside a kernel over peer memory.
-fn set_by_blocks(plans: &[Plan]) -> FxHashSet<(SignalKind, u32)> {
-    let (mut inside, mut outside) = (FxHashSet::default(), FxHashSet::default());
+/// Returns the signals that every member of a collective sets and awaits inside a kernel, with a word for each block that
+/// has something to do on some member.
+fn signals_set_by_blocks(plans: &[Plan]) -> FxHashMap<(SignalKind, u32), usize> {
+    let (mut inside, mut outside) = (FxHashMap::default(), FxHashSet::default());
     for plan in plans {
+        // The end of the kernel range that was seen last, and its number of blocks.
+        let mut last = (0, None);
         for (at, inst) in plan.code.iter().enumerate() {
             let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
                 continue;
             };
-            if let SignalKind::TeamDone(_) = signal.kind {
-                let kernel = plan.kernel_range(at).map(|it| it.kind);
-                let found = if kernel == Some(KernelKind::PeerMemory) { &mut inside } else { &mut outside };
-                found.insert((signal.kind, signal.index));
+            let SignalKind::TeamDone(_) = signal.kind else { continue };
+            if at >= last.0 {
+                let kernel = plan.kernel_range(at).filter(|it| it.kind == KernelKind::PeerMemory);
+                let blocks = kernel.and_then(|it| PeerPhases::of(plan, &it.range)).map(|it| it.blocks());
+                last = (kernel.map_or(at + 1, |it| it.range.end), blocks);
+            }
+            let key = (signal.kind, signal.index);
+            match last.1 {
+                Some(blocks) => {
+                    let words = inside.entry(key).or_insert(1);
+                    *words = blocks.clamp(*words, MAX_WORDS);
+                }
+                None => {
+                    outside.insert(key);
+                }
             }
         }
     }
-    inside.retain(|it| !outside.contains(it));
+    inside.retain(|it, _| !outside.contains(it));
     inside
 }

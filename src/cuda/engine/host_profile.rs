@@ -15,6 +15,7 @@ use crate::cuda::{
     CudaError, ProcessGroup,
     device::{Event, Stream},
     executable::{Command, ScheduledCommand},
+    signals::SignalOp,
 };
 
 /// A kind of call.
@@ -66,8 +67,8 @@ impl CallKind {
             Command::NcclGroup(_) => Self::NcclGroup,
             Command::RecordEvent(_) => Self::RecordEvent,
             Command::WaitEvent(_) => Self::WaitEvent,
-            Command::Signal(_) => Self::Signal,
-            Command::WaitSignal(_) => Self::WaitSignal,
+            Command::Signals(SignalOp::Write, _) => Self::Signal,
+            Command::Signals(SignalOp::Wait, _) => Self::WaitSignal,
         })
     }
 

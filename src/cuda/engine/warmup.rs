@@ -39,8 +39,7 @@ impl Engine {
                 | Command::RecordEvent(_)
                 | Command::WaitEvent(_)
                 | Command::NoOp
-                | Command::Signal(_)
-                | Command::WaitSignal(_)
+                | Command::Signals(..)
                 | Command::ReadOutputs => {}
             }
         }

@@ -5,7 +5,7 @@ use crate::cuda::{
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
     matmul::{MatmulAlgorithm, PreparedMatmul},
-    signals::SignalBatch,
+    signals::{SignalBatch, SignalOp},
 };
 
 /// One call.
@@ -29,10 +29,8 @@ pub(in crate::cuda) enum Command {
     /// Does nothing: the awaited communication runs on this stream. The command keeps the instruction visible
     /// in the progress.
     NoOp,
-    /// Writes the epoch to signals.
-    Signal(Box<SignalBatch>),
-    /// Makes the stream wait until signals have reached the epoch.
-    WaitSignal(Box<SignalBatch>),
+    /// Writes the epoch to signals, or makes the stream wait until they have reached it.
+    Signals(SignalOp, Box<SignalBatch>),
     /// Copies the outputs.
     ReadOutputs,
 }
@@ -51,8 +49,7 @@ impl Command {
             | Self::Matmul(_)
             | Self::RecordEvent(_)
             | Self::WaitEvent(_)
-            | Self::Signal(_)
-            | Self::WaitSignal(_) => 1,
+            | Self::Signals(..) => 1,
         }
     }
 
@@ -65,8 +62,7 @@ impl Command {
             | Self::Launch { .. }
             | Self::Matmul(_)
             | Self::NcclGroup(_)
-            | Self::Signal(_)
-            | Self::WaitSignal(_) => true,
+            | Self::Signals(..) => true,
             Self::RecordEvent(_) | Self::WaitEvent(_) | Self::NoOp | Self::ReadOutputs => false,
         }
     }

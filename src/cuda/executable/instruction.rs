@@ -89,6 +89,7 @@ impl ExecutableBuilder<'_> {
         }
         Ok(())
     }
+
     /// Sets or awaits all words of a signal. Consecutive operations on a stream become one command.
     fn lower_signal(
         &mut self,
@@ -97,20 +98,14 @@ impl ExecutableBuilder<'_> {
         op: SignalOp,
         signal: &SignalId,
     ) -> Result<(), CudaError> {
-        let (first, words) = self.signal_words(signal)?;
-        for address in (0..words).map(|word| first + (word * size_of::<u32>()) as u64) {
-            let joins = match (op, self.last_command(stream.stream)) {
-                (SignalOp::Write, Some(Command::Signal(batch)))
-                | (SignalOp::Wait, Some(Command::WaitSignal(batch))) => batch.add(address),
+        let (first, slice) = self.signal_words(signal)?;
+        for address in (0..slice.words).map(|word| first + (word * size_of::<u32>()) as u64) {
+            let joins = match self.last_command(stream.stream) {
+                Some(Command::Signals(last, batch)) if *last == op => batch.add(address),
                 _ => false,
             };
             if !joins {
-                let batch = Box::new(SignalBatch::new(address));
-                let command = match op {
-                    SignalOp::Write => Command::Signal(batch),
-                    SignalOp::Wait => Command::WaitSignal(batch),
-                };
-                self.push(at, stream, command);
+                self.push(at, stream, Command::Signals(op, Box::new(SignalBatch::new(address))));
             }
         }
         Ok(())

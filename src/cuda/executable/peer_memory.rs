@@ -6,81 +6,76 @@ use super::{ExecutableBuilder, LogicalStream};
 use crate::{
     cuda::{
         error::CudaError,
-        kernels::{self, PeerCollective, PeerResult},
+        kernels::{self, DeviceView, EndSignals, Launch, PeerCollective, PeerResult},
+        peer_phases::{PeerPhases, ResultViews},
     },
-    plan::{InstKind, View},
+    plan::{SignalId, View},
 };
 
 impl ExecutableBuilder<'_> {
     /// Launches one kernel for the marked instructions. Returns `None` and emits nothing if no kernel
-    /// supports them; they are then lowered one by one.
+    /// supports them, or those of another member; they are then lowered one by one.
     ///
     /// Otherwise, returns the instruction to which the command belongs: the first one that waits, which is
     /// the one that hang reports name.
-    pub(super) fn fuse_peer_memory(
+    pub(super) fn lower_peer_memory(
         &mut self,
         range: &Range<usize>,
         stream: LogicalStream,
     ) -> Result<Option<u32>, CudaError> {
         let plan = self.plan;
-        let mut it = PeerCollective::default();
-        // By result: the view that a following copy reads to copy the result to another member.
-        let mut sources: Vec<&View> = Vec::new();
-        let mut first_wait = range.start;
-        for (at, inst) in plan.code.iter().enumerate().take(range.end).skip(range.start) {
-            let has_results = !it.results.is_empty();
-            match &inst.kind {
-                InstKind::Signal { signal } => {
-                    let signals = if has_results { &mut it.end_signals } else { &mut it.start_signals };
-                    let (address, words) = self.signal_words(signal)?;
-                    signals.push(address);
-                    it.blocks_set_signals |= words > 1;
-                }
-                InstKind::WaitSignal { signal } => {
-                    if it.start_waits.is_empty() {
-                        first_wait = at;
-                    }
-                    let signals = if has_results { &mut it.end_waits } else { &mut it.start_waits };
-                    let (address, words) = self.signal_words(signal)?;
-                    signals.push(address);
-                    it.blocks_set_signals |= words > 1;
-                }
-                InstKind::PeerReduce { op, parts, out } if !has_results => {
-                    let inputs = parts.iter().map(|part| self.device_view(part.rank, &part.view));
-                    let (inputs, outputs) = (inputs.collect::<Result<_, _>>()?, vec![self.local_view(out)?]);
-                    it.op = Some(*op);
-                    it.results.push(PeerResult { inputs, outputs });
-                    sources.push(out);
-                }
-                InstKind::Copy { from, to } if from.rank == plan.rank && it.end_signals.is_empty() => {
-                    let output = self.device_view(to.rank, &to.view)?;
-                    it.writes_to_peers |= to.rank != plan.rank;
-                    match sources.iter().position(|view| **view == from.view) {
-                        Some(result) => it.results[result].outputs.push(output),
-                        None if it.op.is_none() => {
-                            let inputs = vec![self.local_view(&from.view)?];
-                            it.results.push(PeerResult { inputs, outputs: vec![output] });
-                            sources.push(&from.view);
-                        }
-                        None => return Ok(None),
-                    }
-                }
-                _ => return Ok(None),
-            }
-        }
-        if it.results.is_empty() {
-            return Ok(None);
-        }
-        let launch = kernels::peer_memory_launch(&it, self.epoch_address)
-            .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
-        let Some(mut launch) = launch else {
+        let it = PeerPhases::of(plan, range);
+        let done = it.as_ref().and_then(|it| it.done.iter().chain(&it.done_waits).next());
+        let words = done.and_then(|it| self.memory.assignment.signal(it)).filter(|it| it.is_set_by_blocks);
+        // If the kernel waits for the other members at its end, all of them have to run it.
+        let Some(it) = it.filter(|it| it.done_waits.is_empty() || words.is_some()) else {
             self.notes.push(format!(
-                "{}: several commands instead of one kernel, because views are not contiguous or the team is too large",
+                "{}: several commands instead of one kernel, because views of a member are not contiguous or the team is too \
+                 large",
                 plan.location(&plan.code[range.start])
             ));
             return Ok(None);
         };
-        // Each kernel resets the counter to 0, and a stream runs one kernel after another.
+        let result = |it| self.peer_result(it);
+        let signals = |list: &[&SignalId]| -> Result<Vec<u64>, CudaError> {
+            list.iter().map(|it| Ok(self.signal_words(it)?.0)).collect()
+        };
+        let writes_to_peers = it.results.iter().flat_map(|it| &it.outputs).any(|it| it.0 != plan.rank);
+        let collective = PeerCollective {
+            op: it.op,
+            results: it.results.iter().map(result).collect::<Result<_, _>>()?,
+            start_signals: signals(&it.ready)?,
+            start_waits: signals(&it.ready_waits)?,
+            end_signals: signals(&it.done)?,
+            end_waits: signals(&it.done_waits)?,
+            end_words: words.map_or(1, |it| it.words),
+            end: match words {
+                Some(_) => EndSignals::OfBlocks { needs_fence: writes_to_peers },
+                None => EndSignals::OfLastBlock,
+            },
+        };
+        let launch = kernels::peer_memory_launch(&collective, self.epoch_address)
+            .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
+        let first_wait = it.first_wait as u32;
+        let launch = match words {
+            Some(_) => launch,
+            None => self.with_block_counter(launch, stream)?,
+        };
+        self.kernels_read_epoch = true;
+        self.push_launch(first_wait, stream, Some(launch));
+        Ok(Some(first_wait))
+    }
+
+    fn peer_result<'v>(&self, it: &ResultViews<'v>) -> Result<PeerResult<'v>, CudaError> {
+        let views = |list: &[(usize, &'v View)]| -> Result<Vec<DeviceView<'v>>, CudaError> {
+            list.iter().map(|(rank, view)| self.device_view(*rank, view)).collect()
+        };
+        Ok(PeerResult { inputs: views(&it.inputs)?, outputs: views(&it.outputs)? })
+    }
+
+    /// Passes a kernel the block counter of its stream. Each kernel resets the counter to 0, and a stream runs one kernel
+    /// after another.
+    fn with_block_counter(&mut self, mut launch: Launch, stream: LogicalStream) -> Result<Launch, CudaError> {
         launch.params[kernels::BLOCK_COUNTER_PARAM] = match self.block_counters.get(&stream.stream) {
             Some(known) => *known,
             None => {
@@ -90,8 +85,6 @@ impl ExecutableBuilder<'_> {
                 counter
             }
         };
-        self.kernels_read_epoch = true;
-        self.push_launch(first_wait as u32, stream, Some(launch));
-        Ok(Some(first_wait as u32))
+        Ok(launch)
     }
 }

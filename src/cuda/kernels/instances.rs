@@ -7,8 +7,8 @@ use grammar::{
 };
 
 use super::{
-    AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, Item, Kernels, Launch, PacketCollective,
-    PeerCollective, PeerResult, ScalarFunction, Source, attention_launch,
+    AttentionCall, DeviceView, ElementwiseArg, ElementwiseOp, EndSignals, Item, Kernels, Launch,
+    PacketCollective, PeerCollective, PeerResult, ScalarFunction, Source, attention_launch,
     elementwise::elementwise_launch,
     matmul::matmul_launch,
     nvrtc,
@@ -241,6 +241,14 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
 fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
     let view = View::contiguous(0, vec![67]);
     let reductions = COMPUTE_DTYPES.into_iter().flat_map(|dtype| REDUCTIONS.map(|op| (dtype, Some(op))));
+    // Over the element types and operations, each kind of results has each end.
+    let mut ends = [
+        EndSignals::OfBlocks { needs_fence: true },
+        EndSignals::OfBlocks { needs_fence: false },
+        EndSignals::OfLastBlock,
+    ]
+    .into_iter()
+    .cycle();
     for (dtype, op) in reductions.chain(DTYPES.map(|dtype| (dtype, None))) {
         let result = |inputs: usize, outputs: usize| PeerResult {
             inputs: vec![aligned_view(dtype, &view); inputs],
@@ -251,26 +259,26 @@ fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
             None => vec![vec![result(1, 3)], vec![result(1, 1), result(1, 1), result(1, 1)]],
         };
         for results in works {
-            // Reductions end with signals of their blocks, and copies with both kinds of signals.
-            let it = PeerCollective {
-                op,
-                blocks_set_signals: op.is_some() || results.len() == 1,
-                writes_to_peers: op.is_some(),
-                results,
-                start_signals: vec![4096; 2],
-                ..PeerCollective::default()
-            };
-            match peer_memory_launch(&it, 1 << 20) {
-                Ok(Some(launch)) => add(kernels, Some(launch)),
-                Ok(None) => {
-                    return Err(format!("`{}` has no kernel over peer memory", dtype.short_name()));
-                }
+            let end = ends.next().unwrap_or(EndSignals::OfLastBlock);
+            match peer_memory_launch(&peer_collective(op, results, end), 1 << 20) {
+                Ok(launch) => add(kernels, Some(launch)),
                 Err(_) if op.is_some() => (),
                 Err(message) => return Err(message),
             }
         }
     }
     Ok(())
+}
+
+/// Returns a collective with two start signals.
+pub(super) fn peer_collective(
+    op: Option<ReduceOp>,
+    results: Vec<PeerResult<'_>>,
+    end: EndSignals,
+) -> PeerCollective<'_> {
+    let (start_signals, none) = (vec![1, 2], Vec::new);
+    let (start_waits, end_signals, end_waits) = (none(), none(), none());
+    PeerCollective { op, results, start_signals, start_waits, end_signals, end_waits, end_words: 2, end }
 }
 
 /// Adds attentions of both element types, with and without the causal mask, with rows of 64 and 128 elements.

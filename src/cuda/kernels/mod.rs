@@ -32,7 +32,9 @@ pub(super) use elementwise::{ElementwiseArg, ElementwiseOp, elementwise_launch};
 pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
-pub(super) use peer_memory::{BLOCK_COUNTER_PARAM, PeerCollective, PeerResult, peer_memory_launch};
+pub(super) use peer_memory::{
+    BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_fits, peer_memory_launch,
+};
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use row::{RowOp, RowReduction, defining_row_op, row_launch};
 pub(super) use shape::{merge_dims, merge_dims_in_any_order};
@@ -162,8 +164,7 @@ pub(super) struct PeerMemoryKernel {
     /// Outputs of each result.
     outputs: usize,
     width: usize,
-    pub blocks_set_signals: bool,
-    writes_to_peers: bool,
+    end: EndSignals,
 }
 
 /// A generic matrix product; see `matmul`.

@@ -1,47 +1,63 @@
 //! A whole collective over peer memory in one kernel: signals, accesses, signals, as `plan::transport` lowers
 //! one-shot and two-shot.
 //!
-//! Block 0 writes this member's start signals, and every block waits for those of the peers. So block 0 of
-//! every member must be resident: the grids of collectives that may run concurrently must fit on the GPU
-//! together.
+//! **Start.** Block 0 sets this member's start signals, and every block waits for those of the peers. Start signals need no
+//! fence: they report what earlier commands of the stream have done, and these are complete, with their writes performed,
+//! before the kernel begins. PyTorch's symmetric-memory kernels do the same.
 //!
-//! The end signals of most collectives have `BLOCK_WORDS` words (`buffer_assignment::signals`). Block `b` of `n` sets
-//! words `b · BLOCK_WORDS / n` to `(b + 1) · BLOCK_WORDS / n` of all peers when its own accesses are done, and then waits
-//! until they have set the same words here. When the kernel has ended, all words are set, whatever the grids of the
-//! peers are. A block that waits, waits only for accesses to parts that begin before its own part ends, so the blocks of
-//! a GPU may also run one after another, in their order. Other end signals have one word: the last block to finish
-//! writes it and, if required, waits for those of the peers.
+//! **End.** The end signals have several words (`buffer_assignment::signals`). Block `b` of `n` sets words `b · words / n`
+//! to `(b + 1) · words / n` on the peers when its own accesses are done, and then waits for the same words of the peers.
+//! When the kernel has ended, all words are set, whatever the grids of the peers are. Block `b` waits only for words below
+//! `(b + 1) · words / n`, and a peer's block that sets such a word waits for none before it has set it, so blocks that start
+//! in the order of their index cannot deadlock, even if they run one after another. If a stream waits for the end instead of
+//! the kernel, the signals have one word, which the last block to finish sets.
 //!
-//! A start signal needs no fence, because what it announces was done by earlier kernels. An end signal needs one only if
-//! the kernel has written to peers: elements that were read have arrived when the block meets.
+//! A kernel that writes to peers has a fence in each block before its end signals. One that only reads from peers has none:
+//! every element that was read is an operand of a store of the same thread, so it has arrived when the thread passes
+//! `__syncthreads`.
+//!
+//! The grids of collectives that may run at the same time must fit on the GPU together.
 
 use std::fmt::Write;
+
+use grammar::dtype::DType;
 
 use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, PeerMemoryKernel,
     collective_dtype, expression, type_name,
 };
-use crate::{cuda::buffer_assignment::BLOCK_WORDS, plan::ReduceOp};
+use crate::plan::ReduceOp;
 
 /// A collective of one member. Signals are addresses in mapped memory.
-#[derive(Default)]
 pub(in crate::cuda) struct PeerCollective<'a> {
     /// The reduction of results with several inputs; `None` if all results are copies.
     pub op: Option<ReduceOp>,
-    /// What the member computes.
+    /// What the member computes. All views are contiguous and have the same number of elements.
     pub results: Vec<PeerResult<'a>>,
-    /// Written at the start.
+    /// Set at the start.
     pub start_signals: Vec<u64>,
     /// Awaited before the inputs are read.
     pub start_waits: Vec<u64>,
-    /// Written at the end.
+    /// Set at the end: the address of the first word of each.
     pub end_signals: Vec<u64>,
-    /// Awaited after `end_signals` are written.
+    /// Awaited after `end_signals` are set; none with `EndSignals::OfLastBlock`.
     pub end_waits: Vec<u64>,
-    /// Whether `end_signals` and `end_waits` have words for the blocks; the addresses are those of their first words.
-    pub blocks_set_signals: bool,
-    /// Whether some output is in the memory of a peer.
-    pub writes_to_peers: bool,
+    /// Number of words of each end signal.
+    pub end_words: usize,
+    /// Which blocks set them.
+    pub end: EndSignals,
+}
+
+/// Which blocks set the end signals.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(in crate::cuda) enum EndSignals {
+    /// Every block sets some of their words, with or without a fence before it. There are at most as many blocks as words.
+    OfBlocks {
+        /// Whether the kernel writes to peers.
+        needs_fence: bool,
+    },
+    /// The last block sets their only word.
+    OfLastBlock,
 }
 
 /// A copy or a reduction.
@@ -55,69 +71,55 @@ pub(in crate::cuda) struct PeerResult<'a> {
 /// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; the
 /// kernels of one stream share it.
 pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
+/// Number of parameters before the addresses of signals.
+pub(super) const FIRST_SIGNAL: usize = 9;
 
-/// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM`; returns `None` if the kernel does not
-/// support the views or the number of members. `epoch` is the device address of the epoch.
+/// Returns whether the parameters of a kernel have room for the signals of a number of peers and for the addresses of a
+/// number of views.
+pub(in crate::cuda) fn peer_memory_fits(peers: usize, views: usize) -> bool {
+    // Each thread handles the start signal of one peer.
+    peers <= BLOCK as usize && FIRST_SIGNAL + 4 * peers.max(1) + views <= MAX_PARAM_WORDS
+}
+
+/// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM` of kernels whose last block sets the end signals.
+/// `epoch` is the device address of the epoch.
 ///
 /// # Errors
-/// The kernels do not support the element type or the operation of a reduction.
-pub(in crate::cuda) fn peer_memory_launch(
-    it: &PeerCollective<'_>,
-    epoch: u64,
-) -> Result<Option<Launch>, String> {
-    let Some(PeerResult { inputs: sources, outputs: targets }) = it.results.first() else { return Ok(None) };
-    let Some(first) = sources.first() else { return Ok(None) };
-    let (dtype, count) = (first.dtype, first.view.len());
+/// The kernels do not support the element type or the operation of a reduction, or views differ in their element types.
+pub(in crate::cuda) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
+    let all = || it.results.iter().flat_map(|it| it.inputs.iter().chain(&it.outputs));
+    // A member without a share of the result has only signals.
+    let (dtype, count) = all().next().map_or((DType::UInt8, 0), |it| (it.dtype, it.view.len()));
+    if all().any(|it| it.dtype != dtype) {
+        return Err("the members of a collective have different element types".to_owned());
+    }
     let lists = [&it.start_signals, &it.start_waits, &it.end_signals, &it.end_waits];
     let peers = lists.iter().map(|it| it.len()).max().unwrap_or(0).max(1);
-    let inputs = || it.results.iter().flat_map(|it| &it.inputs);
-    let outputs = || it.results.iter().flat_map(|it| &it.outputs);
-    let all = || inputs().chain(outputs());
-    let is_dense =
-        |it: &DeviceView| it.view.shape.len() == 1 && (it.view.len() <= 1 || it.view.strides == [1]);
-    let has_shape =
-        |it: &PeerResult<'_>| (it.inputs.len(), it.outputs.len()) == (sources.len(), targets.len());
-    // Each thread handles one signal.
-    let fits = peers <= BLOCK as usize && it.results.iter().all(has_shape);
-    if !fits || !all().all(|it| is_dense(it) && it.dtype == dtype && it.view.len() == count) {
-        return Ok(None);
-    }
-    let (dtype, parts, computed) = collective_dtype(it.op, dtype)?;
+    let op = it.op.filter(|_| !it.results.is_empty());
+    let (dtype, parts, computed) = collective_dtype(op, dtype)?;
     let (size, count) = (dtype.size(), count * parts);
     let mut width = MAX_ACCESS_BYTES / size;
     while width > 1 && all().any(|it| it.address % (width * size) as u64 != 0) {
         width /= 2;
     }
     let groups = (count / width) as u64;
-    let mut words = vec![epoch, 0, groups, count as u64];
+    let mut words = vec![epoch, 0, groups, count as u64, it.end_words as u64];
     words.extend(lists.iter().map(|it| it.len() as u64));
     for list in lists {
         words.extend(list);
         words.resize(words.len() + peers - list.len(), 0);
     }
-    words.extend(all().map(|it| it.address));
-    if words.len() > MAX_PARAM_WORDS {
-        return Ok(None);
-    }
-    let (results, inputs, outputs) = (it.results.len(), sources.len(), targets.len());
-    let PeerCollective { op, blocks_set_signals, writes_to_peers, .. } = *it;
-    let kernel = PeerMemoryKernel {
-        op,
-        dtype,
-        computed,
-        peers,
-        results,
-        inputs,
-        outputs,
-        width,
-        blocks_set_signals,
-        writes_to_peers,
+    words.extend(it.results.iter().flat_map(|it| &it.inputs).map(|it| it.address));
+    words.extend(it.results.iter().flat_map(|it| &it.outputs).map(|it| it.address));
+    let first = it.results.first();
+    let (inputs, outputs) = first.map_or((0, 0), |it| (it.inputs.len(), it.outputs.len()));
+    let (results, end) = (it.results.len(), it.end);
+    let blocks = match end {
+        EndSignals::OfBlocks { .. } => groups.div_ceil(u64::from(BLOCK)).min(it.end_words as u64),
+        EndSignals::OfLastBlock => groups.div_ceil(u64::from(BLOCK)),
     };
-    Ok(Some(Launch {
-        kernel: Kernel::PeerMemory(kernel),
-        params: words,
-        blocks: groups.div_ceil(u64::from(BLOCK)),
-    }))
+    let kernel = PeerMemoryKernel { op, dtype, computed, peers, results, inputs, outputs, width, end };
+    Ok(Launch { kernel: Kernel::PeerMemory(kernel), params: words, blocks })
 }
 
 /// Loads that a thread issues before it uses the first one. Links between GPUs have a latency of about a
@@ -126,7 +128,8 @@ const LOADS: usize = 8;
 
 /// Returns the type of an instance's parameters.
 pub(super) fn parameters(it: &PeerMemoryKernel) -> String {
-    format!("PeerMemory<{}, {}, {}>", it.peers, it.results * it.inputs, it.results * it.outputs)
+    let views = |each: usize| (it.results * each).max(1);
+    format!("PeerMemory<{}, {}, {}>", it.peers, views(it.inputs), views(it.outputs))
 }
 
 /// Returns the body of an instance: a loop over groups of `width` elements, and one over the elements behind the last
@@ -149,31 +152,34 @@ pub(super) fn body(kernel: &PeerMemoryKernel) -> String {
   const u64 stride = gridDim.x * (u64){BLOCK};
 {main}{rest}{}",
         kernel.computed.name(),
-        end_of_block(kernel)
+        end_of_kernel(kernel)
     )
 }
 
-/// Returns the end of the body: signals that the accesses are done.
-fn end_of_block(kernel: &PeerMemoryKernel) -> String {
-    if !kernel.blocks_set_signals {
-        return "  __shared__ u32 is_last;
+/// Returns the end of the body: signals that the accesses are done. `i` numbers the words of this block, by signal.
+fn end_of_kernel(kernel: &PeerMemoryKernel) -> String {
+    let fence = match kernel.end {
+        EndSignals::OfLastBlock => {
+            return "  __shared__ u32 is_last;
   __syncthreads();
   if (thread == 0) is_last = arrive(p.arrived) + 1 == gridDim.x;
   __syncthreads();
   if (is_last == 0) return;
   if (thread == 0) *reinterpret_cast<u32*>(p.arrived) = 0;
   if (thread < p.end_signals) store_release(p.end_signal[thread], epoch);
-  __syncthreads();
-  if (thread < p.end_waits) while ((i32)(load_acquire(p.end_wait[thread]) - epoch) < 0) {}
 "
-        .to_owned();
-    }
-    let fence = if kernel.writes_to_peers { "fence_system();" } else { "" };
+            .to_owned();
+        }
+        EndSignals::OfBlocks { needs_fence: true } => {
+            "  if (thread < words * p.end_signals) fence_system();\n"
+        }
+        EndSignals::OfBlocks { needs_fence: false } => "",
+    };
     format!(
         "  __syncthreads();
-  const u32 word = blockIdx.x * {BLOCK_WORDS} / gridDim.x, words = (blockIdx.x + 1) * {BLOCK_WORDS} / gridDim.x - word;
-  if (thread < words * p.end_signals) {{ {fence} }}
-  for (u32 i = thread; i < words * p.end_signals; i += {BLOCK}) store_relaxed(p.end_signal[i / words] + (word + i % words) * 4, epoch);
+  const u32 all = (u32)p.words, word = blockIdx.x * all / gridDim.x, words = (blockIdx.x + 1) * all / gridDim.x - word;
+{fence}  for (u32 i = thread; i < words * p.end_signals; i += {BLOCK})
+    store_relaxed(p.end_signal[i / words] + (word + i % words) * 4, epoch);
   __syncthreads();
   for (u32 i = thread; i < words * p.end_waits; i += {BLOCK})
     while ((i32)(load_acquire(p.end_wait[i / words] + (word + i % words) * 4) - epoch) < 0) {{}}
@@ -184,6 +190,9 @@ fn end_of_block(kernel: &PeerMemoryKernel) -> String {
 /// Returns a loop over accesses of `width` elements, numbered from the first to the second bound.
 fn access_loop(kernel: &PeerMemoryKernel, width: usize, [from, to]: [&str; 2]) -> String {
     let PeerMemoryKernel { op, dtype, computed, results, inputs, outputs, .. } = kernel;
+    if *results == 0 {
+        return String::new();
+    }
     let element = type_name(*dtype);
     let bytes = width * dtype.size();
     let in_flight = (LOADS / (results * inputs)).max(1);

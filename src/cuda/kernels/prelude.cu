@@ -275,7 +275,7 @@ extern "C" __global__ void rank_barrier(const __grid_constant__ RankBarrier p) {
 
 // A collective over the memory of up to PEERS peers: addresses of the signals and of the elements.
 template<int PEERS, int IN, int OUT> struct PeerMemory {
-  u64 epoch, arrived, groups, count, start_signals, start_waits, end_signals, end_waits;
+  u64 epoch, arrived, groups, count, words, start_signals, start_waits, end_signals, end_waits;
   u64 start_signal[PEERS], start_wait[PEERS], end_signal[PEERS], end_wait[PEERS], in[IN], out[OUT];
 };
 

@@ -6,8 +6,10 @@ use grammar::{dtype::DType, ops::Op};
 use super::{
     DeviceView, ElementwiseArg, ElementwiseOp, Launch, ScalarFunction,
     elementwise::elementwise_launch,
-    instances::{aligned_view, reduction, single_op_launch},
-    peer_memory::{PeerCollective, PeerResult, peer_memory_launch},
+    instances::{aligned_view, peer_collective, reduction, single_op_launch},
+    peer_memory::{
+        EndSignals, FIRST_SIGNAL, PeerCollective, PeerResult, peer_memory_fits, peer_memory_launch,
+    },
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
@@ -138,42 +140,71 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
 fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result<(), String> {
     let view = View::contiguous(0, vec![67]);
     let place = |address| DeviceView { address, dtype: DType::BFloat, view: &view };
-    let collective = |op, results| PeerCollective {
-        op,
-        results,
-        start_signals: vec![1, 2],
-        start_waits: vec![3],
-        end_waits: vec![4, 5],
-        ..PeerCollective::default()
-    };
     let copy = |from, to: &[u64]| PeerResult {
         inputs: vec![place(from)],
         outputs: to.iter().map(|it| place(*it)).collect(),
     };
-    let launch = |op, results| peer_memory_launch(&collective(op, results), 9);
-    let Some(Launch { kernel: super::Kernel::PeerMemory(kernel), params, blocks }) =
+    let end = EndSignals::OfBlocks { needs_fence: true };
+    let launch = |op, results| {
+        let more = PeerCollective {
+            start_waits: vec![3],
+            end_waits: vec![4, 5],
+            ..peer_collective(op, results, end)
+        };
+        peer_memory_launch(&more, 9)
+    };
+    let Launch { kernel: super::Kernel::PeerMemory(kernel), params, blocks } =
         launch(None, vec![copy(4096, &[8192, 16384])])?
     else {
         return Err("not a kernel over peer memory".to_owned());
     };
     // 8 groups of 8 elements, and 3 elements behind them. Lists of signals are as long as the longest one.
     assert_eq!((kernel.width, blocks), (8, 1));
-    assert_eq!(params, [9, 0, 8, 67, 2, 1, 0, 2, 1, 2, 3, 0, 0, 0, 4, 5, 4096, 8192, 16384]);
-    let width = |address| -> Result<Option<usize>, String> {
-        Ok(launch(Some(ReduceOp::Sum), vec![copy(address, &[8192])])?.map(|it| match it.kernel {
+    assert_eq!(params, [9, 0, 8, 67, 2, 2, 1, 0, 2, 1, 2, 3, 0, 0, 0, 4, 5, 4096, 8192, 16384]);
+    assert_eq!(params.len(), FIRST_SIGNAL + 4 * 2 + 3);
+    let width = |address| -> Result<usize, String> {
+        Ok(match launch(Some(ReduceOp::Sum), vec![copy(address, &[8192])])?.kernel {
             super::Kernel::PeerMemory(kernel) => kernel.width,
             _ => 0,
-        }))
+        })
     };
-    assert_eq!((width(4096)?, width(4104)?, width(4098)?), (Some(8), Some(4), Some(1)));
-    // Results of different forms, and more addresses than the parameters hold, have no kernel.
-    assert_eq!(launch(None, vec![copy(4096, &[8192]), copy(4096, &[8192, 16384])])?, None);
-    assert_eq!(launch(None, (0..300).map(|_| copy(4096, &[8192])).collect())?, None);
-    assert_eq!(launch(None, Vec::new())?, None);
+    assert_eq!((width(4096)?, width(4104)?, width(4098)?), (8, 4, 1));
+    assert!(peer_memory_fits(7, 16) && !peer_memory_fits(2, 600) && !peer_memory_fits(200, 2));
+    // A member without results has only signals.
+    assert_eq!(launch(None, Vec::new())?.params[2..4], [0, 0]);
+    // There is a block for each word, at most.
+    let large = View::contiguous(0, vec![100_000]);
+    let wide = |address| DeviceView { address, dtype: DType::BFloat, view: &large };
+    let results = || vec![PeerResult { inputs: vec![wide(4096)], outputs: vec![wide(8192)] }];
+    assert_eq!(launch(None, results())?.blocks, 2);
+    let last = peer_memory_launch(&peer_collective(None, results(), EndSignals::OfLastBlock), 9)?;
+    assert_eq!(last.blocks, 49);
     // An element of 16 bytes is copied as two of 8 bytes.
     let complex = DeviceView { dtype: DType::Complex128, ..place(4096) };
     let copies = vec![PeerResult { inputs: vec![complex], outputs: vec![complex] }];
-    let words = launch(None, copies)?.map(|it| it.params[2..4].to_vec());
-    assert_eq!(words, Some(vec![67, 134]));
+    assert_eq!(launch(None, copies)?.params[2..4], [67, 134]);
+    Ok(())
+}
+
+#[test]
+fn only_kernels_that_write_to_peers_have_a_fence_before_their_end_signals() -> Result<(), String> {
+    let view = View::contiguous(0, vec![64]);
+    let place = || DeviceView { address: 4096, dtype: DType::BFloat, view: &view };
+    let body = |end| -> Result<String, String> {
+        let results = vec![PeerResult { inputs: vec![place(), place()], outputs: vec![place()] }];
+        match peer_memory_launch(&peer_collective(Some(ReduceOp::Sum), results, end), 9)?.kernel {
+            super::Kernel::PeerMemory(kernel) => Ok(super::peer_memory::body(&kernel)),
+            _ => Err("not a kernel over peer memory".to_owned()),
+        }
+    };
+    let reads = body(EndSignals::OfBlocks { needs_fence: false })?;
+    assert!(!reads.contains("fence_system") && !reads.contains("store_release") && !reads.contains("arrive"));
+    let writes = body(EndSignals::OfBlocks { needs_fence: true })?;
+    let (fence, store) = (writes.find("fence_system"), writes.rfind("store_relaxed"));
+    assert!(fence.is_some() && fence < store && writes.matches("fence_system").count() == 1);
+    // The accesses of all threads come before the fence.
+    assert!(writes.find("save<") < writes[..fence.unwrap_or(0)].rfind("__syncthreads"));
+    let last = body(EndSignals::OfLastBlock)?;
+    assert!(last.contains("arrive(p.arrived)") && last.contains("store_release(p.end_signal"));
     Ok(())
 }
