@@ -20,10 +20,6 @@ mod composition;
 
 pub(crate) use composition::AttentionComposition;
 
-/// Why an attention on differently sharded tensors does not run.
-const DIFFERENT_SHARDINGS: &str =
-    "its operands and results are sharded differently, or along an axis that each result needs whole";
-
 /// The optional operands and attributes of `sdpa`, which both planners read in the same way.
 pub(crate) struct AttentionOptions {
     /// The position of the bias in `OpStmt::tensor_operands`.
@@ -127,10 +123,22 @@ impl PlanBuilder<'_> {
         let outs: Vec<TensorId> = Program::tensors_of(&stmt.outs).collect();
         let args = stmt.tensor_operands();
         let Some(out) = outs.first() else { return Ok(()) };
-        if !self.has_results_alike(stmt) || self.needs_reshard(stmt, &args, *out)? {
-            let it = *self.unsupported(stmt.op, DIFFERENT_SHARDINGS);
+        if let Some(other) = self.result_sharded_differently(stmt) {
+            let [first, other] = [*out, other].map(|it| self.program.tensor_name(it));
+            let why = format!("its results `{first}` and `{other}` are sharded differently");
+            let it = *self.unsupported(stmt.op, &why);
+            return Err(Box::new(
+                it.help(format!("shard `{other}` along the same axes as `{first}`, or not at all")),
+            ));
+        }
+        if self.needs_reshard(stmt, &args, *out)? {
+            let name = self.program.tensor_name(*out);
+            let why = format!(
+                "an operand is not sharded as its result `{name}` is, or `{name}` is sharded along an axis that it needs whole"
+            );
+            let it = *self.unsupported(stmt.op, &why);
             return Err(Box::new(it.help(
-                "shard its results alike, and add `--passes decompose-resharding`, which reshards the operands",
+                "add `--passes decompose-resharding`, which reshards the operands, or names the axis that has to be whole",
             )));
         }
         if !self.holds_part(*out) {
@@ -154,13 +162,31 @@ impl PlanBuilder<'_> {
             }
             Ok(target)
         });
-        let mut targets = targets.collect::<Result<Vec<_>>>()?.into_iter();
+        let targets = targets.collect::<Result<Vec<_>>>()?;
+        self.check_separate_results(stmt, &outs, &targets)?;
+        let mut targets = targets.into_iter();
         let Some(target) = targets.next() else { return Ok(()) };
         let it = Attention::of(&views, &options, target, targets.next())
             .map_err(|(have, want)| self.shape_mismatch(stmt.op, &have, &want))?;
         self.emit(InstKind::Attention(Box::new(it)));
         for state in targets {
             self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
+        }
+        Ok(())
+    }
+    /// Checks that no two results have the same memory: one kernel writes them. Views of which neither is contiguous may
+    /// have alternating elements, and are not compared.
+    fn check_separate_results(&self, stmt: &OpStmt, outs: &[TensorId], views: &[View]) -> Result<()> {
+        let is_contiguous = |it: &View| it.strides == View::contiguous(it.buffer, it.shape.clone()).strides;
+        for (at, view) in views.iter().enumerate() {
+            let shares = |it: &View| it.may_alias(view) && (is_contiguous(it) || is_contiguous(view));
+            if let Some(other) = views[..at].iter().position(shares) {
+                let [name, other] = [at, other].map(|it| self.program.tensor_name(outs[it]));
+                let why =
+                    format!("its results `{other}` and `{name}` share memory, and one kernel writes both");
+                let it = *self.unsupported(stmt.op, &why);
+                return Err(Box::new(it.help(format!("give `{name}` memory of its own"))));
+            }
         }
         Ok(())
     }

@@ -253,20 +253,21 @@ impl PlanBuilder<'_> {
             .all(|it| steps(&mine, from, it.operand.clone()) == steps(&theirs, to, it.result.clone()))
     }
 
-    /// Returns whether all results are on the mesh of the first one, and corresponding dimensions are sharded in the
-    /// same way.
-    pub(super) fn has_results_alike(&self, stmt: &OpStmt) -> bool {
-        let Some(first) = stmt.out_tensor() else { return true };
+    /// Returns the first result that is not on the mesh of the first one, or of which a dimension is sharded in another way
+    /// than the corresponding dimension of the first one.
+    pub(super) fn result_sharded_differently(&self, stmt: &OpStmt) -> Option<TensorId> {
+        let first = stmt.out_tensor()?;
         let goal = self.sharding(first);
-        Program::tensors_of(&stmt.outs).enumerate().all(|(position, out)| {
-            let dims = dims_of_first_result(self.program, stmt, position);
-            let has = self.sharding(out);
-            self.program.tensors[out].mesh == self.program.tensors[first].mesh
+        let is_alike = |(position, out): &(usize, TensorId)| {
+            let dims = dims_of_first_result(self.program, stmt, *position);
+            let has = self.sharding(*out);
+            self.program.tensors[*out].mesh == self.program.tensors[first].mesh
                 && dims.into_iter().enumerate().all(|(at, to)| match to {
                     Some(to) => shard(&has, at) == shard(&goal, to),
                     None => shard(&has, at).is_empty(),
                 })
-        })
+        };
+        Program::tensors_of(&stmt.outs).enumerate().find(|it| !is_alike(it)).map(|it| it.1)
     }
 
     /// Returns, for every dimension, the device axes that split it, each with the number of elements between

@@ -8,7 +8,7 @@
 //! * predicates are boolean (`check_predicate`);
 //! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
 //! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
-//! * the results of a statement are different tensors (`op`);
+//! * the results of a statement are different tensors (`check_results`);
 //! * ranks, constant extents and element types satisfy the operator's type rule (`types`).
 //!
 //! Properties that depend on the rank or on symbols are not checked here: whether peers are in range,
@@ -170,14 +170,7 @@ impl Verifier<'_> {
                 it.help(format!("write `buffer={out}`; `alias=` names a tensor whose storage is shared")),
             );
         }
-        let mut seen = HashSet::default();
-        if let Some(twice) = Program::tensors_of(&stmt.outs).find(|it| !seen.insert(*it)) {
-            let name = self.program.tensor_name(twice);
-            let message = format!("`{name}` is two results of this statement");
-            let it =
-                Diagnostic::new(Code::BadOperands, span, message, "each result has to be another tensor");
-            self.diagnostics.push(it.help(format!("declare another tensor for one of the results `{name}`")));
-        }
+        let is_result_repeated = self.check_results(stmt, span);
         if effect == OpClass::Deallocate {
             for tensor in Program::tensors_of(&stmt.args) {
                 self.check_read(tensor, span);
@@ -202,9 +195,22 @@ impl Verifier<'_> {
         }
         self.check_team(stmt, span);
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
-        if !tensors.any(|it| self.faulty.contains(&it)) {
+        if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it)) {
             types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
         }
+    }
+
+    /// Checks that the results of a statement are different tensors. Returns whether one occurs twice.
+    fn check_results(&mut self, stmt: &OpStmt, span: Span) -> bool {
+        let listed = stmt.get(attr::OUTPUTS).unwrap_or_default();
+        let mut seen = HashSet::default();
+        let mut results = Program::tensors_of(&stmt.outs).chain(Program::tensors_of(listed));
+        let Some(twice) = results.find(|it| !seen.insert(*it)) else { return false };
+        let name = self.program.tensor_name(twice);
+        let message = format!("`{name}` occurs twice among the results of this statement");
+        let it = Diagnostic::new(Code::BadOperands, span, message, "each result needs a tensor of its own");
+        self.diagnostics.push(it.help(format!("write another tensor in place of the second `{name}`")));
+        true
     }
 
     fn check_predicate(&mut self, cond: ExprId, span: Span) {

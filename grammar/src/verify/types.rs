@@ -82,8 +82,10 @@ impl Ctx<'_, '_> {
         self.program.dimensions(tensor).collect()
     }
 
+    /// Returns the number of elements along an axis: `n` for an expanded broadcast `bS{1 ex n}`.
     fn constant(&self, axis: AxisId) -> Option<i64> {
-        self.program.constant(self.program.axes[axis].extent)
+        let axis = &self.program.axes[axis];
+        self.program.constant(axis.expanded.unwrap_or(axis.extent))
     }
 
     fn error(&mut self, code: Code, message: String, label: &str) {

@@ -77,6 +77,7 @@ pub(in crate::plan) fn lower(
     if lowered.iter().all(FxHashMap::is_empty) {
         return Ok(());
     }
+    lowered.iter_mut().for_each(keep_first_allocations);
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
             rewrite_plan(plan, lowered);
@@ -84,6 +85,21 @@ pub(in crate::plan) fn lower(
     }
     let bytes = plans.iter().map(Plan::bytes).sum();
     limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])
+}
+
+/// Keeps the allocation of a staging buffer only in the first collective, in the order of the plan, of those that share
+/// the buffer. Collectives are lowered team by team, so the first one is not known before.
+fn keep_first_allocations(lowered: &mut FxHashMap<usize, LoweredComm>) {
+    let mut posts: Vec<usize> = lowered.keys().copied().collect();
+    posts.sort_unstable();
+    let mut allocated = FxHashSet::default();
+    for at in posts {
+        let Some(steps) = lowered.get_mut(&at) else { continue };
+        steps.prologue.retain(|it| match it {
+            InstKind::Alloc { buffer, .. } => allocated.insert(*buffer),
+            _ => true,
+        });
+    }
 }
 
 fn too_large(

@@ -1,8 +1,9 @@
 //! Staging buffers: contiguous copies of a member's views, for transports that cannot use the views
 //! themselves.
 //!
-//! An input is copied if its elements are not equally spaced (some transports require that they are contiguous), or if it overlaps the output and the transport
-//! does not support that overlap. An output is copied if its elements are not equally spaced.
+//! An input is copied if its elements are not equally spaced (some transports require that they are contiguous), or if it
+//! overlaps the output and the transport does not support that overlap. An output is copied if its elements are not equally
+//! spaced.
 
 use rustc_hash::FxHashMap;
 
@@ -142,8 +143,9 @@ impl StagingPool {
             let Buffer { name, dtype, .. } = &plan.buffers[view.buffer as usize];
             let it = Buffer { name: format!("{name}.staged"), dtype: *dtype, len: view.len() };
             plan.buffers.push(it);
-            before.push(InstKind::Alloc { buffer: number, zero: false });
         }
+        // Every collective that uses the buffer may be the first one (`lower::keep_first_allocations`).
+        before.push(InstKind::Alloc { buffer: number, zero: false });
         View::contiguous(number, vec![view.len()])
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::DType,
+    dtype::{Class, DType},
     ir::{AxisId, Program, TensorId},
     ops::Op,
     text::axis_text,
@@ -15,17 +15,18 @@ impl Ctx<'_, '_> {
     /// Checks `out[…, l, e], logsumexp[…, l] = sdpa(q[…, l, k], k[…, s, k], v[…, s, e])`. The gradient,
     /// which nothing runs, is not checked.
     pub(super) fn attention(&mut self, args: &[TensorId]) {
-        let outs: Vec<TensorId> = Program::tensors_of(&self.stmt.outs).collect();
         if self.stmt.op != Op::Sdpa {
             return;
         }
+        let outs: Vec<TensorId> = Program::tensors_of(&self.stmt.outs).collect();
         let (&[query, key, value], &[out, ref rest @ ..]) = (args, &outs[..]) else {
             return self.attention_operands(args);
         };
-        if self.stmt.args.len() != args.len() || rest.len() > 3 {
+        if self.stmt.args.len() != args.len() || self.stmt.outs.len() != outs.len() || rest.len() > 3 {
             return self.attention_operands(args);
         }
         let rank = self.dims(query).len();
+        let Some(rows) = rank.checked_sub(2) else { return self.attention_rank(query, rank) };
         for it in [key, value, out] {
             let have = self.dims(it).len();
             if have != rank {
@@ -33,7 +34,6 @@ impl Ctx<'_, '_> {
             }
         }
         let [q, k, v, o] = [query, key, value, out].map(|it| self.dims(it));
-        let Some(rows) = rank.checked_sub(2) else { return self.rank_error(query, rank, 2) };
         for at in 0..rows {
             for (tensor, dims) in [(key, &k), (value, &v), (out, &o)] {
                 self.equal_axes(tensor, dims[at], query, q[at]);
@@ -53,21 +53,7 @@ impl Ctx<'_, '_> {
             }
         }
         self.equal_types(&[query, key, value, out]);
-        let dtype = |it: TensorId| self.program.tensors[it].dtype;
-        let Some(operand_dtype) = dtype(query) else { return };
-        if operand_dtype.is_integral() {
-            return self.attention_type(query, "a floating-point type");
-        }
-        let scores = if operand_dtype == DType::Double { DType::Double } else { DType::Float };
-        if let Some(logsumexp) = rest.first()
-            && dtype(*logsumexp).is_some_and(|it| it != scores)
-        {
-            return self.attention_type(*logsumexp, &format!("{scores}, the type of the scores"));
-        }
-        let is_state = |it: &TensorId| dtype(*it).is_none_or(DType::is_integral);
-        if let Some(state) = rest.iter().skip(1).find(|it| !is_state(it)) {
-            return self.attention_type(*state, "an integer type: it is the state of random numbers");
-        }
+        self.attention_types(query, rest);
         for (key, what) in [(attr::BIAS, "bias"), (attr::MASK, "mask")] {
             if let Some(added) = self.stmt.get(key) {
                 self.fits_scores(added, what, &[&q[..=rows], &k[rows..=rows]].concat());
@@ -75,11 +61,63 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// Reports positional operands other than three tensors, or more than four results.
+    /// Checks the element types of the query, of the results behind the first one, of the bias and of the mask.
+    fn attention_types(&mut self, query: TensorId, rest: &[TensorId]) {
+        let dtype = |it: TensorId| self.program.tensors[it].dtype;
+        let is_real =
+            |it: TensorId| dtype(it).is_none_or(|it| matches!(it.class(), Class::Float | Class::SmallFloat));
+        let is_bool = |it: TensorId| dtype(it) == Some(DType::Bool);
+        if !is_real(query) {
+            return self.attention_type(query, "a real floating-point type");
+        }
+        // The scores of binary64 operands are binary64; nvFuser declares their logarithms of sums as float all the same.
+        let takes = |it: DType| it == DType::Float || it == DType::Double && dtype(query) == Some(it);
+        if let Some(logsumexp) = rest.first()
+            && dtype(*logsumexp).is_some_and(|it| !takes(it))
+        {
+            return self.attention_type(*logsumexp, "float, the type of the scores");
+        }
+        let is_state = |it: TensorId| dtype(it).is_none_or(|it| it.class() == Class::Int);
+        for state in rest.iter().skip(1) {
+            if !is_state(*state) {
+                let expected = "an integer type, as the state of random numbers has";
+                return self.attention_type(*state, expected);
+            }
+            if self.dims(*state).len() > 1 {
+                let (name, have) = (self.program.tensor_name(*state), self.dims(*state).len());
+                let message = format!("`sdpa`: `{name}` has {have} dimensions");
+                let label = "expected at most 1: it is the state of random numbers, `{2}` or a scalar";
+                let it = Diagnostic::new(Code::ShapeMismatch, self.place(*state), message, label);
+                return self.acc.push(it);
+            }
+        }
+        if let Some(bias) = self.stmt.get(attr::BIAS).filter(|it| !is_real(*it)) {
+            let expected = match is_bool(bias) {
+                true => {
+                    "a real floating-point type, since a bias is added to the scores; write a mask as `mask=`"
+                }
+                false => "a real floating-point type, since a bias is added to the scores",
+            };
+            return self.attention_type(bias, expected);
+        }
+        if let Some(mask) = self.stmt.get(attr::MASK).filter(|it| !is_real(*it) && !is_bool(*it)) {
+            self.attention_type(mask, "bool, or a real floating-point type, which is added to the scores");
+        }
+    }
+
+    /// Reports other positional operands than three tensors, or other results than one to four tensors.
     fn attention_operands(&mut self, args: &[TensorId]) {
-        let results = Program::tensors_of(&self.stmt.outs).count();
+        let (results, tensors) = (self.stmt.outs.len(), Program::tensors_of(&self.stmt.outs).count());
         let scalars = self.stmt.args.len() - args.len();
-        let (message, label, help) = if !(1..=4).contains(&results) {
+        let (message, label, help) = if results == 0 {
+            ("`sdpa` has no result".to_owned(), "expected a tensor and `=` before it", "write the result")
+        } else if tensors < results {
+            (
+                "a result of `sdpa` is not a tensor".to_owned(),
+                "every result is a tensor, and has its position",
+                "write a tensor in its place, or leave out this result and all behind it",
+            )
+        } else if results > 4 {
             (
                 format!("`sdpa` has {results} results; it has at most four"),
                 "expected a result, its logarithms of sums, and two tensors of the state of random numbers",
@@ -101,17 +139,22 @@ impl Ctx<'_, '_> {
         self.acc.push(Diagnostic::new(Code::BadOperands, self.span, message, label).help(help));
     }
 
+    /// Reports a query without rows or columns.
+    fn attention_rank(&mut self, query: TensorId, have: usize) {
+        let name = self.program.tensor_name(query);
+        let dimensions = if have == 1 { "dimension" } else { "dimensions" };
+        let message = format!("`sdpa`: `{name}` has {have} {dimensions}; expected at least 2");
+        let label = "expected rows and columns, behind any number of batch dimensions";
+        self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(query), message, label));
+    }
+
     /// Reports a tensor of a type that an attention does not have.
     fn attention_type(&mut self, tensor: TensorId, expected: &str) {
         let name = self.program.tensor_name(tensor);
         let dtype = self.program.tensors[tensor].dtype.map_or(String::new(), |it| it.to_string());
-        let message = format!("`sdpa`: `{name}` is {dtype}; expected {expected}");
-        self.acc.push(Diagnostic::new(
-            Code::TypeMismatch,
-            self.place(tensor),
-            message,
-            format!("`{name}` is {dtype}"),
-        ));
+        let message = format!("`sdpa`: the elements of `{name}` are {dtype}");
+        let label = format!("expected {expected}");
+        self.acc.push(Diagnostic::new(Code::TypeMismatch, self.place(tensor), message, label));
     }
 
     /// Checks that a bias or a mask can be repeated to the shape `[…, l, s]` of the scores.
@@ -120,13 +163,14 @@ impl Ctx<'_, '_> {
         let name = self.program.tensor_name(tensor);
         if dims.len() > scores.len() {
             let message = format!("`sdpa`: the {what} `{name}` has {} dimensions", dims.len());
-            let label = format!("the scores have {}", scores.len());
+            let label = format!("expected at most {}, those of the scores", scores.len());
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(tensor), message, label));
             return;
         }
-        let pairs = dims.iter().rev().zip(scores.iter().rev());
-        let unlike = pairs.filter(|(a, b)| self.unequal(**a, **b) && self.constant(**a) != Some(1)).last();
-        if let Some((axis, score)) = unlike {
+        // Dimensions are aligned at the end; the first one that differs is reported.
+        let mut pairs = dims.iter().zip(&scores[scores.len() - dims.len()..]);
+        let unlike = |(a, b): &(&AxisId, &AxisId)| self.unequal(**a, **b) && self.constant(**a) != Some(1);
+        if let Some((axis, score)) = pairs.find(unlike) {
             let (axis, score) = (axis_text(self.program, *axis), axis_text(self.program, *score));
             let message = format!("`sdpa`: the {what} `{name}` does not have the shape of the scores");
             let label = format!("axis `{axis}`; that of the scores is `{score}`");

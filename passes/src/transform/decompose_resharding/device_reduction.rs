@@ -46,6 +46,7 @@ impl Decomposer<'_> {
         goal: &Sharding,
         pieces: &[DimPiece],
     ) -> Result<(), Diagnostic> {
+        self.check_device_extents(it, pieces, goal)?;
         let mut sums = goal.clone();
         for dim in &mut sums.dims {
             dim.pieces.retain(|piece| pieces.iter().all(|other| other.parallel != piece.parallel));
@@ -116,6 +117,25 @@ impl Decomposer<'_> {
             ..builder::op(Op::Add)
         });
         Ok(())
+    }
+
+    /// Checks that the device axes of the contracted axis have constant extents: the axis of the partial sums is made of the
+    /// number of devices, and its split has to be even.
+    fn check_device_extents(
+        &self,
+        it: &OpStmt,
+        pieces: &[DimPiece],
+        goal: &Sharding,
+    ) -> Result<(), Diagnostic> {
+        let symbolic = pieces
+            .iter()
+            .find_map(|piece| piece.device().filter(|_| self.program.constant(piece.count).is_none()));
+        let Some(device) = symbolic else { return Ok(()) };
+        let error =
+            self.resharding_error(it, "the extent of a device axis of the contracted axis is a symbol");
+        let count = goal.mesh.extent(device);
+        Err(error
+            .help(format!("write the number of devices as the extent of the device axis, `{{{count}}}`")))
     }
 
     /// Reduces partial sums, indexed by the last dimension, over all device axes but one. The remaining axis
