@@ -19,8 +19,8 @@
 #       HEADS/d of the heads, and the rows of its weight are, for each head, its queries, keys and values.
 #   programs.sh local-block RANKS M N K [HEADS [SEQUENCES]]
 #       what a rank of `block` computes without communication and without the two sums, on all rows
-#   programs.sh block-sdpa|local-block-sdpa RANKS M N K [HEADS [SEQUENCES]]
-#       the same with attention by sdpa
+#   programs.sh block-sdpa RANKS M N K [HEADS [SEQUENCES]]
+#       `block` with attention by sdpa
 #   programs.sh matmul RANKS M N K [CALLS]
 #       C[m,n] = A[m,k] · B[n,k]ᵀ, by every rank for itself
 #   programs.sh local-mlp RANKS M N K
@@ -50,7 +50,7 @@ numbers() {
 [ $# -ge 3 ] || usage # at least one number behind the number of ranks
 kind=$1 d=$2 with_sdpa=""
 shift 2
-case $kind in block-sdpa | local-block-sdpa) kind=${kind%-sdpa} with_sdpa=yes ;; esac
+[ $kind != block-sdpa ] || kind=block with_sdpa=yes
 numbers 1 "$d"
 # A collective has the names of a backend and of an algorithm between its numbers. The number of chunks and the last
 # number of a collective may be 0.
@@ -113,14 +113,14 @@ attention() {
   T10 = Set.Permute( T7 )
   T11 = Set.Permute( T8 )
   T12 = Set.Permute( T9 )
-$(softmax_of_products "$scale")
+$(scores_to_heads "$scale")
   T23 = Set.Permute( T22 )
   T24 = reshape( T23 )
 TEXT
 }
 # Prints the statements from queries, keys and values to the heads' results. Without sdpa, the sum of a row divides its
 # result, which is smaller than its probabilities. Argument: the scale.
-softmax_of_products() {
+scores_to_heads() {
     if [ -n "$with_sdpa" ]; then
         echo "  T22 = sdpa(T10, T11, T12, dropout_p=double(0), is_causal=false, scale=double($1))"
         return

@@ -58,7 +58,7 @@ pipelines() {
 # Queues all variants of a layer, and the products of one rank alone. Arguments: workload, ranks, m, n, k.
 layer() {
     local workload=$1 d=$2 m=$(($3 / shrink)) n=$(($4 / shrink)) k=$(($5 / shrink))
-    local passes streams sets graph chunk program all=("")
+    local passes streams sets graph chunk variant program all=("")
     [ "$m" -ge "$d" ] || m=$d
     # Fewer columns than heads, or fewer rows than sequences.
     if [ "$workload" = block ] && [ $((n < 64 || m < 8)) = 1 ]; then return; fi
@@ -67,22 +67,27 @@ layer() {
     case $workload in
     linear-allreduce) all=(2 4 8) ;;
     column-parallel | row-parallel) all=("$calls") ;;
+    block) all=("" sdpa) ;;
     esac
     for chunk in "${all[@]}"; do
-        program=$(program "$workload" "$d" "$m" "$n" "$k" $chunk) || exit 2
-        [ "$workload" = linear-allreduce ] || chunk=""
+        # The last word is the number of chunks or calls, or the operator of attention.
+        variant=""
+        case $chunk in
+        sdpa) program=$(program block-sdpa "$d" "$m" "$n" "$k") variant=", sdpa" ;;
+        *) program=$(program "$workload" "$d" "$m" "$n" "$k" $chunk) ;;
+        esac || exit 2
+        [ "$workload" != linear-allreduce ] || variant=", $chunk chunks"
         while read -r passes streams; do
             # Without overlap the number of chunks does not matter.
-            [ "$passes" != @lower ] || [ "$chunk" = "" ] || [ "$chunk" = "${all[0]}" ] || continue
+            [ "$passes" != @lower ] || [ "$workload" != linear-allreduce ] || [ "$chunk" = "${all[0]}" ] || continue
             sets=()
             [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
             for graph in "" -G; do
-                ours "$workload" "$d" "$m" "$n" "$k" 1 "$program" "$passes${chunk:+, $chunk chunks}" "$passes" "${sets[@]}" $graph
+                ours "$workload" "$d" "$m" "$n" "$k" 1 "$program" "$passes$variant" "$passes" "${sets[@]}" $graph
             done
         done < <(pipelines "$workload")
     done
     [ "$workload" != linear-allreduce ] || [ "$m" -lt 16 ] || decreasing_chunks "$d" "$m" "$n" "$k"
-    [ "$workload" != block ] || attention_in_one_operator "$d" "$m" "$n" "$k"
     [ $((round % 2)) -eq 1 ] || products "$workload" "$d" "$m" "$n" "$k"
 }
 
@@ -99,19 +104,6 @@ decreasing_chunks() {
     for graph in "" -G; do
         ours linear-allreduce "$d" "$m" "$n" "$k" 1 "$program" "chunks of 8, 5, 2 and 1 sixteenths" "$passes" $graph
     done
-}
-
-# Queues a block whose attention is one operator, sdpa. Arguments: ranks, m, n, k.
-attention_in_one_operator() {
-    local d=$1 m=$2 n=$3 k=$4 graph program passes streams sets
-    program=$(program block-sdpa "$d" "$m" "$n" "$k") || exit 2
-    while read -r passes streams; do
-        sets=()
-        [ "$streams" = - ] || sets=(--set "numberOfStreams=$streams")
-        for graph in "" -G; do
-            ours block "$d" "$m" "$n" "$k" 1 "$program" "$passes, sdpa" "$passes" "${sets[@]}" $graph
-        done
-    done < <(pipelines block)
 }
 
 # Queues the matrix products of one rank of a layer. Arguments: as above.

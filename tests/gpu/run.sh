@@ -445,6 +445,16 @@ run_stress() {
                 done
             done
         done
+        [ "$count" -gt 1 ] || continue
+        # Collectives in one kernel: their signals, fences and packets.
+        for kind in {,large-}allreduce-{one,two}-shot {,large-}{allgather,reduce-scatter,all-to-all}-one-shot \
+            cold-allreduce-{one,two}-shot-ll{,128}; do
+            flags=("$(make "$kind" "$count")" --stress "$delayed" --seed 7)
+            for mode in eager graph; do
+                [ $mode = eager ] || flags+=(-G)
+                queue "$count" $mode "$kind-$count.hir" - "# $delayed runs with delays" "${flags[@]}"
+            done
+        done
     done
 }
 

@@ -253,6 +253,11 @@ impl Kernels {
         number
     }
 
+    /// Returns every `step`-th instance.
+    fn sample(self, step: usize) -> Self {
+        Self { list: self.list.into_iter().step_by(step.max(1)).collect(), ..Self::default() }
+    }
+
     /// Returns the names and the blocks of all kernels: the common ones, then the instances by index. The callers of the
     /// common ones choose the number of threads.
     pub fn functions(&self) -> Vec<(String, BlockShape)> {
