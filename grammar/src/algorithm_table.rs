@@ -16,10 +16,12 @@ use crate::words::{Algorithm, CommunicationType};
 /// multicast; CUDA 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh
 /// collectives`), from 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes
 /// uses the result of the larger one, and a larger size that of the largest. Since teams of 4 were measured, the signals
-/// of `one-shot` and `two-shot` have become faster, by 6 to 9 microseconds on two H100s, so these two are now the fastest
-/// algorithms from smaller sizes on than the table says. Teams of 8 were not measured: their rules are extrapolated, on the assumption that
-/// the amount of data that a rank sends decides, as between teams of 2 and 4. The rules behind those with `nccl` give the
-/// fastest algorithm where NCCL is not available.
+/// of `one-shot` and `two-shot` have become faster, by 6 to 9 microseconds on two H100s, so these two are probably the
+/// fastest algorithms from smaller sizes on than the table says. Teams of 8 were not measured: their rules are
+/// extrapolated, on the assumption that the amount of data that a rank sends decides, as between teams of 2 and 4. The
+/// rules behind those with `nccl` give the fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`)
+/// are not selected: with teams of 2 they are never the fastest, and larger teams were not measured since a repair of
+/// these kernels.
 pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;\
      ReduceScatter/2:512K=one-shot-ll;2:1M=one-shot-ll;2=one-shot;\
      Allreduce/4:64K=one-shot-ll;Allreduce/4:512K=two-shot-ll;\

@@ -120,12 +120,6 @@ fn count_flags(plans: &[Plan]) -> u32 {
     indices.max().map_or(0, |it| it + 1)
 }
 
-/// Returns true if the elements of a view are contiguous in row-major order.
-pub(super) fn is_dense(view: &View) -> bool {
-    let merged = kernels::merge_dims(&view.shape, &[&view.strides]);
-    view.len() <= 1 || (merged.extents.len() == 1 && merged.strides[0][0] == 1)
-}
-
 /// Lowers a plan. `main_stream` is stream 0 of the plan.
 pub(super) fn lower(
     device: &Device,

@@ -4,11 +4,10 @@
 
 use std::ops::Range;
 
-use super::{
-    executable::is_dense,
-    kernels::{BLOCK, peer_memory_fits},
-};
 use crate::plan::{InstKind, Plan, ReduceOp, SignalId, SignalKind, View, ViewOnRank};
+
+/// Maximum number of signals and views of a kernel: their addresses are parameters, of which CUDA allows 4 KiB.
+pub(super) const MAX_ADDRESSES: usize = 500;
 
 /// What one rank does in a collective, in the order of the fields.
 #[derive(Default)]
@@ -71,13 +70,13 @@ impl<'a> PeerPhases<'a> {
         }
         let lists = [&it.ready, &it.ready_waits, &it.done, &it.done_waits];
         let peers = lists.iter().map(|list| list.len()).max().unwrap_or(0);
-        let fits = peer_memory_fits(peers, it.views().count());
+        let fits = lists.len() * peers + it.views().count() <= MAX_ADDRESSES;
         let is_uniform = it.results.windows(2).all(|pair| {
             let [a, b] = pair else { return true };
             (a.inputs.len(), a.outputs.len()) == (b.inputs.len(), b.outputs.len())
         });
         let len = it.len();
-        let are_alike = it.views().all(|view| is_dense(view) && view.len() == len);
+        let are_alike = it.views().all(|view| view.is_contiguous() && view.len() == len);
         (fits && is_uniform && are_alike).then_some(it)
     }
 
@@ -103,12 +102,7 @@ impl<'a> PeerPhases<'a> {
     }
 
     /// Returns the number of elements of each view.
-    fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.views().next().map_or(0, View::len)
-    }
-
-    /// Returns the maximum number of blocks that have something to do.
-    pub fn blocks(&self) -> usize {
-        self.len().div_ceil(BLOCK as usize).max(1)
     }
 }

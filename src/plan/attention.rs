@@ -177,9 +177,8 @@ impl PlanBuilder<'_> {
     /// Checks that no two results have the same memory: one kernel writes them. Views of which neither is contiguous may
     /// have alternating elements, and are not compared.
     fn check_separate_results(&self, stmt: &OpStmt, outs: &[TensorId], views: &[View]) -> Result<()> {
-        let is_contiguous = |it: &View| it.strides == View::contiguous(it.buffer, it.shape.clone()).strides;
         for (at, view) in views.iter().enumerate() {
-            let shares = |it: &View| it.may_alias(view) && (is_contiguous(it) || is_contiguous(view));
+            let shares = |it: &View| it.may_alias(view) && (it.is_contiguous() || view.is_contiguous());
             if let Some(other) = views[..at].iter().position(shares) {
                 let [name, other] = [at, other].map(|it| self.program.tensor_name(outs[it]));
                 let why =

@@ -74,6 +74,17 @@ impl View {
         (self.buffer, self.offset, self.shape.clone(), self.strides.clone())
     }
 
+    /// Returns true if the elements are contiguous in row-major order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut step = 1;
+        let follows = |(extent, stride): (&usize, &usize)| {
+            let is_next = *extent == 1 || *stride == step;
+            step *= extent;
+            is_next
+        };
+        self.len() <= 1 || self.shape.iter().zip(&self.strides).rev().all(follows)
+    }
+
     /// Returns whether the two views may have an element in common: whether their bounds overlap.
     pub fn may_alias(&self, other: &Self) -> bool {
         let bounds = self.bounds().zip(other.bounds());

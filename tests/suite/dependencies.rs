@@ -225,8 +225,8 @@ const TRANSPORT: &[Layer] = &[
 /// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
 /// commands, and execution.
 const CUDA: &[Layer] = &[
-    ("epilogue error comm_order", &[]),
-    ("buffer_assignment", &["epilogue"]),
+    ("epilogue error comm_order peer_phases", &[]),
+    ("buffer_assignment", &["epilogue", "peer_phases"]),
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),

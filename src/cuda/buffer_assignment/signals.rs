@@ -12,8 +12,11 @@ use crate::{
     plan::{InstKind, KernelKind, Plan, SignalId, SignalKind},
 };
 
-/// Maximum number of words of a signal, and of the blocks that set them.
+/// Maximum number of words of a signal, and so of the blocks that set them.
 const MAX_WORDS: usize = 128;
+/// Elements of each view for which a signal has a word: a block of the kernel has as many threads. The number of words
+/// limits the number of blocks, and is correct for any number of them.
+const ELEMENTS_OF_WORD: usize = 256;
 /// Distance between two signals in bytes, unless one has more words.
 const SIGNAL_STRIDE: usize = 32;
 
@@ -80,7 +83,7 @@ pub(super) fn barrier_offset(from: usize) -> usize {
 fn signals_set_by_blocks(plans: &[Plan]) -> FxHashMap<(SignalKind, u32), usize> {
     let (mut inside, mut outside) = (FxHashMap::default(), FxHashSet::default());
     for plan in plans {
-        // The end of the kernel range that was seen last, and its number of blocks.
+        // The end of the kernel range that was seen last, and its number of words.
         let mut last = (0, None);
         for (at, inst) in plan.code.iter().enumerate() {
             let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
@@ -89,14 +92,15 @@ fn signals_set_by_blocks(plans: &[Plan]) -> FxHashMap<(SignalKind, u32), usize> 
             let SignalKind::TeamDone(_) = signal.kind else { continue };
             if at >= last.0 {
                 let kernel = plan.kernel_range(at).filter(|it| it.kind == KernelKind::PeerMemory);
-                let blocks = kernel.and_then(|it| PeerPhases::of(plan, &it.range)).map(|it| it.blocks());
-                last = (kernel.map_or(at + 1, |it| it.range.end), blocks);
+                let phases = kernel.and_then(|it| PeerPhases::of(plan, &it.range));
+                let words = phases.map(|it| it.len().div_ceil(ELEMENTS_OF_WORD));
+                last = (kernel.map_or(at + 1, |it| it.range.end), words);
             }
             let key = (signal.kind, signal.index);
             match last.1 {
-                Some(blocks) => {
+                Some(wanted) => {
                     let words = inside.entry(key).or_insert(1);
-                    *words = blocks.clamp(*words, MAX_WORDS);
+                    *words = wanted.clamp(*words, MAX_WORDS);
                 }
                 None => {
                     outside.insert(key);

@@ -1,7 +1,7 @@
 //! Lowers communications. Each communicator has a logical stream. If that is a CUDA stream of its own,
 //! posting makes it wait for the posting stream, and `Wait` makes a stream wait for it.
 
-use super::{Command, ExecutableBuilder, LogicalStream, is_dense};
+use super::{Command, ExecutableBuilder, LogicalStream};
 use crate::{
     cuda::{
         comm::{self, DenseBuffer, NcclCall, NcclGroup},
@@ -192,7 +192,7 @@ impl ExecutableBuilder<'_> {
     ) -> Result<DenseBuffer, CudaError> {
         let located = self.local_view(view)?;
         let (count, dtype) = (view.len(), located.dtype);
-        if is_dense(view) {
+        if view.is_contiguous() {
             return Ok(DenseBuffer { address: located.address, count, dtype });
         }
         let address = self.scratch_buffer(queue, number, count * dtype.size())?;
@@ -218,7 +218,7 @@ impl ExecutableBuilder<'_> {
         dense: DenseBuffer,
         view: &View,
     ) -> Result<(), CudaError> {
-        if is_dense(view) {
+        if view.is_contiguous() {
             return Ok(());
         }
         let out = self.local_view(view)?;
@@ -249,7 +249,7 @@ impl ExecutableBuilder<'_> {
         }
         let source = self.pack(at, inst, queue, 0, from.view, true)?;
         let bytes = source.count * source.dtype.size();
-        if is_dense(to.view) {
+        if to.view.is_contiguous() {
             let target = DenseBuffer { address: to.address, ..source };
             comm::check_collective(kind, 1, 0, source, target)
                 .map_err(|message| CudaError::unsupported(self.plan, inst, message))?;

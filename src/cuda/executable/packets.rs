@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{ExecutableBuilder, LogicalStream, is_dense};
+use super::{ExecutableBuilder, LogicalStream};
 use crate::{
     cuda::{
         buffer_assignment::PACKET_EXPANSION,
@@ -12,7 +12,7 @@ use crate::{
     plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank},
 };
 
-/// A line of 128 bytes arrives as one access over NVLink only.
+/// Only NVLink delivers a store of 128 bytes in the order of addresses.
 const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \
                          `CUDA_VISIBLE_DEVICES` hides them from each other's processes";
 
@@ -116,7 +116,7 @@ impl ExecutableBuilder<'_> {
     }
 
     fn dense_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
-        match is_dense(view) {
+        match view.is_contiguous() {
             true => self.memory.view_address(rank, view),
             false => Err(CudaError::Internal(format!("{view:?} in a packet kernel is not contiguous"))),
         }

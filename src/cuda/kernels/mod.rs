@@ -33,7 +33,7 @@ pub(super) use matmul::matmul_launch;
 use packets::PacketKernel;
 pub(super) use packets::{Item, PacketCollective, Source, packet_launch};
 pub(super) use peer_memory::{
-    BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_fits, peer_memory_launch,
+    BLOCK_COUNTER_PARAM, EndSignals, PeerCollective, PeerResult, peer_memory_launch,
 };
 pub(super) use reduce::{reduce_launches, reduce_scratch_bytes};
 pub(super) use row::{RowOp, RowReduction, defining_row_op, row_launch};

@@ -23,8 +23,8 @@ use std::fmt::Write;
 use grammar::dtype::DType;
 
 use super::{
-    BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, MAX_PARAM_WORDS, PeerMemoryKernel,
-    collective_dtype, expression, type_name,
+    BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, PeerMemoryKernel, collective_dtype,
+    expression, type_name,
 };
 use crate::plan::ReduceOp;
 
@@ -71,21 +71,13 @@ pub(in crate::cuda) struct PeerResult<'a> {
 /// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; the
 /// kernels of one stream share it.
 pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
-/// Number of parameters before the addresses of signals.
-pub(super) const FIRST_SIGNAL: usize = 9;
-
-/// Returns whether the parameters of a kernel have room for the signals of a number of peers and for the addresses of a
-/// number of views.
-pub(in crate::cuda) fn peer_memory_fits(peers: usize, views: usize) -> bool {
-    // Each thread handles the start signal of one peer.
-    peers <= BLOCK as usize && FIRST_SIGNAL + 4 * peers.max(1) + views <= MAX_PARAM_WORDS
-}
 
 /// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM` of kernels whose last block sets the end signals.
 /// `epoch` is the device address of the epoch.
 ///
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction, or views differ in their element types.
+/// There are at most `peer_phases::MAX_ADDRESSES` signals and views.
 pub(in crate::cuda) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
     let all = || it.results.iter().flat_map(|it| it.inputs.iter().chain(&it.outputs));
     // A member without a share of the result has only signals.

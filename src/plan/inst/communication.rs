@@ -132,8 +132,8 @@ impl Direction {
     }
 }
 
-/// A signal: a word in the memory of `to` that `from` sets once in each run. Executors that repeat a plan
-/// compare the word with the number of the run instead of resetting it.
+/// A signal: a word in the memory of `to`, or several, that `from` sets once in each run. Executors that repeat a plan
+/// compare the words with the number of the run instead of resetting them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SignalId {
     /// The rank that sets it.
