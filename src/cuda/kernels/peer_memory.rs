@@ -103,6 +103,10 @@ pub(in crate::cuda) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -
     }
     words.extend(it.results.iter().flat_map(|it| &it.inputs).map(|it| it.address));
     words.extend(it.results.iter().flat_map(|it| &it.outputs).map(|it| it.address));
+    if it.results.is_empty() {
+        // The structure has at least one input and one output.
+        words.extend([0, 0]);
+    }
     let first = it.results.first();
     let (inputs, outputs) = first.map_or((0, 0), |it| (it.inputs.len(), it.outputs.len()));
     let (results, end) = (it.results.len(), it.end);
