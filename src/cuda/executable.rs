@@ -2,7 +2,6 @@
 
 use super::{
     CONNECTIONS,
-    buffer_assignment::SignalSlice,
     comm::Communicators,
     device::{Device, Event, KernelFunction, Stream},
     error::CudaError,
@@ -90,9 +89,9 @@ struct Scratch {
 /// grids, because packets require it.
 ///
 /// All blocks of such kernels stay until those of other ranks are done (`kernels::peer_memory`, `kernels::packets`), so
-/// those on different streams must be resident together: they share the multiprocessors. Half of the multiprocessors remain for other
-/// streams that compute, and for NCCL, whose blocks wait too and need most of a multiprocessor's registers.
-/// `benches/gpu/NOTES.md` has the figures.
+/// those on different streams must be resident together: they share the multiprocessors. Half of the multiprocessors
+/// remain for other streams that compute, and for NCCL, whose blocks wait too and need most of a multiprocessor's
+/// registers. `benches/gpu/NOTES.md` has the figures.
 pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 {
     let waiting = |plan: &Plan| -> FxHashSet<StreamNo> {
         plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream).collect()
@@ -348,11 +347,11 @@ impl<'a> ExecutableBuilder<'a> {
         self.device_view(self.plan.rank, view)
     }
 
-    /// Returns the address of the first word of a signal, and its words.
-    fn signal_words(&self, signal: &SignalId) -> Result<(u64, SignalSlice), CudaError> {
+    /// Returns the address of the first word of a signal.
+    fn signal_address(&self, signal: &SignalId) -> Result<u64, CudaError> {
         let base = self.memory.symmetric.get(signal.to).copied().filter(|it| *it != 0);
         match (base, self.memory.assignment.signal(signal)) {
-            (Some(base), Some(slice)) => Ok((base + slice.offset as u64, slice)),
+            (Some(base), Some(slice)) => Ok(base + slice.offset as u64),
             _ => Err(CudaError::Internal(format!("{signal:?} is not mapped"))),
         }
     }

@@ -90,7 +90,8 @@ impl ExecutableBuilder<'_> {
         Ok(())
     }
 
-    /// Sets or awaits all words of a signal. Consecutive operations on a stream become one command.
+    /// Sets or awaits a signal. Consecutive operations on a stream become one command. Signals of several words are set and
+    /// awaited in kernels only (`peer_memory`).
     fn lower_signal(
         &mut self,
         at: u32,
@@ -98,15 +99,13 @@ impl ExecutableBuilder<'_> {
         op: SignalOp,
         signal: &SignalId,
     ) -> Result<(), CudaError> {
-        let (first, slice) = self.signal_words(signal)?;
-        for address in (0..slice.words).map(|word| first + (word * size_of::<u32>()) as u64) {
-            let joins = match self.last_command(stream.stream) {
-                Some(Command::Signals(last, batch)) if *last == op => batch.add(address),
-                _ => false,
-            };
-            if !joins {
-                self.push(at, stream, Command::Signals(op, Box::new(SignalBatch::new(address))));
-            }
+        let address = self.signal_address(signal)?;
+        let joins = match self.last_command(stream.stream) {
+            Some(Command::Signals(last, batch)) if *last == op => batch.add(address),
+            _ => false,
+        };
+        if !joins {
+            self.push(at, stream, Command::Signals(op, Box::new(SignalBatch::new(address))));
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ impl ExecutableBuilder<'_> {
         };
         let result = |it| self.peer_result(it);
         let signals = |list: &[&SignalId]| -> Result<Vec<u64>, CudaError> {
-            list.iter().map(|it| Ok(self.signal_words(it)?.0)).collect()
+            list.iter().map(|it| self.signal_address(it)).collect()
         };
         let writes_to_peers = it.results.iter().flat_map(|it| &it.outputs).any(|it| it.0 != plan.rank);
         let collective = PeerCollective {

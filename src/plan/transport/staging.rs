@@ -102,9 +102,8 @@ impl StagingPool {
     ) -> StagedViews {
         let mut it = StagedViews::default();
         let (input, output) = (posted.input.as_ref(), posted.output.as_ref());
-        let is_dense = |view: &View| view.len() <= 1 || view.strides == [1];
         let flat = |view: &View| {
-            view.reshape(&[view.len()]).filter(|it| is_dense(it) || !transport.needs_dense_views())
+            view.reshape(&[view.len()]).filter(|it| it.is_contiguous() || !transport.needs_dense_views())
         };
         if let Some(input) = input {
             let safe = output.is_none_or(|output| {
