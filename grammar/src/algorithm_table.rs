@@ -12,22 +12,28 @@
 
 use crate::words::{Algorithm, CommunicationType};
 
-/// The default table. The rules for teams of 2 were measured on two H100s, those for teams of 4 on four H200s (NVLink, no
-/// multicast; CUDA 13.0, NCCL 2.28) in bf16: 20 calls per CUDA graph, medians of 12 to 15 runs (`benches/gpu/compare.sh
-/// collectives`), from 8 KiB to 256 MiB for teams of 2, and to 64 MiB for teams of 4. A size between two measured sizes
-/// uses the result of the larger one, and a larger size that of the largest. Since teams of 4 were measured, the signals
-/// of `one-shot` and `two-shot` have become faster, by 6 to 9 microseconds on two H100s, so these two are probably the
-/// fastest algorithms from smaller sizes on than the table says. Teams of 8 were not measured: their rules are
-/// extrapolated, on the assumption that the amount of data that a rank sends decides, as between teams of 2 and 4. The
-/// rules behind those with `nccl` give the fastest algorithm where NCCL is not available. Packets of 128 bytes (`ll128`)
-/// are not selected: with teams of 2 they are never the fastest, and larger teams were not measured since a repair of
-/// these kernels.
+/// The default table. NVLink, no multicast; CUDA 13.0, NCCL 2.28; bf16; 20 calls per CUDA graph, medians of 12 to 15 runs
+/// (`benches/gpu/compare.sh collectives`). A size between two measured sizes uses the result of the larger one, and a
+/// larger size that of the largest.
+///
+/// * Teams of 2 were measured on two H100s, from 8 KiB to 256 MiB.
+/// * Teams of 4 were measured on four H200s, from 8 KiB to 64 MiB, before the signals of `one-shot` and `two-shot` became
+///   faster. For that reason, the rules with packets for all-reduces and reduce-scatters end at 256 KiB; in the
+///   measurement, packets were the fastest up to 512 KiB.
+/// * Teams of 8 were not measured. Their rules assume that the amount of data that a rank sends decides, as between teams
+///   of 2 and 4.
+///
+/// The rules behind those with `nccl` give the fastest algorithm where NCCL is not available. Packets of 128 bytes
+/// (`ll128`) are not selected: with teams of 2 they are never the fastest, and larger teams were not measured since a
+/// repair of these kernels.
 pub const DEFAULT_RULES: &str = "Allreduce/2:256K=one-shot-ll;Allreduce/2:8M=one-shot;Allreduce/2=two-shot;\
-     ReduceScatter/2:512K=one-shot-ll;2:1M=one-shot-ll;2=one-shot;\
-     Allreduce/4:64K=one-shot-ll;Allreduce/4:512K=two-shot-ll;\
-     Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;4:512K=one-shot-ll;4=one-shot;\
-     Allreduce/8:32K=one-shot-ll;Allreduce/8:512K=two-shot-ll;\
-     Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;8:512K=one-shot-ll;8=one-shot;*=nccl";
+     ReduceScatter/2:512K=one-shot-ll;ReduceScatter/2=one-shot;2:1M=one-shot-ll;2=one-shot;\
+     Allreduce/4:64K=one-shot-ll;Allreduce/4:256K=two-shot-ll;\
+     Allreduce/4:32M=two-shot;Allreduce/4=nccl;Allreduce/4=two-shot;\
+     ReduceScatter/4:256K=one-shot-ll;ReduceScatter/4=one-shot;4:512K=one-shot-ll;4=one-shot;\
+     Allreduce/8:32K=one-shot-ll;Allreduce/8:256K=two-shot-ll;\
+     Allreduce/8:32M=two-shot;Allreduce/8=nccl;Allreduce/8=two-shot;\
+     ReduceScatter/8:256K=one-shot-ll;ReduceScatter/8=one-shot;8:512K=one-shot-ll;8=one-shot;*=nccl";
 
 /// The algorithms that a rule can select, with the types that support each.
 pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 9] = [
@@ -179,6 +185,10 @@ mod tests {
                 );
             }
         }
+        // A rule for all types must not apply to sizes that a rule for one type has left.
+        let reduce_scatter = |bytes| table.choose(CommunicationType::ReduceScatter, (2, bytes), |_| true);
+        assert_eq!(reduce_scatter(512 << 10), Some(Algorithm::OneShotLl));
+        assert_eq!(reduce_scatter(1 << 20), Some(Algorithm::OneShot));
         assert_eq!(table.choose(kind, (3, 1), |_| true), Some(Algorithm::Nccl));
         assert_eq!(table.choose(kind, (2, 8 << 10), |it| it != Algorithm::Nccl), Some(Algorithm::OneShotLl));
         Ok(())
