@@ -143,6 +143,8 @@ mod tuning;
 mod unsharded;
 #[path = "suite/untrusted.rs"]
 mod untrusted;
+#[path = "suite/usage.rs"]
+mod usage;
 #[path = "suite/wire.rs"]
 mod wire;
 
@@ -179,6 +181,7 @@ fn main() -> ExitCode {
     trials.extend(not_utf8::trials());
     trials.extend(exploration::trials());
     trials.extend(pages::trials());
+    trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
     trials.extend(rendezvous::trials());

@@ -91,18 +91,12 @@ layer() {
     [ $((round % 2)) -eq 1 ] || products "$workload" "$d" "$m" "$n" "$k"
 }
 
-# Queues linear-allreduce in chunks of decreasing size. The all-reduce of each chunk takes less time than the product of
-# the next one, and that of the last chunk, which nothing hides, is short and uses the multiprocessors. Arguments: ranks,
-# m, n, k.
+# Queues linear-allreduce in chunks of decreasing size. Arguments: ranks, m, n, k.
 decreasing_chunks() {
-    local d=$1 m=$2 n=$3 k=$4 graph program passes last=$(($2 / 16))
+    local d=$1 m=$2 n=$3 k=$4 graph program passes=@overlap-linear-allreduce-decreasing
     program=$(program linear-allreduce "$d" "$m" "$n" "$k" 0) || exit 2
-    passes="propagate-shardings,decompose-resharding,chunk{axis=T3.0,sizes=$((8 * last)),$((5 * last)),$((2 * last)),$last}"
-    passes+=",stream-parallel{style=shard,allocate=before},lower-to-communication"
-    passes+=",select-algorithms{table=Allreduce/*:$((2 * last * n))=two-shot;Allreduce/*=two-shot-copy}"
-    passes+=",assign-streams{count=auto,communications=auto},allocate-and-deallocate,remove-redundant-sync,canonicalize"
     for graph in "" -G; do
-        ours linear-allreduce "$d" "$m" "$n" "$k" 1 "$program" "chunks of 8, 5, 2 and 1 sixteenths" "$passes" $graph
+        ours linear-allreduce "$d" "$m" "$n" "$k" 1 "$program" "$passes" "$passes" $graph
     done
 }
 

@@ -48,13 +48,19 @@ pub const ALGORITHMS: [(Algorithm, &[CommunicationType]); 9] = [
     (Algorithm::TwoShotLl128, &[CommunicationType::Allreduce]),
 ];
 
-/// The collectives in which every rank sends to every other one.
+/// The collectives in which every rank sends to every other one. Only for these, a rank knows from what it receives that
+/// its peers have read the slots of an earlier collective, so that packets can reuse them.
 const SYMMETRIC: [CommunicationType; 4] = [
     CommunicationType::Allreduce,
     CommunicationType::Allgather,
     CommunicationType::ReduceScatter,
     CommunicationType::AllToAll,
 ];
+
+/// Returns whether an algorithm supports a type of collective.
+pub fn supports(algorithm: Algorithm, kind: CommunicationType) -> bool {
+    ALGORITHMS.iter().any(|(it, kinds)| *it == algorithm && kinds.contains(&kind))
+}
 
 /// A parsed table: a list of rules in order of priority.
 #[derive(Clone, Debug)]
@@ -99,13 +105,11 @@ impl AlgorithmTable {
         (team, bytes): (usize, u64),
         has: impl Fn(Algorithm) -> bool,
     ) -> Option<Algorithm> {
-        let supported =
-            |algorithm| ALGORITHMS.iter().any(|(it, kinds)| *it == algorithm && kinds.contains(&kind));
         let fits = |it: &&Rule| {
             it.kind.is_none_or(|it| it == kind)
                 && it.team.is_none_or(|size| size == team)
                 && it.bytes.is_none_or(|most| bytes <= most)
-                && supported(it.algorithm)
+                && supports(it.algorithm, kind)
                 && has(it.algorithm)
         };
         self.0.iter().find(fits).map(|it| it.algorithm)

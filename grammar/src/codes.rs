@@ -126,8 +126,9 @@ codes! {
     UnboundSymbol = "E0401", Error;
     /// An extent, index, peer or team is invalid on this rank: out of range, negative, or not divisible.
     BadIndex = "E0402", Error;
-    /// The program uses an operator that the planner cannot lower, or a backend, algorithm or protocol that
-    /// no executor implements. The program can be read, verified and printed, but not run.
+    /// The program uses an operator that the planner cannot lower, a backend, algorithm or protocol that no
+    /// executor implements, or a kernel whose code the text does not contain. The program can be read, verified
+    /// and printed, but not run.
     Unsupported = "E0403", Error;
     /// The program unrolls to more instructions than the limit.
     TooLong = "E0404", Error;

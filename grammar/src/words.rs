@@ -271,8 +271,8 @@ impl CommunicationType {
         }
     }
 
-    /// Returns whether the CUDA backend supports the communication.
-    pub const fn is_supported_by_cuda(self) -> bool {
+    /// Returns whether the CUDA backend of nvFuser has the communication. That of hir has all of them.
+    pub const fn is_in_cuda_backend_of_nvfuser(self) -> bool {
         match self {
             Self::Broadcast | Self::Allgather | Self::Allreduce | Self::Reduce => true,
             Self::Gather

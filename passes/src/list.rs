@@ -111,6 +111,15 @@ pub static PIPELINES: &[Pipeline] = &[
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
+        name: "@overlap-linear-allreduce-decreasing",
+        description: "row-parallel linear + all-reduce, in chunks of 8, 5, 2 and 1 sixteenths of the rows: copy engines move the partial sums, and a kernel those of chunks up to 8 MiB",
+        passes: "propagate-shardings,decompose-resharding,\
+                 overlap{style=shard,allocate=before,ratio=8,5,2,1},lower-to-communication,\
+                 select-algorithms{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy},\
+                 assign-streams{count=auto,communications=auto,dependent=keep},\
+                 allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
+    },
+    Pipeline {
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: each rank sends partial sums to their owners, and adds those that it receives after the loop",
         passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\

@@ -51,7 +51,9 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
         match comm_order_cycle(plans, &matched) {
             Ok(it) => found.communicator_order = it.map(Box::new),
             Err(TooManyComms) => {
-                found.not_checked.push("the order of communicators: too many communications".to_owned());
+                found
+                    .not_checked
+                    .push("the order of communicators: the program has too many communications".to_owned());
             }
         }
     }
@@ -75,7 +77,7 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     match walked {
         Ok(()) => (),
         Err(OrderError::TooLarge) => {
-            found.not_checked.push("races and memory: too many streams and communicators".to_owned());
+            found.not_checked.push("races and memory: all ranks together have too many streams and communicators; use a smaller mesh".to_owned());
             return found;
         }
         Err(OrderError::Deadlock) => {

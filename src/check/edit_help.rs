@@ -139,6 +139,11 @@ fn outline(edit: &Edit) -> String {
         Edit::InsertSynchronize { stream: WaitedStream::Entry, .. } | Edit::CaptureEntryStream { .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
         }
+        // A `Wait` names a number, and one for a member of a group has no effect.
+        Edit::InsertWait { communication, .. } if communication.name.starts_with("EndCoalescing (") => format!(
+            "give the group a number, as in `EndCoalescing 9`, and wait for it, as in `Wait(Communication 9)`, instead of for its members: {}",
+            communication.name
+        ),
         Edit::InsertWait { communication, .. } => format!("insert a Wait for {}", communication.name),
         Edit::MoveWait { .. } => "move the Wait to the line".to_owned(),
         Edit::ShortenAllocate { .. } => {

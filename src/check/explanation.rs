@@ -217,7 +217,7 @@ impl RaceExplanation {
             return None;
         }
         // If every iteration zeroed the storage, it would lose what earlier iterations accumulated.
-        let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zero: true, .. });
+        let is_zeroed = matches!(alloc.kind, InstKind::Alloc { zeroed: Some(_), .. });
         // Without an ALLOCATE, the statement that first writes the tensor allocates it.
         let is_allocate = plan.skipped_allocations.iter().any(|it| Some(it.stmt) == origin.stmt);
         let short = (is_allocate && !is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });

@@ -66,10 +66,6 @@ impl<'p> WriteTracker<'p> {
             // A write that comes too late for `ReadOutputs` is a race. Outputs are checked after the walk and
             // reported only if nothing writes them.
             InstKind::ReadOutputs => self.ends.push(at),
-            InstKind::Alloc { buffer, zero: true } => {
-                let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
-                self.write(it.rank, &whole);
-            }
             kind => {
                 kind.visit_accesses(it.rank, &mut |access| {
                     if !access.is_write {

@@ -140,11 +140,6 @@ impl<'p> RaceDetector<'p> {
             self.check_after_entry(it, access.rank, access.view, access.is_write);
             self.access(it, Party::Inst(at), access.rank, access.view, access.is_write);
         }
-        // An ALLOCATE without zeroing does not access the storage.
-        if let InstKind::Alloc { buffer, zero: true } = kind {
-            let whole = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
-            self.access(it, Party::Inst(at), it.rank, &whole, true);
-        }
     }
 
     /// Reports races between the operations of a send/receive group, which run concurrently.

@@ -14,7 +14,7 @@ use super::{
     race::RaceDetector,
 };
 use crate::plan::{
-    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId, View,
+    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId,
     sync::{
         CommMatching, InstRef, deadlocked_state,
         happens_before::{self, Occurrence, OrderError},
@@ -184,11 +184,8 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) ->
         InstKind::ShareMemHandles { .. }
         | InstKind::Barrier
         | InstKind::ReadOutputs
-        | InstKind::Alloc { zero: false, .. } => return None,
-        InstKind::Alloc { buffer, zero: true } => {
-            let to = View::contiguous(*buffer, vec![plan.buffers[*buffer as usize].len]);
-            InstKind::Fill { to: Box::new(to), value: Number::Int(0) }
-        }
+        | InstKind::Alloc { zeroed: None, .. } => return None,
+        InstKind::Alloc { zeroed: Some(to), .. } => InstKind::Fill { to: to.clone(), value: Number::Int(0) },
         InstKind::RecordEvent { event } => InstKind::RecordEvent { event: event + events },
         InstKind::WaitEvent { event } => InstKind::WaitEvent { event: event + events },
         InstKind::Wait { work } => InstKind::Wait { work: work + works },
@@ -212,6 +209,7 @@ fn inst_of_run(kind: &InstKind, plan: &Plan, signal_count: u32, second: bool) ->
         | InstKind::Map { .. }
         | InstKind::Reduce(_)
         | InstKind::PeerReduce { .. }
+        | InstKind::OpaqueCall(_)
         | InstKind::Reshard(_) => kind.clone(),
     })
 }

@@ -99,9 +99,7 @@ impl<'p> StorageBlocks<'p> {
         let plan = &self.plans[it.rank];
         let at = InstRef { rank: it.rank, inst: it.inst };
         let stream = plan.code[it.inst].stream;
-        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|port| port.shard.view.as_ref());
-        let kept: FxHashSet<BufferNo> =
-            ports.map(|view| view.buffer).chain(plan.live_out.iter().copied()).collect();
+        let kept: FxHashSet<BufferNo> = plan.caller_buffers().collect();
         let mut found = Vec::new();
         for allocation in plan.allocations.iter().filter(|it| it.stream == stream) {
             let Some(block) = self.blocks.get_mut(&(it.rank, allocation.block)) else { continue };

@@ -108,7 +108,7 @@ fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     assert_eq!(offsets(&BufferAssignment::of(&[early])?, 0), [0, 1, 1]);
     // Zeroing is a write.
     let mut zero = plan_of_fills(0, &[8; 3], Vec::new());
-    zero.code[0].kind = InstKind::Alloc { buffer: 0, zero: true };
+    zero.code[0].kind = InstKind::Alloc { buffer: 0, zeroed: Some(View::contiguous(0, vec![1]).into()) };
     zero.code[1].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
     assert_eq!(offsets(&BufferAssignment::of(&[zero])?, 0), [0, 1, 0]);
     Ok(())

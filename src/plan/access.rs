@@ -42,12 +42,9 @@ impl Communication<'_> {
 
 impl InstKind {
     /// Returns the buffers that the instruction accesses when `rank` executes it, as (owning rank, buffer, is
-    /// written). An `Alloc` accesses its buffer only if it zeroes it.
+    /// written).
     pub fn touched_buffers(&self, rank: usize) -> Vec<(usize, BufferNo, bool)> {
-        match self {
-            Self::Alloc { buffer, zero: true } => vec![(rank, *buffer, true)],
-            _ => self.accesses(rank).iter().map(|it| (it.rank, it.view.buffer, it.is_write)).collect(),
-        }
+        self.accesses(rank).iter().map(|it| (it.rank, it.view.buffer, it.is_write)).collect()
     }
 
     /// Returns the reads and writes of the instruction when `rank` executes it.
@@ -106,8 +103,12 @@ impl InstKind {
                 it.operands.iter().filter_map(|it| it.view.as_ref()).for_each(|it| visit(read(it)));
                 it.result.view.iter().for_each(|it| visit(write(it)));
             }
-            Self::Alloc { .. }
-            | Self::Wait { .. }
+            Self::OpaqueCall(it) => {
+                it.inputs.iter().for_each(|it| visit(read(it)));
+                it.outputs.iter().for_each(|it| visit(write(it)));
+            }
+            Self::Alloc { zeroed, .. } => zeroed.iter().for_each(|it| visit(write(it))),
+            Self::Wait { .. }
             | Self::Signal { .. }
             | Self::WaitSignal { .. }
             | Self::RecordEvent { .. }

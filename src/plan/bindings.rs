@@ -138,8 +138,10 @@ impl PlanBuilder<'_> {
 
     /// Allocates a buffer on the current stream.
     pub(super) fn allocate_buffer(&mut self, buffer: BufferNo, zero: bool) {
-        self.emit(InstKind::Alloc { buffer, zero });
-        let bytes = self.plan.buffers[buffer as usize].bytes();
+        let it = &self.plan.buffers[buffer as usize];
+        let (len, bytes) = (it.len, it.bytes());
+        let zeroed = zero.then(|| View::contiguous(buffer, vec![len]).into());
+        self.emit(InstKind::Alloc { buffer, zeroed });
         self.allocator.allocate(&mut self.plan.allocations, buffer, bytes, self.current);
     }
 }

@@ -125,7 +125,7 @@ impl PlanBuilder<'_> {
             OpClass::Coalescing => self.coalesce(stmt),
             OpClass::ShareHandles => self.share_mem_handles(stmt),
             OpClass::Wait => self.wait(stmt),
-            OpClass::Opaque => Err(self.unsupported(stmt.op, "the text does not contain the kernel")),
+            OpClass::Opaque => self.opaque_call(stmt, format!("the kernel of this `{}`", stmt.op.name())),
         }
     }
 }

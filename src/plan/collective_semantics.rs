@@ -187,6 +187,24 @@ mod tests {
     /// Outputs contain exactly what is contributed: each input element arrives as often as the kind of
     /// collective requires.
     #[test]
+    fn pieces_of_a_permutation_agree() {
+        let n = 3;
+        for member in 0..n {
+            let (send_peer, recv_peer) = ((member + 1) % n, (member + 2) % n);
+            assert_pieces_agree(CollectiveKind::Permute { send_peer, recv_peer }, member, n);
+        }
+    }
+
+    /// Asserts that `output_piece_from` finds each piece that `output_pieces` lists, and no other.
+    fn assert_pieces_agree(kind: CollectiveKind, member: usize, n: usize) {
+        for from in 0..n {
+            let mut listed = kind.output_pieces(member, n).into_iter().enumerate();
+            let listed = listed.find(|(_, it)| it.source_member() == Some(from));
+            assert_eq!(kind.output_piece_from(from, member, n), listed, "{kind:?} of {n}");
+        }
+    }
+
+    #[test]
     fn pieces_fill_outputs_with_what_is_given() {
         let op = ReduceOp::Sum;
         for n in 1..5 {
@@ -201,15 +219,12 @@ mod tests {
                 CollectiveKind::ReduceScatter { op },
                 CollectiveKind::AllToAll,
                 CollectiveKind::SendRecv { root: 0 },
+                CollectiveKind::SendRecv { root: usize::from(n > 1) },
             ];
             for kind in kinds {
                 let mut arrived = vec![0; n];
                 for member in 0..n {
-                    for from in 0..n {
-                        let listed = kind.output_pieces(member, n).into_iter().enumerate();
-                        let listed = listed.into_iter().find(|(_, it)| it.source_member() == Some(from));
-                        assert_eq!(kind.output_piece_from(from, member, n), listed, "{kind:?} of {n}");
-                    }
+                    assert_pieces_agree(kind, member, n);
                     for piece in kind.output_pieces(member, n) {
                         let from = piece.source_member().map_or(0..n, |it| it..it + 1);
                         from.for_each(|it| arrived[it] += piece.source_range(given, n).len());
@@ -219,7 +234,13 @@ mod tests {
                     CollectiveKind::Broadcast { .. }
                     | CollectiveKind::Allgather
                     | CollectiveKind::Allreduce { .. } => n,
-                    _ => 1,
+                    CollectiveKind::Gather { .. }
+                    | CollectiveKind::Scatter { .. }
+                    | CollectiveKind::Reduce { .. }
+                    | CollectiveKind::ReduceScatter { .. }
+                    | CollectiveKind::AllToAll
+                    | CollectiveKind::SendRecv { .. }
+                    | CollectiveKind::Permute { .. } => 1,
                 };
                 for (member, arrived) in arrived.into_iter().enumerate() {
                     let expected = if kind.reads_input(member) { copies * given } else { 0 };

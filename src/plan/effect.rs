@@ -92,7 +92,7 @@ impl<'p> SyncEffect<'p> {
 impl InstKind {
     /// Returns true for an allocation without zeroing: it changes only which storage a name has.
     pub fn does_nothing_on_stream(&self) -> bool {
-        matches!(self, Self::Alloc { zero: false, .. })
+        matches!(self, Self::Alloc { zeroed: None, .. })
     }
 
     /// Returns the effect of the instruction on synchronisation.
@@ -106,7 +106,8 @@ impl InstKind {
             | Self::Attention(_)
             | Self::Map { .. }
             | Self::Reduce(_)
-            | Self::PeerReduce { .. } => SyncEffect::Compute,
+            | Self::PeerReduce { .. }
+            | Self::OpaqueCall(_) => SyncEffect::Compute,
             Self::Collective(it) => SyncEffect::Post(Communication::Collective(it)),
             Self::P2pGroup(it) => SyncEffect::Post(Communication::P2pGroup(it)),
             Self::Wait { work } => SyncEffect::Wait(*work),
@@ -128,7 +129,7 @@ impl InstKind {
             Self::Copy { .. } => cost(CostClass::DataMovement, "copy"),
             Self::Fill { .. } => cost(CostClass::DataMovement, "fill"),
             Self::Iota { .. } => cost(CostClass::DataMovement, "iota"),
-            Self::Alloc { zero: true, .. } => cost(CostClass::DataMovement, "zero"),
+            Self::Alloc { zeroed: Some(_), .. } => cost(CostClass::DataMovement, "zero"),
             Self::Gemm(it) => CostInfo {
                 reduction_len: it.a.shape.last().copied().unwrap_or(1),
                 ..cost(CostClass::Compute, "gemm")
@@ -137,6 +138,7 @@ impl InstKind {
                 CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, "sdpa") }
             }
             Self::Map { op, .. } => cost(CostClass::Compute, op.name()),
+            Self::OpaqueCall(_) => cost(CostClass::Compute, "opaque_call"),
             Self::Reduce(it) => {
                 let summed = it.axes.iter().map(|axis| it.input.shape[*axis]).product();
                 CostInfo { reduction_len: summed, ..cost(CostClass::Compute, "reduce") }
@@ -148,7 +150,7 @@ impl InstKind {
             Self::WaitSignal { .. } => cost(CostClass::PeerAccess, "wait_signal"),
             Self::Collective(it) => cost(CostClass::Ordering, it.kind.op_name()),
             Self::P2pGroup(_) => cost(CostClass::Ordering, "transfer"),
-            Self::Alloc { zero: false, .. }
+            Self::Alloc { zeroed: None, .. }
             | Self::Wait { .. }
             | Self::RecordEvent { .. }
             | Self::WaitEvent { .. }
@@ -176,6 +178,7 @@ impl InstKind {
             | Self::Iota { .. }
             | Self::Gemm(_)
             | Self::Attention(_)
+            | Self::OpaqueCall(_)
             | Self::Map { .. }
             | Self::Reduce(_)
             | Self::PeerReduce { .. }

@@ -28,9 +28,7 @@ impl PlanBuilder<'_> {
             return Ok(());
         }
         let Some(body) = unit.body else {
-            return Err(
-                self.unsupported(stmt.op, &format!("the text omits the body of HostUnit{}", unit.number))
-            );
+            return self.opaque_call(stmt, format!("the body of HostUnit{}", unit.number));
         };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
             let message = format!(
@@ -63,7 +61,11 @@ impl PlanBuilder<'_> {
                         "HostUnit{} expects a tensor where it is posted with a scalar, or the reverse",
                         unit.number
                     );
-                    return Err(self.error(Code::BadOperands, message, "posted here"));
+                    return Err(self.error(
+                        Code::BadOperands,
+                        message,
+                        "pass what the HostUnit declares here",
+                    ));
                 }
             }
         }
@@ -82,7 +84,7 @@ impl PlanBuilder<'_> {
                             "HostUnit{} writes shape {:?} to `{name}`, which has shape {wanted:?}",
                             unit.number, view.shape
                         );
-                        return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
+                        return Err(self.error(Code::RuntimeShape, message, "both need the same shape"));
                     }
                     self.bind(*outer, view.clone(), None);
                     view

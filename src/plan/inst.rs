@@ -78,12 +78,12 @@ pub struct Inst {
 /// An operation with its operands. The simulator defines the semantics of each operation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum InstKind {
-    /// Allocates `buffer`. Its contents are undefined unless `zero` is set.
+    /// Allocates `buffer`. Its contents are undefined unless `zeroed` is set.
     Alloc {
         /// The buffer.
         buffer: BufferNo,
-        /// Whether all elements are set to 0.
-        zero: bool,
+        /// The view of the whole buffer, if all its elements are set to 0.
+        zeroed: Option<Box<View>>,
     },
     /// Copies elements between views of equal shape, possibly from or to the memory of a peer. Converts the
     /// element type.
@@ -175,6 +175,8 @@ pub enum InstKind {
     /// Gathers the operands from all ranks, applies an operator to the whole tensors, and scatters the
     /// result. Only the simulator executes it.
     Reshard(Box<Reshard>),
+    /// Runs code that the text does not contain. No executor executes it.
+    OpaqueCall(Box<OpaqueCall>),
     /// Lets the caller read the outputs. This is the last instruction of every plan, on the stream that is
     /// current at exit.
     ReadOutputs,
@@ -210,6 +212,18 @@ pub enum Arg {
     View(View),
     /// The same value for every element.
     Number(Number),
+}
+
+/// A call of code that the text does not contain: a kernel, or a HostUnit. It reads its inputs and writes its outputs as a
+/// whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OpaqueCall {
+    /// What the text does not contain, for messages.
+    pub code: String,
+    /// The inputs on this rank.
+    pub inputs: Vec<View>,
+    /// The outputs on this rank.
+    pub outputs: Vec<View>,
 }
 
 /// A matrix product: `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`. All views have the same

@@ -36,6 +36,7 @@ mod index;
 mod inst;
 mod io;
 pub mod limits;
+mod opaque_call;
 mod print;
 mod queue_streams;
 mod reshard;
@@ -62,8 +63,9 @@ pub use comm_names::CommNames;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
-    MemHandle, Number, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
+    MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
 };
+pub use opaque_call::opaque_call_diagnostic;
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
 pub(crate) use shape::leaf_axes;
@@ -266,6 +268,13 @@ impl Plan {
             comm_names: Arc::default(),
             smallest_world: 0,
         }
+    }
+
+    /// Returns the buffers that the caller can read or write before or after the program: those of inputs and outputs, and
+    /// `live_out`. A buffer may occur more than once.
+    pub fn caller_buffers(&self) -> impl Iterator<Item = BufferNo> {
+        let bindings = self.inputs.iter().chain(&self.outputs).filter_map(|it| it.shard.view.as_ref());
+        bindings.map(|it| it.buffer).chain(self.live_out.iter().copied())
     }
 
     /// Shares equal tables with the plan of another rank, and releases unused capacity.

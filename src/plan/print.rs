@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use grammar::words::CommunicationType;
+
 use super::{
     Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, PacketFormat, Plan, ReduceOp,
     SignalId, SignalKind, View, ViewOnRank, inst::team_text,
@@ -52,9 +54,9 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         false => format!("rank{}:b{}{}", it.rank, it.view.buffer, layout_text(&it.view)),
     };
     match &inst.kind {
-        InstKind::Alloc { buffer, zero } => {
+        InstKind::Alloc { buffer, zeroed } => {
             let it = &plan.buffers[*buffer as usize];
-            let zero = if *zero { " zero" } else { "" };
+            let zero = if zeroed.is_some() { " zero" } else { "" };
             format!("alloc {}.b{buffer} {} {}{zero}", it.name, it.len, it.dtype.short_name())
         }
         InstKind::Copy { from, to } => format!("copy {} <- {}", place(to), place(from)),
@@ -63,6 +65,10 @@ pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
         InstKind::Gemm(it) => {
             let bias = it.bias.as_ref().map_or(String::new(), |bias| format!(" + {}", view(bias)));
             format!("gemm {} <- {} x {}{bias}", view(&it.out), view(&it.a), view(&it.b))
+        }
+        InstKind::OpaqueCall(it) => {
+            let list = |views: &[View]| views.iter().map(view).collect::<Vec<_>>().join(", ");
+            format!("opaque_call {} <- {}", list(&it.outputs), list(&it.inputs))
         }
         InstKind::Attention(it) => {
             let list = |views: Vec<&View>| views.into_iter().map(view).collect::<Vec<_>>().join(", ");
@@ -236,19 +242,27 @@ fn kind(kind: CollectiveKind) -> String {
 }
 
 impl CollectiveKind {
-    /// Returns the name of the kind of collective: `Broadcast`.
-    pub fn op_name(self) -> &'static str {
+    /// Returns the type of the collective in a program.
+    pub fn communication_type(self) -> CommunicationType {
         match self {
-            Self::Broadcast { .. } => "Broadcast",
-            Self::Gather { .. } => "Gather",
-            Self::Allgather => "Allgather",
-            Self::Scatter { .. } => "Scatter",
-            Self::Reduce { .. } => "Reduce",
-            Self::Allreduce { .. } => "Allreduce",
-            Self::ReduceScatter { .. } => "ReduceScatter",
-            Self::SendRecv { .. } => "SendRecv",
-            Self::AllToAll => "AllToAll",
-            Self::Permute { .. } => "Permute",
+            Self::Broadcast { .. } => CommunicationType::Broadcast,
+            Self::Gather { .. } => CommunicationType::Gather,
+            Self::Allgather => CommunicationType::Allgather,
+            Self::Scatter { .. } => CommunicationType::Scatter,
+            Self::Reduce { .. } => CommunicationType::Reduce,
+            Self::Allreduce { .. } => CommunicationType::Allreduce,
+            Self::ReduceScatter { .. } => CommunicationType::ReduceScatter,
+            Self::SendRecv { .. } => CommunicationType::SendRecv,
+            Self::AllToAll => CommunicationType::AllToAll,
+            Self::Permute { .. } => CommunicationType::CollectivePermute,
+        }
+    }
+
+    /// Returns the name of the kind of collective in a plan: `Broadcast`.
+    pub fn op_name(self) -> &'static str {
+        match self.communication_type() {
+            CommunicationType::CollectivePermute => "Permute",
+            other => other.text(),
         }
     }
 

@@ -15,6 +15,7 @@ use grammar::{
 use super::{
     Buffer, InstKind, Reshard, Shard, ShardLayout, View,
     context::{PlanBuilder, Result},
+    shape,
 };
 
 impl PlanBuilder<'_> {
@@ -61,6 +62,7 @@ impl PlanBuilder<'_> {
             }
         }
         let result = Shard { view, layout: self.member_slice(out, stream)? };
+        self.check_slices(stmt, args, &operands, out, &result)?;
         let whole = |at: usize, layout: &ShardLayout| View::contiguous(at as u32, layout.shape.clone());
         let views: Vec<View> =
             operands.iter().enumerate().map(|(at, shard)| whole(at, &shard.layout)).collect();
@@ -75,6 +77,44 @@ impl PlanBuilder<'_> {
             tensors.iter().zip(shards).map(|(tensor, shard)| buffer(tensor, &shard.layout)).collect();
         let body = self.lower(stmt, &views, args, out, &target, team[0])?;
         self.emit(InstKind::Reshard(Box::new(Reshard { team, operands, result, buffers, body })));
+        Ok(())
+    }
+
+    /// Checks that the slices of the operands, on all devices together, contain the elements of the slice of the result. A
+    /// stream axis inside a device axis divides the part of each device, and one outside divides the whole axis, so
+    /// slices of one number can contain different elements.
+    fn check_slices(
+        &self,
+        stmt: &OpStmt,
+        args: &[TensorId],
+        operands: &[Shard],
+        out: TensorId,
+        result: &Shard,
+    ) -> Result<()> {
+        let slice = |tensor: TensorId, shard: &Shard| {
+            let (dim, at, swizzled) = shape::stream_piece(self.program, tensor)?;
+            let pieces = shard.layout.pieces.get(dim)?;
+            let inner: usize = pieces.get(at + 1..)?.iter().map(|it| it.extent).product();
+            // A swizzled axis gives every device another slice.
+            let is_plain = self.program.is_split_by_stream(tensor) && !swizzled && pieces[at].extent > 1;
+            is_plain.then_some((dim, (pieces[at], inner)))
+        };
+        let Some((dim, wanted)) = slice(out, result) else { return Ok(()) };
+        let value = |it| self.scalars.int(it).ok();
+        for (at, (arg, operand)) in args.iter().zip(operands).enumerate() {
+            let Some((from, _)) = slice(*arg, operand).filter(|it| it.1 != wanted) else { continue };
+            let Some(OperandMap::Dims(maps)) = operand_map(self.program, stmt, at, &value) else { continue };
+            if maps.get(from) == Some(&DimMap::Parallel(dim)) {
+                let (name, out) = (self.program.tensor_name(*arg), self.program.tensor_name(out));
+                let message =
+                    format!("the slice of `{name}` does not contain the elements of that of `{out}`");
+                let label = "the stream axes of the two divide the dimension differently";
+                let it = self.error(Code::RuntimeShape, message, label);
+                return Err(Box::new(it.help(
+                    "split the dimension alike in both tensors, for devices first and then for streams, or the reverse",
+                )));
+            }
+        }
         Ok(())
     }
 

@@ -44,6 +44,7 @@ fn heap(kind: &InstKind) -> usize {
                 let body = it.body.iter().map(|it| size_of::<InstKind>() + heap(it));
                 shards.chain(body).sum::<usize>() + it.buffers.len() * size_of::<Buffer>()
             }
+            InstKind::OpaqueCall(it) => it.code.len(),
             // These own nothing on the heap except views.
             InstKind::Alloc { .. }
             | InstKind::Copy { .. }

@@ -29,7 +29,7 @@ const MAX_NAMES: usize = 16;
 const MAX_TRIAL_STATEMENTS: usize = 100_000;
 
 /// A function that plans the programs of a world. Its errors have the rank whose program they are located in.
-pub(super) type TryPlan = fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
+pub(super) type TryPlan<'t> = &'t dyn Fn(&[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>>;
 
 /// A scalar without a value.
 struct UnboundScalar {
@@ -45,7 +45,7 @@ struct UnboundScalar {
 /// values. The last error has the flags that bind all of them. `plans` tries values.
 pub(super) fn unbound_diagnostics(
     programs: &[(&Program, &LineIndex)],
-    plans: TryPlan,
+    plans: TryPlan<'_>,
 ) -> Vec<(usize, Diagnostic)> {
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut missing = Vec::new();
@@ -193,7 +193,7 @@ impl UnboundScalar {
 fn values(
     programs: &[(&Program, &LineIndex)],
     missing: &[UnboundScalar],
-    plans: TryPlan,
+    plans: TryPlan<'_>,
 ) -> IndexMap<String, String> {
     let candidates = Candidates::of(programs, missing);
     let mut budget = Budget { trials: MAX_TRIALS, statements: MAX_TRIAL_STATEMENTS, plans };
@@ -222,10 +222,10 @@ fn values(
 }
 
 /// The remaining budget for trials.
-struct Budget {
+struct Budget<'t> {
     trials: usize,
     statements: usize,
-    plans: TryPlan,
+    plans: TryPlan<'t>,
 }
 
 /// Plans the programs with these values. Returns `None` if they can be planned, and otherwise the source

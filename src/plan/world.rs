@@ -58,16 +58,11 @@ pub fn build_per_rank(
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
-    let faults = unbound::unbound_diagnostics(programs, check_plannable);
+    let faults = unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits).map(|_| ()));
     match faults.is_empty() {
         true => plan_each(programs, limits),
         false => Err(faults),
     }
-}
-
-/// Checks that the programs of a world can be planned.
-fn check_plannable(programs: &[(&Program, &LineIndex)]) -> Result<(), Vec<(usize, Diagnostic)>> {
-    plan_each(programs, &Limits::default()).map(|_| ())
 }
 
 /// Like `build_per_rank`, for programs without unbound scalars.

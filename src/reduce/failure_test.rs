@@ -237,7 +237,7 @@ impl FailureTest<'_> {
         let inputs = fill(&input_spec, &plans)?;
         let expected = match self.oracle {
             FailureOracle::Race => {
-                let ran = run_trial(&plans, &inputs, &Schedule::Program, &[]);
+                let ran = run_trial(&plans, &inputs, &Schedule::Program, &[], self.limits.memory);
                 let ran =
                     ran.map_err(|it| format!("the program fails under schedule program: {}", it.message))?;
                 expectations(
@@ -252,7 +252,9 @@ impl FailureTest<'_> {
         let mut signatures = FailureSignatures::new();
         let (mut found, mut other) = (false, None);
         for schedule in self.schedules {
-            let Err(failure) = run_trial(&plans, &inputs, schedule, &expected) else { continue };
+            let Err(failure) = run_trial(&plans, &inputs, schedule, &expected, self.limits.memory) else {
+                continue;
+            };
             match self.classify(&failure) {
                 Relevance::Target => {
                     found = true;
@@ -322,7 +324,7 @@ impl FailureTest<'_> {
                 });
         }
         let plans = self.plan(&candidate.program, candidate)?;
-        let ran = run_trial(&plans, &fill(input_spec, &plans)?, &Schedule::Program, &[]);
+        let ran = run_trial(&plans, &fill(input_spec, &plans)?, &Schedule::Program, &[], self.limits.memory);
         let ran = ran.map_err(|it| format!("the program fails before the passes: {}", it.message))?;
         let basis = ExpectationSource::Reference { exact: ran.exact };
         Ok(expectations(ran.outputs, "the program before the passes", basis))

@@ -10,6 +10,7 @@ mod extents;
 pub mod files;
 pub mod gpu;
 pub mod inputs;
+pub mod option_files;
 pub mod oracle;
 pub mod output;
 pub mod per_rank;

@@ -23,13 +23,13 @@ pub use checker::CheckerOracle;
 
 use super::{
     inputs::InputSpec,
-    prepare::{DEFAULT_MEMORY_LIMIT, memory_limit_diagnostic},
+    prepare::memory_limit_diagnostic,
     trial::{FailureKind, RunFailure, run_trial},
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
 use crate::{
     io::{data::Data, generate::InputKind},
-    plan::{self, Plan},
+    plan::{self, Plan, limits::Limits, opaque_call_diagnostic},
     sim::Schedule,
 };
 
@@ -49,6 +49,8 @@ pub struct SimulationOracle<'a> {
     pub lines: &'a LineIndex,
     /// Number of ranks; `None`: the smallest world that contains all meshes of the first program.
     pub ranks: Option<usize>,
+    /// Limits on the number of ranks, and on the memory of plans and of simulated ranks.
+    pub limits: Limits,
 }
 
 /// The outputs of the original program, which are the same under all schedules.
@@ -63,6 +65,9 @@ struct SimulatedReference<'a> {
 impl SemanticOracle for SimulationOracle<'_> {
     fn reference(&self, program: &Program) -> Result<Box<dyn Reference + '_>, Vec<Diagnostic>> {
         let plans = self.plan(program, program)?;
+        if let Some(call) = plans.iter().find_map(|it| opaque_call_diagnostic(program, it)) {
+            return Err(vec![call]);
+        }
         let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
         let refuse = |message: String| {
             vec![Diagnostic::new(Code::InvalidReference, program.spans.header, message, "this program")]
@@ -70,7 +75,7 @@ impl SemanticOracle for SimulationOracle<'_> {
         let inputs = input_spec.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
         let mut outputs = Vec::new();
         for schedule in schedules() {
-            let ran = run_trial(&plans, &inputs, &schedule, &outputs)
+            let ran = run_trial(&plans, &inputs, &schedule, &outputs, self.limits.memory)
                 .map_err(|it| vec![failure_diagnostic(Code::InvalidReference, &it, &plans, &|_| program)])?;
             if outputs.is_empty() {
                 let basis = ExpectationSource::Simulated { exact: ran.exact };
@@ -106,13 +111,12 @@ impl SimulationOracle<'_> {
             let header = program.spans.header;
             return Err(vec![Diagnostic::new(Code::WorldTooSmall, header, message, "this program")]);
         }
-        let limits = plan::limits::Limits::default();
-        limits.check_world(program, ranks).map_err(|fault| vec![fault])?;
+        self.limits.check_world(program, ranks).map_err(|fault| vec![fault])?;
         let runs = |rank: usize| program_of_rank(program, others, rank);
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
-        let plans = plan::build_per_rank(&world, &limits)
+        let plans = plan::build_per_rank(&world, &self.limits)
             .map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
-        match memory_limit_diagnostic(program.spans.header, &plans, DEFAULT_MEMORY_LIMIT) {
+        match memory_limit_diagnostic(program.spans.header, &plans, self.limits.memory) {
             Some(fault) => Err(vec![fault]),
             None => Ok(plans),
         }
@@ -159,7 +163,8 @@ impl SimulatedReference<'_> {
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
-        run_trial(plans, inputs, &schedule, &self.outputs).map(|_| ()).map_err(|failure| {
+        let limit = self.oracle.limits.memory;
+        run_trial(plans, inputs, &schedule, &self.outputs, limit).map(|_| ()).map_err(|failure| {
             let programs = |rank| program_of_rank(program, &self.program, rank);
             failure_diagnostic(Code::Miscompiled, &failure, plans, &programs)
         })

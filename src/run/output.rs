@@ -1,16 +1,20 @@
 //! `--output`: writes tensors of a program, whole or per rank, to files or to standard output.
 
 use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
 };
 
 use grammar::dtype::DType;
 
-use super::{RunError, inputs::InputFlag, prepare::JobFailure, results};
+use super::{
+    RunError,
+    inputs::InputFlag,
+    option_files::{OptionFile, exclusive_destination, same_file_text},
+    prepare::JobFailure,
+    results,
+};
 use crate::{
-    atomic_file,
     exit::Exit,
     io::{
         data::NdArray,
@@ -91,8 +95,14 @@ pub fn watched_views(
             places.extend(view.map(|view| ViewOnRank { rank: plan.rank, view }));
         }
         if !bound {
-            let message =
-                format!("`--output {}`: no tensor of this name is bound when the program ends", flag.name);
+            let bound: BTreeSet<&str> =
+                plans.iter().flat_map(|it| &it.bound_at_exit).map(|it| it.name.as_str()).collect();
+            let bound: Vec<&str> = bound.into_iter().collect();
+            let message = format!(
+                "`--output {}`: no tensor of this name is bound when the program ends; expected one of {}",
+                flag.name,
+                bound.join(", ")
+            );
             return Err(JobFailure::Other(Exit::Usage, message));
         }
     }
@@ -114,45 +124,6 @@ pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), Job
         }
     }
     Ok(())
-}
-
-/// A file of another option than `--output`.
-#[derive(Clone, Copy, Debug)]
-pub struct OptionFile<'a> {
-    /// The option: `-J`.
-    pub option: &'static str,
-    /// The file.
-    pub path: &'a Path,
-}
-
-/// Checks that each of several options has its own file.
-///
-/// # Errors
-/// Two options have the same file, and one of them would replace what the other one wrote or reads.
-pub fn check_option_files(files: &[OptionFile<'_>]) -> Result<(), JobFailure> {
-    let mut options: BTreeMap<PathBuf, &str> = BTreeMap::new();
-    for OptionFile { option, path } in files {
-        let Some(destination) = exclusive_destination(path) else { continue };
-        if let Some(other) = options.insert(destination, option) {
-            return Err(same_file(other, option, path));
-        }
-    }
-    Ok(())
-}
-
-fn same_file(first: &str, second: &str, path: &Path) -> JobFailure {
-    let path = path.display();
-    let message =
-        format!("`{first}` and `{second}` name the same file, `{path}`: use another file for one of them");
-    JobFailure::Other(Exit::Usage, message)
-}
-
-/// Returns the file that a path names, or `None` for standard output and devices, such as /dev/null, to which several
-/// results can be written.
-fn exclusive_destination(path: &Path) -> Option<PathBuf> {
-    let destination = atomic_file::destination(path);
-    let is_shared = path == Path::new("-") || fs::metadata(&destination).is_ok_and(|it| !it.is_file());
-    (!is_shared).then_some(destination)
 }
 
 /// Checks that no destination is written twice. Each tensor and each part needs its own file or, if one
@@ -189,7 +160,8 @@ pub fn check_destinations(
             };
             let Some(destination) = exclusive_destination(file.path()) else { continue };
             if let Some((_, other)) = others.iter().find(|it| it.0 == destination) {
-                return Err(same_file(other, "--output", file.path()));
+                let message = same_file_text(other, "--output", file.path());
+                return Err(JobFailure::Other(Exit::Usage, message));
             }
             let writer = if flag.local && !is_one_process { rank } else { 0 };
             let (first, keys) = files.entry(destination).or_insert((writer, BTreeMap::new()));

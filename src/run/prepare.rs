@@ -14,14 +14,15 @@ use crate::{
         data::{Data, UnsupportedDtype},
         file,
     },
-    plan::{self, Plan, limits::size_text},
+    plan::{
+        self, Plan,
+        limits::{DEFAULT_MAX_RANKS, size_text},
+        opaque_call_diagnostic,
+    },
     sim::{self, SimError},
     source::{Binding, Source, apply_bindings},
     tool::reproducer::crash_reproducer,
 };
-
-/// The default limit on the total memory of the simulated ranks, in bytes.
-pub const DEFAULT_MEMORY_LIMIT: usize = plan::limits::DEFAULT_MEMORY_LIMIT;
 
 /// Planned programs: one for all ranks, or one for each rank.
 pub struct Prepared {
@@ -89,8 +90,9 @@ impl std::str::FromStr for ProgramFiles {
             let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
             let (rank, path) = item.split_once('=').ok_or_else(usage)?;
             let rank: usize = rank.trim().parse().map_err(|_| usage())?;
-            if rank > 4096 {
-                return Err(format!("rank {rank} exceeds the limit of 4096"));
+            // Ranks without a program, up to the largest one, are errors, so a mistyped rank costs no memory.
+            if rank >= DEFAULT_MAX_RANKS {
+                return Err(format!("`{item}`: expected a rank below {DEFAULT_MAX_RANKS}"));
             }
             ranks.resize(ranks.len().max(rank + 1), None);
             if ranks[rank].replace(path.trim().to_owned()).is_some() {
@@ -265,8 +267,14 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
     let text_of = |rank: usize| rank.min(sources.len() - 1);
     let worlds: Vec<_> =
         (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
+    let unsupported = |plans: &[Plan]| {
+        let mut calls = plans.iter().map(|it| (text_of(it.rank), it));
+        let call =
+            calls.find_map(|(text, it)| Some((text, vec![opaque_call_diagnostic(&programs[text], it)?])));
+        call.or_else(|| unsupported_dtypes(&programs, plans, &text_of))
+    };
     match plan::build_per_rank(&worlds, &setup.limits) {
-        Ok(plans) => match unsupported_dtypes(&programs, &plans, &text_of) {
+        Ok(plans) => match unsupported(&plans) {
             Some((text, faults)) => {
                 let mut diagnostics = warnings.swap_remove(text);
                 diagnostics.extend(faults);
@@ -309,7 +317,7 @@ fn unsupported_dtypes(
         let span =
             program.tensors.ids().find(is_it).map_or(program.spans.header, |it| program.tensor_span(it));
         if faults.iter().all(|it| it.span() != span) {
-            let message = format!("`{}` does not run: {}", buffer.name, UnsupportedDtype(buffer.dtype));
+            let message = format!("hir cannot run `{}`: {}", buffer.name, UnsupportedDtype(buffer.dtype));
             faults.push(Diagnostic::new(Code::Unsupported, span, message, "this element type"));
         }
     }
@@ -366,6 +374,11 @@ pub(super) fn prepare_program(
     let count = programs.len();
     let usage = |message: String| JobFailure::Other(Exit::Usage, message);
     let chosen = match setup.container {
+        None if count > 1 && setup.is_reference => {
+            return Err(usage(format!(
+                "the reference `{path}` has {count} containers; expected one: copy it into a file of its own"
+            )));
+        }
         None if count > 1 => {
             let message =
                 format!("`{path}` has {count} containers: select one with `--container`, 0 to {}", count - 1);
@@ -374,7 +387,8 @@ pub(super) fn prepare_program(
         None => 0,
         Some(chosen) if chosen < count => chosen,
         Some(chosen) => {
-            return Err(usage(format!("`--container {chosen}`: `{path}` has {count} containers")));
+            let expected = if count == 1 { "0".to_owned() } else { format!("0 to {}", count - 1) };
+            return Err(usage(format!("`--container {chosen}`: expected {expected} for `{path}`")));
         }
     };
     let mut program = programs.swap_remove(chosen);

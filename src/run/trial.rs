@@ -61,7 +61,7 @@ pub struct RunResult {
     pub exact: bool,
 }
 
-/// Runs a world once.
+/// Runs a world once, with f64 shadows if they fit in the memory limit, in bytes.
 ///
 /// # Errors
 /// The failure of the run.
@@ -70,9 +70,10 @@ pub fn run_trial(
     inputs: &[Vec<Data>],
     schedule: &Schedule,
     expectations: &[Expectation],
+    memory_limit: usize,
 ) -> Result<RunResult, Box<RunFailure>> {
     let stopped = |fault: RunError| Box::new(RunFailure::stopped(schedule, &fault));
-    let outcome = simulate(plans, inputs.to_vec(), schedule, Vec::new()).map_err(stopped)?;
+    let outcome = simulate(plans, inputs.to_vec(), schedule, memory_limit).map_err(stopped)?;
     let exact = outcome.notes.exactness.is_exact();
     let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
     let verdict = judge_outputs(plans, &outcome, expectations, &criteria).map_err(stopped)?;

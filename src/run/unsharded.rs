@@ -78,7 +78,8 @@ pub fn unsharded_expectations(
         return Err(usage(format!("without shardings the program {message}")));
     }
     let inputs = input_spec.fill_corresponding(plans, &unsharded)?;
-    let (mut found, notes) = simulated_expectations(&unsharded, inputs, "the program without shardings")?;
+    let (mut found, notes) =
+        simulated_expectations(&unsharded, inputs, "the program without shardings", memory_limit)?;
     let exact = notes.exactness.is_exact();
     found.iter_mut().for_each(|it| it.source = ExpectationSource::Reference { exact });
     Ok(found)
@@ -230,7 +231,7 @@ impl UnshardedPlanner<'_> {
             return Err(Box::new(it.help("give the second result another name")));
         }
         let target = self.buffer(tensor)?;
-        self.emit(InstKind::Alloc { buffer: target.buffer, zero: false });
+        self.emit(InstKind::Alloc { buffer: target.buffer, zeroed: None });
         self.values[tensor.index()] = Some(target.clone());
         Ok(target)
     }

@@ -8,7 +8,7 @@ use super::{
     compare::{RtolAtol, Tolerance},
     inputs::InputSpec,
     per_rank,
-    prepare::{DEFAULT_MEMORY_LIMIT, JobFailure, PrepareOptions, ProgramFiles, prepare},
+    prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
     results,
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
         data::{Data, NdArray, Shadow},
         shape_match::is_regrouping,
     },
-    plan::{InstKind, Plan, ViewOnRank, sync::CommMatching},
+    plan::{InstKind, Plan, sync::CommMatching},
     sim::{self, RunNotes, Schedule, SimOutcome},
 };
 
@@ -132,8 +132,9 @@ impl OutputRef {
 pub fn program_order_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
+    memory_limit: usize,
 ) -> Result<Vec<Expectation>, JobFailure> {
-    simulated_expectations(plans, inputs, "schedule program").map(|it| it.0)
+    simulated_expectations(plans, inputs, "schedule program", memory_limit).map(|it| it.0)
 }
 
 /// Returns the simulator's outputs under schedule `program`, with `origin` as their source name, and the
@@ -145,8 +146,9 @@ pub fn simulated_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
     origin: &str,
+    memory_limit: usize,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
-    let outcome = simulate(plans, inputs, &Schedule::Program, Vec::new())?;
+    let outcome = simulate(plans, inputs, &Schedule::Program, memory_limit)?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
@@ -208,11 +210,10 @@ pub fn expectations(
     found
 }
 
-/// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed
-/// `DEFAULT_MEMORY_LIMIT`.
-pub fn simulation_options(plans: &[Plan], watch: Vec<ViewOnRank>) -> sim::SimOptions {
+/// Returns the simulator options for the plans. f64 shadows are disabled if they might exceed the memory limit, in bytes.
+pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> sim::SimOptions {
     let bytes = sim::footprint(plans).bytes.saturating_add(sim::shadow_bytes(plans));
-    sim::SimOptions { watch, without_shadows: bytes > DEFAULT_MEMORY_LIMIT, ..sim::SimOptions::default() }
+    sim::SimOptions { without_shadows: bytes > memory_limit, ..sim::SimOptions::default() }
 }
 
 /// Simulates a program once with `simulation_options`.
@@ -223,14 +224,14 @@ pub fn simulate(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
     schedule: &Schedule,
-    watch: Vec<ViewOnRank>,
+    memory_limit: usize,
 ) -> Result<SimOutcome, RunError> {
     Ok(sim::run(
         plans,
         &CommMatching::from_plans(plans),
         inputs,
         schedule,
-        &simulation_options(plans, watch),
+        &simulation_options(plans, memory_limit),
     )?)
 }
 
@@ -253,7 +254,7 @@ pub fn reference_expectations(
         return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
     let inputs = input_spec.fill_corresponding(plans, &prepared.plans)?;
-    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, Vec::new())?;
+    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, memory_limit)?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(

@@ -181,6 +181,18 @@ pub fn run(
             return Err(SimError::Internal(format!("rank {rank}: instruction {inst} has no stream")));
         }
     }
+    for plan in plans {
+        let call = plan.code.iter().zip(0..).find_map(|(it, inst)| match &it.kind {
+            InstKind::OpaqueCall(call) => Some((call, inst)),
+            _ => None,
+        });
+        if let Some((call, inst)) = call {
+            let rank = plan.rank;
+            let (line, place) = line_and_location(plans, InstRef { rank, inst });
+            let message = format!("the text does not contain {}", call.code);
+            return Err(SimError::Unsupported { rank, line, place, message });
+        }
+    }
     let memories = initial_memories(plans, inputs)?;
     let deadlocks = || options.deadlocks.unwrap_or_else(|| deadlocked_state(plans, matched).is_some());
     let is_synchronous = *schedule == Schedule::Program || deadlocks();

@@ -120,9 +120,9 @@ impl Memories<'_> {
     pub fn run(&mut self, rank: usize, kind: &InstKind, notes: &mut RunNotes) -> Result<(), StepError> {
         let (out, block) = match kind {
             // The host allocates, and no stream does anything. Every buffer is unwritten at first.
-            InstKind::Alloc { zero: false, .. } => return Ok(()),
-            InstKind::Alloc { buffer, zero: true } => {
-                let cell = self.buffer(rank, &View::contiguous(*buffer, vec![0]))?;
+            InstKind::Alloc { zeroed: None, .. } => return Ok(()),
+            InstKind::Alloc { buffer, zeroed: Some(whole) } => {
+                let cell = self.buffer(rank, whole)?;
                 let (dtype, len) = (cell.data.dtype(), cell.data.len());
                 *cell = BufferData::zeroed(dtype, len).map_err(KernelError::from)?;
                 notes.tainted.remove(&(rank, *buffer));
@@ -189,6 +189,7 @@ impl Memories<'_> {
             | InstKind::ShareMemHandles { .. }
             | InstKind::Barrier
             | InstKind::Reshard(_)
+            | InstKind::OpaqueCall(_)
             | InstKind::ReadOutputs => {
                 return Err(StepError::Internal(
                     "an instruction that does not compute was run on memory".to_owned(),

@@ -50,6 +50,7 @@ pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
         | InstKind::Reduce(_)
         | InstKind::Fill { .. }
         | InstKind::Iota { .. }
+        | InstKind::Alloc { zeroed: Some(_), .. }
         | InstKind::Copy { .. } => {
             let accesses = inst.kind.accesses(plan.rank);
             if accesses.iter().any(|it| it.rank != plan.rank) {
@@ -65,9 +66,9 @@ pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
             };
             if to_itself { KERNEL } else { COMMUNICATION.max(over_link) }
         }
+        InstKind::OpaqueCall(_) => KERNEL,
         InstKind::Reshard(_) => COMMUNICATION,
-        InstKind::Alloc { zero: true, .. } => KERNEL,
-        InstKind::Alloc { zero: false, .. }
+        InstKind::Alloc { zeroed: None, .. }
         | InstKind::Wait { .. }
         | InstKind::Signal { .. }
         | InstKind::WaitSignal { .. }

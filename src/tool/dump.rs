@@ -50,6 +50,11 @@ impl DumpFlags {
         print_ir_tree_dir.is_none() && (any || some)
     }
 
+    /// Returns whether programs are written to files.
+    pub fn writes_files(&self) -> bool {
+        self.print_ir_tree_dir.is_some()
+    }
+
     /// Checks that all listed names are passes.
     ///
     /// # Errors
@@ -118,7 +123,7 @@ impl<'f> Dumper<'f> {
         Self { flags, form, before: String::new(), file: 0, times, checks, file_error: None }
     }
 
-    /// Returns the last error in writing a file of `--print-ir-tree-dir`.
+    /// Returns the first error in writing a file of `--print-ir-tree-dir`.
     pub fn file_error(&self) -> Option<&str> {
         self.file_error.as_deref()
     }
@@ -173,7 +178,8 @@ impl<'f> Dumper<'f> {
         let path = folder.join(format!("{:02}-{pass}{when}.hir", self.file));
         self.file += 1;
         if let Err(fault) = atomic_file::write_in_new_folder(&path, text.as_bytes()) {
-            self.file_error = Some(format!("cannot write {}: {fault}", path.display()));
+            let message = || format!("cannot write {}: {fault}", path.display());
+            self.file_error.get_or_insert_with(message);
         }
     }
 

@@ -40,7 +40,8 @@ pub fn pass(name: &str) -> Result<String, String> {
     }
     let Some(it) = passes::PASSES.iter().find(|it| it.name == name) else {
         let names = passes::PASSES.iter().map(|it| it.name).chain(passes::PIPELINES.iter().map(|it| it.name));
-        let hint = nearest(name, names).map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
+        let hint = nearest(name, names)
+            .map_or_else(|| "; `--list-passes` lists all".to_owned(), |it| format!(": did you mean `{it}`?"));
         return Err(format!("no pass or pipeline has the name `{name}`{hint}"));
     };
     let mut is_code = false;

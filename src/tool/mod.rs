@@ -14,6 +14,7 @@ pub mod reproducer;
 pub mod sarif_log;
 pub mod startup;
 pub mod statistics;
+pub mod usage;
 
 use std::{
     fmt::Display,
@@ -22,10 +23,7 @@ use std::{
     sync::OnceLock,
 };
 
-use clap::{
-    ValueEnum,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
+use clap::ValueEnum;
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     render::{Format, Style, render},
@@ -145,7 +143,9 @@ impl Reporter {
     ) -> Result<Vec<PassCall>, Exit> {
         passes::parse(text).map_err(|fault| {
             let word = fault.span().text(text);
-            let tool = OTHER_FLAGS.iter().find(|it| fault.help.is_none() && it.1.contains(&word));
+            let is_pass = passes::PASSES.iter().any(|it| it.name == word);
+            let is_explained = is_pass || fault.help.is_some();
+            let tool = usage::FLAGS_BY_TOOL.iter().find(|it| !is_explained && it.1.contains(&word));
             let fault = match tool {
                 Some((tool, _)) => fault.help(format!("`--{word}` is an option of {tool}, not a pass")),
                 None => fault,
@@ -283,7 +283,7 @@ pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
     if !error.use_stderr() {
         return exit_of_print(tool, error.print());
     }
-    let message = format!("{} (see `{tool} --help`)", usage_error_text(error));
+    let message = format!("{} (see `{tool} --help`)", usage::error_text(error));
     if is_sarif_requested() {
         sarif_log::open();
         sarif_log::note(&message, true);
@@ -299,107 +299,6 @@ fn is_sarif_requested() -> bool {
     let arguments = arguments();
     arguments.iter().any(|it| it == "--error-format=sarif")
         || arguments.windows(2).any(|it| it[0] == "--error-format" && it[1] == "sarif")
-}
-
-/// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
-/// part of a pipeline that a blank separates from it, or a flag of another tool.
-fn meant_by(error: &clap::Error) -> Option<String> {
-    if error.kind() != ErrorKind::UnknownArgument {
-        return None;
-    }
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
-    // `--check race`: the value of these options follows `=`, because it may be omitted.
-    let values = std::env::args().skip(1);
-    let mut pairs = std::env::args().zip(values);
-    let separate = |(flag, value): &(String, String)| {
-        OPTIONAL_VALUE.contains(&flag.as_str()) && value == argument && !value.starts_with('-')
-    };
-    if let Some((flag, _)) = pairs.find(separate) {
-        return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));
-    }
-    let word = argument.trim_start_matches('-');
-    let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
-    let is_flag = argument.starts_with('-');
-    let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
-    let passes = || passes::PASSES.iter().map(|it| it.name);
-    let known = passes::PIPELINES.iter().map(|it| it.name).chain(passes()).find(name);
-    // The error names only the beginning of `-passes=…`.
-    let single = std::env::args().find(|it| {
-        let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");
-        argument.len() == 2 && flag.len() > 2 && !flag.starts_with('-') && argument.get(1..) == flag.get(..1)
-    });
-    if let Some(single) = single {
-        return Some(format!("unexpected argument '{single}' found; did you mean `-{single}`?"));
-    }
-    let meant = match known {
-        Some(pass) if is_flag => format!("did you mean `--passes {pass}`?"),
-        Some(pass) => {
-            format!(
-                "`{pass}` is a pass: write the passes without blanks between them, as in `--passes a,b{{x=1}}`"
-            )
-        }
-        None if argument.starts_with('{') => {
-            "write the options of a pass without a blank before them, and in quotes: `--passes 'a{x=1}'`"
-                .to_owned()
-        }
-        None => {
-            let flags = OTHER_FLAGS.iter().find(|(_, flags)| flags.contains(&word));
-            format!("`--{word}` is a flag of {}", flags?.0)
-        }
-    };
-    Some(format!("unexpected argument '{argument}' found; {meant}"))
-}
-
-/// Options whose value may be omitted, so that it has to follow `=`.
-const OPTIONAL_VALUE: [&str; 5] = ["--check", "--remarks", "--verify-each", "--fix", "--print-changed"];
-
-/// Flags that only one of the tools has.
-const OTHER_FLAGS: [(&str, &[&str]); 2] = [
-    (
-        "hir-opt",
-        &[
-            "print-plan",
-            "print-hb",
-            "list-passes",
-            "list-ops",
-            "explain",
-            "fix",
-            "bisect",
-            "witness",
-            "print-dialect",
-        ],
-    ),
-    (
-        "hir-run",
-        &[
-            "schedule",
-            "input",
-            "expect",
-            "reference",
-            "device",
-            "batch",
-            "memory",
-            "stress",
-            "profile-host",
-            "seed",
-            "rtol",
-            "atol",
-        ],
-    ),
-];
-
-/// Returns the error in a command line as one line.
-pub fn usage_error_text(error: &clap::Error) -> String {
-    if let Some(text) = meant_by(error) {
-        return text;
-    }
-    let text = error.render().to_string();
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
-    // That a value may look like a flag helps only where the tool takes such values.
-    let told = told.filter(|line| !line.starts_with("tip: to pass '-"));
-    let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
-    told.join("; ").replace(":; ", ": ")
 }
 
 /// Returns the name of an option's value.

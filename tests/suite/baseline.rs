@@ -6,6 +6,7 @@
 //! without one statement: the first failure, the schedule under which it occurs, and the line that causes it;
 //! then the findings of the checker. `INSTA_UPDATE=always` writes the table again; review its difference.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fmt::Write,
     fs,
@@ -147,7 +148,7 @@ fn program_rows(program: &Program, lines: &LineIndex) -> String {
     };
     let mut wanted = Vec::new();
     for schedule in oracle::schedules() {
-        match run_trial(&plans, &inputs, &schedule, &wanted) {
+        match run_trial(&plans, &inputs, &schedule, &wanted, DEFAULT_MEMORY_LIMIT) {
             Ok(ran) if wanted.is_empty() => {
                 wanted =
                     expectations(ran.outputs, "program", ExpectationSource::Simulated { exact: ran.exact });
@@ -166,8 +167,9 @@ fn program_rows(program: &Program, lines: &LineIndex) -> String {
     for (stmt, op) in synchronisations(program) {
         let mutant = without_statement(program, stmt);
         let outcome = row_without(&mutant, lines, |plans| {
-            let found =
-                oracle::schedules().into_iter().find_map(|it| run_trial(plans, &inputs, &it, &wanted).err());
+            let found = oracle::schedules()
+                .into_iter()
+                .find_map(|it| run_trial(plans, &inputs, &it, &wanted, DEFAULT_MEMORY_LIMIT).err());
             match found {
                 None => checked_prediction(None, plans, "right") + &checker_findings(plans),
                 Some(it) => describe_failure(&it, plans) + &confirming_findings(&it, plans),

@@ -167,7 +167,7 @@ const PLAN: &[Layer] = &[
     ("traffic", BEFORE),
     ("context", BEFORE),
     ("bindings", BEFORE),
-    ("views comm compute attention construct index io reshard skip unbound host_unit", BEFORE),
+    ("views comm compute attention construct index io reshard skip unbound host_unit opaque_call", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),
     ("comm_options", BEFORE),

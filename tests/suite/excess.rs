@@ -9,6 +9,7 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
+use hir::plan::limits::Limits;
 use hir::{
     check::{Checks, Excess, ExcessKind, Finding, check},
     plan::{self, Plan},
@@ -89,7 +90,7 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
         // A program that reads unwritten elements has no unique result.
         return Ok(FindingCounts::default());
     }
-    let oracle = SimulationOracle { lines: &lines, ranks: Some(ranks) };
+    let oracle = SimulationOracle { lines: &lines, ranks: Some(ranks), limits: Limits::default() };
     let mut found = FindingCounts::default();
     let mut meaning = None;
     for it in excess {

@@ -6,6 +6,7 @@
 //! and each pipeline, the number of programs with a race, and the programs that no edit fixes.
 //! `INSTA_UPDATE=always` writes it again.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fmt::Write,
     fs,
@@ -170,7 +171,9 @@ fn mutants(
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
         return Ok(());
     };
-    let Ok(ran) = run_trial(&plans, &inputs, &Schedule::Program, &[]) else { return Ok(()) };
+    let Ok(ran) = run_trial(&plans, &inputs, &Schedule::Program, &[], DEFAULT_MEMORY_LIMIT) else {
+        return Ok(());
+    };
     let wanted = expectations(ran.outputs, "program", ExpectationSource::Simulated { exact: ran.exact });
     for (stmt, op) in synchronisations(program) {
         if !matches!(op.def().class, OpClass::Stream | OpClass::Wait) || op == Op::SetCurrentStream {
@@ -237,8 +240,10 @@ fn faults(plans: &[Plan]) -> Vec<String> {
 /// Checks that the plans give the expected outputs under several schedules.
 fn check_results(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
-    schedules.into_iter().try_for_each(|it| match run_trial(plans, inputs, &it, wanted) {
-        Ok(_) => Ok(()),
-        Err(mishap) => Err(format!("{}: {}", mishap.schedule, mishap.message)),
+    schedules.into_iter().try_for_each(|it| {
+        match run_trial(plans, inputs, &it, wanted, DEFAULT_MEMORY_LIMIT) {
+            Ok(_) => Ok(()),
+            Err(mishap) => Err(format!("{}: {}", mishap.schedule, mishap.message)),
+        }
     })
 }

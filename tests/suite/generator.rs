@@ -7,6 +7,7 @@
 //! `HIR_PROGRAMS=20000` tries more programs, `HIR_SEED=7` others. A failure prints the smallest failing
 //! program of its seed, and the command line that runs it.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     collections::BTreeMap,
     fs,
@@ -176,7 +177,8 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let before = build_plans("cannot be planned", &program, &lines, ranks)?;
     let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
-    let outcome = simulate(&before, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let outcome =
+        simulate(&before, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).map_err(|it| it.to_string())?;
     let is_exact = outcome.notes.exactness.is_exact();
     let outputs = results::outputs(&before, &outcome).map_err(|it| it.to_string())?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
@@ -226,7 +228,8 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     let seeds = (0..18).map(Schedule::Seed);
     for schedule in [Schedule::Program, Schedule::Adversarial].into_iter().chain(seeds) {
         let fault = |it: &dyn std::fmt::Display| format!("{it}, schedule {schedule}");
-        let outcome = simulate(&after, inputs.clone(), &schedule, Vec::new()).map_err(|it| fault(&it))?;
+        let outcome =
+            simulate(&after, inputs.clone(), &schedule, DEFAULT_MEMORY_LIMIT).map_err(|it| fault(&it))?;
         let criteria = Criteria { exact: Some(outcome.notes.exactness.is_exact()), ..Criteria::default() };
         let verdict = judge_outputs(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
@@ -254,7 +257,8 @@ fn whole_tensors(
         Err(fault) => return Err(format!("cannot run on whole tensors: {}", fault.message)),
     };
     let inputs = filling.fill(&erased).map_err(|it| it.to_string())?;
-    let outcome = simulate(&erased, inputs, &Schedule::Program, Vec::new()).map_err(|it| it.to_string())?;
+    let outcome =
+        simulate(&erased, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).map_err(|it| it.to_string())?;
     let outputs = results::outputs(&erased, &outcome).map_err(|it| it.to_string())?;
     let exact = outcome.notes.exactness.is_exact();
     let outputs =

@@ -17,7 +17,7 @@ use grammar::{
 use hir::{
     check::{Checks, check},
     io::{dense::DenseTensor, generate::InputKind},
-    plan,
+    plan::{self, limits::Limits},
     run::{inputs::InputSpec, oracle::SimulationOracle},
     sim::{self, Schedule, SimError},
 };
@@ -202,7 +202,7 @@ pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
     let sound = |it: &Program| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it));
     let Some(mut program) = programs.pop().filter(sound) else { return Ok(()) };
     let lines = LineIndex::new(text);
-    let oracle = SimulationOracle { lines: &lines, ranks: None };
+    let oracle = SimulationOracle { lines: &lines, ranks: None, limits: Limits::default() };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let verify = match is_deterministic(&program, &lines) {
         true => Verify::Semantic(&oracle),

@@ -8,7 +8,7 @@ use grammar::span::LineIndex;
 use hir::{
     cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
     io::{dense::DenseTensor, generate::InputKind},
-    plan::{self, InstKind, Plan},
+    plan::{self, Plan},
     run::inputs::InputSpec,
     sim::{self, Schedule, SimOptions},
 };
@@ -119,9 +119,6 @@ fn check_sharing(plans: &[Plan], layout: &BufferAssignment) -> Result<bool, Stri
     for plan in plans {
         for (inst, it) in plan.code.iter().enumerate() {
             let at = (plan.rank, inst);
-            if let InstKind::Alloc { buffer, zero: true } = it.kind {
-                uses[plan.rank].push((at, buffer as usize, true));
-            }
             for it in it.kind.accesses(plan.rank) {
                 uses[it.rank].push((at, it.view.buffer as usize, it.is_write));
             }

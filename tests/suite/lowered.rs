@@ -7,6 +7,7 @@
 //! `HIR_LOWERED=5000` tries more programs, `HIR_SEED=7` others. A failure prints the program and the command
 //! line that reproduces it.
 
+use hir::plan::limits::Limits;
 use std::{fmt::Write, fs, process::Command};
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
@@ -111,7 +112,7 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         return Err(format!("does not verify: {}", first(&faults)));
     }
     let lines = LineIndex::new(text);
-    let oracle = SimulationOracle { lines: &lines, ranks: None };
+    let oracle = SimulationOracle { lines: &lines, ranks: None, limits: Limits::default() };
     let is_clean = fault_in(&program, &lines).is_none();
     let meaning = match oracle.reference(&program) {
         Ok(meaning) => meaning,

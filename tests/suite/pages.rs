@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = pages.iter().cloned().filter_map(trial).collect();
     trials.push(Trial::test("pages::links_resolve", move || check_links(&pages)));
     trials.push(Trial::test("pages::the_list_of_passes_is_complete", check_list_of_passes));
+    trials.push(Trial::test("pages::excerpts_of_a_pass_are_of_its_file", check_excerpts));
     trials
 }
 
@@ -58,6 +59,22 @@ fn check_list_of_passes() -> Result<(), Failed> {
         true => Ok(()),
         false => Err("docs/passes.md does not contain the output of `hir-opt --list-passes`".into()),
     }
+}
+
+/// Checks that the Rust excerpts of docs/first-pipeline.md are lines of the pass that the page explains, in their order.
+fn check_excerpts() -> Result<(), Failed> {
+    const PASS: &str = "passes/src/transform/select_algorithms.rs";
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/first-pipeline.md"))?;
+    let file = fs::read_to_string(Path::new(ROOT).join(PASS))?;
+    for excerpt in page.split("```rust,ignore\n").skip(1).filter_map(|it| it.split("```").next()) {
+        let mut rest = file.lines().map(str::trim);
+        for line in excerpt.lines().map(str::trim).filter(|it| *it != "…") {
+            if !rest.any(|it| it == line) {
+                return Err(format!("docs/first-pipeline.md: {PASS} does not contain `{line}` here").into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A command, and the lines below it.

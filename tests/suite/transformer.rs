@@ -3,6 +3,7 @@
 //! Every pipeline must preserve its meaning according to the f64 shadows, and a relative error of 1e-6 in one
 //! element after six layers must be detected.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::fmt::Write;
 
 use grammar::{diagnostic::has_errors, span::LineIndex};
@@ -84,7 +85,7 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ou
     let plans = plan::build(&program, &LineIndex::new(text), 2)
         .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
     let inputs = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
-    let outcome = simulate(&plans, inputs, &Schedule::Seed(1), Vec::new())?;
+    let outcome = simulate(&plans, inputs, &Schedule::Seed(1), DEFAULT_MEMORY_LIMIT)?;
     let exact = Some(outcome.notes.exactness.is_exact());
     Ok(Some(judge_outputs(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))
 }

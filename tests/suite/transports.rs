@@ -2,6 +2,7 @@
 //! collectives must give the same bits if the CUDA backend copies over peer memory, and with each other
 //! algorithm, under several schedules.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -174,7 +175,8 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
         return None;
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
-    let run = |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, &schedule, Vec::new());
+    let run =
+        |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
     let wanted = results::outputs(&plans, &first).ok()?;
     let basis = || ExpectationSource::Reference { exact: true };

@@ -1,6 +1,7 @@
 //! Checks that every case and sample that is not lowered gives the same result on its ranks as on whole
 //! tensors, with all shardings removed.
 
+use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -60,8 +61,8 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
     let [inputs, whole] = [filling.fill(&plans).ok()?, filling.fill(&erased).ok()?];
-    let outcome = simulate(&plans, inputs, &Schedule::Program, Vec::new()).ok()?;
-    let wanted = simulate(&erased, whole, &Schedule::Program, Vec::new()).ok()?;
+    let outcome = simulate(&plans, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;
+    let wanted = simulate(&erased, whole, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;
     if !outcome.notes.exactness.is_exact() || !wanted.notes.exactness.is_exact() {
         return None;
     }

@@ -23,12 +23,15 @@ pub(crate) struct Collective<'t> {
 }
 
 impl Collective<'_> {
-    /// Returns the statement that posts the collective as communication `work`. The CUDA backend supports
-    /// four types, and only for all ranks of the `world` together; anything else falls back to NCCL.
+    /// Returns the statement that posts the collective as communication `work`. nvFuser's CUDA backend has four
+    /// types, and only for all ranks of the `world` together. Other collectives use NCCL, so that nvFuser can run the
+    /// program too.
     pub(crate) fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
         let backend = match backend {
-            Backend::Cuda if !kind.is_supported_by_cuda() || !is_whole_world(team, world) => Backend::Nccl,
+            Backend::Cuda if !kind.is_in_cuda_backend_of_nvfuser() || !is_whole_world(team, world) => {
+                Backend::Nccl
+            }
             backend => backend,
         };
         let mut attrs = vec![attr::TYPE.with(kind), attr::TEAM.with(team.to_vec())];

@@ -36,6 +36,8 @@ use rustc_hash::FxHashSet;
 pub(crate) use obstacles::known_extent;
 use obstacles::{allocates_parts, obstacle_to_new_axes, tensors_of_shared_numbers};
 
+pub(crate) use sizes::chunk_by_sizes;
+
 pub(crate) use auto::{Chunking, CommCandidate, CommKind, choose_chunking, comm_candidate};
 
 use crate::{
@@ -121,7 +123,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
                 .help("remove one of them"));
         }
         let sizes: Vec<i64> = sizes.into_iter().map(|it| it as i64).collect();
-        return sizes::chunk_by_sizes(program, name, &sizes, (tensor, dim));
+        return chunk_by_sizes(program, name, &sizes, (tensor, dim));
     }
     let component = DimEquivalence::of(program).dims_equivalent_to(tensor, dim).map_err(|twice| {
         let message = format!("`{}` has the axis `{name}` twice", program.tensor_name(twice));

@@ -14,16 +14,18 @@
 //! |---|---|
 //! | all-gather | one per device |
 //! | reduce-scatter | one per device |
-//! | all-reduce | `count`, or the largest smaller number that divides the axis |
+//! | all-reduce | `count`, or the largest smaller number that divides the axis; with `ratio`, one per number of it |
 //! | transfer to another mesh, with `transfer=chunks` | as for an all-reduce |
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
 //! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
-//! the loop communicates and contains a matmul. A communication that cannot overlap stays unchanged, and a
+//! the loop communicates and contains a matmul. Chunks of different sizes (`ratio`) are in loops one after the other
+//! (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
 //! remark gives the reason. A later communication can be in the loop of an earlier one: an all-gather and the
 //! reduce-scatter after it share a loop.
 
 mod overlap_check;
+mod unequal_chunks;
 
 use grammar::{
     diagnostic::Diagnostic,
@@ -83,6 +85,12 @@ pub(crate) const PASS: Pass = Pass {
             default: None,
         },
         OptionSpec {
+            name: "ratio",
+            description: "relative sizes of the chunks of an all-reduce, such as 8,5,2,1; default: `count` chunks of equal size",
+            kind: OptionKind::Counts,
+            default: None,
+        },
+        OptionSpec {
             name: "swizzle",
             description: "rotate stream axes of gathered tensors, as swizzle-stream does",
             kind: OptionKind::Flag,
@@ -102,6 +110,10 @@ pub(crate) const PASS: Pass = Pass {
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
+    if arguments.counts("ratio").is_some_and(|it| it.len() < 2) {
+        let it = arguments.error("ratio", "`ratio` has the size of only one chunk", "expected two or more");
+        return Err(it.help("write two or more sizes, such as `ratio=8,5,2,1`, or `allreduce=whole`"));
+    }
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?;
     for stmt in program.body().to_vec() {
@@ -137,7 +149,8 @@ fn divisibility_condition(
     arguments: &Arguments,
     exchange: &CommCandidate,
 ) -> &'static str {
-    let is_chosen = exchange.count.is_none() && arguments.count("count").is_none();
+    let is_chosen =
+        exchange.count.is_none() && arguments.count("count").is_none() && arguments.counts("ratio").is_none();
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     let is_symbolic = |dim: &usize| {
         dims.get(*dim)
@@ -162,6 +175,9 @@ fn attempt(
     exchange: &CommCandidate,
 ) -> Result<(Program, Option<i64>), String> {
     check_requested(arguments, exchange)?;
+    if let (CommKind::Allreduce, Some(ratio)) = (exchange.kind, arguments.counts("ratio")) {
+        return unequal_chunks::attempt(program, &ratio, loops, exchange);
+    }
     let mut cut = program.clone();
     let component = chunk_axis(&mut cut, arguments, exchange)?;
     let dims = Sharding::of(&cut, exchange.tensor).map(|it| it.dims).unwrap_or_default();
@@ -169,21 +185,38 @@ fn attempt(
     if arguments.flag("swizzle") {
         swizzle_stream::rotate(&mut cut, Some(&component));
     }
-    let mut only = on_component(&cut, &component);
+    let only = on_component(&cut, &component);
+    Ok((with_loops(&cut, loops, only, &[stmt], 2)?, count))
+}
+
+/// Returns the program with loops of the statements in `only`, each of at least `least_trips` iterations. The statements in
+/// `required` are in loops that overlap communication with matmuls.
+///
+/// # Errors
+/// Returns the reason why there are no such loops.
+fn with_loops(
+    cut: &Program,
+    loops: LoopOptions,
+    mut only: FxHashSet<StmtId>,
+    required: &[StmtId],
+    least_trips: i64,
+) -> Result<Program, String> {
     // The second round leaves out the loops that do not overlap.
     for _ in 0..2 {
         let mut trial = cut.clone();
         let written = stream_parallel::make_loops(&mut trial, loops, Some(&only));
-        let Some(own) = written.iter().position(|it| it.members.contains(&stmt)) else {
-            return Err("its chunks are not slices of the local part of each device".to_owned());
-        };
         let stmts: Vec<StmtId> = written.iter().map(|it| it.stmt).collect();
-        let reasons = overlap_check::obstacles(&trial, &stmts);
-        if let Some(reason) = &reasons[own] {
-            return Err(reason.clone());
+        let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
+        for stmt in required {
+            let Some(own) = written.iter().position(|it| it.members.contains(stmt)) else {
+                return Err("its chunks are not slices of the local part of each device".to_owned());
+            };
+            if let Some(reason) = &reasons[own] {
+                return Err(reason.clone());
+            }
         }
         if reasons.iter().all(Option::is_none) {
-            return Ok((trial, count));
+            return Ok(trial);
         }
         let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
         only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();

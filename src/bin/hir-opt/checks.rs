@@ -36,9 +36,12 @@ impl Processor<'_> {
     }
 
     /// Checks all programs of a text. Returns false, with the reasons in `outcome`, if any has a fault.
-    pub fn check_all(&self, programs: &mut [Program], part: &Source, outcome: &mut PartOutcome) -> bool {
+    pub fn check_all(&mut self, programs: &mut [Program], part: &Source, outcome: &mut PartOutcome) -> bool {
         programs.iter_mut().all(|program| match apply_bindings(program, &self.options.set) {
-            Ok(()) => self.check(program, part, self.options.checks(), outcome).is_some(),
+            Ok(()) => {
+                let checks = self.options.checks();
+                self.check(program, part, checks, outcome).is_some()
+            }
             Err(fault) => {
                 outcome.other_source_diagnostic = Some(fault);
                 false
@@ -48,7 +51,7 @@ impl Processor<'_> {
 
     /// Checks the program after the passes. Returns `None` if it has a fault, with the reason in `outcome`.
     pub fn check(
-        &self,
+        &mut self,
         program: &Program,
         part: &Source,
         checks: Checks,

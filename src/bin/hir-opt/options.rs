@@ -1,12 +1,15 @@
 //! The command line of hir-opt.
 
-use std::{fs, path::PathBuf};
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, render::Format};
 use hir::{
     check::{Checks, OrderingModel},
-    run::timelines::TimelineFlags,
+    run::{
+        option_files::{OptionFile, check_option_files},
+        timelines::TimelineFlags,
+    },
     source::Binding,
     tool::{
         dump::DumpFlags,
@@ -192,23 +195,57 @@ impl Options {
                  the two options"
             ));
         }
-        if let Some(path) = &self.output
-            && self.timelines.timeline.iter().any(|it| it.path == *path)
-        {
-            return Err(format!("`-o` and `--timeline` write the same file, `{}`", path.display()));
+        let of_one =
+            [(self.witness.is_some(), "--witness"), (!self.timelines.timeline.is_empty(), "--timeline")];
+        if let (true, Some((_, option))) = (self.split_input_file, of_one.into_iter().find(|it| it.0)) {
+            return Err(format!(
+                "`{option}` writes a file about one program, but `--split-input-file` reads several: give one part as a file"
+            ));
         }
-        if let Some(path) = &self.witness
-            && fs::canonicalize(path)
-                .is_ok_and(|it| fs::canonicalize(&self.file).is_ok_and(|file| it == file))
-        {
-            return Err("`--witness` would overwrite the program".to_owned());
-        }
+        self.check_files()?;
+        self.check_fix()?;
         if self.check.is_some_and(|it| it.repeat) && self.check_model == Some(OrderingModel::Hir) {
             return Err(
                 "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier".to_owned()
             );
         }
         Ok(())
+    }
+
+    /// Checks that each option has its own file, and that only `-o` overwrites the program.
+    fn check_files(&self) -> Result<(), String> {
+        let timelines = self.timelines.timeline.iter().map(|it| ("--timeline", it.path.as_path()));
+        let named = [("--witness", &self.witness), ("--crash-reproducer", &self.crash_reproducer)];
+        let named = named.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
+        let files = |it: (&'static str, _)| OptionFile { option: it.0, path: it.1 };
+        let mut written: Vec<OptionFile<'_>> = named.chain(timelines).map(files).collect();
+        let program = OptionFile { option: "the program", path: Path::new(&self.file) };
+        check_option_files(&written, &[program])?;
+        written.extend(self.output.as_deref().map(|path| OptionFile { option: "-o", path }));
+        check_option_files(&written, &[])
+    }
+
+    /// Checks that `--fix`, which runs no passes and makes no timeline, has no option that it would ignore.
+    fn check_fix(&self) -> Result<(), String> {
+        let Some(fix) = self.fix else { return Ok(()) };
+        let ignored = [
+            (fix == FixMode::Reading && self.check.is_some(), "--check"),
+            (fix == FixMode::Reading && !self.set.is_empty(), "--set"),
+            (fix == FixMode::Reading && self.witness.is_some(), "--witness"),
+            (self.timelines.is_requested(), if self.timelines.overlap { "--overlap" } else { "--timeline" }),
+            (self.bisect, "--bisect"),
+            (!matches!(self.verify_each, VerifyEach::Off | VerifyEach::Structural), "--verify-each"),
+            (self.dumps.prints(), "--print-ir-…"),
+            (self.dumps.writes_files(), "--print-ir-tree-dir"),
+            (self.rank.is_some(), "--rank"),
+        ];
+        match ignored.into_iter().find(|it| it.0) {
+            None => Ok(()),
+            Some((_, "--check")) => {
+                Err("`--fix` only prints the text, and checks nothing: use `--fix=check`".to_owned())
+            }
+            Some((_, option)) => Err(format!("`--fix` ignores `{option}`: remove one of the two options")),
+        }
     }
 
     /// Returns true if an option is set to which `--check-model` applies.

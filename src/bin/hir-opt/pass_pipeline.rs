@@ -19,9 +19,14 @@ pub fn pipeline_text(calls: &[PassCall]) -> String {
 }
 
 impl Processor<'_> {
+    fn oracle<'a>(&self, part: &'a Source) -> SimulationOracle<'a> {
+        let world = self.options.world;
+        SimulationOracle { lines: &part.lines, ranks: world.ranks, limits: world.limits() }
+    }
+
     /// Runs the passes. If one fails, writes the program before it as a reproducer.
     pub fn run_passes(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
-        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.world.ranks };
+        let oracle = self.oracle(part);
         let checked = CheckerOracle { planner: oracle, model: self.options.model() };
         let verify = match self.options.verify_each {
             VerifyEach::Off => Verify::Off,
@@ -60,7 +65,7 @@ impl Processor<'_> {
 
     /// Finds the first failing pass and returns its failure. If none fails, runs all passes.
     pub fn bisect(&mut self, program: &mut Program, part: &Source) -> Result<(), Box<PipelineError>> {
-        let oracle = SimulationOracle { lines: &part.lines, ranks: self.options.world.ranks };
+        let oracle = self.oracle(part);
         let count = self.calls.len();
         self.activity.set(format!("while looking for the first of {count} passes that fails"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {

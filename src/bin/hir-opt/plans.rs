@@ -85,7 +85,8 @@ impl Processor<'_> {
         match self.options.timelines.write_estimated(plans, &[&part.name]) {
             Ok(report) => {
                 outcome.summaries.extend(report.files);
-                Some(report.overlap.into_iter().map(|it| it + "\n").collect())
+                let container = self.container.map(|it| format!("container {it}:"));
+                Some(container.into_iter().chain(report.overlap).map(|it| it + "\n").collect())
             }
             Err(failure) => {
                 outcome.failure = Some(failure.summary());

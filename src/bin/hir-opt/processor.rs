@@ -56,6 +56,8 @@ pub struct Processor<'o> {
     pub reading: Duration,
     /// Index of the current container, in a text with several.
     pub container: Option<usize>,
+    /// Whether the file of `--witness` is written.
+    pub has_witness: bool,
 }
 
 impl Processor<'_> {
@@ -202,6 +204,12 @@ impl Processor<'_> {
             return None;
         }
         // The planner and the checker report these as errors.
+        if let (Some(_), false) = (self.container, self.options.timelines.timeline.is_empty()) {
+            let message = "`--timeline` draws one program, but the text has several containers: copy one of them into a file"
+                .to_owned();
+            outcome.failure = Some((Exit::Usage, message));
+            return None;
+        }
         let needs_plans =
             self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
         if !needs_plans && self.options.check.is_none() {

@@ -15,7 +15,10 @@ use crate::{pass_pipeline::pipeline_text, processor::Processor};
 
 impl Processor<'_> {
     /// Writes the steps that exhibit the first race for which such steps exist.
-    pub fn write_witness(&self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+    pub fn write_witness(&mut self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+        if self.has_witness {
+            return;
+        }
         if report.has_deadlock() {
             return self.screen.message("no witness: the program deadlocks");
         }
@@ -68,6 +71,7 @@ impl Processor<'_> {
         if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
             == Exit::Success
         {
+            self.has_witness = true;
             self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
         }
     }

@@ -23,13 +23,14 @@ pub struct BatchLine {
 /// # Errors
 /// The number of the first invalid line, and the reason.
 pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (usize, String)> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(number, line): (usize, &str)| {
         let words = shlex::split(line).ok_or_else(|| (number, "a quote is not closed".to_owned()))?;
         let words = words.into_iter().map(OsString::from);
         let words = once("hir-run".into()).chain(common.iter().cloned()).chain(words);
-        let options = Options::try_parse_from(words).map_err(|it| (number, tool::usage_error_text(&it)))?;
+        let options = Options::try_parse_from(words).map_err(|it| (number, tool::usage::error_text(&it)))?;
         Ok(BatchLine { number, text: line.to_owned(), options })
     };
     lines.map(read).collect()

@@ -166,7 +166,12 @@ impl GpuRunSetup {
         }
         if simulates {
             task.check_memory()?;
-            let (found, notes) = verdict::simulated_expectations(plans, inputs.clone(), "the simulator")?;
+            let (found, notes) = verdict::simulated_expectations(
+                plans,
+                inputs.clone(),
+                "the simulator",
+                task.options.memory_limit(),
+            )?;
             expected.extend(found);
             exact = Some(notes.exactness.is_exact());
             let mut reads = UnwrittenReads::default();

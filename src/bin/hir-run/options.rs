@@ -11,7 +11,8 @@ use hir::{
     run::{
         compare::RtolAtol,
         inputs::InputFlag,
-        output::{self, OptionFile, OutputFlag},
+        option_files::{OptionFile, check_option_files},
+        output::OutputFlag,
         pipeline_tuning::alternatives::Alternative,
         precheck::CheckMode,
         prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
@@ -143,7 +144,7 @@ pub struct Options {
     #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
-    #[arg(help_heading = "GPUs", long)]
+    #[arg(help_heading = "GPUs", long, conflicts_with_all = ["expect", "reference", "timeline", "overlap", "witness"])]
     pub memory: bool,
     /// Number of timed runs on GPUs.
     #[arg(help_heading = "GPUs", short = 'n', long, default_value_t = 0, value_name = "N")]
@@ -239,6 +240,19 @@ impl Options {
             );
             return Err(JobFailure::Other(Exit::Usage, message));
         }
+        let given = |local: bool| {
+            let flags = self.expect.iter().filter_map(|it| match it {
+                Expect::Given(it) if it.local == local => Some(it.name.as_str()),
+                Expect::Given(_) | Expect::Sim | Expect::Unsharded => None,
+            });
+            let mut names: Vec<&str> = flags.collect();
+            names.sort_unstable();
+            names.windows(2).find(|it| it[0] == it[1]).map(|it| it[0])
+        };
+        if let Some(name) = given(false).or_else(|| given(true)) {
+            let message = format!("`--expect {name}` is given twice: remove one of the two");
+            return Err(JobFailure::Other(Exit::Usage, message));
+        }
         let wrong = if self.json.is_some() && self.memory {
             "`-J` writes times, but `--memory` runs nothing: remove one of the two options"
         } else if !on_gpus && self.stress.is_some() {
@@ -264,7 +278,13 @@ impl Options {
         {
             "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
         } else {
-            return output::check_option_files(&self.option_files());
+            let (programs, reference) = (self.texts(), self.reference.as_deref());
+            let programs =
+                programs.paths().iter().map(|it| OptionFile { option: "the program", path: Path::new(it) });
+            let reference = reference.map(|it| OptionFile { option: "the reference", path: Path::new(it) });
+            let inputs: Vec<OptionFile<'_>> = programs.chain(reference).collect();
+            return check_option_files(&self.option_files(), &inputs)
+                .map_err(|message| JobFailure::Other(Exit::Usage, message));
         };
         Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
     }
@@ -416,7 +436,7 @@ impl Options {
     }
 
     /// Returns the tolerance of `--rtol` and `--atol`, if given.
-    fn tolerance(&self) -> Option<RtolAtol> {
+    pub fn tolerance(&self) -> Option<RtolAtol> {
         (self.rtol.is_some() || self.atol.is_some())
             .then(|| RtolAtol { rtol: self.rtol.unwrap_or(0.0), atol: self.atol.unwrap_or(0.0) })
     }

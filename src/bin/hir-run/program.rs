@@ -79,12 +79,19 @@ pub fn run(
     let (prepared, plans) = &read_and_plan(options, &setup, screen, member)?;
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     if options.memory {
-        gpu::memory_report(plans)?.into_iter().for_each(say);
+        gpu::memory_report(plans)?.into_iter().for_each(&mut say);
+        if !options.output.is_empty() {
+            say("# `--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end"
+                .to_owned());
+        }
         return Ok(RunVerdict::without_line(Exit::Success));
     }
     let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
     if options.cudagraph && !is_measured && options.stress.is_none() {
         say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
+    }
+    if options.tolerance().is_some() && options.expect.is_empty() && options.reference.is_none() {
+        say("# `--rtol` and `--atol` have no effect without `--expect` or `--reference`".to_owned());
     }
     let is_timeline_due = options.timelines.is_requested() && !is_silent;
     let check = (options.check, options.check_model);

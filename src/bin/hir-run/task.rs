@@ -141,7 +141,11 @@ impl Task<'_> {
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
         let is_plain = options.schedule.is_program();
         if !is_plain && (expectations.is_empty() || expects_sim) {
-            expectations.extend(verdict::program_order_expectations(plans, inputs.clone())?);
+            expectations.extend(verdict::program_order_expectations(
+                plans,
+                inputs.clone(),
+                options.memory_limit(),
+            )?);
         }
         let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
         say(format!(
@@ -171,8 +175,13 @@ impl Task<'_> {
         let sim = sim::SimOptions {
             progress_query: inquiry,
             deadlocks,
-            ..verdict::simulation_options(plans, watch)
+            watch,
+            ..verdict::simulation_options(plans, options.memory_limit())
         };
+        if sim.without_shadows && !expectations.is_empty() {
+            say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
+                .to_owned());
+        }
         let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);

@@ -37,7 +37,8 @@ pub fn storage_excess(plans: &[Plan], raced: &FxHashSet<(usize, BufferNo)>) -> V
             add_instance(&mut once, plan, skipped.stmt, it.origin, kind);
         }
         if plan.deallocates {
-            let (caller, bound) = (caller_buffers(plan), bound_names(plan));
+            let (caller, bound): (FxHashSet<BufferNo>, _) =
+                (plan.caller_buffers().collect(), bound_names(plan));
             let is_kept: FxHashSet<BufferNo> = plan
                 .allocations
                 .iter()
@@ -82,16 +83,10 @@ fn add_instance(
 
 fn allocate_sites(plan: &Plan) -> Vec<AllocateSite> {
     let of = |it: &Inst| {
-        let InstKind::Alloc { buffer, zero } = it.kind else { return None };
-        Some(AllocateSite { buffer, zero, origin: it.origin })
+        let InstKind::Alloc { buffer, zeroed } = &it.kind else { return None };
+        Some(AllocateSite { buffer: *buffer, zero: zeroed.is_some(), origin: it.origin })
     };
     plan.code.iter().filter_map(of).collect()
-}
-
-/// Returns the buffers of inputs and outputs, and those read after the program has ended.
-fn caller_buffers(plan: &Plan) -> FxHashSet<BufferNo> {
-    let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
-    ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()).collect()
 }
 
 /// Returns the names bound to each buffer at the end of the program.

@@ -74,9 +74,8 @@ impl<'p> UnreadWrites<'p> {
     pub fn visit(&mut self, it: &Occurrence) {
         let plan = &self.plans[it.rank];
         let inst = &plan.code[it.inst];
-        if let InstKind::Alloc { buffer, zero: true } = inst.kind {
-            let whole = View::contiguous(buffer, vec![plan.buffers[buffer as usize].len]);
-            self.write((it.rank, inst.origin), it.rank, &whole, true);
+        if let InstKind::Alloc { zeroed: Some(whole), .. } = &inst.kind {
+            self.write((it.rank, inst.origin), it.rank, whole, true);
             return;
         }
         // The operations of a transfer have their own statements. All other accesses belong to the statement

@@ -51,7 +51,7 @@ pub enum OrderDifference {
 /// Returns true if an instruction is work rather than only synchronization.
 pub fn is_work(kind: &InstKind) -> bool {
     match kind.effect() {
-        SyncEffect::Compute => !matches!(kind, InstKind::Alloc { zero: false, .. }),
+        SyncEffect::Compute => !matches!(kind, InstKind::Alloc { zeroed: None, .. }),
         SyncEffect::Post(_) | SyncEffect::Reshard(_) | SyncEffect::ReadOutputs => true,
         SyncEffect::ShareMemHandles(_)
         | SyncEffect::Barrier

@@ -70,8 +70,7 @@ pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
     let mut all: Vec<Vec<Lifetime>> = plans.iter().map(blank).collect();
     for (plan, all) in plans.iter().zip(&mut all) {
-        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
-        for buffer in ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()) {
+        for buffer in plan.caller_buffers() {
             all[buffer as usize].needs_own_memory = true;
         }
     }

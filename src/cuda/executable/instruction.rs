@@ -18,8 +18,8 @@ impl ExecutableBuilder<'_> {
             .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
         let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
         match &inst.kind {
-            InstKind::Alloc { buffer, zero } => {
-                if *zero {
+            InstKind::Alloc { buffer, zeroed } => {
+                if zeroed.is_some() {
                     let to = self.memory.buffer_address(self.plan.rank, *buffer)?;
                     let bytes = self.memory.assignment.ranks[self.plan.rank].buffers[*buffer as usize].bytes;
                     self.push(at, stream, Command::Memset { to, byte: 0, bytes });
@@ -32,6 +32,7 @@ impl ExecutableBuilder<'_> {
                 }
             }
             InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
+            InstKind::OpaqueCall(it) => return Err(refuse(format!("the text does not contain {}", it.code))),
             InstKind::Attention(it) => return self.lower_attention(at, inst, stream, it),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);

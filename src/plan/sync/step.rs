@@ -107,10 +107,6 @@ impl Step {
                 let views = plans[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
                 views.map(|view| own(Cow::Borrowed(view), false)).collect()
             }
-            InstKind::Alloc { buffer, zero: true } => {
-                let len = plans[rank].buffers[*buffer as usize].len;
-                vec![own(Cow::Owned(View::contiguous(*buffer, vec![len])), true)]
-            }
             InstKind::Reshard(_) => match collective_members(matched, self.inst_ref) {
                 Some(members) if members.first() == Some(&self.inst_ref) => {
                     members.iter().flat_map(|it| whole(it.rank, &plans[it.rank].code[it.inst].kind)).collect()

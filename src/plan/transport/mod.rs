@@ -41,7 +41,10 @@ mod staging;
 mod two_shot;
 mod two_shot_copy;
 
-use grammar::words::Algorithm;
+use grammar::{
+    algorithm_table,
+    words::{Algorithm, CommunicationType},
+};
 
 pub(super) use lower::lower;
 
@@ -57,8 +60,13 @@ trait Transport: Sync {
     /// Returns the `algo=` that selects it; `None` for the CUDA backend's default.
     fn algorithm(&self) -> Option<Algorithm>;
 
-    /// Returns whether it supports a kind of collective.
-    fn supports(&self, kind: CollectiveKind) -> bool;
+    /// Returns whether it supports a kind of collective. The default of the CUDA backend, without `algo=`, supports all but
+    /// all-reduces, whose algorithm depends on the size (`plan::algorithm`).
+    fn supports(&self, kind: CollectiveKind) -> bool {
+        let kind = kind.communication_type();
+        self.algorithm()
+            .map_or(kind != CommunicationType::Allreduce, |it| algorithm_table::supports(it, kind))
+    }
 
     /// Returns whether the transport is correct if a member's output is the part of the member's input that
     /// it contributes to itself. If input and output overlap in any other way, the input is first copied to a
@@ -179,37 +187,4 @@ fn transport(
         (_, algo) => chosen_algorithm(Some(backend), kind, algo, (members, bytes)),
     };
     TRANSPORTS.iter().copied().find(|it| it.algorithm() == algo && it.supports(kind))
-}
-
-#[cfg(test)]
-mod tests {
-    use grammar::{
-        algorithm_table::ALGORITHMS,
-        words::{Algorithm, CommunicationType},
-    };
-
-    use super::algorithms;
-    use crate::plan::{Backend, CollectiveKind, ReduceOp};
-
-    #[test]
-    fn the_table_of_algorithms_names_what_transports_support() {
-        let op = ReduceOp::Sum;
-        let kinds = [
-            (CommunicationType::Allreduce, CollectiveKind::Allreduce { op }),
-            (CommunicationType::Allgather, CollectiveKind::Allgather),
-            (CommunicationType::ReduceScatter, CollectiveKind::ReduceScatter { op }),
-            (CommunicationType::AllToAll, CollectiveKind::AllToAll),
-            (CommunicationType::Broadcast, CollectiveKind::Broadcast { root: 0 }),
-            (CommunicationType::Gather, CollectiveKind::Gather { root: 0 }),
-            (CommunicationType::Scatter, CollectiveKind::Scatter { root: 0 }),
-            (CommunicationType::Reduce, CollectiveKind::Reduce { op, root: 0 }),
-        ];
-        for (word, kind) in kinds {
-            let supported = algorithms(Backend::Nccl, kind);
-            let in_table = ALGORITHMS.iter().filter(|(_, kinds)| kinds.contains(&word));
-            let in_table: Vec<Algorithm> = in_table.map(|(algorithm, _)| *algorithm).collect();
-            assert!(supported.iter().all(|it| in_table.contains(it)), "{word:?}: {supported:?} {in_table:?}");
-            assert_eq!(supported.len(), in_table.len(), "{word:?}");
-        }
-    }
 }

@@ -31,20 +31,6 @@ impl Transport for OneShot {
         }
     }
 
-    fn supports(&self, kind: CollectiveKind) -> bool {
-        match self {
-            Self::Default => !matches!(kind, CollectiveKind::Allreduce { .. }),
-            Self::CopyEngines => matches!(kind, CollectiveKind::Allgather | CollectiveKind::AllToAll),
-            Self::Kernel => matches!(
-                kind,
-                CollectiveKind::Allreduce { .. }
-                    | CollectiveKind::Allgather
-                    | CollectiveKind::ReduceScatter { .. }
-                    | CollectiveKind::AllToAll
-            ),
-        }
-    }
-
     fn supports_in_place(&self, kind: CollectiveKind) -> bool {
         match kind {
             // Each element is accessed by only one member, which may be its owner.

@@ -51,22 +51,6 @@ impl Transport for Push {
         })
     }
 
-    fn supports(&self, kind: CollectiveKind) -> bool {
-        match kind {
-            CollectiveKind::Allreduce { .. } => true,
-            CollectiveKind::Allgather | CollectiveKind::ReduceScatter { .. } | CollectiveKind::AllToAll => {
-                matches!(self.0, PushSteps::OneShot)
-            }
-            // Not every member sends to every other one, so slots could not be reused.
-            CollectiveKind::Broadcast { .. }
-            | CollectiveKind::Gather { .. }
-            | CollectiveKind::Scatter { .. }
-            | CollectiveKind::Reduce { .. }
-            | CollectiveKind::SendRecv { .. }
-            | CollectiveKind::Permute { .. } => false,
-        }
-    }
-
     fn supports_in_place(&self, _: CollectiveKind) -> bool {
         true
     }

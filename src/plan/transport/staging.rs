@@ -144,7 +144,7 @@ impl StagingPool {
             plan.buffers.push(it);
         }
         // Every collective that uses the buffer may be the first one (`lower::keep_first_allocations`).
-        before.push(InstKind::Alloc { buffer: number, zero: false });
+        before.push(InstKind::Alloc { buffer: number, zeroed: None });
         View::contiguous(number, vec![view.len()])
     }
 }

@@ -20,10 +20,6 @@ impl Transport for TwoShot {
         Some(Algorithm::TwoShot)
     }
 
-    fn supports(&self, kind: CollectiveKind) -> bool {
-        matches!(kind, CollectiveKind::Allreduce { .. })
-    }
-
     fn supports_in_place(&self, _: CollectiveKind) -> bool {
         true
     }

@@ -27,10 +27,6 @@ impl Transport for TwoShotCopy {
         Some(Algorithm::TwoShotCopy)
     }
 
-    fn supports(&self, kind: CollectiveKind) -> bool {
-        matches!(kind, CollectiveKind::Allreduce { .. })
-    }
-
     fn supports_in_place(&self, _: CollectiveKind) -> bool {
         true
     }

@@ -1,5 +1,7 @@
 //! Judges the outputs of a run: compares each with its expectations, and formats the verdict line.
 
+use std::collections::BTreeMap;
+
 use super::{Criteria, Expectation, OutputRef};
 use crate::{
     exit::Exit,
@@ -173,7 +175,10 @@ impl<'a> Judge<'a> {
         let wholes = || met.iter().filter(|it| it.expectation.output.rank().is_none());
         let sources = distinct(wholes().map(|it| it.expectation.source_name.as_str()));
         if !sources.is_empty() {
-            let compared: usize = wholes().map(|it| it.expectation.tensor.data.len()).sum();
+            // An output that is compared with two sources counts once.
+            let outputs: BTreeMap<&str, usize> =
+                wholes().map(|it| (it.output.name.as_str(), it.expectation.tensor.data.len())).collect();
+            let compared: usize = outputs.values().sum();
             claims.push(format!("{compared} elements equal to {}", sources.join(", ")));
         }
         claims.extend(part_claims(met));

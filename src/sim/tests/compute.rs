@@ -16,7 +16,7 @@ fn instructions_that_compute() -> Result<(), SimError> {
     let args = [Arg::View(row.clone()), Arg::Number(Number::Int(10)), Arg::View(row.clone())];
     it.on(0, InstKind::Map { op: Op::Add, args: args[..2].to_vec(), out: Box::new(sum.clone()) });
     it.on(0, InstKind::Map { op: Op::Sub, args: args[1..].to_vec(), out: Box::new(row.clone()) });
-    it.on(0, InstKind::Alloc { buffer: out.buffer, zero: false });
+    it.on(0, InstKind::Alloc { buffer: out.buffer, zeroed: None });
     // [11, 13, 15] · [9, 7, 5] as a product of a 1 x 3 and a 3 x 1 matrix, then the sum of the first two
     // elements.
     let shaped = |view: &View, shape: [usize; 2]| View::contiguous(view.buffer, shape.to_vec());

@@ -129,7 +129,9 @@ impl WorldBuilder {
             0..=4 => self.compute((rank, stream)),
             5 => {
                 let buffer = self.fresh(rank);
-                let zero = InstKind::Alloc { buffer, zero: true };
+                let len = self.plans[rank].buffers[buffer as usize].len;
+                let zero =
+                    InstKind::Alloc { buffer, zeroed: Some(View::contiguous(buffer, vec![len]).into()) };
                 self.on(rank, stream, zero);
                 self.mark_seen((rank, stream), &[(rank, buffer)]);
             }

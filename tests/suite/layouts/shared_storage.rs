@@ -59,8 +59,8 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
     let shift = |view: &mut View| parts[rank].shift(view);
     match kind {
         // The storage always exists, so only the zeros are written.
-        InstKind::Alloc { buffer, zero } => {
-            let len = if *zero { parts[rank].lens[*buffer as usize] } else { 0 };
+        InstKind::Alloc { buffer, zeroed } => {
+            let len = if zeroed.is_some() { parts[rank].lens[*buffer as usize] } else { 0 };
             let mut to = View::contiguous(*buffer, vec![len]);
             shift(&mut to);
             *kind = InstKind::Fill { to: Box::new(to), value: Number::Int(0) };
@@ -73,6 +73,7 @@ fn instruction(kind: &mut InstKind, rank: usize, parts: &[Parts]) {
         InstKind::Gemm(it) => {
             [&mut it.a, &mut it.b, &mut it.out].into_iter().chain(&mut it.bias).for_each(shift);
         }
+        InstKind::OpaqueCall(it) => it.inputs.iter_mut().chain(&mut it.outputs).for_each(shift),
         InstKind::Attention(it) => {
             let operands = [&mut it.query, &mut it.key, &mut it.value].into_iter();
             operands.chain(&mut it.bias).chain(&mut it.mask).for_each(shift);

@@ -31,7 +31,7 @@ pub(super) struct Part {
 }
 
 /// Splits dimension `dim` of `tensor`, which the user calls `name`, into chunks of these sizes.
-pub(super) fn chunk_by_sizes(
+pub(crate) fn chunk_by_sizes(
     program: &mut Program,
     name: &str,
     sizes: &[i64],

@@ -18,15 +18,16 @@ use crate::{
 };
 
 /// Returns, for each loop, the reason why it does not overlap after the remaining resharding is lowered to
-/// communication; `None` if it overlaps.
-pub(super) fn obstacles(program: &Program, loops: &[StmtId]) -> Vec<Option<String>> {
+/// communication; `None` if it overlaps. A loop has at least `least_trips` iterations: 1 if the other chunks are in other
+/// loops.
+pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -> Vec<Option<String>> {
     let mut lowered = program.clone();
     if let Err(reason) = run(&mut lowered, &lower_to_communication::PASS) {
         return vec![Some(reason); loops.len()];
     }
     let (storage, mentioned) = (MemoryEffects::of(&lowered), MentionCounts::of(&lowered));
     let mut found: Vec<Option<String>> =
-        loops.iter().map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt)).collect();
+        loops.iter().map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt, least_trips)).collect();
     let shares = |stmt: &StmtId| BodySummary::of(&lowered, *stmt).shares_handles;
     if loops.iter().zip(&found).any(|(stmt, found)| found.is_none() && shares(stmt))
         && let Err(reason) = run(&mut lowered.clone(), &hoist_share_mem_handles::PASS)
@@ -47,11 +48,12 @@ fn obstacle(
     storage: &MemoryEffects,
     mentioned: &MentionCounts,
     stmt: StmtId,
+    least_trips: i64,
 ) -> Option<String> {
     let Stmt::For(it) = &program.stmts[stmt] else { return Some("there is no loop".to_owned()) };
     let trips = program.constant(it.start).zip(program.constant(it.stop)).map(|(start, stop)| stop - start);
     let body = BodySummary::of(program, stmt);
-    if trips.is_some_and(|trips| trips < 2) {
+    if trips.is_some_and(|trips| trips < least_trips) {
         return Some("there is only one chunk".to_owned());
     }
     if !body.communicates {

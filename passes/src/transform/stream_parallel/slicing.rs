@@ -112,6 +112,11 @@ pub(super) fn slicing(program: &Program, settings: LoopOptions, it: &OpStmt) -> 
     }
 }
 
+/// Returns the device axes of a dimension, with their numbers of devices.
+fn device_extents(sharding: &Sharding, dim: usize) -> Vec<(DeviceDim, usize)> {
+    sharding.dims[dim].devices().map(|device| (device, sharding.mesh.extent(device))).collect()
+}
+
 struct SliceAnalysis<'c> {
     program: &'c Program,
     settings: LoopOptions,
@@ -185,8 +190,13 @@ impl SliceAnalysis<'_> {
             });
         };
         let slice = OperandSlice { dim: Some(at), ..whole };
-        let devices = |dim: &Dim| dim.devices().collect::<Vec<_>>();
-        if devices(&from.dims[at]) != devices(&self.goal.dims[dim]) {
+        if device_extents(from, at) != device_extents(self.goal, dim) {
+            return None;
+        }
+        // An alias of a tensor whose device axes leave one element to each rank would get no stream axis.
+        let devices: i64 = device_extents(from, at).iter().map(|it| it.1 as i64).product();
+        let is_spent = devices > 1 && self.program.constant(from.dims[at].extent) == Some(devices);
+        if is_spent && from.dims[at].stream().is_none() {
             return None;
         }
         // A stream piece outside of device pieces divides the whole dimension, not a rank's part, so operand
@@ -251,10 +261,9 @@ impl SliceAnalysis<'_> {
 
     /// Returns whether resharding does not change the devices of the sliced dimension.
     fn keeps_devices_along(&self, dim: usize) -> bool {
-        let devices = |sharding: &Sharding, dim: usize| sharding.dims[dim].devices().collect::<Vec<_>>();
         let kept = |(from, maps): (&Sharding, &Vec<DimMap>)| {
             let at = maps.iter().position(|map| *map == DimMap::Parallel(dim));
-            at.is_none_or(|at| devices(from, at) == devices(self.goal, dim))
+            at.is_none_or(|at| device_extents(from, at) == device_extents(self.goal, dim))
         };
         self.from.iter().zip(self.maps).all(kept)
     }

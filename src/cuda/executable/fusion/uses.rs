@@ -23,8 +23,7 @@ impl<'a> UseAnalysis<'a> {
     pub fn of(plan: &'a Plan, is_shared: impl Fn(BufferNo) -> bool) -> Self {
         let open = |at| UseList { escapes: is_shared(at as BufferNo), ..UseList::default() };
         let mut all: Vec<UseList> = (0..plan.buffers.len()).map(open).collect();
-        let ports = plan.inputs.iter().chain(&plan.outputs).filter_map(|it| it.shard.view.as_ref());
-        for buffer in ports.map(|it| it.buffer).chain(plan.live_out.iter().copied()) {
+        for buffer in plan.caller_buffers() {
             all[buffer as usize].escapes = true;
         }
         for (at, inst) in (0..).zip(&plan.code) {

@@ -1,0 +1,154 @@
+//! The text of an error in a command line.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Options whose value may be omitted, so that it has to follow `=`.
+pub const OPTIONAL_VALUE: [&str; 7] = [
+    "--check",
+    "--fix",
+    "--print-changed",
+    "--print-ir-after",
+    "--print-ir-before",
+    "--remarks",
+    "--verify-each",
+];
+
+/// The long flags of each tool that not all tools have, in the order of the alphabet.
+pub const FLAGS_BY_TOOL: [(&str, &[&str]); 3] = [
+    (
+        "hir-opt",
+        &[
+            "bisect",
+            "check",
+            "check-model",
+            "crash-reproducer",
+            "dump-pass-pipeline",
+            "explain",
+            "fix",
+            "list-ops",
+            "list-passes",
+            "overlap",
+            "print",
+            "print-changed",
+            "print-hb",
+            "print-ir-after",
+            "print-ir-after-all",
+            "print-ir-after-change",
+            "print-ir-after-failure",
+            "print-ir-before",
+            "print-ir-before-all",
+            "print-ir-tree-dir",
+            "print-plan",
+            "rank",
+            "remarks",
+            "run-reproducer",
+            "split-input-file",
+            "statistics",
+            "timeline",
+            "timing",
+            "verify-diagnostics",
+            "verify-each",
+            "verify-roundtrip",
+            "witness",
+        ],
+    ),
+    (
+        "hir-run",
+        &[
+            "atol",
+            "batch",
+            "check",
+            "check-model",
+            "container",
+            "cudagraph",
+            "device",
+            "expect",
+            "input",
+            "inputs",
+            "iters",
+            "json",
+            "memory",
+            "output",
+            "overlap",
+            "profile-host",
+            "program",
+            "reference",
+            "remarks",
+            "rtol",
+            "schedule",
+            "seed",
+            "stress",
+            "timeline",
+            "timeout",
+            "tune",
+            "tune-passes",
+            "tuning",
+            "warmup",
+            "witness",
+        ],
+    ),
+    ("hir-reduce", &["max-tests", "oracle", "print", "reference", "schedule"]),
+];
+
+/// Returns the error in a command line as one line.
+pub fn error_text(error: &clap::Error) -> String {
+    if let Some(text) = meant_by(error) {
+        return text;
+    }
+    let text = error.render().to_string();
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    // That a value may look like a flag helps only where the tool takes such values.
+    let told = told.filter(|line| !line.starts_with("tip: to pass '-"));
+    let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
+    told.join("; ").replace(":; ", ": ")
+}
+
+/// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
+/// part of a pipeline that a blank separates from it, or a flag of another tool.
+fn meant_by(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
+    // `--check race`: the value of these options follows `=`, because it may be omitted.
+    let values = std::env::args().skip(1);
+    let mut pairs = std::env::args().zip(values);
+    let separate = |(flag, value): &(String, String)| {
+        OPTIONAL_VALUE.contains(&flag.as_str()) && value == argument && !value.starts_with('-')
+    };
+    if let Some((flag, _)) = pairs.find(separate) {
+        return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));
+    }
+    let word = argument.trim_start_matches('-');
+    let word = word.split(['=', '{']).next().unwrap_or(word).trim_end_matches(',');
+    let is_flag = argument.starts_with('-');
+    let name = |it: &&str| it.trim_start_matches('@') == word.trim_start_matches('@');
+    let passes = || passes::PASSES.iter().map(|it| it.name);
+    let known = passes::PIPELINES.iter().map(|it| it.name).chain(passes()).find(name);
+    // The error names only the beginning of `-passes=…`.
+    let single = std::env::args().find(|it| {
+        let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");
+        argument.len() == 2 && flag.len() > 2 && !flag.starts_with('-') && argument.get(1..) == flag.get(..1)
+    });
+    if let Some(single) = single {
+        return Some(format!("unexpected argument '{single}' found; did you mean `-{single}`?"));
+    }
+    let meant = match known {
+        Some(pass) if is_flag => format!("did you mean `--passes {pass}`?"),
+        Some(pass) => {
+            format!(
+                "`{pass}` is a pass: write the passes without blanks between them, as in `--passes a,b{{x=1}}`"
+            )
+        }
+        None if argument.starts_with('{') => {
+            "write the options of a pass without a blank before them, and in quotes: `--passes 'a{x=1}'`"
+                .to_owned()
+        }
+        None => {
+            let flags = FLAGS_BY_TOOL.iter().find(|(_, flags)| flags.contains(&word));
+            format!("`--{word}` is a flag of {}", flags?.0)
+        }
+    };
+    Some(format!("unexpected argument '{argument}' found; {meant}"))
+}

@@ -1,0 +1,67 @@
+//! Checks that the tables of `hir::tool::usage` agree with the `--help` of each tool.
+
+use std::{collections::BTreeSet, path::Path, process::Command};
+
+use hir::tool::usage::{FLAGS_BY_TOOL, OPTIONAL_VALUE};
+use libtest_mimic::{Failed, Trial};
+
+use crate::timeout::RunWithTimeout;
+
+const TOOLS: [(&str, &str); 3] = [
+    ("hir-opt", env!("CARGO_BIN_EXE_hir-opt")),
+    ("hir-run", env!("CARGO_BIN_EXE_hir-run")),
+    ("hir-reduce", env!("CARGO_BIN_EXE_hir-reduce")),
+];
+
+pub fn trials() -> Vec<Trial> {
+    vec![Trial::test("usage::tables_of_flags_agree_with_help", tables_of_flags_agree_with_help)]
+}
+
+/// The long flags of a tool, and those whose value may be omitted.
+struct Flags {
+    all: BTreeSet<String>,
+    optional: BTreeSet<String>,
+}
+
+impl Flags {
+    fn of(tool: &str) -> Result<Self, Failed> {
+        let output = Command::new(Path::new(tool)).arg("--help").output_with_timeout()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (mut all, mut optional) = (BTreeSet::new(), BTreeSet::new());
+        // The lines that introduce an option: `  -J, --json <FILE>`, `      --check[=<CHECKS>]`.
+        let lines = text.lines().map(str::trim_start).filter(|it| it.starts_with('-'));
+        for (_, flag) in lines.filter_map(|it| it.split_once("--")) {
+            let name: String =
+                flag.chars().take_while(|it| it.is_ascii_alphanumeric() || *it == '-').collect();
+            if flag[name.len()..].starts_with("[=") {
+                optional.insert(format!("--{name}"));
+            }
+            all.insert(name);
+        }
+        Ok(Self { all, optional })
+    }
+}
+
+fn tables_of_flags_agree_with_help() -> Result<(), Failed> {
+    let flags: Vec<Flags> = TOOLS.iter().map(|(_, path)| Flags::of(path)).collect::<Result<_, Failed>>()?;
+    for (at, (tool, _)) in TOOLS.iter().enumerate() {
+        let others = || flags.iter().enumerate().filter(|(other, _)| *other != at);
+        let own: Vec<&str> = flags[at].all.iter().map(String::as_str).collect();
+        let own: Vec<&str> =
+            own.into_iter().filter(|it| others().any(|(_, other)| !other.all.contains(*it))).collect();
+        let table = FLAGS_BY_TOOL.iter().find(|it| it.0 == *tool).map_or(&[][..], |it| it.1);
+        if own != table {
+            return Err(format!(
+                "the flags of {tool} that not all tools have are {own:?}, in the table {table:?}"
+            )
+            .into());
+        }
+    }
+    let optional: BTreeSet<&str> = flags.iter().flat_map(|it| &it.optional).map(String::as_str).collect();
+    match optional == OPTIONAL_VALUE.into_iter().collect() {
+        true => Ok(()),
+        false => {
+            Err(format!("the values of {optional:?} may be omitted, in the table {OPTIONAL_VALUE:?}").into())
+        }
+    }
+}
