@@ -6,58 +6,44 @@ use std::{ops::ControlFlow, process::ExitCode};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
-/// The exit code of a tool.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(into = "u8", from = "u8")]
-#[repr(u8)]
-pub enum Exit {
-    /// Success.
-    Success = 0,
-    /// The program is rejected by the parser, the verifier, a pass or the planner.
-    Rejected = 1,
-    /// The command line is invalid.
-    Usage = 2,
-    /// The result is wrong.
-    WrongResult = 3,
-    /// A hang, with a diagnosis.
-    Hang = 4,
-    /// CUDA or NCCL failed.
-    Device = 5,
-    /// The environment is unsuitable: too few ranks or GPUs, or a file that cannot be read.
-    Environment = 6,
-    /// The schedule check found a race, a deadlock or a lifetime error.
-    Check = 7,
-    /// An internal error: a bug in the tools.
-    InternalError = 101,
-    /// Stopped by SIGHUP.
-    HungUp = 129,
-    /// Stopped by SIGINT.
-    Interrupted = 130,
-    /// Stopped by SIGTERM.
-    Terminated = 143,
+macro_rules! exit_codes {
+    ($($name:ident = $code:literal $meaning:literal,)+) => {
+        /// The exit code of a tool.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+        #[serde(into = "u8", from = "u8")]
+        #[repr(u8)]
+        pub enum Exit {
+            $(#[doc = $meaning] $name = $code,)+
+        }
+
+        impl Exit {
+            /// All exit codes, with what they mean. `docs/exit-codes.md` says what to do about each.
+            pub const ALL: &[(Self, &'static str)] = &[$((Self::$name, $meaning)),+];
+        }
+    };
+}
+
+exit_codes! {
+    Success = 0 "success",
+    Rejected = 1 "the program is rejected, or does not fail in the way that hir-reduce is given",
+    Usage = 2 "wrong command line, or a wrong option of a pass",
+    WrongResult = 3 "wrong result",
+    Hang = 4 "hang or deadlock",
+    Device = 5 "CUDA or NCCL error",
+    Environment = 6 "environment: a file, a library, a GPU or another rank is missing",
+    Check = 7 "the check found a race, a deadlock or an unwritten output",
+    InternalError = 101 "internal error",
+    HungUp = 129 "stopped by SIGHUP",
+    Interrupted = 130 "stopped by SIGINT",
+    Terminated = 143 "stopped by SIGTERM",
 }
 
 impl Exit {
     /// Converts the exit code of a process; a code that no tool uses is an internal error.
     pub fn from_code(code: u8) -> Self {
-        let all = [
-            Self::Success,
-            Self::Rejected,
-            Self::Usage,
-            Self::WrongResult,
-            Self::Hang,
-            Self::Device,
-            Self::Environment,
-            Self::Check,
-            Self::HungUp,
-            Self::Interrupted,
-            Self::Terminated,
-        ];
-        all.into_iter().find(|it| *it as u8 == code).unwrap_or(Self::InternalError)
+        Self::ALL.iter().find(|it| it.0 as u8 == code).map_or(Self::InternalError, |it| it.0)
     }
-}
 
-impl Exit {
     /// Returns the exit code of a process that a signal stopped: 128 plus the signal number, as in shells.
     pub fn from_signal(signal: i32) -> Self {
         match signal {

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_returned_to_who_handles_it() {
+    fn a_refusal_is_returned_to_the_caller() {
         assert!(exit_if_null(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
         assert!(with_fallible_allocation(|| exit_if_null(std::ptr::null_mut(), 1)).is_null());
         with_fallible_allocation(|| with_fallible_allocation(|| ()));

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_asked_says_so_before_what_others_wait_for() {
+    fn a_request_for_a_report_comes_before_the_waits_of_others() {
         let plans = plans_of(PROGRAM, 4);
         let record = |issued: u32| {
             let run = PlanProgress {

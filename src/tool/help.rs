@@ -6,18 +6,13 @@ use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use clap_complete::Shell;
 
 use super::exit_of_print;
+use crate::exit::Exit;
 
-/// The exit codes of all tools.
-const EXIT_CODES: &str = "  0    success
-  1    the program is rejected, or does not fail in the way that hir-reduce is given
-  2    wrong command line
-  3    wrong result
-  4    hang or deadlock
-  5    CUDA or NCCL error
-  6    environment: a file, a library, a GPU or another rank is missing
-  7    the check found a race, a deadlock or an unwritten output
-  101  internal error
-  129, 130, 143  stopped by SIGHUP, SIGINT, SIGTERM";
+/// Returns the exit codes of all tools, one per line.
+fn exit_codes() -> String {
+    let lines = Exit::ALL.iter().map(|(exit, meaning)| format!("  {:<4} {meaning}", *exit as u8));
+    lines.collect::<Vec<_>>().join("\n")
+}
 
 /// Parses the command line of a tool. `--completions SHELL` and `--man` print a completion script or the manual
 /// page, and the process exits.
@@ -49,7 +44,7 @@ fn with_sections(command: Command, examples: &str) -> Command {
     command
         .arg(completions)
         .arg(man)
-        .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{EXIT_CODES}"))
+        .after_long_help(format!("Examples:\n{examples}\n\nExit codes:\n{}", exit_codes()))
 }
 
 /// Prints what `--completions` or `--man`, given as the first argument, asks for, and exits.

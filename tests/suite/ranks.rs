@@ -16,7 +16,7 @@ use std::{
 
 use children::{
     a_child_that_stays_is_not_waited_for, a_failing_child_ends_all, a_killed_child_is_named,
-    a_parent_passes_on_who_asks_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_told_to_end,
+    a_parent_forwards_requests_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_told_to_end,
 };
 use hosts::{hosts_share_no_memory, two_hosts_run_a_job};
 use libtest_mimic::{Failed, Trial};
@@ -40,10 +40,10 @@ const STOPPED: Duration = Duration::from_secs(5 + 5);
 
 pub fn trials() -> Vec<Trial> {
     let on_gpus = [
-        Trial::test("gpus::who_is_killed_is_named", || {
+        Trial::test("gpus::reports_the_rank_that_was_killed", || {
             loses(ON_GPUS, 2, Some("KILL"), "rank 2 is silent: its connection closed")
         }),
-        Trial::test("gpus::who_is_stopped_is_named", || {
+        Trial::test("gpus::reports_the_rank_that_is_stopped", || {
             loses(ON_GPUS, 1, Some("STOP"), "rank 1 is silent for")
         }),
         Trial::test("gpus::a_stopped_child_ends_all", || a_stopped_child_ends_all(2)),
@@ -52,18 +52,12 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", 130, false)),
         Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", 143, false)),
         Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", 143, true)),
-        Trial::test(
-            "gpus::a_parent_passes_on_who_asks_for_a_report",
-            a_parent_passes_on_who_asks_for_a_report,
-        ),
-        Trial::test(
-            "gpus::hosts_that_would_wait_for_ever_do_not_run",
-            hosts_that_would_wait_for_ever_do_not_run,
-        ),
+        Trial::test("gpus::a_parent_forwards_requests_for_a_report", a_parent_forwards_requests_for_a_report),
+        Trial::test("gpus::a_deadlock_of_hosts_does_not_run", a_deadlock_of_hosts_does_not_run),
         Trial::test("gpus::a_report_may_be_asked_for", || {
             loses(ON_GPUS, 3, Some("USR1"), "rank 3: report requested (SIGUSR1)")
         }),
-        Trial::test("gpus::who_holds_up_the_others_is_named", who_holds_up_the_others_is_named),
+        Trial::test("gpus::reports_the_rank_that_blocks_the_others", reports_the_rank_that_blocks_the_others),
         Trial::test("gpus::a_gpu_is_for_one_rank", a_gpu_is_for_one_rank),
         Trial::test("gpus::every_line_is_in_the_table", every_line_is_in_the_table),
         Trial::test("gpus::two_hosts_run_a_job", two_hosts_run_a_job),
@@ -78,25 +72,25 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ranks::each_writes_its_own_part", each_writes_its_own_part),
         Trial::test("ranks::parts_need_files_of_their_own", parts_need_files_of_their_own),
         Trial::test("ranks::each_judges_its_own_part", each_judges_its_own_part),
-        Trial::test("ranks::who_fails_alone_fails_all", who_fails_alone_fails_all),
-        Trial::test("ranks::who_is_killed_is_named", || {
+        Trial::test("ranks::a_failure_of_one_rank_ends_all", a_failure_of_one_rank_ends_all),
+        Trial::test("ranks::reports_the_rank_that_was_killed", || {
             loses(SIMULATED, 1, Some("KILL"), "rank 1 is silent: its connection closed")
         }),
         Trial::test("ranks::rank_0_is_named_too", || {
             loses(SIMULATED, 0, Some("KILL"), "rank 0 is silent: its connection closed")
         }),
-        Trial::test("ranks::who_is_stopped_is_named", || {
+        Trial::test("ranks::reports_the_rank_that_is_stopped", || {
             loses(SIMULATED, 2, Some("STOP"), "rank 2 is silent for")
         }),
         Trial::test("ranks::a_report_may_be_asked_for", || {
             loses(SIMULATED, 1, Some("USR1"), "rank 1: report requested (SIGUSR1)")
         }),
-        Trial::test("ranks::who_is_told_to_end_says_so", || {
+        Trial::test("ranks::a_rank_that_is_told_to_end_reports_it", || {
             ["INT", "TERM", "HUP"].into_iter().try_for_each(|signal| {
                 loses(SIMULATED, 1, Some(signal), &format!("rank 1: received SIG{signal}"))
             })
         }),
-        Trial::test("ranks::who_does_not_come_is_named", who_does_not_come_is_named),
+        Trial::test("ranks::reports_the_rank_that_does_not_connect", reports_the_rank_that_does_not_connect),
         Trial::test("ranks::children_end_with_their_parent", || loses(SIMULATED, 0, None, "")),
         Trial::test("ranks::a_failing_child_ends_all", a_failing_child_ends_all),
         Trial::test("ranks::a_killed_child_is_named", a_killed_child_is_named),
@@ -233,7 +227,7 @@ fn each_judges_its_own_part() -> Result<(), Failed> {
     Ok(())
 }
 
-fn who_fails_alone_fails_all() -> Result<(), Failed> {
+fn a_failure_of_one_rank_ends_all() -> Result<(), Failed> {
     let port = port()?;
     let start = |at: usize| {
         let folder = if at == 1 { "/proc" } else { "/tmp" };
@@ -323,7 +317,7 @@ fn send(signal: &str, to: &str) -> Result<(), Failed> {
 }
 
 /// A deadlock that follows from the plans is reported before anything runs, without waiting for the time-out.
-fn who_holds_up_the_others_is_named() -> Result<(), Failed> {
+fn reports_the_rank_that_blocks_the_others() -> Result<(), Failed> {
     let (port, start) = (port()?, Instant::now());
     let arguments = ["tests/cases/deadlock/one-rank-skips.hir", "--device=cuda", "-T", "600"];
     let start_rank = |at: usize| rank(at, 4, port, &arguments).spawn();
@@ -367,7 +361,7 @@ fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
 
 /// On a framework's hosts, ranks would wait for each other here. The hosts on GPUs would not wait, but the
 /// program still hangs, so it is refused.
-fn hosts_that_would_wait_for_ever_do_not_run() -> Result<(), Failed> {
+fn a_deadlock_of_hosts_does_not_run() -> Result<(), Failed> {
     let port = port()?;
     let arguments = ["tests/cases/deadlock/cuda-not-shared-by-peer.hir", "--device=cuda"];
     let start = |at: usize| rank(at, 2, port, &arguments).spawn();
@@ -406,7 +400,7 @@ fn every_line_is_in_the_table() -> Result<(), Failed> {
     expect(["copy", "signal", "wait_signal"].into_iter().all(has), &ends)
 }
 
-fn who_does_not_come_is_named() -> Result<(), Failed> {
+fn reports_the_rank_that_does_not_connect() -> Result<(), Failed> {
     let port = port()?;
     let start = |at: usize| rank(at, 3, port, &["samples/allgather.hir", "-T", "5"]).spawn();
     let ends = end([0, 2].into_iter().map(start).collect::<Result<_, _>>()?, LIMIT)?;

@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("rendezvous::ranks_meet_on_ipv6", ranks_meet_on_ipv6)
             .with_ignored_flag(TcpListener::bind(("::1", 0)).is_err()),
         Trial::test("rendezvous::strangers_do_not_delay_a_job", strangers_do_not_delay_a_job),
-        Trial::test("rendezvous::who_is_stopped_before_is_named", || {
+        Trial::test("rendezvous::reports_the_rank_that_was_stopped_before", || {
             is_stopped_before(1, "ranks [1] of 3 did not join")
         }),
         Trial::test("rendezvous::a_stopped_rank_0_is_named", || is_stopped_before(0, "did not find rank 0")),

@@ -109,7 +109,7 @@ fn an_abort_ends_every_wait() {
 }
 
 #[test]
-fn who_does_not_come_is_named() {
+fn reports_the_rank_that_does_not_connect() {
     let timeouts = Timeouts { step: Duration::from_millis(400), ..QUICK };
     let seen = job("late", 3, timeouts, |it| match it.rank {
         1 => {
@@ -124,7 +124,7 @@ fn who_does_not_come_is_named() {
 }
 
 #[test]
-fn who_left_is_named() {
+fn reports_the_rank_that_left() {
     let seen = job("left", 3, QUICK, |it| match it.rank {
         1 => None,
         _ => it.barrier().err(),
@@ -154,7 +154,7 @@ fn records_come_with_heartbeats() {
 }
 
 #[test]
-fn who_never_says_anything_is_silent_and_no_reason_to_call_all_stalled() -> Result<(), LaunchError> {
+fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
     let address = rendezvous::address(&place("mute", 0, 2), |_| None)?;
     let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
     thread::scope(|scope| {

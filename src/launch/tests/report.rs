@@ -50,7 +50,7 @@ fn records_come_back() {
 }
 
 #[test]
-fn who_never_issued_is_the_cause() {
+fn reports_the_rank_that_never_issued_it() {
     let plans = plans();
     let second = at(&plans[0], 1, collective);
     let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
@@ -69,7 +69,7 @@ fn who_never_issued_is_the_cause() {
 }
 
 #[test]
-fn who_has_not_reached_it_is_the_cause() {
+fn reports_the_rank_that_has_not_reached_a_communication() {
     let plans = plans();
     let second = at(&plans[0], 1, collective);
     let wait = at(&plans[0], 1, |it| matches!(it, InstKind::Wait { .. }));
@@ -130,7 +130,7 @@ fn a_host_that_is_ahead_is_waited_for_by_nobody() {
 }
 
 #[test]
-fn who_is_silent_comes_first() {
+fn silent_ranks_come_first() {
     let plans = plans();
     let first = at(&plans[0], 0, collective);
     let wait = at(&plans[0], 0, |it| matches!(it, InstKind::Wait { .. }));

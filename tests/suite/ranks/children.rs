@@ -78,7 +78,7 @@ pub(super) fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
 }
 
 /// The user knows only the process that starts the ranks, so a signal to that process must reach rank 0.
-pub(super) fn a_parent_passes_on_who_asks_for_a_report() -> Result<(), Failed> {
+pub(super) fn a_parent_forwards_requests_for_a_report() -> Result<(), Failed> {
     let family = SpawnedJob::start()?;
     send("USR1", &family.parent.id().to_string())?;
     let text = family.end(4)?;
