@@ -55,9 +55,6 @@ mod baseline;
 mod batch;
 #[path = "suite/batch_text.rs"]
 mod batch_text;
-#[allow(dead_code, reason = "a part of hir-run")]
-#[path = "../src/bin/hir-run/command_lines.rs"]
-mod command_lines;
 #[path = "suite/delayed.rs"]
 mod delayed;
 #[path = "suite/dependencies.rs"]
@@ -96,9 +93,6 @@ mod mutations;
 mod not_utf8;
 #[path = "suite/operators.rs"]
 mod operators;
-#[allow(dead_code, reason = "a part of hir-run")]
-#[path = "../src/bin/hir-run/options.rs"]
-mod options;
 #[path = "suite/pages.rs"]
 mod pages;
 #[path = "suite/pass_mutations.rs"]

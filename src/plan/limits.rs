@@ -28,8 +28,11 @@ pub const DEFAULT_MAX_RANKS: usize = 1 << 16;
 /// The largest value of `--ranks` and `--max-ranks`: NCCL numbers ranks in 32 bits.
 pub const MAX_RANKS: usize = i32::MAX as usize;
 
-/// The default limit, in bytes, on the plans of all ranks and on the memory of all simulated ranks.
-pub const DEFAULT_MEMORY_LIMIT: usize = 16 << 30;
+/// The default limit, in GiB, on the plans of all ranks and on the memory of all simulated ranks.
+pub const DEFAULT_MEMORY_GIB: u32 = 16;
+
+/// The same in bytes.
+pub const DEFAULT_MEMORY_LIMIT: usize = (DEFAULT_MEMORY_GIB as usize) << 30;
 
 /// Limits on a world. Tools let the user change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

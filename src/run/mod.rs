@@ -3,6 +3,8 @@
 //!
 //! Invariant: a verdict of success states whether the outputs were compared.
 
+pub mod batch_file;
+pub mod command_line;
 pub mod compare;
 mod digests;
 mod distributed_check;

@@ -4,7 +4,7 @@ use clap::{Arg, Args};
 use grammar::render::Format;
 
 use crate::{
-    plan::limits::{DEFAULT_MAX_RANKS, Limits, MAX_RANKS},
+    plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
     tool::{Color, Reporter},
 };
 
@@ -42,7 +42,7 @@ pub struct WorldFlags {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_RANKS, value_parser = parse_ranks)]
     pub max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(long, value_name = "GIB", default_value_t = 16, value_parser = parse_memory_limit)]
+    #[arg(long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
 }
 

@@ -1,14 +1,14 @@
 //! Checks the reader of batch files on arbitrary text: each line is a command line, or is refused with its
 //! number and a reason.
 
-use crate::command_lines;
+use hir::run::batch_file;
 
 /// Reads a batch file, and computes the canonical form of its options.
 ///
 /// # Errors
 /// Returns an error for a refusal without a line of the text or without a reason.
 pub fn run(text: &str) -> Result<(), String> {
-    match command_lines::parse_batch(text, &[]) {
+    match batch_file::parse_batch(text, &[]) {
         Ok(lines) => lines.iter().try_for_each(|it| {
             // Combinations of options that are refused have no canonical form.
             if it.options.validate().is_ok() && it.options.canonical_options().is_empty() {

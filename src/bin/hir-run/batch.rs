@@ -24,14 +24,16 @@ use std::{
 use hir::{
     exit::Exit,
     input_file,
-    run::rank_process::Measured,
+    run::{
+        batch_file::{self, BatchLine},
+        command_line::Options,
+        rank_process::Measured,
+    },
     tool::{Reporter, print_line},
 };
 
 use crate::{
-    command_lines::{self, BatchLine},
     gpus,
-    options::Options,
     pipelines::{PipelineRun, PipelineTimes},
 };
 
@@ -133,9 +135,9 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     }
     let text = String::from_utf8(input_file::read(path).map_err(cannot)?)
         .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not UTF-8 text")))?;
-    let common = command_lines::without_batch(words);
+    let common = batch_file::without_batch(words);
     let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
-    let lines = command_lines::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
+    let lines = batch_file::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
     let all = lines.len();
     let entry = |(at, line): (usize, BatchLine)| {
         let BatchLine { number, text, options } = line;

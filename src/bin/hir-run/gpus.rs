@@ -7,6 +7,7 @@ use hir::{
     launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
+        command_line::{Device, Expect, Options},
         files::write_file,
         gpu,
         inputs::InputSpec,
@@ -21,10 +22,7 @@ use hir::{
     tool::progress::Progress,
 };
 
-use crate::{
-    options::{Device, Expect, Options},
-    task::{Task, print_outputs},
-};
+use crate::task::{Task, print_outputs};
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
 /// given, or there are enough GPUs.

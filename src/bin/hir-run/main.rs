@@ -1,9 +1,7 @@
 //! Runs a Host IR program and verifies its results.
 
 mod batch;
-mod command_lines;
 mod gpus;
-mod options;
 mod pipelines;
 mod program;
 mod task;
@@ -17,6 +15,7 @@ use hir::{
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
     out_of_memory::Allocator,
     run::{
+        command_line::{EXAMPLES, Options},
         prepare::JobFailure,
         rank_process::{self, Measured, ProgramPlace, RunVerdict},
     },
@@ -26,7 +25,7 @@ use hir::{
 };
 
 use batch::{BatchProgress, JobProgram, JobStep};
-use options::{EXAMPLES, Options};
+
 use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;

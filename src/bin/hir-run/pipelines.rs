@@ -8,6 +8,7 @@ use hir::{
     exit::Exit,
     launch::job_rank::JobRank,
     run::{
+        command_line::{Device, Expect, Options},
         files::write_file,
         pipeline_tuning::{
             MeasuredPipeline, Measurement, ROUNDS,
@@ -33,7 +34,6 @@ use passes::PassCall;
 use crate::{
     batch::{JobProgram, JobStep},
     gpus::gpu_of_rank,
-    options::{Device, Expect, Options},
 };
 
 /// Number of timed runs of a round if `-n` is not given.

@@ -12,6 +12,7 @@ use hir::{
     launch::job_rank::JobRank,
     plan::Plan,
     run::{
+        command_line::{Device, Options},
         gpu,
         inputs::InputSpec,
         output, per_rank, precheck,
@@ -26,7 +27,6 @@ use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 use crate::{
     batch::BatchProgress,
     gpus,
-    options::{Device, Options},
     pipelines::{self, PassesText},
     task::{RunMonitor, Task},
 };

@@ -19,6 +19,7 @@ use hir::{
     },
     run::{
         RunError,
+        command_line::{Expect, Options},
         files::write_file,
         inputs::{InputSpec, unknown_output},
         output, per_rank,
@@ -32,8 +33,6 @@ use hir::{
     sim::{self, ProgressQuery, Schedule},
     tool::{Reporter, progress::Progress, sarif_log},
 };
-
-use crate::options::{Expect, Options};
 
 /// A prepared program with its options.
 pub struct Task<'a> {

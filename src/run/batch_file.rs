@@ -1,11 +1,10 @@
-//! Parses the command lines of a batch file.
+//! Parses the command lines of a batch file (`--batch`).
 
 use std::{ffi::OsString, iter::once};
 
+use super::command_line::Options;
+use crate::tool;
 use clap::Parser;
-use hir::tool;
-
-use crate::options::Options;
 
 /// A command line of a batch file.
 pub struct BatchLine {

@@ -1,25 +1,26 @@
-//! The command line of hir-run.
+//! The command line of hir-run: its options, which options exclude each other, and what follows from them.
 
 use std::{path::Path, time::Duration};
 
 use clap::{Parser, ValueEnum};
-use hir::{
+
+use super::{
+    compare::RtolAtol,
+    inputs::InputFlag,
+    option_files::{OptionFile, check_option_files},
+    output::OutputFlag,
+    pipeline_tuning::alternatives::Alternative,
+    precheck::CheckMode,
+    prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
+    timelines::TimelineFlags,
+    tuning::TuningFlag,
+    verdict::Criteria,
+};
+use crate::{
     check::OrderingModel,
     exit::Exit,
     io::generate::InputKind,
-    plan::limits::{self, Limits},
-    run::{
-        compare::RtolAtol,
-        inputs::InputFlag,
-        option_files::{OptionFile, check_option_files},
-        output::OutputFlag,
-        pipeline_tuning::alternatives::Alternative,
-        precheck::CheckMode,
-        prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
-        timelines::TimelineFlags,
-        tuning::TuningFlag,
-        verdict::Criteria,
-    },
+    plan::limits::{self, DEFAULT_MEMORY_GIB, Limits},
     sim::ScheduleSet,
     source::Binding,
     tool::{
@@ -72,6 +73,7 @@ pub struct Options {
         value_name = "a,b{opt=val},@p{a.opt=val}"
     )]
     pub passes: Vec<String>,
+    /// Which remarks of passes are printed.
     #[command(flatten)]
     pub remarks: RemarkFlags,
     /// The executor of the plans. Default: auto.
@@ -96,6 +98,7 @@ pub struct Options {
     /// runs it again.
     #[arg(help_heading = "Execution", long, value_name = "FILE")]
     pub witness: Option<std::path::PathBuf>,
+    /// The timelines to write.
     #[command(flatten)]
     pub timelines: TimelineFlags,
     /// Values of inputs that `--input` does not provide.
@@ -141,7 +144,7 @@ pub struct Options {
     #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = parse_ranks)]
     pub max_ranks: usize,
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = 16, value_parser = parse_memory_limit)]
+    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long, conflicts_with_all = ["expect", "reference", "timeline", "overlap", "witness"])]
@@ -189,10 +192,12 @@ pub struct Options {
     /// Seconds that ranks wait for each other and for a run on GPUs before they abort the job.
     #[arg(help_heading = "Execution", short = 'T', long, value_name = "SEC", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..))]
     pub timeout: u32,
+    /// How diagnostics are printed.
     #[command(flatten)]
     pub diagnostics: DiagnosticFlags,
 }
 
+/// The executor of a program.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Device {
     /// GPUs if there are enough, with one process per rank; otherwise the simulator.
