@@ -45,6 +45,11 @@ pub fn escape_control(text: &str) -> String {
     shown
 }
 
+/// Returns a number with what it counts: `1 rank`, `2 ranks`.
+pub fn count_text(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// Returns a list for messages: `a`, `a and b`, `a, b and c`; of more than `limit` items, the first ones and
 /// the number of the others.
 pub fn list_text<'i>(items: impl ExactSizeIterator<Item = &'i str>, limit: usize, word: &str) -> String {

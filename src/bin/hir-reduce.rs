@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::{Dialect, ir::Program, render::Format};
+use grammar::{Dialect, count_text, ir::Program, render::Format};
 use hir::{
     exit::Exit,
     interrupt,
@@ -260,8 +260,7 @@ fn shrink(
         best,
     };
     let reduced = reduce(start, options.max_tests, &goal, &mut |candidate, tests| {
-        let s = if tests == 1 { "" } else { "s" };
-        say(format!("{} statements after {tests} test{s}", candidate.statements()));
+        say(format!("{} statements after {}", candidate.statements(), count_text(tests, "test")));
     });
     // A signal from here on is too late to stop the tool.
     lock(best).is_writing = true;

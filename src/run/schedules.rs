@@ -5,6 +5,8 @@
 
 use std::{fmt::Write, path::Path, sync::Arc};
 
+use grammar::count_text;
+
 use crate::{
     check::{Orders, StepOrder, Truncation},
     exit::Exit,
@@ -77,15 +79,15 @@ impl ScheduleIter {
                     1 => "1 pair of conflicting accesses that nothing orders".to_owned(),
                     _ => format!("{conflicts} pairs of conflicting accesses that nothing orders"),
                 };
-                let s = if count == 1 { "" } else { "s" };
+                let all = count_text(count, "order");
                 match orders.truncation() {
                     None if conflicts == 0 => "1 order: all conflicting accesses are ordered".to_owned(),
-                    None => format!("all {count} order{s} of {of}"),
-                    Some(Truncation::OrderLimit) => format!(
-                        "{count} order{s} of {of}; there are more: raise the number in `explore:{count}`"
-                    ),
+                    None => format!("all {all} of {of}"),
+                    Some(Truncation::OrderLimit) => {
+                        format!("{all} of {of}; there are more: raise the number in `explore:{count}`")
+                    }
                     Some(Truncation::MemoryLimit) => {
-                        format!("{count} order{s} of {of}; the list of orders has reached its memory limit")
+                        format!("{all} of {of}; the list of orders has reached its memory limit")
                     }
                 }
             }
@@ -126,12 +128,11 @@ fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
                 let count = plans.get(rank).map_or(0, |it| it.code.len());
                 if inst >= count {
                     let message = format!(
-                        "`{}`, line {}: instruction {inst} of rank {rank} does not exist: the program has {} rank{}, and {count} \
+                        "`{}`, line {}: instruction {inst} of rank {rank} does not exist: the program has {}, and {count} \
                          instructions there",
                         path.display(),
                         number + 1,
-                        plans.len(),
-                        if plans.len() == 1 { "" } else { "s" }
+                        count_text(plans.len(), "rank")
                     );
                     return Err(JobFailure::Other(Exit::Usage, message));
                 }

@@ -9,7 +9,7 @@ mod table;
 
 use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
-use grammar::escape_control;
+use grammar::{count_text, escape_control};
 
 use super::{
     files::{cannot_write, write_file},
@@ -157,8 +157,7 @@ pub fn store_algorithms(
         // A file does not depend on the order in which products were measured.
         table.products.sort_by(|a, b| a.product.cmp(&b.product));
         let new = tuning.products.len();
-        let plural = if new == 1 { "" } else { "s" };
-        format!("`{}`: {new} product{plural} measured, {kept} other entries kept", path.display())
+        format!("`{}`: {} measured, {kept} other entries kept", path.display(), count_text(new, "product"))
     })
 }
 
@@ -224,12 +223,15 @@ fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<Str
 /// Says how many products have an entry.
 fn coverage(path: &Path, used: &AlgorithmUse, measured: usize, ranks: usize) -> String {
     let AlgorithmUse { products, given, .. } = used;
-    let plural = if *products == 1 { "" } else { "s" };
     let other = match measured == ranks {
         true => String::new(),
         false => format!("; it was measured with {measured} ranks"),
     };
-    format!("`{}` has an entry for {given} of {products} matrix product{plural}{other}", path.display())
+    format!(
+        "`{}` has an entry for {given} of {}{other}",
+        path.display(),
+        count_text(*products, "matrix product")
+    )
 }
 
 /// Returns the lines that state what tuning has gained.

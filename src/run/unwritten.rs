@@ -11,13 +11,10 @@ use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
 use crate::{
     check::UNWRITTEN_HELP,
-    plan::Plan,
+    plan::{Plan, sync::ranks_text},
     sim::{RunNotes, Schedule},
     source::Source,
 };
-
-/// The maximum number of ranks that a note lists.
-const MAX_RANKS: usize = 16;
 
 /// The unwritten reads of one or several runs, merged by statement and tensor.
 #[derive(Debug, Default)]
@@ -104,9 +101,12 @@ impl SiteReads {
             false if missing == 1 => format!("1 of the {elements} elements that this reads is unwritten"),
             false => format!("{missing} of the {elements} elements that this reads are unwritten"),
         };
-        let mut note = format!("on {}", format_ranks(&self.ranks));
+        let mut note = format!("on {}", ranks_text(&self.ranks.iter().copied().collect::<Vec<_>>()));
         if self.owners != self.ranks {
-            note += &format!(", in the memory of {}", format_ranks(&self.owners));
+            note += &format!(
+                ", in the memory of {}",
+                ranks_text(&self.owners.iter().copied().collect::<Vec<_>>())
+            );
         }
         match self.iterations.len() {
             0 | 1 if self.first.is_empty() => (),
@@ -118,14 +118,4 @@ impl SiteReads {
         }
         Diagnostic::new(Code::UnwrittenRead, span, what, label).note(note).help(UNWRITTEN_HELP)
     }
-}
-
-/// Formats ranks: `rank 1`, `ranks 0 1 2 3`, and the number of the remaining ones.
-fn format_ranks(them: &BTreeSet<usize>) -> String {
-    let numbers: Vec<String> = them.iter().take(MAX_RANKS).map(ToString::to_string).collect();
-    let rest = match them.len().saturating_sub(MAX_RANKS) {
-        0 => String::new(),
-        rest => format!(" and {rest} more"),
-    };
-    format!("rank{} {}{rest}", if them.len() == 1 { "" } else { "s" }, numbers.join(" "))
 }

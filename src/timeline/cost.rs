@@ -21,9 +21,14 @@ const KERNEL: f64 = 3.0;
 /// Microseconds of the smallest communication.
 const COMMUNICATION: f64 = 10.0;
 
-/// The assumptions, in a sentence.
-pub const ASSUMPTIONS: &str = "estimated for a nominal GPU (690 TFLOP/s in 16-bit matrix products, 4 TB/s memory, 350 GB/s \
-     NVLink, at least 3 µs a kernel and 10 µs a communication), not measured";
+/// Returns the assumptions, in a sentence.
+pub fn assumptions() -> String {
+    let (flops, memory, link) = (HALF_FLOPS / 1e6, MEMORY_BYTES / 1e6, LINK_BYTES / 1e3);
+    format!(
+        "estimated for a nominal GPU ({flops} TFLOP/s in 16-bit matrix products, {memory} TB/s memory, {link} GB/s \
+         NVLink, at least {KERNEL} µs a kernel and {COMMUNICATION} µs a communication), not measured"
+    )
+}
 
 /// Returns the microseconds that an instruction takes once nothing holds it up.
 pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {

@@ -3,7 +3,7 @@
 //! In an estimate, communications of different communicators and copies do not slow each other or kernels down,
 //! and issuing takes no time. If the plans deadlock, what never ends has no end.
 
-use super::{Timeline, cost::ASSUMPTIONS, items::items_of, times::Times};
+use super::{Timeline, cost::assumptions, items::items_of, times::Times};
 use crate::plan::{
     Plan,
     sync::{
@@ -31,7 +31,7 @@ pub struct MeasuredTime {
 /// # Errors
 /// The world has too many streams.
 pub fn estimate(plans: &[Plan]) -> Result<Timeline, OrderError> {
-    timeline(plans, None, ASSUMPTIONS.to_owned())
+    timeline(plans, None, assumptions())
 }
 
 /// Returns the timeline of a run whose times were measured, by rank. Instructions without a time take none:

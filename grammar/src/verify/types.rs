@@ -15,6 +15,7 @@ use crate::{
     ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::{Op, TypeRule},
     span::Span,
+    suggest::count_text,
     suggest::list_text,
     text::axis_text,
 };
@@ -369,10 +370,8 @@ impl Ctx<'_, '_> {
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
             let (op, name) = (self.stmt.op.name(), self.program.tensor_name(wide));
-            let message = format!(
-                "`{op}`: {flags} flag{} for the {have} dimensions of `{name}`",
-                if flags == 1 { "" } else { "s" }
-            );
+            let message =
+                format!("`{op}`: {} for the {have} dimensions of `{name}`", count_text(flags, "flag"));
             let label = format!("expected {have} flags, one for each dimension of `{name}`");
             let place = attr_place(self.source, "flags", self.span);
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
@@ -425,9 +424,8 @@ impl Ctx<'_, '_> {
             if have != ranges.len() {
                 let name = self.program.tensor_name(*first);
                 let message = format!(
-                    "`slice`: {} range{} for the {have} dimensions of `{name}`",
-                    ranges.len(),
-                    if ranges.len() == 1 { "" } else { "s" }
+                    "`slice`: {} for the {have} dimensions of `{name}`",
+                    count_text(ranges.len(), "range")
                 );
                 let place = self.place(*first);
                 let label = format!("expected {have} ranges: one `{{start, stop, step}}` for each dimension");

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use grammar::{codes::Severity, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use grammar::{codes::Severity, count_text, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 use hir::{
     check::{self, Checks, ExcessNotSearched},
     exit::Exit,
@@ -105,13 +105,11 @@ impl Processor<'_> {
             self.screen.report_diagnostics(source, &found);
         }
         let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
-        let s = |count: usize| if count == 1 { "" } else { "s" };
         let container = self.container.map_or(String::new(), |it| format!("container {it}, "));
         let world = format!(
-            "{container}{} rank{}, {instructions} instruction{}, {:.3} s",
-            plans.len(),
-            s(plans.len()),
-            s(instructions),
+            "{container}{}, {}, {:.3} s",
+            count_text(plans.len(), "rank"),
+            count_text(instructions, "instruction"),
             start.elapsed().as_secs_f64()
         );
         let unsearched = report.not_searched.iter().find_map(|it| match it {
@@ -144,6 +142,5 @@ impl Processor<'_> {
 /// Formats the number of diagnostics of a severity, or returns `None` if there are none.
 fn format_count(found: &[Diagnostic], severity: Severity, word: &str) -> Option<String> {
     let count = found.iter().filter(|it| it.severity() == severity).count();
-    let s = if count == 1 { "" } else { "s" };
-    (count > 0).then(|| format!("{count} {word}{s}"))
+    (count > 0).then(|| count_text(count, word))
 }

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use grammar::count_text;
 use hir::{
     exit::Exit,
     interrupt::{self, Activity},
@@ -148,10 +149,9 @@ impl Task<'_> {
         }
         let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
         say(format!(
-            "# {}: {} simulated rank{}, {instructions} instructions, inputs {} seed {}",
+            "# {}: {}, {instructions} instructions, inputs {} seed {}",
             names.join(", "),
-            plans.len(),
-            if plans.len() == 1 { "" } else { "s" },
+            count_text(plans.len(), "simulated rank"),
             options.inputs,
             options.seed
         ));
@@ -225,8 +225,8 @@ impl Task<'_> {
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
                 say(format!(
-                    "# {count} inexact rounding{}, the first at rank {}, {}",
-                    if count == 1 { "" } else { "s" },
+                    "# {}, the first at rank {}, {}",
+                    count_text(count, "inexact rounding"),
                     at.rank,
                     hir::sim::describe(plans, at)
                 ));

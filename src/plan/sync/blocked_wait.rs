@@ -170,10 +170,17 @@ pub(super) fn short_ranks(ranks: &BTreeSet<usize>) -> String {
     format!("{word} {}", grammar::list_text(texts.iter().map(String::as_str), 8, "and"))
 }
 
-/// Formats ranks: `rank 1`, `ranks 1 2 3`.
+/// The largest number of ranks that `ranks_text` lists.
+const MAX_LISTED_RANKS: usize = 16;
+
+/// Formats ranks: `rank 1`, `ranks 1 2 3`; of many ranks, the first ones and the number of the others.
 pub fn ranks_text(ranks: &[usize]) -> String {
-    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-    format!("rank{} {}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
+    let numbers: Vec<String> = ranks.iter().take(MAX_LISTED_RANKS).map(ToString::to_string).collect();
+    let rest = match ranks.len().saturating_sub(MAX_LISTED_RANKS) {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    format!("rank{} {}{rest}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The texts of deadlock reports: names of instructions, what a head waits for, and what a rank never does.
 
 use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, ranks_text};
+use grammar::count_text;
+
 use crate::plan::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
 
 /// The maximum number of members of a team that are listed.
@@ -241,7 +243,6 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
         let parts = matched.comms.iter().flat_map(|comm| comm.parts.iter().map(move |it| (comm.key, it)));
         parts.filter(|(key, it)| it.inst_ref.rank == rank && wanted(*key, it.role)).count()
     };
-    let several = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let (rank, me) = (blocker.rank, at.rank);
     match blocker.part? {
         (CommKey::Message(group, from, to, _), CommRole::Side(missing)) => {
@@ -252,7 +253,7 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
                 })
             };
             let (sends, receives) = (sides(from, Direction::Send), sides(to, Direction::Recv));
-            let (sends, receives) = (several(sends, "send"), several(receives, "receive"));
+            let (sends, receives) = (count_text(sends, "send"), count_text(receives, "receive"));
             let text = match missing {
                 Direction::Recv => {
                     format!(
@@ -270,7 +271,7 @@ pub(super) fn counts(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> O
         (CommKey::Collective(group, _), _) => {
             let posts =
                 |rank| count(rank, &|key, _| matches!(key, CommKey::Collective(it, _) if it == group));
-            let (mine, theirs) = (several(posts(me), "collective"), posts(rank));
+            let (mine, theirs) = (count_text(posts(me), "collective"), posts(rank));
             Some(format!("rank {me} posts {mine} on this team, rank {rank} posts {theirs}"))
         }
         (CommKey::Barrier(_), _) => {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use grammar::escape_control;
+use grammar::{count_text, escape_control};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -78,9 +78,8 @@ impl TunedProgram {
     /// Describes how the program runs: `2 ranks, one graph, --set i0=4`.
     fn how(&self) -> String {
         let issue = if self.graph { "one graph" } else { "step by step" };
-        let plural = if self.ranks == 1 { "" } else { "s" };
         let settings = if self.settings.is_empty() { String::new() } else { format!(", {}", self.settings) };
-        format!("{} rank{plural}, {issue}{settings}", self.ranks)
+        format!("{}, {issue}{settings}", count_text(self.ranks, "rank"))
     }
 
     /// Returns true for the same program that runs in the same way. The names of the files do not matter.

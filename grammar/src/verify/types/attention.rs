@@ -8,6 +8,7 @@ use crate::{
     dtype::{Class, DType},
     ir::{AxisId, Program, TensorId},
     ops::Op,
+    suggest::count_text,
     text::axis_text,
 };
 
@@ -125,7 +126,7 @@ impl Ctx<'_, '_> {
             )
         } else if scalars > 0 {
             (
-                format!("`sdpa` has {scalars} scalar{} without a key", if scalars == 1 { "" } else { "s" }),
+                format!("`sdpa` has {} without a key", count_text(scalars, "scalar")),
                 "only the query, the keys and the values have no key",
                 "write the key before each scalar: `dropout_p=`, `is_causal=` or `scale=`",
             )
