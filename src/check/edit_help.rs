@@ -141,7 +141,7 @@ fn outline(edit: &Edit) -> String {
         }
         // A `Wait` names a number, and one for a member of a group has no effect.
         Edit::InsertWait { communication, .. } if communication.name.starts_with("EndCoalescing (") => format!(
-            "give the group a number, as in `EndCoalescing 9`, and wait for it, as in `Wait(Communication 9)`, instead of for its members: {}",
+            "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name
         ),
         Edit::InsertWait { communication, .. } => format!("insert a Wait for {}", communication.name),

@@ -184,8 +184,6 @@ impl OutputPiece {
 mod tests {
     use super::*;
 
-    /// Outputs contain exactly what is contributed: each input element arrives as often as the kind of
-    /// collective requires.
     #[test]
     fn pieces_of_a_permutation_agree() {
         let n = 3;
@@ -204,6 +202,8 @@ mod tests {
         }
     }
 
+    /// Outputs contain exactly what is contributed: each input element arrives as often as the kind of
+    /// collective requires.
     #[test]
     fn pieces_fill_outputs_with_what_is_given() {
         let op = ReduceOp::Sum;

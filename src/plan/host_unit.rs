@@ -23,13 +23,13 @@ impl PlanBuilder<'_> {
             return Ok(());
         };
         let unit = &program.units[id];
+        let Some(body) = unit.body else {
+            return self.opaque_call(stmt, format!("the body of HostUnit{}", unit.number));
+        };
         let here = Program::tensors_of(outputs).any(|tensor| self.holds_part(tensor));
         if !here {
             return Ok(());
         }
-        let Some(body) = unit.body else {
-            return self.opaque_call(stmt, format!("the body of HostUnit{}", unit.number));
-        };
         if (inputs.len(), outputs.len()) != (unit.inputs.len(), unit.outputs.len()) {
             let message = format!(
                 "HostUnit{} has {} inputs and {} outputs, but is posted with {} and {}",

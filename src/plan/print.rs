@@ -242,22 +242,6 @@ fn kind(kind: CollectiveKind) -> String {
 }
 
 impl CollectiveKind {
-    /// Returns the type of the collective in a program.
-    pub fn communication_type(self) -> CommunicationType {
-        match self {
-            Self::Broadcast { .. } => CommunicationType::Broadcast,
-            Self::Gather { .. } => CommunicationType::Gather,
-            Self::Allgather => CommunicationType::Allgather,
-            Self::Scatter { .. } => CommunicationType::Scatter,
-            Self::Reduce { .. } => CommunicationType::Reduce,
-            Self::Allreduce { .. } => CommunicationType::Allreduce,
-            Self::ReduceScatter { .. } => CommunicationType::ReduceScatter,
-            Self::SendRecv { .. } => CommunicationType::SendRecv,
-            Self::AllToAll => CommunicationType::AllToAll,
-            Self::Permute { .. } => CommunicationType::CollectivePermute,
-        }
-    }
-
     /// Returns the name of the kind of collective in a plan: `Broadcast`.
     pub fn op_name(self) -> &'static str {
         match self.communication_type() {

@@ -245,16 +245,13 @@ impl Options {
             );
             return Err(JobFailure::Other(Exit::Usage, message));
         }
-        let given = |local: bool| {
-            let flags = self.expect.iter().filter_map(|it| match it {
-                Expect::Given(it) if it.local == local => Some(it.name.as_str()),
-                Expect::Given(_) | Expect::Sim | Expect::Unsharded => None,
-            });
-            let mut names: Vec<&str> = flags.collect();
-            names.sort_unstable();
-            names.windows(2).find(|it| it[0] == it[1]).map(|it| it[0])
-        };
-        if let Some(name) = given(false).or_else(|| given(true)) {
+        let given = self.expect.iter().filter_map(|it| match it {
+            Expect::Given(it) => Some(format!("{}{}", it.name, if it.local { "@local" } else { "" })),
+            Expect::Sim | Expect::Unsharded => None,
+        });
+        let mut given: Vec<String> = given.collect();
+        given.sort_unstable();
+        if let Some(name) = given.windows(2).find(|it| it[0] == it[1]).map(|it| &it[0]) {
             let message = format!("`--expect {name}` is given twice: remove one of the two");
             return Err(JobFailure::Other(Exit::Usage, message));
         }

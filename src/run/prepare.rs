@@ -90,9 +90,11 @@ impl std::str::FromStr for ProgramFiles {
             let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
             let (rank, path) = item.split_once('=').ok_or_else(usage)?;
             let rank: usize = rank.trim().parse().map_err(|_| usage())?;
-            // Ranks without a program, up to the largest one, are errors, so a mistyped rank costs no memory.
+            // `ranks` has an entry for each rank up to the largest one, so a limit bounds its memory.
             if rank >= DEFAULT_MAX_RANKS {
-                return Err(format!("`{item}`: expected a rank below {DEFAULT_MAX_RANKS}"));
+                return Err(format!(
+                    "`{item}`: expected a rank below {DEFAULT_MAX_RANKS}, which `--max-ranks` does not change"
+                ));
             }
             ranks.resize(ranks.len().max(rank + 1), None);
             if ranks[rank].replace(path.trim().to_owned()).is_some() {

@@ -182,15 +182,10 @@ pub fn run(
         }
     }
     for plan in plans {
-        let call = plan.code.iter().zip(0..).find_map(|(it, inst)| match &it.kind {
-            InstKind::OpaqueCall(call) => Some((call, inst)),
-            _ => None,
-        });
-        if let Some((call, inst)) = call {
+        if let Some((inst, call)) = plan.first_opaque_call() {
             let rank = plan.rank;
             let (line, place) = line_and_location(plans, InstRef { rank, inst });
-            let message = format!("the text does not contain {}", call.code);
-            return Err(SimError::Unsupported { rank, line, place, message });
+            return Err(SimError::Unsupported { rank, line, place, message: call.reason() });
         }
     }
     let memories = initial_memories(plans, inputs)?;

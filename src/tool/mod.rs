@@ -145,9 +145,9 @@ impl Reporter {
             let word = fault.span().text(text);
             let is_pass = passes::PASSES.iter().any(|it| it.name == word);
             let is_explained = is_pass || fault.help.is_some();
-            let tool = usage::FLAGS_BY_TOOL.iter().find(|it| !is_explained && it.1.contains(&word));
-            let fault = match tool {
-                Some((tool, _)) => fault.help(format!("`--{word}` is an option of {tool}, not a pass")),
+            let tools = usage::tools_with(word).filter(|_| !is_explained);
+            let fault = match tools {
+                Some(tools) => fault.help(format!("`--{word}` is a flag of {tools}, not a pass")),
                 None => fault,
             };
             let (source, fault) = locate(fault);

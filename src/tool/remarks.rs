@@ -27,6 +27,11 @@ pub struct RemarkFlags {
 }
 
 impl RemarkFlags {
+    /// Returns whether remarks are printed, or fail the run.
+    pub fn is_requested(self) -> bool {
+        self.remarks.is_some()
+    }
+
     /// Returns the remarks to print.
     pub fn select(self, remarks: &[Diagnostic]) -> impl Iterator<Item = &Diagnostic> {
         remarks.iter().filter(move |it| match self.remarks {

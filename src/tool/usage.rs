@@ -13,7 +13,7 @@ pub const OPTIONAL_VALUE: [&str; 7] = [
     "--verify-each",
 ];
 
-/// The long flags of each tool that not all tools have, in the order of the alphabet.
+/// The long flags of each tool, without those that all tools have, in alphabetical order.
 pub const FLAGS_BY_TOOL: [(&str, &[&str]); 3] = [
     (
         "hir-opt",
@@ -104,6 +104,13 @@ pub fn error_text(error: &clap::Error) -> String {
     told.join("; ").replace(":; ", ": ")
 }
 
+/// Returns the tools that have a flag, such as `hir-opt and hir-run`; `None` if no tool, or every tool, has it.
+pub(super) fn tools_with(flag: &str) -> Option<String> {
+    let tools = FLAGS_BY_TOOL.iter().filter(|it| it.1.contains(&flag)).map(|it| it.0);
+    let tools: Vec<&str> = tools.collect();
+    (!tools.is_empty()).then(|| tools.join(" and "))
+}
+
 /// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
 /// part of a pipeline that a blank separates from it, or a flag of another tool.
 fn meant_by(error: &clap::Error) -> Option<String> {
@@ -146,8 +153,7 @@ fn meant_by(error: &clap::Error) -> Option<String> {
                 .to_owned()
         }
         None => {
-            let flags = FLAGS_BY_TOOL.iter().find(|(_, flags)| flags.contains(&word));
-            format!("`--{word}` is a flag of {}", flags?.0)
+            format!("`--{word}` is a flag of {}", tools_with(word)?)
         }
     };
     Some(format!("unexpected argument '{argument}' found; {meant}"))

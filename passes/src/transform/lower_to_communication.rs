@@ -62,7 +62,7 @@ pub(crate) const PASS: Pass = Pass {
     docs: module_docs(include_str!("lower_to_communication.rs")),
     options: &[OptionSpec {
         name: "backend",
-        description: "backend of the communications; cuda: of those that the CUDA backend of nvFuser has; the others use NCCL",
+        description: "backend of the communications; cuda applies to those that nvFuser's CUDA backend supports, the others use NCCL",
         kind: OptionKind::Word(&["nccl", "cuda", "ucc"]),
         default: Some("nccl"),
     }],

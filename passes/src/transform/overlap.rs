@@ -14,8 +14,8 @@
 //! |---|---|
 //! | all-gather | one per device |
 //! | reduce-scatter | one per device |
-//! | all-reduce | `count`, or the largest smaller number that divides the axis; with `ratio`, one per number of it |
-//! | transfer to another mesh, with `transfer=chunks` | as for an all-reduce |
+//! | all-reduce | `count`, or the largest smaller number that divides the axis; with `ratio`, which takes precedence, one for each number in it |
+//! | transfer to another mesh, with `transfer=chunks` | `count`, or the largest smaller number that divides the axis |
 //!
 //! It splits the axis in all tensors that share it, makes a loop of the statements on these tensors, and
 //! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
@@ -149,8 +149,8 @@ fn divisibility_condition(
     arguments: &Arguments,
     exchange: &CommCandidate,
 ) -> &'static str {
-    let is_chosen =
-        exchange.count.is_none() && arguments.count("count").is_none() && arguments.counts("ratio").is_none();
+    let has_ratio = exchange.kind == CommKind::Allreduce && arguments.counts("ratio").is_some();
+    let is_chosen = exchange.count.is_none() && arguments.count("count").is_none() && !has_ratio;
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     let is_symbolic = |dim: &usize| {
         dims.get(*dim)

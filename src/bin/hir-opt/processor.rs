@@ -203,13 +203,13 @@ impl Processor<'_> {
             outcome.other_source_diagnostic = Some(fault);
             return None;
         }
-        // The planner and the checker report these as errors.
         if let (Some(_), false) = (self.container, self.options.timelines.timeline.is_empty()) {
             let message = "`--timeline` draws one program, but the text has several containers: copy one of them into a file"
                 .to_owned();
             outcome.failure = Some((Exit::Usage, message));
             return None;
         }
+        // The planner and the checker report these as errors.
         let needs_plans =
             self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
         if !needs_plans && self.options.check.is_none() {

@@ -1,6 +1,6 @@
 //! Communications between ranks: collectives, P2P groups, signals and memory handles.
 
-use grammar::words::{Algorithm, P2pProtocol, P2pType};
+use grammar::words::{Algorithm, CommunicationType, P2pProtocol, P2pType};
 
 use crate::plan::{CommunicatorNo, ReduceOp, View, WorkNo};
 
@@ -74,6 +74,24 @@ pub enum CollectiveKind {
         /// The member whose input this rank receives.
         recv_peer: usize,
     },
+}
+
+impl CollectiveKind {
+    /// Returns the type of the collective in a program.
+    pub fn communication_type(self) -> CommunicationType {
+        match self {
+            Self::Broadcast { .. } => CommunicationType::Broadcast,
+            Self::Gather { .. } => CommunicationType::Gather,
+            Self::Allgather => CommunicationType::Allgather,
+            Self::Scatter { .. } => CommunicationType::Scatter,
+            Self::Reduce { .. } => CommunicationType::Reduce,
+            Self::Allreduce { .. } => CommunicationType::Allreduce,
+            Self::ReduceScatter { .. } => CommunicationType::ReduceScatter,
+            Self::SendRecv { .. } => CommunicationType::SendRecv,
+            Self::AllToAll => CommunicationType::AllToAll,
+            Self::Permute { .. } => CommunicationType::CollectivePermute,
+        }
+    }
 }
 
 /// Sends and receives that are posted as one operation and complete as one, like an NCCL group. Each send

@@ -1,8 +1,8 @@
 //! Splits an all-reduce, and the matmul before it, into chunks of different sizes (`ratio`).
 //!
 //! For example, `ratio=8,5,2,1` makes four chunks, of 8, 5, 2 and 1 sixteenths of the rows. Nothing hides the all-reduce of
-//! the last chunk, so this chunk is small. The all-reduce of each other chunk runs beside the product of the next one,
-//! which can therefore be smaller by the ratio of their times.
+//! the last chunk, so this chunk is small. The all-reduce of every other chunk runs beside the product of the next chunk.
+//! So the next chunk can be smaller, as long as its product takes as long as that all-reduce.
 
 use grammar::ir::{Program, StmtId, TensorId};
 use rustc_hash::FxHashSet;
@@ -68,15 +68,16 @@ fn sizes(program: &Program, ratio: &[u64], (tensor, dim): (TensorId, usize)) -> 
     let sharding = Sharding::of(program, tensor)
         .ok_or_else(|| format!("`{name}` is sharded over the inner part of a split axis"))?;
     let extent = known_extent(program, sharding.dims[dim].extent).ok_or_else(|| {
-        format!("the extent of dimension {dim} of `{name}` is not a constant, as chunks in a ratio need")
+        format!("the extent of dimension {dim} of `{name}` is not a constant, which `ratio` requires")
     })?;
-    let ratio: Vec<i64> = ratio.iter().filter_map(|it| i64::try_from(*it).ok()).collect();
-    let sum = ratio.iter().fold(0, |sum: i64, it| sum.saturating_add(*it)).max(1);
+    // Each is a positive number of 32 bits (`OptionKind::Counts`).
+    let ratio: Vec<i64> = ratio.iter().map(|it| *it as i64).collect();
+    let sum: i64 = ratio.iter().sum();
     if extent % sum != 0 {
         let words: Vec<String> = ratio.iter().map(i64::to_string).collect();
         let words = words.join(":");
         return Err(format!(
-            "dimension {dim} of `{name}` has extent {extent}, and {sum}, the sum of the ratio {words}, does not divide it"
+            "dimension {dim} of `{name}` has extent {extent}, and {sum}, the sum of the ratio {words}, does not divide it: use numbers whose sum divides {extent}"
         ));
     }
     Ok(ratio.iter().map(|it| it * (extent / sum)).collect())
