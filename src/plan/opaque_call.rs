@@ -16,19 +16,19 @@ use super::{
 };
 
 impl PlanBuilder<'_> {
-    /// Plans a call that reads its inputs and writes its outputs as a whole, on each rank that holds a part of one of them;
-    /// on all ranks, if it has none. `code` is what the text does not contain.
+    /// Plans a call that reads its inputs and writes its outputs as a whole. The ranks that hold a part of an output execute it;
+    /// without outputs, those that hold a part of an input; and all ranks, if it has neither. `code` is what the text does not
+    /// contain.
     pub(super) fn opaque_call(&mut self, stmt: &OpStmt, code: String) -> Result<()> {
-        let held = |operands: Option<&[Operand]>| {
-            let tensors: Vec<TensorId> = Program::tensors_of(operands.unwrap_or_default()).collect();
-            let own = tensors.iter().copied().filter(|it| self.holds_part(*it)).collect::<Vec<_>>();
-            (own, tensors.is_empty())
+        let tensors = |operands: Option<&[Operand]>| -> Vec<TensorId> {
+            Program::tensors_of(operands.unwrap_or_default()).collect()
         };
-        let (inputs, reads_nothing) = held(stmt.get(attr::INPUTS));
-        let (outputs, writes_nothing) = held(stmt.get(attr::OUTPUTS));
-        if inputs.is_empty() && outputs.is_empty() && !(reads_nothing && writes_nothing) {
+        let (inputs, mut outputs) = (tensors(stmt.get(attr::INPUTS)), tensors(stmt.get(attr::OUTPUTS)));
+        let decisive = if outputs.is_empty() { &inputs } else { &outputs };
+        if !decisive.is_empty() && !decisive.iter().any(|it| self.holds_part(*it)) {
             return Ok(());
         }
+        outputs.retain(|it| self.holds_part(*it));
         let mut call = OpaqueCall { code, inputs: Vec::new(), outputs: Vec::new() };
         for tensor in inputs {
             call.inputs.push(self.view(tensor)?);

@@ -3,10 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use grammar::{
-    DimGroup, DimMap, OperandMap, ResultDim,
+    DimGroup, DimMap, OperandMap, ResultDim, attr,
     codes::Code,
     dims_of_first_result,
-    ir::{OpStmt, ParallelType, Program, TensorId},
+    ir::{OpStmt, ParallelType, Program, Stmt, TensorId},
     operand_map,
     ops::TypeRule,
     result_dims,
@@ -80,9 +80,12 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    /// Checks that the slices of the operands, on all devices together, contain the elements of the slice of the result. A
-    /// stream axis inside a device axis divides the part of each device, and one outside divides the whole axis, so
-    /// slices of one number can contain different elements.
+    /// Checks that the slices of the operands contain the elements of the slice of the result. A stream axis inside a device
+    /// axis divides the part of each device, and one outside divides the whole axis, so slices of one number can contain
+    /// different elements.
+    ///
+    /// Nothing is checked if a slice of the program depends on the rank: the slices of all ranks together may contain the
+    /// elements then.
     fn check_slices(
         &self,
         stmt: &OpStmt,
@@ -102,20 +105,37 @@ impl PlanBuilder<'_> {
         let Some((dim, wanted)) = slice(out, result) else { return Ok(()) };
         let value = |it| self.scalars.int(it).ok();
         for (at, (arg, operand)) in args.iter().zip(operands).enumerate() {
-            let Some((from, _)) = slice(*arg, operand).filter(|it| it.1 != wanted) else { continue };
+            let Some((from, has)) = slice(*arg, operand).filter(|it| it.1 != wanted) else { continue };
             let Some(OperandMap::Dims(maps)) = operand_map(self.program, stmt, at, &value) else { continue };
-            if maps.get(from) == Some(&DimMap::Parallel(dim)) {
-                let (name, out) = (self.program.tensor_name(*arg), self.program.tensor_name(out));
-                let message =
-                    format!("the slice of `{name}` does not contain the elements of that of `{out}`");
-                let label = "the stream axes of the two divide the dimension differently";
-                let it = self.error(Code::RuntimeShape, message, label);
-                return Err(Box::new(it.help(
-                    "split the dimension alike in both tensors, for devices first and then for streams, or the reverse",
-                )));
+            if maps.get(from) != Some(&DimMap::Parallel(dim)) || self.slices_depend_on_rank() {
+                continue;
             }
+            let (name, out) = (self.program.tensor_name(*arg), self.program.tensor_name(out));
+            let message = format!("the slice of `{name}` does not contain the elements of that of `{out}`");
+            let numbers = (has.0.coordinate, wanted.0.coordinate);
+            let (label, help) = match numbers {
+                (Some(one), Some(other)) if (has.0.extent, has.1) == (wanted.0.extent, wanted.1) => (
+                    format!("`{name}` is slice {one}, and `{out}` is slice {other}"),
+                    "take slices of the same number, with the same `stream_index=`",
+                ),
+                _ => (
+                    "the stream axes of the two divide the dimension differently".to_owned(),
+                    "split the dimension alike in both tensors, for devices first and then for streams, or the reverse",
+                ),
+            };
+            return Err(Box::new(self.error(Code::RuntimeShape, message, label).help(help)));
         }
         Ok(())
+    }
+
+    /// Returns whether ranks may take slices of different numbers at the same time.
+    fn slices_depend_on_rank(&self) -> bool {
+        self.program.stmts.iter().any(|(_, it)| match it {
+            Stmt::Op(it) => {
+                it.get(attr::STREAM_INDEX).is_some_and(|index| self.scalars.depends_on_rank(index))
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        })
     }
 
     /// Returns the stream whose slice a tensor holds at this point, on this rank or on the ranks that hold

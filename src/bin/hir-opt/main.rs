@@ -74,6 +74,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         statistics: Statistics::default(),
         reading: Duration::ZERO,
         container: None,
+        has_reproducer: false,
         has_witness: false,
     };
     let exit = processor.process_file(source);

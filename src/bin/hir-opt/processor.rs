@@ -56,6 +56,8 @@ pub struct Processor<'o> {
     pub reading: Duration,
     /// Index of the current container, in a text with several.
     pub container: Option<usize>,
+    /// Whether the file of `--crash-reproducer` is written.
+    pub has_reproducer: bool,
     /// Whether the file of `--witness` is written.
     pub has_witness: bool,
 }

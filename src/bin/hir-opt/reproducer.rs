@@ -61,9 +61,17 @@ impl Processor<'_> {
         flags
     }
 
-    /// Writes the file of `--crash-reproducer`.
-    pub fn write_reproducer(&self, call: &str, failure: &PipelineError, verify: VerifyEach, before: &str) {
-        let Some(path) = &self.options.crash_reproducer else { return };
+    /// Writes the file of `--crash-reproducer` for the first failure.
+    pub fn write_reproducer(
+        &mut self,
+        call: &str,
+        failure: &PipelineError,
+        verify: VerifyEach,
+        before: &str,
+    ) {
+        let Some(path) = self.options.crash_reproducer.as_ref().filter(|_| !self.has_reproducer) else {
+            return;
+        };
         let mut flags =
             vec![format!("--passes={call}"), format!("--verify-each={}", tool::value_name(verify))];
         flags.extend(self.options.verify_roundtrip.then(|| "--verify-roundtrip".to_owned()));
@@ -76,6 +84,7 @@ impl Processor<'_> {
             == Exit::Success
         {
             crash_reproducer::disable();
+            self.has_reproducer = true;
             let path = path.display();
             self.screen.message(&format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
         }

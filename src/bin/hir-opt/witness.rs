@@ -19,12 +19,16 @@ impl Processor<'_> {
         if self.has_witness {
             return;
         }
+        let none = |reason: &str| match self.container {
+            Some(number) => self.screen.message(&format!("no witness of container {number}: {reason}")),
+            None => self.screen.message(&format!("no witness: {reason}")),
+        };
         if report.has_deadlock() {
-            return self.screen.message("no witness: the program deadlocks");
+            return none("the program deadlocks");
         }
         let steps = match StepOrder::of(plans, &CommMatching::from_plans(plans)) {
             Ok(steps) => steps,
-            Err(fault) => return self.screen.message(&format!("no witness: {fault}")),
+            Err(fault) => return none(&fault.to_string()),
         };
         // In the simulator each buffer has its own memory, so storage races do not show.
         let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
@@ -46,10 +50,12 @@ impl Processor<'_> {
                 | Finding::CommunicatorOrder(_)
                 | Finding::Excess(_) => None,
             });
-            return self.screen.message(match races.next() {
-                Some(it) if it.between_runs => "no witness: a race between two runs needs two runs, but hir-run executes only one",
-                Some(_) => "no witness: no order of the program's own steps shows a race with the caller or over storage",
-                None => "no witness: the check found no race",
+            return none(match races.next() {
+                Some(it) if it.between_runs => {
+                    "a race between two runs needs two runs, but hir-run executes only one"
+                }
+                Some(_) => "no order of the program's own steps shows a race with the caller or over storage",
+                None => "the check found no race",
             });
         };
         let found = finding.diagnostic(plans, sources).1;

@@ -27,6 +27,7 @@ use hir::{
     run::{
         batch_file::{self, BatchLine},
         command_line::Options,
+        option_files::{OptionFile, check_option_files},
         rank_process::Measured,
     },
     tool::{Reporter, print_line},
@@ -146,6 +147,8 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
             (!options.tune_passes.is_empty(), "--tune-passes"),
             (options.timeout != job.timeout, "--timeout"),
         ];
+        let batch = OptionFile { option: "the batch file", path };
+        check_option_files(&options.option_files(), &[batch]).map_err(|why| wrong(number, &why))?;
         if let Some((_, name)) = only.into_iter().find(|it| it.0) {
             return Err(wrong(
                 number,
