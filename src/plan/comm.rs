@@ -250,8 +250,8 @@ impl PlanBuilder<'_> {
         Err(Box::new(it.help("list it in a ShareMemHandles before this statement, on both ranks")))
     }
 
-    /// Emits the exchange of the handles that are new, and then a barrier of all ranks of the world (format
-    /// survey, section 8). Emits nothing if no handle is new.
+    /// Emits the exchange of the handles that are new, and then a barrier of all ranks of the world, as
+    /// nvFuser's interpreter does (`csrc/host_ir/evaluator.cpp`). Emits nothing if no handle is new.
     pub(super) fn share_mem_handles(&mut self, stmt: &OpStmt) -> Result<()> {
         let Some(listed) = stmt.get(attr::TRANSFERS) else { return Ok(()) };
         let mut handles = Vec::new();

@@ -1,7 +1,7 @@
 //! Infers the protocol of CUDA transfers, which dumps show only by the order of their statements.
 //!
-//! With get, nvFuser posts the send of an exchange before its receive; with put, it posts the receive first
-//! (format survey, section 8). A text in which every exchange begins with the receive uses put.
+//! With get, nvFuser posts the send of an exchange before its receive; with put, it posts the receive first.
+//! A text in which every exchange begins with the receive uses put.
 
 use super::Resolver;
 use crate::{

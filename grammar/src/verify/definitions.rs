@@ -19,8 +19,8 @@ use crate::{
 impl Verifier<'_> {
     /// Returns the tensors that are inputs of communications but defined nowhere in the program.
     ///
-    /// Some dumps contain only the statements of one rank (format survey, trap 17), so the input of another
-    /// rank is not defined. The planner checks whether this rank has to provide it.
+    /// Some dumps contain only the statements of one rank, because each rank prints its own program, so the input
+    /// of another rank is not defined. The planner checks whether this rank has to provide it.
     pub(super) fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
