@@ -6,7 +6,7 @@ use grammar::{ir::Program, list_text};
 
 use super::{
     apply::{Change, ChangeKind, EditedText},
-    edit::{Edit, InsertionPoint, WaitedStream},
+    edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     explanation::RaceExplanation,
     numbered_lines::NumberedLines,
     race_side::stream_of,
@@ -40,7 +40,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> Option
     };
     let edits: Vec<String> = race.edits.iter().filter_map(of_edit).collect();
     match edits.is_empty() {
-        true => race.edits.last().map(outline),
+        true => race.edits.last().map(|edit| outline(edit, context)),
         false => Some(edits.join(", or ")),
     }
 }
@@ -131,7 +131,12 @@ fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
 
 /// Describes an edit of a program whose text is not known, or is formatted in a way that `apply` does not
 /// support.
-fn outline(edit: &Edit) -> String {
+fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
+    // A group of transfers may have no number, and then no `Wait` can name it.
+    let has_no_number = |it: &NamedStmt| {
+        let names = context.map(|it| &it.plan.comm_names);
+        names.zip(it.stmt).is_some_and(|(names, stmt)| names.wait_text(stmt).is_none())
+    };
     let what = match edit {
         Edit::InsertSynchronize { stream: WaitedStream::Index { index, .. }, .. } => {
             format!("insert `Synchronize(Stream {index})`")
@@ -139,8 +144,7 @@ fn outline(edit: &Edit) -> String {
         Edit::InsertSynchronize { stream: WaitedStream::Entry, .. } | Edit::CaptureEntryStream { .. } => {
             "insert a Synchronize with the stream that is current at entry".to_owned()
         }
-        // A `Wait` names a number, and one for a member of a group has no effect.
-        Edit::InsertWait { communication, .. } if communication.name.starts_with("EndCoalescing (") => format!(
+        Edit::InsertWait { communication, .. } if has_no_number(communication) => format!(
             "give {} a number, as in `EndCoalescing 9`, and insert `Wait(Communication 9)`",
             communication.name
         ),

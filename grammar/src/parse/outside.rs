@@ -17,8 +17,8 @@ const MARKER: &str = "%HostIrContainer";
 /// Returns the error about a text without containers.
 pub(super) fn no_container(source: &str) -> Diagnostic {
     misspelled_container(source, 0).unwrap_or_else(|| {
-        // Blank lines before the text are those of other parts of the file (`--split-input-file`). The last line of a
-        // blank text is its place.
+        // Blank lines before the text are those of other parts of the file (`--split-input-file`). If the text is blank,
+        // the error is at its last line.
         let last = source.strip_suffix('\n').unwrap_or(source).len();
         let start = source.find(|it: char| !it.is_whitespace()).unwrap_or(last);
         let end = source[start..].find('\n').map_or(source.len(), |it| start + it);

@@ -15,8 +15,7 @@ use crate::{
     ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::{Op, TypeRule},
     span::Span,
-    suggest::count_text,
-    suggest::list_text,
+    suggest::{count_text, list_text},
     text::axis_text,
 };
 

@@ -190,11 +190,12 @@ impl SliceAnalysis<'_> {
             });
         };
         let slice = OperandSlice { dim: Some(at), ..whole };
-        if device_extents(from, at) != device_extents(self.goal, dim) {
+        let devices = device_extents(from, at);
+        if devices != device_extents(self.goal, dim) {
             return None;
         }
         // An alias of a tensor whose device axes leave one element to each rank would get no stream axis.
-        let devices: i64 = device_extents(from, at).iter().map(|it| it.1 as i64).product();
+        let devices: i64 = devices.iter().map(|it| it.1 as i64).product();
         let is_spent = devices > 1 && self.program.constant(from.dims[at].extent) == Some(devices);
         if is_spent && from.dims[at].stream().is_none() {
             return None;
