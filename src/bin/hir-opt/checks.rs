@@ -2,7 +2,13 @@
 
 use std::time::Instant;
 
-use grammar::{codes::Severity, count_text, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use grammar::{
+    codes::{Code, Severity},
+    count_text,
+    diagnostic::Diagnostic,
+    ir::Program,
+    span::LineIndex,
+};
 use hir::{
     check::{self, Checks, ExcessNotSearched},
     exit::Exit,
@@ -87,6 +93,9 @@ impl Processor<'_> {
         let all = report.diagnostics(&plans, sources).into_iter().map(|it| it.1);
         let mut remarks = 0;
         let mut found: Vec<Diagnostic> = all.collect();
+        // A program that cannot proceed has nothing to gain from remarks on its speed.
+        let deadlocks = found.iter().any(|it| it.code == Code::CheckedDeadlock);
+        found.retain(|it| !(deadlocks && it.severity() == Severity::Remark));
         found.retain(|it| {
             remarks += usize::from(it.severity() == Severity::Remark);
             it.severity() != Severity::Remark || remarks <= MAX_REMARKS

@@ -114,7 +114,7 @@ pub struct Options {
     #[arg(help_heading = "Output", long, conflicts_with = "overlap")]
     pub print_plan: bool,
     /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
-    /// not and exit with code 7. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
+    /// not and exit with code 7. The program is printed only if `-o`, `--passes` or `--print` asks for it. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
     /// `excess` reports statements that the program does not need, as remarks that do not change the exit
     /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
     /// consecutive runs, and includes `race`. Default: all but `repeat`.
@@ -251,6 +251,19 @@ impl Options {
             }
             Some((_, option)) => Err(format!("`--fix` ignores `{option}`: remove one of the two options")),
         }
+    }
+
+    /// Returns true if the tool writes a program, plans or a report. `--check` alone writes nothing, so that its
+    /// verdict is the last thing on the screen.
+    pub fn prints_result(&self) -> bool {
+        self.check.is_none()
+            || self.output.is_some()
+            || !self.passes.is_empty()
+            || self.fix.is_some()
+            || self.print != Dialect::default()
+            || self.print_plan
+            || self.print_hb
+            || self.timelines.overlap
     }
 
     /// Returns true if an option is set to which `--check-model` applies.

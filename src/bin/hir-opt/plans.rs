@@ -69,7 +69,13 @@ impl Processor<'_> {
         } else if self.options.print_hb {
             Self::format_order_graph(&plans, part, outcome).map(Some)
         } else {
-            Some(self.options.timelines.overlap.then_some(overlap))
+            // With `-o`, the file gets the program, and the report goes to standard error.
+            let Some(report) = self.options.timelines.overlap.then_some(overlap) else { return Some(None) };
+            if self.options.output.is_none() {
+                return Some(Some(report));
+            }
+            outcome.summaries.extend(report.lines().map(str::to_owned));
+            Some(None)
         }
     }
 

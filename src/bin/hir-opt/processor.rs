@@ -106,7 +106,10 @@ impl Processor<'_> {
             worst = if worst == Exit::Success { exit } else { worst };
             texts.push(outcome.text);
         }
-        let text = texts.join(&format!("{}\n", expect::SEPARATOR));
+        let text = match self.options.prints_result() {
+            true => texts.join(&format!("{}\n", expect::SEPARATOR)),
+            false => String::new(),
+        };
         if text.is_empty() && worst != Exit::Success {
             return worst;
         }
@@ -244,6 +247,9 @@ impl Processor<'_> {
         }
         if needs_plans && let Some(text) = self.print_plans(program, part, outcome)? {
             return Some(text);
+        }
+        if !self.options.prints_result() {
+            return Some(String::new());
         }
         let (text, losses) = grammar::print_as(program, self.options.print);
         outcome.diagnostics.extend(losses);

@@ -28,7 +28,7 @@ use hir::{
         batch_file::{self, BatchLine},
         command_line::Options,
         option_files::{OptionFile, check_option_files},
-        rank_process::Measured,
+        rank_process::{Measured, RunVerdict},
     },
     tool::{Reporter, print_line},
 };
@@ -92,6 +92,14 @@ impl JobProgram {
         match &self.step {
             JobStep::Pipeline(it) => Some(it),
             JobStep::Only | JobStep::Line { .. } | JobStep::Check | JobStep::Report => None,
+        }
+    }
+
+    /// Returns the verdict on a program that failed. Among several pipelines only their report has a line.
+    pub fn verdict(&self, failed: RunVerdict) -> RunVerdict {
+        match (self.pipeline(), failed.exit) {
+            (None, _) | (Some(_), Exit::Hang | Exit::WrongResult) => failed,
+            (Some(_), _) => RunVerdict { line: None, ..failed },
         }
     }
 

@@ -8,6 +8,7 @@ mod task;
 
 use std::{convert::Infallible, process::ExitCode};
 
+use grammar::{codes::Severity, count_text};
 use hir::{
     cuda,
     exit::Exit,
@@ -47,7 +48,7 @@ fn run_tool() -> ExitCode {
     let screen = options.diagnostics.reporter("hir-run");
     let read = match options.tune_passes.is_empty() {
         true => batch::read_programs(&options, std::env::args_os().skip(1).collect())
-            .map_err(|(exit, message)| screen.fail(exit, &message)),
+            .map_err(|(exit, message)| print_failure(screen, JobFailure::Other(exit, message))),
         false => pipelines::programs(&options, screen),
     };
     let programs = match read {
@@ -60,7 +61,7 @@ fn run_tool() -> ExitCode {
     // Only one process of a job writes the log.
     let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
-        Err(fault) => screen.fail(fault.exit().into(), &fault.to_string()),
+        Err(fault) => print_failure(screen, JobFailure::Other(fault.exit().into(), fault.to_string())),
         Ok(Some(launch)) if launch.world > 1 => {
             reports = launch.rank == 0;
             run_rank_process(&options, &programs, screen, &launch)
@@ -93,7 +94,7 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
             let own = entry.reporter(screen);
             let state = JobState { gpu: &mut gpu, progress: &progress, monitor: &monitor };
             let verdict = run_step(entry, own, None, times, state);
-            let verdict = verdict.unwrap_or_else(|failure| report_failure(own, failure));
+            let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(own, failure)));
             monitor.activity.print_result(last || verdict.exit.flow().is_break(), || {
                 verdict.line.iter().for_each(|line| print_line(line));
             });
@@ -129,7 +130,7 @@ fn run_rank_process(
                 );
                 let verdict = outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
-                    RunVerdict { summary, ..report_failure(own, failure) }
+                    RunVerdict { summary, ..entry.verdict(report_failure(own, failure)) }
                 });
                 measured = verdict.measured.clone();
                 verdict
@@ -187,24 +188,57 @@ fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
     exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
 }
 
-/// Reports a failure that prevents a verdict.
+/// Reports a failure before there is a job, with its verdict.
+fn print_failure(screen: Reporter, failure: JobFailure) -> Exit {
+    let verdict = report_failure(screen, failure);
+    verdict.line.iter().for_each(|line| print_line(line));
+    verdict.exit
+}
+
+/// Reports a failure that prevents a run, or ends it, and returns the verdict that says so.
 fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
+    let line = failure_line(&failure);
     match failure {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
-            RunVerdict::without_line(Exit::Rejected)
+            RunVerdict::with_line(Exit::Rejected, line)
         }
         JobFailure::BadOption(source, fault) => {
             screen.report_diagnostics(&source, &[*fault]);
-            RunVerdict::without_line(Exit::Usage)
+            RunVerdict::with_line(Exit::Usage, line)
         }
         // The report comes first: the last line is the verdict.
         JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
-            let (verdict, report) = message.split_once('\n').unwrap_or((&message, ""));
+            let report = message.split_once('\n').map_or("", |it| it.1);
             let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
-            lines.push(format!("[FAILED] {verdict}"));
+            lines.push(line);
             RunVerdict { line: Some(lines.join("\n")), ..RunVerdict::without_line(exit) }
         }
-        JobFailure::Other(exit, message) => RunVerdict::without_line(screen.fail(exit, &message)),
+        JobFailure::Other(exit, message) => RunVerdict::with_line(screen.fail(exit, &message), line),
+    }
+}
+
+/// Returns the verdict on a program that failed: what a reader of standard output alone has to know.
+fn failure_line(failure: &JobFailure) -> String {
+    match failure {
+        JobFailure::Rejected(_, diagnostics) => {
+            let mut errors = diagnostics.iter().filter(|it| it.severity() == Severity::Error);
+            let first = errors.next().map_or("the program is rejected".to_owned(), |it| {
+                format!("{}: {}", it.code.text(), it.message)
+            });
+            let more = match errors.count() {
+                0 => String::new(),
+                count => format!(", and {}", count_text(count, "more error")),
+            };
+            format!("[FAILED] not run: {first}{more}")
+        }
+        JobFailure::BadOption(source, fault) => {
+            format!("[FAILED] not run: {}: {}", source.name, fault.message)
+        }
+        JobFailure::Other(exit, message) => {
+            let first = message.lines().next().unwrap_or_default();
+            let not_run = if *exit == Exit::Usage { "not run: " } else { "" };
+            format!("[FAILED] {not_run}{first}")
+        }
     }
 }
