@@ -95,11 +95,11 @@ impl JobProgram {
         }
     }
 
-    /// Returns the verdict on a program that failed. Among several pipelines only their report has a line.
+    /// Returns the verdict on a program that failed. With several pipelines, only the report on all of them has a line.
     pub fn verdict(&self, failed: RunVerdict) -> RunVerdict {
-        match (self.pipeline(), failed.exit) {
-            (None, _) | (Some(_), Exit::Hang | Exit::WrongResult) => failed,
-            (Some(_), _) => RunVerdict { line: None, ..failed },
+        match (&self.step, failed.exit) {
+            (JobStep::Only | JobStep::Line { .. }, _) | (_, Exit::Hang | Exit::WrongResult) => failed,
+            (JobStep::Pipeline(_) | JobStep::Check | JobStep::Report, _) => RunVerdict { line: None, ..failed },
         }
     }
 
