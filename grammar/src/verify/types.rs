@@ -160,6 +160,13 @@ impl Ctx<'_, '_> {
         }
     }
 
+    /// Checks that the result of an operator that copies elements has the type of its operand.
+    fn equal_types_of_result(&mut self, operand: TensorId) {
+        if let Some(out) = self.stmt.out_tensor() {
+            self.equal_types(&[operand, out]);
+        }
+    }
+
     /// Checks that the first operand has `more` dimensions more than the result.
     fn ranks(&mut self, args: &[TensorId], more: usize) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
@@ -238,6 +245,9 @@ impl Ctx<'_, '_> {
             _ => args,
         };
         self.equal_types(operands);
+        if let (Op::Expand, Some(first)) = (self.stmt.op, args.first()) {
+            self.equal_types_of_result(*first);
+        }
     }
 
     fn linear(&mut self, args: &[TensorId]) {
@@ -342,6 +352,7 @@ impl Ctx<'_, '_> {
         self.ranks(args, 0);
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         self.equal_pairs(first, out, self.mapped(0));
+        self.equal_types(&[first, out]);
     }
 
     /// Checks that paired axes have equal extents. Tensors of HostUnits are skipped: there, numbers and
@@ -380,6 +391,7 @@ impl Ctx<'_, '_> {
             let swap = |(mine, theirs)| if is_broadcast { (theirs, mine) } else { (mine, theirs) };
             self.equal_pairs(wide, narrow, self.mapped(0).into_iter().map(swap).collect());
         }
+        self.equal_types(&[arg, out]);
     }
 
     fn reshape(&mut self, args: &[TensorId]) {
@@ -393,6 +405,7 @@ impl Ctx<'_, '_> {
             let message = format!("`reshape`: the operand has {a} elements and the result has {b}");
             self.error(Code::ShapeMismatch, message, "expected the same number of elements");
         }
+        self.equal_types(&[first, out]);
     }
 
     fn select(&mut self, args: &[TensorId]) {
@@ -415,6 +428,7 @@ impl Ctx<'_, '_> {
         if self.dims(first).contains(&axis) {
             self.ranks(args, 1);
         }
+        self.equal_types_of_result(first);
     }
 
     fn slice(&mut self, args: &[TensorId]) {
@@ -431,6 +445,7 @@ impl Ctx<'_, '_> {
                 self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
                 return;
             }
+            self.equal_types_of_result(*first);
         }
         self.ranks(args, 0);
     }
