@@ -206,7 +206,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
             return Err(Box::new((stated, it)));
         }
     }
-    let Some(symbol) = cyclic_symbol(program) else { return Ok(()) };
+    let Err(symbol) = sort_definitions(program) else { return Ok(()) };
     let all: Vec<String> = bindings.iter().map(ToString::to_string).collect();
     let stated = Source::new("--set".to_owned(), all.join(" "));
     let message = format!("with these bindings the value of `{}` depends on itself", program.symbols[symbol]);
@@ -218,9 +218,14 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
     )))
 }
 
-/// Returns a symbol whose definition depends on itself, if there is one.
-fn cyclic_symbol(program: &Program) -> Option<SymbolId> {
+/// Sorts the definitions as the reader does: each follows the definitions that it uses. A binding of the command
+/// line may be used by a definition of the text, and the printed program has to read back as printed.
+///
+/// # Errors
+/// Returns a symbol whose definition depends on itself.
+fn sort_definitions(program: &mut Program) -> Result<(), SymbolId> {
     let mut left: HashMap<SymbolId, bool> = HashMap::new();
+    let mut order = Vec::with_capacity(program.definitions.len());
     for root in program.definitions.keys() {
         // Depth-first search: a symbol is entered, and left after all symbols that its definition uses.
         let mut stack = vec![(*root, false)];
@@ -228,18 +233,24 @@ fn cyclic_symbol(program: &Program) -> Option<SymbolId> {
             match (leaving, left.get(&symbol), program.definitions.get(&symbol)) {
                 (true, ..) => {
                     left.insert(symbol, true);
+                    order.push(symbol);
                 }
-                (false, Some(false), _) => return Some(symbol),
+                (false, Some(false), _) => return Err(symbol),
                 (false, None, Some(value)) => {
                     left.insert(symbol, false);
                     stack.push((symbol, true));
                     let mut used = Vec::new();
                     program.collect_symbols(*value, &mut used);
-                    stack.extend(used.into_iter().map(|it| (it, false)));
+                    stack.extend(used.into_iter().rev().map(|it| (it, false)));
                 }
                 (false, Some(true), _) | (false, None, None) => (),
             }
         }
     }
-    None
+    for (place, symbol) in order.into_iter().enumerate() {
+        if let Some(from) = program.definitions.get_index_of(&symbol) {
+            program.definitions.move_index(from, place);
+        }
+    }
+    Ok(())
 }
