@@ -220,8 +220,12 @@ fn p2p_op(it: &mut LoopWriter<'_, '_>, cuda: bool, kind: P2pType, buffer: Tensor
         attr::PEER.with(peer),
         attr::BACKEND.with(backend(cuda)),
     ];
-    if cuda && it.pass.settings.put {
-        attrs.push(attr::PROTOCOL.with(P2pProtocol::Put));
+    // The order of the two sides fits one protocol, so the statement states it where the program's option says
+    // otherwise.
+    let protocol = if it.pass.settings.put { P2pProtocol::Put } else { P2pProtocol::Get };
+    let is_other = it.pass.program.p2p_protocol().is_some_and(|program| program != protocol);
+    if cuda && (protocol == P2pProtocol::Put || is_other) {
+        attrs.push(attr::PROTOCOL.with(protocol));
     }
     OpStmt { number: Some(it.pass.fresh.work()), attrs, ..builder::op(Op::P2PCommunication) }
 }
