@@ -18,6 +18,7 @@ use grammar::{
 
 use crate::{
     error::{PassError, PipelineError},
+    list,
     oracle::{Reference, SemanticOracle},
     pass::{Change, Remarks},
     pipeline::PassCall,
@@ -134,6 +135,7 @@ fn run_pass(
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
     let prepared = Instant::now();
+    list::check_ranks(program, call.pass.name).map_err(PassError::Rejected)?;
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();

@@ -72,7 +72,7 @@ const PASSES: &[Layer] = &[
     ("transform", &["analysis", "pass", "rewrite"]),
     ("list", &["pass", "transform"]),
     ("pipeline", &["list", "pass"]),
-    ("driver", &["error", "oracle", "pass", "pipeline"]),
+    ("driver", &["error", "list", "oracle", "pass", "pipeline"]),
     ("bisect", &["driver", "error", "oracle", "pipeline"]),
     ("lib", ALL),
 ];

@@ -15,7 +15,8 @@
 //!
 //! The pass inlines definitions, replaces `rank` by a constant, canonicalizes the program, and removes what
 //! the rank does not take part in: statements whose tensors are all on meshes without the rank,
-//! communications of other teams, and Waits for them. The text does not mark the program as specialized;
+//! communications of other teams, and Waits for them. The option `rank` in the text marks the program as that of
+//! one rank. Passes that rewrite all ranks in the same way refuse it, so this pass comes last.
 //! `hir-run --program 0=a.hir,1=b.hir` runs one program per rank.
 
 use grammar::{
