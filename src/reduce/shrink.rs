@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use grammar::ir::{Attr, Expr, Program, Stmt};
+use grammar::ir::{Attr, Expr, Mesh, Program, Stmt};
 
 use super::Reducer;
 
@@ -47,9 +47,7 @@ fn replace_number(program: &mut Program, from: i64, to: i64, products: bool) {
     for tensor in program.tensors.ids().collect::<Vec<_>>() {
         let mesh = &mut program.tensors[tensor].mesh;
         if mesh.shape == [from] {
-            let mesh = Arc::make_mut(mesh);
-            mesh.shape = vec![to];
-            mesh.devices.truncate(to);
+            *mesh = Arc::new(Mesh::new(vec![to], mesh.devices.iter().copied().take(to).collect()));
         }
     }
     for stmt in program.stmts.ids().collect::<Vec<_>>() {
