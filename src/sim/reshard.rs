@@ -74,12 +74,19 @@ fn assemble(
                 at.rank
             )));
         }
+        let mut is_needed = false;
         for (here, whole) in indices.into_iter().enumerate() {
-            sources[whole].get_or_insert(offset + here);
+            if sources[whole].is_none() {
+                sources[whole] = Some(offset + here);
+                is_needed = true;
+            }
             written[whole] &= part.written.get(here);
         }
-        offset += part.data.len();
-        parts.push(part);
+        // A replica is not kept: the parts together are as large as the whole operand, on any number of ranks.
+        if is_needed {
+            offset += part.data.len();
+            parts.push(part);
+        }
     }
     let pieces: Vec<_> = parts.iter().map(|it| (it, flat_range(0, it.data.len()))).collect();
     let Some(all) = concatenate(&pieces)? else { return Ok(None) };
