@@ -13,6 +13,7 @@ mod group;
 mod legacy_2024;
 mod params;
 mod protocol;
+mod spelled_tensors;
 mod stmts;
 mod units;
 mod values;
@@ -20,6 +21,8 @@ mod values;
 use std::{collections::HashMap, sync::Arc};
 
 use rustc_hash::{FxHashMap, FxHashSet};
+
+use spelled_tensors::SpelledTensors;
 
 use crate::{
     arena::Id,
@@ -88,6 +91,8 @@ struct Resolver<'s, 'd> {
     tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
     /// Texts of tensors that cannot be read and are already reported.
     unreadable_texts: FxHashSet<(Option<UnitId>, &'s str)>,
+    /// Tensors that the text spells in full, with or without an error.
+    spelled_tensors: SpelledTensors,
     /// Tensors by namespace and number; several if the text uses a number twice.
     tensors_by_number: IdsByNumber<TensorId>,
     /// Iteration domains by namespace and number; several if the text uses a number twice.
@@ -237,6 +242,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             current_unit: None,
             tensors_by_text: FxHashMap::default(),
             unreadable_texts: FxHashSet::default(),
+            spelled_tensors: SpelledTensors::default(),
             tensors_by_number: IdsByNumber::default(),
             axes_by_number: IdsByNumber::default(),
             meshes: Vec::new(),

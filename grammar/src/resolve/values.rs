@@ -139,7 +139,8 @@ impl<'s> Resolver<'s, '_> {
             [] => {
                 self.unreadable_texts.insert((self.current_unit, text));
                 // A statement with an error may spell it; that error is the only one to report.
-                if number.is_some_and(|it| self.spelled_tensor(it, span.start).is_some()) {
+                let header = self.program.spans.header.start;
+                if number.is_some_and(|it| self.spelled_tensors.has(self.source, it, header..span.start)) {
                     return None;
                 }
                 let known = self.tensor_names();
@@ -175,19 +176,6 @@ impl<'s> Resolver<'s, '_> {
             it.code == diagnostic.code && it.message == diagnostic.message && word(it) == word(diagnostic)
         };
         word(diagnostic).len() > 1 && self.diagnostics.iter().rev().take(16).any(same)
-    }
-
-    /// Returns where a tensor with this number is first spelled in full, if that is before offset `end`.
-    fn spelled_tensor(&self, number: u32, end: u32) -> Option<Span> {
-        let text = self.source.get(..end as usize)?.get(self.program.spans.header.start as usize..)?;
-        let name = format!("T{number}_");
-        let is_start = |at: usize| {
-            let before = text.get(..at).and_then(|it| it.chars().next_back());
-            before.is_none_or(|it| !it.is_ascii_alphanumeric() && it != '_')
-        };
-        let at = text.match_indices(&name).map(|(at, _)| at).find(|at| is_start(*at))?;
-        let start = self.program.spans.header.start as usize + at;
-        Some(Span::new(start, start + name.len()))
     }
 
     /// Returns the names of the tensors of the current namespace, by number.
