@@ -147,7 +147,5 @@ impl Verifier<'_> {
                 .help(format!("write `{} {number} (…)`", stmt.op.name()));
         }
         self.diagnostics.push(it);
-        // Each number is reported once.
-        self.posted.insert(number);
     }
 }

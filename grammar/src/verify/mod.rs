@@ -58,6 +58,7 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
         captured: HashSet::default(),
         captured_names: Vec::new(),
         posted: HashSet::default(),
+        never_posted: HashSet::default(),
         open_coalescing: None,
         defined_elsewhere: HashSet::default(),
         diagnostics: Vec::new(),
@@ -89,6 +90,8 @@ struct Verifier<'p> {
     /// The names of the captured streams in the text.
     captured_names: Vec<String>,
     posted: HashSet<u32>,
+    /// The numbers of Waits that are reported because nothing posts them.
+    never_posted: HashSet<u32>,
     /// The StartCoalescing without its EndCoalescing so far.
     open_coalescing: Option<StmtId>,
     /// Inputs of communications that only other ranks' programs define.
@@ -184,6 +187,7 @@ impl Verifier<'_> {
         }
         if let (OpClass::Wait, Some(number)) = (effect, stmt.get(attr::WORK))
             && !self.posted.contains(&number)
+            && self.never_posted.insert(number)
         {
             self.unknown_work(number, span);
         }
