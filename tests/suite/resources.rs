@@ -29,6 +29,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("resources::inlining_has_a_limit", inlining_has_a_limit),
         Trial::test("resources::unrolling_has_a_limit", unrolling_has_a_limit),
         Trial::test("resources::many_axes_take_little_time", many_axes_take_little_time),
+        Trial::test("resources::many_undeclared_names_take_little_time", many_undeclared_names),
         Trial::test("resources::a_thousand_passes_run", a_thousand_passes_run),
         Trial::test("resources::many_containers_take_little_time", many_containers_take_little_time),
         Trial::test(
@@ -242,7 +243,14 @@ fn unrolling_has_a_limit() -> Result<(), Failed> {
     let folder = Folder::new("unrolling")?;
     let text = container("  FOR i1 from 0 to 1000000000000:\n    SetCurrentStream(Stream i1)\n", "");
     let path = folder.file("a.hir", &text)?;
-    expect_exit(&format!("exec $OPT {path} --passes unroll"), 1, "`factor=…`")
+    expect_exit(&format!("exec $OPT {path} --passes unroll"), 1, "`factor=…`")?;
+    // A hundred million iterations of an empty body took 7 GB.
+    let path = folder.file("empty.hir", &container("  FOR i1 from 0 to 100000000:\n", ""))?;
+    for pass in ["unroll", "unroll{factor=50000000}"] {
+        let script = format!("ulimit -v 500000; exec timeout 20 $OPT {path} --passes '{pass}'");
+        expect_exit(&script, 0, "")?;
+    }
+    Ok(())
 }
 
 /// The time was quadratic in the number of axes: 20,000 took 17 s.
@@ -253,6 +261,15 @@ fn many_axes_take_little_time() -> Result<(), Failed> {
         format!("%HostIrContainer {{ (T0_g_float[{}]) -> () :\n}} // %HostIrContainer\n", axes.join(", "));
     let path = folder.file("a.hir", &text)?;
     expect_exit(&format!("exec timeout 40 $RUN {path} --device=sim"), 0, "")
+}
+
+/// The time was quadratic in the number of undeclared names: 64,000 took 16 s.
+fn many_undeclared_names() -> Result<(), Failed> {
+    let folder = Folder::new("undeclared")?;
+    let body: String =
+        (0..64_000).map(|at| format!("  T{} = Set( T{} )\n", 2 * at + 1, 2 * at + 2)).collect();
+    let path = folder.file("a.hir", &container(&body, ""))?;
+    expect_exit(&format!("exec timeout 10 $OPT {path}"), 1, "`T1` is not declared")
 }
 
 fn a_thousand_passes_run() -> Result<(), Failed> {

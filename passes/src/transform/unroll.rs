@@ -181,7 +181,9 @@ fn round(
         }
         let mut size = 0usize;
         program.walk(it.body, &mut |_| size += 1);
-        if size.saturating_mul(factor).saturating_add(program.stmts.len()) > MAX_STMTS {
+        // Copies of an empty body are not made: their number has no limit.
+        let copies = if size == 0 { 0 } else { factor };
+        if size.saturating_mul(copies).saturating_add(program.stmts.len()) > MAX_STMTS {
             let why = format!("would produce more than {MAX_STMTS} statements");
             let help = "select small loops with `loop=…`, or unroll partially with `factor=…`";
             fault = Some(loop_fault(Code::TooLong, why).help(help));
@@ -196,9 +198,9 @@ fn round(
             }
         };
         let values: Vec<ExprId> = match factor == count {
-            true => (start..stop).map(|value| program.intern_int(value)).collect(),
+            true => (start..stop).take(copies).map(|value| program.intern_int(value)).collect(),
             false => {
-                (0..factor as i64).map(|at| iteration_index(program, it.index, factor, start + at)).collect()
+                (0..copies as i64).map(|at| iteration_index(program, it.index, factor, start + at)).collect()
             }
         };
         let block = plan.write(program, stmt, &it, &values, fresh);
