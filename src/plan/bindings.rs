@@ -9,7 +9,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     expr_text,
-    ir::{For, Program, Stmt, TensorId},
+    ir::{For, Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
 
@@ -37,6 +37,17 @@ impl PlanBuilder<'_> {
             Some(binding) => Ok(binding.view.clone()),
             None => {
                 let name = self.program.tensor_name(tensor);
+                if let Some((stmt, line)) = self.deallocate_of(tensor) {
+                    let message = format!("`{name}` is used after line {line} deallocates it");
+                    let it = self.error(Code::UseAfterDeallocate, message, "used here");
+                    let it = it.label(self.program.stmt_span(stmt), "deallocated here");
+                    // A use in front of the Deallocate, or the Deallocate itself, is in a later iteration.
+                    let help = match self.span.start <= self.program.stmt_span(stmt).start {
+                        true => "move the Deallocate behind the loop".to_owned(),
+                        false => format!("move the Deallocate behind the last use of `{name}`"),
+                    };
+                    return Err(Box::new(it.help(help)));
+                }
                 let message = format!("`{name}` is used before a statement allocates or computes it");
                 let it = self.error(Code::UndefinedTensor, message, "used here");
                 match self.unbound_by.get(&tensor).map(|it| &self.program.stmts[*it]) {
@@ -47,6 +58,13 @@ impl PlanBuilder<'_> {
                 }
             }
         }
+    }
+
+    /// Returns the Deallocate that unbound a tensor last, and its line; `None` if no Deallocate did.
+    pub(super) fn deallocate_of(&self, tensor: TensorId) -> Option<(StmtId, u32)> {
+        let stmt = *self.unbound_by.get(&tensor)?;
+        let is_op = matches!(self.program.stmts[stmt], Stmt::Op(_));
+        is_op.then(|| (stmt, self.lines.line(self.program.stmt_span(stmt).start)))
     }
 
     /// Says that a loop over an axis has unbound a tensor.

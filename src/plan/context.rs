@@ -85,7 +85,7 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) teams: &'p Teams,
     /// By loop body: the tensors that are defined from the loop index.
     pub(super) dependents: FxHashMap<BlockId, Vec<TensorId>>,
-    /// The loops over an axis that have unbound a tensor, by tensor.
+    /// By tensor: the statement that unbound it last, a loop over an axis or a Deallocate.
     pub(super) unbound_by: FxHashMap<TensorId, StmtId>,
 }
 

@@ -60,10 +60,7 @@ impl PlanBuilder<'_> {
                 true => {
                     let layout = self.layout(tensor)?;
                     let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
-                        let name = self.program.tensor_name(tensor);
-                        let message = format!("the output `{name}` is never allocated or written");
-                        let it = self.error(Code::UndefinedTensor, message, "declared here");
-                        return Err(self.with_per_rank_hint(tensor, self.explain_unbound_output(tensor, *it)));
+                        return Err(self.unbound_output(tensor));
                     };
                     if view.shape != layout.local_shape() {
                         let name = self.program.tensor_name(tensor);
@@ -84,6 +81,20 @@ impl PlanBuilder<'_> {
         self.list_bound_tensors();
         self.emit(InstKind::ReadOutputs);
         Ok(())
+    }
+
+    /// Returns the error for an output without storage at the end of the program.
+    fn unbound_output(&self, tensor: TensorId) -> Box<Diagnostic> {
+        let name = self.program.tensor_name(tensor);
+        if let Some((stmt, line)) = self.deallocate_of(tensor) {
+            let message = format!("`{name}` is an output, and line {line} deallocates it");
+            let it = self.error(Code::UndefinedTensor, message, "declared as output here");
+            let it = it.label(self.program.stmt_span(stmt), "deallocated here");
+            return Box::new(it.help(format!("remove the Deallocate on line {line}")));
+        }
+        let message = format!("the output `{name}` is never allocated or written");
+        let it = self.error(Code::UndefinedTensor, message, "declared here");
+        self.with_per_rank_hint(tensor, self.explain_unbound_output(tensor, *it))
     }
 
     /// Adds to an error about an output without storage what this rank would have to execute.
@@ -107,7 +118,7 @@ impl PlanBuilder<'_> {
         };
         let allocate = format!("`{name} = ALLOCATE(mem_type=global, zero_init=false)`");
         Box::new(match binding {
-            // A tensor may also have been deallocated, or unbound by a loop, after its statement.
+            // A loop may also have unbound the tensor after its statement.
             Some(id) if !is_executed(id) => fault
                 .label(self.program.stmt_span(id), format!("rank {rank} does not execute this"))
                 .help(format!(

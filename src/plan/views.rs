@@ -108,6 +108,7 @@ impl PlanBuilder<'_> {
             self.view(tensor)?;
             self.plan.deallocates = true;
             self.unbind(tensor);
+            self.unbound_by.extend(self.current_origin().stmt.map(|stmt| (tensor, stmt)));
         }
         Ok(())
     }
