@@ -10,6 +10,8 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::unbound::mirror;
+
 /// The names of a program's communications, by statement. The plans of all ranks that run the program share
 /// them.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -27,6 +29,8 @@ struct CommName {
     /// The kind of communication: `send`, `Allreduce`. Empty if the operator implies it.
     kind: String,
     line: u32,
+    /// The inverse of the peer of a send or a receive, if it is known: the peer of the other side.
+    partner_peer: Option<String>,
 }
 
 impl CommNames {
@@ -36,7 +40,7 @@ impl CommNames {
         for stmt in program.stmts.ids() {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 let line = lines.line(program.stmt_span(stmt).start);
-                names.communications.extend(name(it, line).map(|name| (stmt, name)));
+                names.communications.extend(name(program, it, line).map(|name| (stmt, name)));
                 names.units.extend(it.get(attr::UNIT).map(|_| stmt));
             }
         }
@@ -54,6 +58,12 @@ impl CommNames {
         self.communications.get(&stmt).map(|it| it.line)
     }
 
+    /// Returns the peer with which the other side of a send or a receive meets it: `( rank + 3 ) % 4`. `None`
+    /// if the inverse of the statement's peer is not known.
+    pub fn partner_peer(&self, stmt: StmtId) -> Option<&str> {
+        self.communications.get(&stmt)?.partner_peer.as_deref()
+    }
+
     /// Returns the statement that waits for a communication: `Wait(Communication 38)`.
     pub fn wait_text(&self, stmt: StmtId) -> Option<String> {
         let number = self.communications.get(&stmt)?.operator.split(' ').nth(1)?;
@@ -63,7 +73,7 @@ impl CommNames {
     /// Returns the name of a communication, with its iteration if it is in a loop; `None` for other
     /// statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {
-        let CommName { operator, kind, line } = self.communications.get(&stmt)?;
+        let CommName { operator, kind, line, .. } = self.communications.get(&stmt)?;
         let line = format!("line {line}");
         let parts = [kind, line.as_str(), iteration];
         let parts: Vec<&str> = parts.into_iter().filter(|it| !it.is_empty()).collect();
@@ -71,7 +81,7 @@ impl CommNames {
     }
 }
 
-fn name(it: &OpStmt, line: u32) -> Option<CommName> {
+fn name(program: &Program, it: &OpStmt, line: u32) -> Option<CommName> {
     let kind = match (it.op.def().class, it.op) {
         (OpClass::Communicate, Op::CollectivePermute) | (OpClass::ShareHandles, _) => "",
         (OpClass::Communicate, Op::P2PCommunication) => it.get(attr::P2P_TYPE).map_or("send", P2pType::text),
@@ -80,5 +90,7 @@ fn name(it: &OpStmt, line: u32) -> Option<CommName> {
         _ => return None,
     };
     let number = it.number.map_or(String::new(), |it| format!(" {it}"));
-    Some(CommName { operator: format!("{}{number}", it.op.name()), kind: kind.to_owned(), line })
+    let operator = format!("{}{number}", it.op.name());
+    let partner_peer = it.get(attr::PEER).and_then(|peer| mirror(program, peer));
+    Some(CommName { operator, kind: kind.to_owned(), line, partner_peer })
 }

@@ -5,6 +5,8 @@ mod candidates;
 mod peers;
 mod uses;
 
+pub(super) use peers::mirror;
+
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,

@@ -12,6 +12,7 @@
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
+//! | `peer_edit` | the peer with which a send or a receive meets its partner |
 //! | `lint` | warnings for tools that do not run the program |
 //! | `progress` | explains why a running job makes no progress |
 //!
@@ -27,6 +28,7 @@ mod explain;
 pub mod happens_before;
 mod lint;
 mod matching;
+mod peer_edit;
 mod progress;
 mod report_text;
 mod skipped;

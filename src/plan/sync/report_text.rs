@@ -1,6 +1,6 @@
 //! The texts of deadlock reports: names of instructions, what a head waits for, and what a rank never does.
 
-use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, ranks_text};
+use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, peer_edit::matching_peer, ranks_text};
 use grammar::count_text;
 
 use crate::plan::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
@@ -343,10 +343,14 @@ pub(super) fn help(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Opt
         Direction::Send => ("receive", format!("send to rank {me}")),
     };
     match unmatched_operation(graph, blocker, missing) {
-        Some((_, peer)) if peer == me => None,
-        Some((what, peer)) => Some(format!(
-            "make the peers agree: the {own} of rank {me} names rank {rank}, and {what} of rank {rank} names rank {peer}"
-        )),
+        Some(it) if it.peer == me => None,
+        Some(UnmatchedOp { what, peer, origin }) => {
+            let change =
+                matching_peer(graph, at, blocker, origin).unwrap_or("make the peers agree".to_owned());
+            Some(format!(
+                "{change}: the {own} of rank {me} names rank {rank}, and {what} of rank {rank} names rank {peer}"
+            ))
+        }
         None => Some(format!("add a {other} on rank {rank}, or remove the {own} of rank {me}")),
     }
 }
@@ -355,18 +359,24 @@ pub(super) fn help(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Opt
 /// `; P2PCommunication 4 (recv, line 8) of rank 1 waits for rank 2`.
 fn elsewhere(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> String {
     let found = unmatched_operation(graph, blocker, missing);
-    found.map_or(String::new(), |(what, peer)| {
+    found.map_or(String::new(), |UnmatchedOp { what, peer, .. }| {
         format!("; {what} of rank {} waits for rank {peer}", blocker.rank)
     })
 }
 
+/// A send or a receive without a partner.
+struct UnmatchedOp {
+    /// Its name in reports.
+    what: String,
+    /// The rank that it names as its peer.
+    peer: usize,
+    /// Its statement, an index into the rank's `Plan::origins`.
+    origin: u32,
+}
+
 /// Returns the first unmatched operation of the same kind on the rank of `blocker`, which may have a wrong
-/// peer, and this peer.
-fn unmatched_operation(
-    graph: &WaitGraph<'_>,
-    blocker: &Blocker,
-    missing: Direction,
-) -> Option<(String, usize)> {
+/// peer.
+fn unmatched_operation(graph: &WaitGraph<'_>, blocker: &Blocker, missing: Direction) -> Option<UnmatchedOp> {
     (0..).zip(&graph.matched.comms).find_map(|(number, comm)| {
         let CommKey::Message(_, from, to, _) = comm.key else { return None };
         let peer = match missing {
@@ -375,6 +385,6 @@ fn unmatched_operation(
         };
         let own = comm.part(blocker.rank, CommRole::Side(missing)).filter(|_| comm.parts.len() == 1)?;
         let origin = graph.matched.origin(graph.plans, own, number);
-        Some((graph.plans[blocker.rank].describe_origin(origin), peer))
+        Some(UnmatchedOp { what: graph.plans[blocker.rank].describe_origin(origin), peer, origin })
     })
 }
