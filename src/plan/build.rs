@@ -12,6 +12,7 @@ use grammar::{
 use super::{
     LoopIteration, Plan,
     context::{PlanBuilder, Result},
+    opaque_call::kernel_text,
     scalar::Value,
     teams::Teams,
 };
@@ -125,7 +126,7 @@ impl PlanBuilder<'_> {
             OpClass::Coalescing => self.coalesce(stmt),
             OpClass::ShareHandles => self.share_mem_handles(stmt),
             OpClass::Wait => self.wait(stmt),
-            OpClass::Opaque => self.opaque_call(stmt, format!("the kernel of this `{}`", stmt.op.name())),
+            OpClass::Opaque => self.opaque_call(stmt, kernel_text(stmt)),
         }
     }
 }

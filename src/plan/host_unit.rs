@@ -9,6 +9,7 @@ use grammar::{
 use super::{
     View,
     context::{PlanBuilder, Result},
+    opaque_call::body_text,
     scalar::Value,
 };
 
@@ -24,7 +25,7 @@ impl PlanBuilder<'_> {
         };
         let unit = &program.units[id];
         let Some(body) = unit.body else {
-            return self.opaque_call(stmt, format!("the body of HostUnit{}", unit.number));
+            return self.opaque_call(stmt, body_text(unit.number));
         };
         let here = Program::tensors_of(outputs).any(|tensor| self.holds_part(tensor));
         if !here {

@@ -65,7 +65,7 @@ pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
     MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
 };
-pub use opaque_call::opaque_call_diagnostic;
+pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
 pub(crate) use shape::leaf_axes;

@@ -7,7 +7,8 @@ use grammar::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{OpStmt, Operand, Program, TensorId},
+    ir::{BlockId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ops::OpClass,
 };
 
 use super::{
@@ -44,7 +45,7 @@ impl PlanBuilder<'_> {
 impl OpaqueCall {
     /// Returns the reason why no executor can run the call.
     pub fn reason(&self) -> String {
-        format!("the text does not contain {}", self.code)
+        reason(&self.code)
     }
 }
 
@@ -62,9 +63,68 @@ impl Plan {
 pub fn opaque_call_diagnostic(program: &Program, plan: &Plan) -> Option<Diagnostic> {
     let (at, call) = plan.first_opaque_call()?;
     let stmt = plan.origins[plan.code[at].origin as usize].stmt;
+    Some(refusal(program, stmt, &call.code))
+}
+
+/// Returns the same error for a program that has no plan because scalars have no value: no values with which all loops
+/// have an iteration make it run. Calls in branches are left out, because values may decide that they are not reached.
+/// `check` is a command that checks the program.
+pub fn unconditional_opaque_call_diagnostic(program: &Program, check: &str) -> Option<Diagnostic> {
+    let (stmt, code) = first_unconditional_call(program, program.body?)?;
+    let help = format!(
+        "`{check}` checks it; to run it, replace this by statements that hir runs (`hir-opt --list-ops` lists all operators)"
+    );
+    Some(refusal(program, Some(stmt), &code).help(help))
+}
+
+/// Returns the first call in a block and its loops, and what the text does not contain.
+fn first_unconditional_call(program: &Program, block: BlockId) -> Option<(StmtId, String)> {
+    program.block(block).iter().find_map(|id| match &program.stmts[*id] {
+        Stmt::Op(it) => Some((*id, absent_code(program, it)?)),
+        Stmt::For(it) => first_unconditional_call(program, it.body),
+        Stmt::Let(..) | Stmt::If(_) => None,
+    })
+}
+
+/// Returns the code that a statement calls and the text does not contain.
+fn absent_code(program: &Program, stmt: &OpStmt) -> Option<String> {
+    match stmt.op.def().class {
+        OpClass::Opaque => Some(kernel_text(stmt)),
+        OpClass::HostUnit => {
+            let unit = &program.units[stmt.get(attr::UNIT)?];
+            unit.body.is_none().then(|| body_text(unit.number))
+        }
+        OpClass::Stream
+        | OpClass::Allocate
+        | OpClass::Deallocate
+        | OpClass::View
+        | OpClass::Compute
+        | OpClass::Elementwise
+        | OpClass::Communicate
+        | OpClass::Coalescing
+        | OpClass::ShareHandles
+        | OpClass::Wait => None,
+    }
+}
+
+/// Returns the name of the code of a kernel, for reports.
+pub(super) fn kernel_text(stmt: &OpStmt) -> String {
+    format!("the kernel of this `{}`", stmt.op.name())
+}
+
+/// Returns the name of the code of a HostUnit, for reports.
+pub(super) fn body_text(unit: u32) -> String {
+    format!("the body of HostUnit{unit}")
+}
+
+fn refusal(program: &Program, stmt: Option<StmtId>, code: &str) -> Diagnostic {
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
-    let message = format!("hir cannot run this program: {}", call.reason());
+    let message = format!("hir cannot run this program: {}", reason(code));
     let label = "`hir-opt --check` checks it; neither the simulator nor the GPU executor runs it";
     let it = Diagnostic::new(Code::Unsupported, span, message, label);
-    Some(it.help("replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)"))
+    it.help("replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)")
+}
+
+fn reason(code: &str) -> String {
+    format!("the text does not contain {code}")
 }

@@ -293,6 +293,15 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         Err(faults) => {
             let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
             let mut diagnostics = warnings.swap_remove(text);
+            // Scalars are not asked for if no values of them make the program run.
+            let flags = faults.last().and_then(|(_, it)| it.remedy.as_ref());
+            if let ([program], Some(flags)) = (&programs[..], flags) {
+                let check = format!("hir-opt {} --check {flags}", sources[text].name);
+                if let Some(fault) = plan::unconditional_opaque_call_diagnostic(program, &check) {
+                    diagnostics.push(fault);
+                    return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
+                }
+            }
             diagnostics
                 .extend(faults.into_iter().filter(|(rank, _)| text_of(*rank) == text).map(|(_, it)| it));
             Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))

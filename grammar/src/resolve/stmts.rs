@@ -1,6 +1,6 @@
 //! Resolves statements.
 
-use super::{Resolver, group, params};
+use super::{Resolver, composite, group, params};
 use crate::{
     ast, attr,
     codes::Code,
@@ -253,6 +253,9 @@ impl<'s> Resolver<'s, '_> {
             format!("unknown operator `{}`", name.text),
             "`hir-opt --list-ops` lists the operators",
         );
-        self.diagnostics.push(it.suggest(name.text, names));
+        self.diagnostics.push(match composite::advice(name.text) {
+            Some(advice) => it.help(advice),
+            None => it.suggest(name.text, names),
+        });
     }
 }

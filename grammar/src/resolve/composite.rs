@@ -1,0 +1,73 @@
+//! Advice for functions of tensor libraries that are not operators: how to write them with operators.
+
+/// The names of functions, in lower case and without `_`, and what to write. In the formulas, `x` is the operand.
+const ADVICE: &[(&[&str], &str)] = &[
+    (
+        &["gelu"],
+        "write it with `erf` or `tanh`: gelu(x) = 0.5 * x * (1 + erf(0.7071067811865476 * x)), one statement for each operation",
+    ),
+    (
+        &["gelutanh", "tanhgelu", "newgelu", "fastgelu"],
+        "write it with `tanh`: 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))), one statement for each operation",
+    ),
+    (&["quickgelu"], "write it with `sigmoid`: x * sigmoid(1.702 * x), one statement for each operation"),
+    (
+        &["softmax"],
+        "write it with `reduction`, `broadcast` and `exp`: e = exp(x - max(x)), then e / sum(e); the reductions go along the axis of the softmax, and `broadcast` restores that axis",
+    ),
+    (
+        &["logsoftmax"],
+        "write it with `reduction`, `broadcast`, `exp` and `log`: z = x - max(x), then z - log(sum(exp(z))); the reductions go along the axis of the softmax, and `broadcast` restores that axis",
+    ),
+    (
+        &["logsumexp"],
+        "write it with `reduction`, `broadcast`, `exp` and `log`: m = max(x), then m + log(sum(exp(x - m)))",
+    ),
+    (
+        &["layernorm", "batchnorm", "groupnorm", "instancenorm"],
+        "write it with `reduction`, `broadcast` and `rsqrt`: d = x - mean(x), then d * rsqrt(mean(d * d) + eps) * weight + bias; mean is a `reduction` with `op = add` times 1/n",
+    ),
+    (
+        &["rmsnorm"],
+        "write it with `reduction`, `broadcast` and `rsqrt`: x * rsqrt(mean(x * x) + eps) * weight; mean is a `reduction` with `op = add` times 1/n",
+    ),
+    (
+        &["dropout"],
+        "write it with `rng_uniform` and `where`: where(rng_uniform < 1 - p, x, 0) * (1 / (1 - p)), one statement for each operation; `sdpa` has its own `dropout_p`",
+    ),
+    (&["swish"], "write `silu`, which is the same function"),
+    (&["swiglu"], "write it with `silu` and `*`: silu(gate) * up, one statement for each operation"),
+    (
+        &["geglu"],
+        "write it with `erf`: gelu(gate) * up, with gelu(x) = 0.5 * x * (1 + erf(0.7071067811865476 * x)), one statement for each operation",
+    ),
+    (
+        &["mish"],
+        "write it with `exp`, `log1p` and `tanh`: x * tanh(log1p(exp(x))), one statement for each operation",
+    ),
+    (&["softplus"], "write it with `exp` and `log1p`: log1p(exp(x)), one statement for each operation"),
+    (
+        &["leakyrelu", "prelu"],
+        "write it with `where`: where(x > 0, x, slope * x), one statement for each operation",
+    ),
+    (
+        &["elu"],
+        "write it with `expm1` and `where`: where(x > 0, x, alpha * expm1(x)), one statement for each operation",
+    ),
+    (&["relu6"], "write it with `clamp`: `clamp(x, double(0), double(6))`"),
+    (&["square"], "write it with `*`: x * x"),
+    (
+        &["mean"],
+        "write it with `reduction`: `reduction( x, op = add, initial value = float(0), allreduce = false )`, then `*` with 1/n",
+    ),
+    (
+        &["scaleddotproductattention", "attention", "flashattention", "multiheadattention"],
+        "write `sdpa` with the queries, keys and values of all heads",
+    ),
+];
+
+/// Returns how to write a function that is not an operator, if its name is well known.
+pub(super) fn advice(name: &str) -> Option<&'static str> {
+    let name = name.replace('_', "").to_ascii_lowercase();
+    ADVICE.iter().find(|(names, _)| names.contains(&name.as_str())).map(|(_, text)| *text)
+}
