@@ -99,7 +99,9 @@ impl JobProgram {
     pub fn verdict(&self, failed: RunVerdict) -> RunVerdict {
         match (&self.step, failed.exit) {
             (JobStep::Only | JobStep::Line { .. }, _) | (_, Exit::Hang | Exit::WrongResult) => failed,
-            (JobStep::Pipeline(_) | JobStep::Check | JobStep::Report, _) => RunVerdict { line: None, ..failed },
+            (JobStep::Pipeline(_) | JobStep::Check | JobStep::Report, _) => {
+                RunVerdict { line: None, ..failed }
+            }
         }
     }
 
