@@ -159,6 +159,7 @@ const PLAN: &[Layer] = &[
     ("limits scalar teams view", &[]),
     ("inst", BEFORE),
     ("stream", BEFORE),
+    ("unbound", BEFORE),
     (
         "access algorithm caching_allocator collective_semantics queue_streams comm_names shape print size",
         BEFORE,
@@ -167,7 +168,8 @@ const PLAN: &[Layer] = &[
     ("traffic", BEFORE),
     ("context", BEFORE),
     ("bindings", BEFORE),
-    ("views comm compute attention construct index io reshard skip unbound host_unit opaque_call", BEFORE),
+    ("views comm compute attention construct index io reshard skip opaque_call", BEFORE),
+    ("host_unit", BEFORE),
     ("sync", BEFORE),
     ("transport", BEFORE),
     ("comm_options", BEFORE),
@@ -185,7 +187,8 @@ const SYNC: &[Layer] = &[
     ("blocked_wait", &["matching"]),
     ("deadlock skipped deadlock_detection", &["blocked_wait", "matching", "wait_graph"]),
     ("lint", &["deadlock"]),
-    ("report_text", &["blocked_wait", "deadlock", "matching", "wait_graph"]),
+    ("peer_edit", &["matching", "wait_graph"]),
+    ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph"]),
     ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
     ("explain progress", &["blocked_wait", "deadlock", "matching", "skipped", "wait_graph", "report_text"]),
 ];

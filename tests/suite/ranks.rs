@@ -338,8 +338,14 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
     };
     let ends = end((0..4).map(start).collect::<Result<_, _>>()?, LIMIT)?;
     expect(ends.iter().all(|it| it.0 == Some(6)), &ends)?;
-    // All ranks detect it together, so no rank aborts, and rank 0 reports it once.
-    expect(ends[0].2.contains("ranks 0 and 2 both use GPU-") && !ends[0].1.contains("[FAILED]"), &ends)
+    // All ranks detect it together, so no rank aborts, and rank 0 alone reports it and gives the verdict.
+    let verdict = ends[0].1.lines().last().unwrap_or_default();
+    expect(
+        ends[0].2.contains("ranks 0 and 2 both use GPU-")
+            && verdict.starts_with("[FAILED] ranks 0 and 2 both use GPU-")
+            && ends[1..].iter().all(|it| it.1.is_empty() && it.2.is_empty()),
+        &ends,
+    )
 }
 
 /// Packets of 128 bytes are for NVLink only.
