@@ -3,6 +3,10 @@
 
 use std::{ops::ControlFlow, process::ExitCode};
 
+use grammar::{
+    codes::{Code, Severity},
+    diagnostic::Diagnostic,
+};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
@@ -50,6 +54,16 @@ impl Exit {
             SIGHUP => Self::HungUp,
             SIGINT => Self::Interrupted,
             _ => Self::Terminated,
+        }
+    }
+
+    /// Returns the exit code of a program that is rejected with these diagnostics: a program that needs more than a
+    /// limit allows is not wrong.
+    pub fn of_rejection(diagnostics: &[Diagnostic]) -> Self {
+        let first = diagnostics.iter().find(|it| it.severity() == Severity::Error);
+        match first {
+            Some(it) if it.code == Code::OverBudget => Self::Environment,
+            Some(_) | None => Self::Rejected,
         }
     }
 

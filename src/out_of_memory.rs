@@ -24,6 +24,7 @@ use std::{
     },
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::{consts::SIGABRT, flag};
 
 use crate::{exit::Exit, tool_name::tool_name};
@@ -85,6 +86,24 @@ pub fn end_aborts() {
         .and_then(|_| flag::register_conditional_default(SIGABRT, Arc::clone(none_failed)));
 }
 
+/// What a tool may allocate beside the memory of `--memory-limit`, in GiB: its text, its code and its stacks.
+const ALLOWANCE_GIB: u64 = 1;
+
+/// Lets allocations fail if the process has more than `gib` GiB of data and the allowance. The size of plans and of
+/// simulated ranks is known before they are allocated, and a larger one is reported with its statement; this limit is
+/// for everything else: reading, passes and checks.
+///
+/// A process that uses GPUs must not call this: the driver maps far more memory than it uses. Processes that this one
+/// starts inherit the limit.
+pub fn limit_memory(gib: u32) {
+    let limit = Resource::Data;
+    let wanted = (u64::from(gib) + ALLOWANCE_GIB) << 30;
+    let Rlimit { maximum, .. } = getrlimit(limit);
+    let current = Some(maximum.map_or(wanted, |it| it.min(wanted)));
+    // Without the limit, the system's own limit holds.
+    let _ = setrlimit(limit, Rlimit { current, maximum });
+}
+
 /// Runs code that handles failed allocations itself, such as `Vec::try_reserve` and `Read::read_to_end`.
 pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
     struct Restore(bool);
@@ -143,8 +162,8 @@ fn exit_out_of_memory(bytes: usize) -> ! {
     let _ = writeln!(
         line,
         "{}: out of memory: an allocation of {bytes} bytes failed; files that were being written keep their old contents\n\
-         help: use more memory (`ulimit -v`, the container's limit), fewer ranks, smaller extents or a smaller \
-         program; with `--memory-limit=GIB` the statement that exceeds the limit is reported",
+         help: use more memory (`--memory-limit=GIB`, `ulimit -v`, the container's limit), fewer ranks, smaller extents \
+         or a smaller program",
         tool_name()
     );
     // Do not lock `Stderr`: this thread may hold the lock.

@@ -115,7 +115,7 @@ measure() {
 launch() {
     local d=$1 flags=(--device=cuda --inputs random --seed "$seed" -w 5 -n "$iterations" -T 60)
     shift
-    [ $peers = yes ] || flags+=(--expect=sim)
+    [ $peers = yes ] || flags+=(--expect=sim --max-work=4000000000)
     [ -z "$table" ] || flags+=(--tuning "$table")
     timeout -k 5 1800 "$run" --ranks "$d" "${flags[@]}" "$@" >"$work/log" 2>&1 </dev/null
 }

@@ -142,10 +142,14 @@ codes! {
     /// The operands of a statement have views of different shapes on this rank.
     RuntimeShape = "E0408", Error;
     /// A tensor, the number of ranks, or the unrolled program exceeds a limit: 2^40 elements per tensor,
-    /// 65536 ranks (`--max-ranks=N` raises it), 16 million instructions on all ranks, 16 GiB of plans or of
-    /// simulated memory (`--memory-limit=GIB` raises it). The usual cause is a mistyped number, or a `--set`
-    /// that defines the wrong symbol.
+    /// 65536 ranks (`--max-ranks=N` raises it), 16 million instructions on all ranks. The usual cause is a
+    /// mistyped number, or a `--set` that defines the wrong symbol.
     TooLarge = "E0409", Error;
+    /// The plans or the simulated ranks need more memory than `--memory-limit` allows, 16 GiB by default, or the
+    /// simulated runs compute or communicate more elements than `--max-work` allows: 4 billion by default in hir-run, 1 billion in
+    /// other tools. Nothing is
+    /// wrong with the program: bind smaller extents, or raise the limit. The exit code is 6.
+    OverBudget = "E0410", Error;
     /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
     Disagreement = "E0501", Error;
     /// The static form of E0501: if all ranks run this program, the two sides of a transfer or the members of

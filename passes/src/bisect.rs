@@ -66,7 +66,7 @@ pub fn bisect(
             Err(it) => (bad, fault) = (middle, it),
         }
     }
-    let failure = fail(&calls[good], PassError::Miscompiled(fault));
+    let failure = fail(&calls[good], PassError::of_comparison(fault));
     let after = stages.swap_remove(bad);
     let before = stages.swap_remove(good);
     Ok(Some(Culprit { position: good, before, after, error: failure }))

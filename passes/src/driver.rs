@@ -162,7 +162,7 @@ fn run_pass(
             *text = Some(after);
         }
         if let Some(reference) = reference.filter(|_| change == Change::Changed) {
-            reference.check_equivalent(program).map_err(PassError::Miscompiled)?;
+            reference.check_equivalent(program).map_err(PassError::of_comparison)?;
         }
         match (settings.roundtrip, &text) {
             (true, Some(text)) => check_round_trip(text),

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use grammar::diagnostic::Diagnostic;
+use grammar::{codes::Code, diagnostic::Diagnostic};
 
 /// An error that stopped a pipeline.
 #[derive(Clone, Debug)]
@@ -31,15 +31,25 @@ pub enum PassError {
     RoundTripMismatch(String, String),
     /// The program before the first pass cannot serve as a reference.
     InvalidReference(Vec<Diagnostic>),
+    /// The check would exceed a limit of the tool, so it is not known whether the pass is right.
+    Unverified(Diagnostic),
     /// The program is not equivalent to the one before the first pass.
     Miscompiled(Diagnostic),
 }
 
 impl PassError {
+    /// Returns the error of a pass whose result is not equivalent to the reference, or cannot be compared with it.
+    pub(crate) fn of_comparison(difference: Diagnostic) -> Self {
+        match difference.code {
+            Code::OverBudget => Self::Unverified(difference),
+            _ => Self::Miscompiled(difference),
+        }
+    }
+
     /// Returns true if the pass or the printer is wrong, and false if the program is.
     pub fn is_bug(&self) -> bool {
         match self {
-            Self::Rejected(_) | Self::BadOption(_) | Self::InvalidReference(_) => false,
+            Self::Rejected(_) | Self::BadOption(_) | Self::InvalidReference(_) | Self::Unverified(_) => false,
             Self::Panicked(_)
             | Self::VerificationFailed(_)
             | Self::UnreportedChange
@@ -52,7 +62,9 @@ impl PassError {
     /// text of the pipeline.
     pub fn diagnostics(&self) -> &[Diagnostic] {
         match self {
-            Self::Rejected(it) | Self::BadOption(it) | Self::Miscompiled(it) => std::slice::from_ref(it),
+            Self::Rejected(it) | Self::BadOption(it) | Self::Unverified(it) | Self::Miscompiled(it) => {
+                std::slice::from_ref(it)
+            }
             Self::VerificationFailed(all) | Self::InvalidReference(all) => all,
             Self::Panicked(_) | Self::UnreportedChange | Self::RoundTripMismatch(..) => &[],
         }
@@ -62,6 +74,14 @@ impl PassError {
 impl Display for PipelineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.pass, &self.error) {
+            (Some(pass), PassError::InvalidReference(faults))
+                if faults.iter().all(|it| it.code == Code::OverBudget) =>
+            {
+                return write!(
+                    f,
+                    "the program before pass `{pass}` exceeds a limit, so no pass can be checked against it"
+                );
+            }
             (Some(pass), PassError::InvalidReference(_)) => {
                 return write!(
                     f,
@@ -84,6 +104,7 @@ impl Display for PipelineError {
                 write!(f, "yields text that does not read back as printed: `{printed}` became `{read}`")
             }
             PassError::InvalidReference(_) => f.write_str("cannot run or already fails"),
+            PassError::Unverified(_) => f.write_str("cannot be checked: the check exceeds a limit"),
             PassError::Miscompiled(_) => f.write_str("changed what the program means"),
         }
     }

@@ -20,7 +20,7 @@ use hir::{
         reduce,
     },
     run::oracle,
-    sim::ScheduleSet,
+    sim::{ScheduleSet, WorkBudget},
     source::{Binding, apply_bindings},
     tool::{
         self, Reporter,
@@ -119,6 +119,10 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     if let Some(message) = missing {
         return Err(screen.fail(Exit::Usage, message));
     }
+    // A command of the user may need any amount of memory, and inherits the limit.
+    if !matches!(options.oracle, FailureOracle::Command(_)) {
+        out_of_memory::limit_memory(options.world.memory_limit);
+    }
     let start = start(options, screen)?;
     if let Some(path) = &options.reference {
         screen.open_source(path)?;
@@ -162,6 +166,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             true
         },
     )?;
+    let work = WorkBudget::of_billions(options.world.max_work);
     let examiner = FailureTest {
         oracle: &options.oracle,
         calls: &calls,
@@ -169,6 +174,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         bindings: &options.set,
         ranks: options.world.ranks,
         limits: options.world.limits(),
+        work: &work,
         schedules: &schedules,
         checks_races: options.schedule.is_none(),
         file: &file,

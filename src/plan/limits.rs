@@ -34,6 +34,12 @@ pub const DEFAULT_MEMORY_GIB: u32 = 16;
 /// The same in bytes.
 pub const DEFAULT_MEMORY_LIMIT: usize = (DEFAULT_MEMORY_GIB as usize) << 30;
 
+/// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or communicated.
+pub const DEFAULT_MAX_WORK: u32 = 4;
+
+/// The same for tools that decide themselves how many programs they run, and under how many schedules.
+pub const DEFAULT_MAX_WORK_OF_TRIALS: u32 = 1;
+
 /// Limits on a world. Tools let the user change them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -99,7 +105,7 @@ impl Limits {
         let whose =
             if ranks == 1 { "the plan of 1 rank takes" } else { &format!("the plans of {ranks} ranks take") };
         let message = format!("{whose} {taken} of memory, which exceeds the limit of {allowed}");
-        let it = Diagnostic::new(Code::TooLarge, program.spans.header, message, "this program");
+        let it = Diagnostic::new(Code::OverBudget, program.spans.header, message, "this program");
         Err(it.help(
             "run it on fewer ranks or with shorter loops, or raise the limit with `--memory-limit=GIB`",
         ))

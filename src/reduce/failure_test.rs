@@ -16,6 +16,7 @@ use std::{
 
 use grammar::{
     attr,
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     for_each_tensor_use,
     ir::{Program, Stmt, StmtId},
@@ -34,7 +35,7 @@ use crate::{
         trial::{FailureKind, RunFailure, run_trial},
         verdict::{self, Expectation, ExpectationSource, expectations},
     },
-    sim::Schedule,
+    sim::{Schedule, SimLimits, WorkBudget},
     source::Binding,
 };
 
@@ -86,6 +87,8 @@ pub struct FailureTest<'a> {
     pub ranks: Option<usize>,
     /// Limits of the number of ranks and of the memory of plans and simulated ranks.
     pub limits: Limits,
+    /// The work of all simulated runs.
+    pub work: &'a WorkBudget,
     /// Schedules to run under.
     pub schedules: &'a [Schedule],
     /// True to find races with the checker, which needs no schedule.
@@ -220,6 +223,7 @@ impl FailureTest<'_> {
             | PassError::BadOption(_)
             | PassError::UnreportedChange
             | PassError::InvalidReference(_)
+            | PassError::Unverified(_)
             | PassError::Miscompiled(_) => failure.to_string(),
         };
         Ok(FailureSignatures::from([format!("{}: {detail}", failure.pass.unwrap_or("as read"))]))
@@ -235,6 +239,10 @@ impl FailureTest<'_> {
         }
         let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
         let inputs = fill(&input_spec, &plans)?;
+        // One more run computes what the results are compared with.
+        self.work
+            .take(&plans, self.schedules.len() + 1)
+            .map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
         let expected = match self.oracle {
             FailureOracle::Race => {
                 let ran = run_trial(&plans, &inputs, &Schedule::Program, &[], self.limits.memory);
@@ -314,14 +322,16 @@ impl FailureTest<'_> {
                 inputs: &[],
                 passes: &|_, _| Ok(()),
             };
-            return verdict::reference_expectations(path, &setup, self.limits.memory, input_spec, plans)
-                .map_err(|failure| match failure {
+            let limits = SimLimits { memory: self.limits.memory, work: self.work };
+            return verdict::reference_expectations(path, &setup, limits, input_spec, plans).map_err(
+                |failure| match failure {
                     JobFailure::Rejected(_, faults) => {
                         faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                     }
                     JobFailure::BadOption(_, fault) => fault.message,
                     JobFailure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
-                });
+                },
+            );
         }
         let plans = self.plan(&candidate.program, candidate)?;
         let ran = run_trial(&plans, &fill(input_spec, &plans)?, &Schedule::Program, &[], self.limits.memory);
@@ -330,26 +340,36 @@ impl FailureTest<'_> {
         Ok(expectations(ran.outputs, "the program before the passes", basis))
     }
 
+    /// Ends the reduction, because a limit of the tool is reached, and returns why.
+    fn exceeds(&self, limit: &Diagnostic) -> String {
+        let text = format!("the program cannot run: {}", with_help(limit));
+        self.running.record_fault(text.clone());
+        text
+    }
+
     fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {
         let smallest = plan::smallest_world(program);
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
             return Err(plan::limits::too_few_ranks_text("the program", smallest, ranks));
         }
-        let cannot = |fault: Option<&Diagnostic>| {
-            let help = |it: &Diagnostic| it.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
-            format!(
-                "the program cannot run: {}",
-                fault.map(|it| it.message.clone() + &help(it)).unwrap_or_default()
-            )
+        let refuse = |fault: Option<&Diagnostic>| match fault {
+            Some(fault) if fault.code == Code::OverBudget => self.exceeds(fault),
+            fault => format!("the program cannot run: {}", fault.map(with_help).unwrap_or_default()),
         };
         let plans = plan::build_with_limits(program, &candidate.lines, ranks, &self.limits)
-            .map_err(|faults| cannot(faults.first()))?;
+            .map_err(|faults| refuse(faults.first()))?;
         match memory_limit_diagnostic(program.spans.header, &plans, self.limits.memory) {
-            Some(fault) => Err(cannot(Some(&fault))),
+            Some(fault) => Err(refuse(Some(&fault))),
             None => Ok(plans),
         }
     }
+}
+
+/// Returns the message of a diagnostic and its help.
+fn with_help(fault: &Diagnostic) -> String {
+    let help = fault.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
+    fault.message.clone() + &help
 }
 
 fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {

@@ -14,7 +14,7 @@ use super::{
     failure_test::{FailureOracle, FailureTest, SameFailure},
     reduce,
 };
-use crate::{plan::limits::Limits, run::oracle::schedules};
+use crate::{plan::limits::Limits, run::oracle::schedules, sim::WorkBudget};
 
 const TEXT: &str = "\
 %HostIrContainer { (T0_g_float[iS0{8}], T1_g_float[iS1{8}]) -> (T2_g_float[iS2{8}], T3_g_float[iS3{8}]) :
@@ -82,6 +82,7 @@ fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String
         bindings: &[],
         ranks: None,
         limits: Limits::default(),
+        work: &WorkBudget::default(),
         schedules: &schedules(),
         checks_races: false,
         file: Path::new(""),

@@ -20,7 +20,7 @@ use crate::{
     check::OrderingModel,
     exit::Exit,
     io::generate::InputKind,
-    plan::limits::{self, DEFAULT_MEMORY_GIB, Limits},
+    plan::limits::{self, DEFAULT_MAX_WORK, DEFAULT_MEMORY_GIB, Limits},
     sim::ScheduleSet,
     source::Binding,
     tool::{
@@ -146,6 +146,10 @@ pub struct Options {
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
     #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
+    /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
+    /// needs up to 30 seconds of one core for a billion.
+    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = DEFAULT_MAX_WORK)]
+    pub max_work: u32,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long, conflicts_with_all = ["expect", "reference", "timeline", "overlap", "witness"])]
     pub memory: bool,
@@ -394,6 +398,7 @@ impl Options {
         add("memory", self.memory.then(|| "yes".to_owned()));
         add("max-ranks", Some(self.max_ranks.to_string()));
         add("memory-limit", Some(self.memory_limit.to_string()));
+        add("max-work", Some(self.max_work.to_string()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text

@@ -35,7 +35,7 @@ mod tests;
 
 use crate::{
     io::{data::UnsupportedDtype, file::IoError, shard::ShardError},
-    sim::SimError,
+    sim::{OverBudget, SimError},
 };
 
 /// An error that prevents a verdict on the outputs.
@@ -61,6 +61,9 @@ pub enum RunError {
     /// The parts of a tensor do not fit together.
     #[error(transparent)]
     Shard(#[from] ShardError),
+    /// The run would exceed the work that is allowed.
+    #[error("{0} ({help})", help = .0.help())]
+    OverBudget(#[from] OverBudget),
     /// The simulated run failed.
     #[error(transparent)]
     Fault(#[from] SimError),

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     io::{data::Data, generate::InputKind},
     plan::{self, Plan, limits::Limits, opaque_call_diagnostic},
-    sim::Schedule,
+    sim::{Schedule, WorkBudget},
 };
 
 /// Number of seeded schedules that are tried, in addition to `program` and `adversarial`.
@@ -51,6 +51,8 @@ pub struct SimulationOracle<'a> {
     pub ranks: Option<usize>,
     /// Limits on the number of ranks, and on the memory of plans and of simulated ranks.
     pub limits: Limits,
+    /// The work of all runs together.
+    pub work: &'a WorkBudget,
 }
 
 /// The outputs of the original program, which are the same under all schedules.
@@ -73,8 +75,12 @@ impl SemanticOracle for SimulationOracle<'_> {
             vec![Diagnostic::new(Code::InvalidReference, program.spans.header, message, "this program")]
         };
         let inputs = input_spec.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
+        let all = schedules();
+        // The reference is of no use if no pass can be compared with it.
+        self.work.check(&plans, 2 * all.len()).map_err(|it| vec![it.diagnostic(program.spans.header)])?;
+        self.work.take(&plans, all.len()).map_err(|it| vec![it.diagnostic(program.spans.header)])?;
         let mut outputs = Vec::new();
-        for schedule in schedules() {
+        for schedule in all {
             let ran = run_trial(&plans, &inputs, &schedule, &outputs, self.limits.memory)
                 .map_err(|it| vec![failure_diagnostic(Code::InvalidReference, &it, &plans, &|_| program)])?;
             if outputs.is_empty() {
@@ -90,6 +96,9 @@ impl SemanticOracle for SimulationOracle<'_> {
 /// Returns the diagnostic for a program that a pass has made impossible to plan.
 fn planning_diagnostic(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
     let first = |it: &Diagnostic| {
+        if it.code == Code::OverBudget {
+            return it.clone();
+        }
         let message = format!("it can no longer be planned: {}", it.message);
         let label = it.labels.first().map_or("here", |(_, label)| label);
         Diagnostic::new(Code::Miscompiled, it.span(), message, label)
@@ -149,9 +158,9 @@ impl Reference for SimulatedReference<'_> {
             return Err(fault(format!("its outputs have element types {found}; they had {wanted}")));
         }
         let inputs = self.input_spec.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
-        schedules()
-            .into_iter()
-            .try_for_each(|schedule| self.check_schedule(program, &plans, &inputs, schedule))
+        let all = schedules();
+        self.oracle.work.take(&plans, all.len()).map_err(|it| it.diagnostic(program.spans.header))?;
+        all.into_iter().try_for_each(|schedule| self.check_schedule(program, &plans, &inputs, schedule))
     }
 }
 

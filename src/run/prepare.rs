@@ -33,7 +33,7 @@ pub struct Prepared {
     /// Warnings, by source text.
     pub warnings: Vec<Vec<Diagnostic>>,
     /// Span of the header of the first program.
-    header: Span,
+    pub header: Span,
     /// The smallest world that contains all meshes and teams.
     smallest_world: usize,
 }
@@ -127,7 +127,7 @@ impl JobFailure {
             Self::Rejected(source, diagnostics) => {
                 let first = diagnostics.iter().find(|it| has_errors(std::slice::from_ref(it)));
                 let message = first.map_or("rejected", |it| it.message.as_str());
-                (Exit::Rejected, format!("{}: {message}", source.name))
+                (Exit::of_rejection(diagnostics), format!("{}: {message}", source.name))
             }
             Self::BadOption(source, fault) => (Exit::Usage, format!("{}: {}", source.name, fault.message)),
             Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
@@ -154,6 +154,7 @@ impl From<RunError> for JobFailure {
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,
             RunError::Shard(_) => Exit::InternalError,
+            RunError::OverBudget(_) => Exit::Environment,
             RunError::Fault(fault) => match fault {
                 SimError::Deadlock(_) => Exit::Hang,
                 SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
@@ -350,7 +351,7 @@ pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize
         Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size_text(bytes)),
         None => "this program".to_owned(),
     };
-    let it = Diagnostic::new(Code::TooLarge, header, message, label);
+    let it = Diagnostic::new(Code::OverBudget, header, message, label);
     Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 

@@ -9,7 +9,7 @@ use grammar::{
 use passes::{Arguments, Change, Pass, PassCall, Remarks, Settings, Verify};
 
 use super::oracle::SimulationOracle;
-use crate::plan::limits::Limits;
+use crate::{plan::limits::Limits, sim::WorkBudget};
 
 /// Rank 0 sends T0 to rank 1, which copies it on another stream.
 const TEXT: &str = "\
@@ -111,7 +111,12 @@ fn format_failure(failure: &passes::PipelineError) -> String {
 fn run(passes: &[&'static Pass]) -> String {
     let (mut programs, _) = grammar::read(TEXT);
     let lines = LineIndex::new(TEXT);
-    let oracle = SimulationOracle { lines: &lines, ranks: None, limits: Limits::default() };
+    let oracle = SimulationOracle {
+        lines: &lines,
+        ranks: None,
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+    };
     let settings = Settings { verify: Verify::Semantic(&oracle), roundtrip: true };
     let result = passes::run(&mut programs[0], &calls(passes), settings, &mut |_| ());
     result.map_or_else(|failure| format_failure(&failure), |()| "done".to_owned())
@@ -175,7 +180,12 @@ fn the_program_of_one_rank_runs_beside_the_others() {
 fn bisection_names_the_pass_and_shows_its_change() {
     let (programs, _) = grammar::read(TEXT);
     let lines = LineIndex::new(TEXT);
-    let oracle = SimulationOracle { lines: &lines, ranks: Some(2), limits: Limits::default() };
+    let oracle = SimulationOracle {
+        lines: &lines,
+        ranks: Some(2),
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+    };
     let found = |passes: &[&'static Pass]| {
         let found = passes::bisect(&programs[0], &calls(passes), &oracle).ok().flatten();
         found.map(|it| {

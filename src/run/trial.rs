@@ -126,7 +126,8 @@ impl RunFailure {
             | RunError::InvalidFlagValue { .. }
             | RunError::Tensor(_)
             | RunError::Dtype(_)
-            | RunError::Shard(_) => (FailureKind::ProgramError, None),
+            | RunError::Shard(_)
+            | RunError::OverBudget(_) => (FailureKind::ProgramError, None),
         };
         Self {
             schedule: schedule.clone(),

@@ -39,6 +39,7 @@ use crate::{
         Shard, ShardLayout, View, limits,
         scalar::{ScalarError, Scalars},
     },
+    sim::SimLimits,
     source::Source,
 };
 
@@ -51,7 +52,7 @@ use crate::{
 pub fn unsharded_expectations(
     sources: &[Source],
     setup: &PrepareOptions<'_>,
-    memory_limit: usize,
+    limits: SimLimits<'_>,
     input_spec: &InputSpec,
     plans: &[Plan],
 ) -> std::result::Result<Vec<Expectation>, JobFailure> {
@@ -71,7 +72,7 @@ pub fn unsharded_expectations(
     let (source, program, _) = prepare_program(source.clone(), &setup, false)?;
     let rejected = |fault| JobFailure::Rejected(source.clone(), vec![fault]);
     let unsharded = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
-    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &unsharded, memory_limit) {
+    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &unsharded, limits.memory) {
         return Err(rejected(fault));
     }
     if let Some(message) = input_mismatch(plans, &unsharded) {
@@ -79,7 +80,7 @@ pub fn unsharded_expectations(
     }
     let inputs = input_spec.fill_corresponding(plans, &unsharded)?;
     let (mut found, notes) =
-        simulated_expectations(&unsharded, inputs, "the program without shardings", memory_limit)?;
+        simulated_expectations(&unsharded, inputs, "the program without shardings", limits)?;
     let exact = notes.exactness.is_exact();
     found.iter_mut().for_each(|it| it.source = ExpectationSource::Reference { exact });
     Ok(found)

@@ -18,7 +18,7 @@ use crate::{
         shape_match::is_regrouping,
     },
     plan::{InstKind, Plan, sync::CommMatching},
-    sim::{self, RunNotes, Schedule, SimOutcome},
+    sim::{self, RunNotes, Schedule, SimLimits, SimOutcome},
 };
 
 pub use judge::{OutputVerdict, judge_outputs};
@@ -132,9 +132,9 @@ impl OutputRef {
 pub fn program_order_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
-    memory_limit: usize,
+    limits: SimLimits<'_>,
 ) -> Result<Vec<Expectation>, JobFailure> {
-    simulated_expectations(plans, inputs, "schedule program", memory_limit).map(|it| it.0)
+    simulated_expectations(plans, inputs, "schedule program", limits).map(|it| it.0)
 }
 
 /// Returns the simulator's outputs under schedule `program`, with `origin` as their source name, and the
@@ -146,9 +146,10 @@ pub fn simulated_expectations(
     plans: &[Plan],
     inputs: Vec<Vec<Data>>,
     origin: &str,
-    memory_limit: usize,
+    limits: SimLimits<'_>,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
-    let outcome = simulate(plans, inputs, &Schedule::Program, memory_limit)?;
+    limits.work.take(plans, 1).map_err(RunError::from)?;
+    let outcome = simulate(plans, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
@@ -243,18 +244,19 @@ pub fn simulate(
 pub fn reference_expectations(
     path: &str,
     setup: &PrepareOptions<'_>,
-    memory_limit: usize,
+    limits: SimLimits<'_>,
     input_spec: &InputSpec,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, JobFailure> {
     let mut prepared = prepare(&ProgramFiles::One(path.to_owned()), setup)?;
     per_rank::mark_corresponding(&mut prepared.plans, plans);
-    prepared.check_memory(&prepared.plans, memory_limit)?;
+    prepared.check_memory(&prepared.plans, limits.memory)?;
     if let Some(message) = input_mismatch(plans, &prepared.plans) {
         return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
     let inputs = input_spec.fill_corresponding(plans, &prepared.plans)?;
-    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, memory_limit)?;
+    limits.work.take(&prepared.plans, 1).map_err(RunError::from)?;
+    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(

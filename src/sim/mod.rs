@@ -39,6 +39,7 @@ pub mod schedule;
 mod step;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub use crate::plan::sync::InstRef;
 use kernels::Exactness;
@@ -48,6 +49,7 @@ pub use {
     footprint::{Footprint, footprint, shadow_bytes},
     progress_query::ProgressQuery,
     schedule::{Schedule, ScheduleError, ScheduleSet},
+    work::{OverBudget, SimLimits, WorkBudget},
 };
 
 /// Options of a run.

@@ -4,7 +4,7 @@ use clap::{Arg, Args};
 use grammar::render::Format;
 
 use crate::{
-    plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
+    plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MAX_WORK_OF_TRIALS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
     tool::{Color, Reporter},
 };
 
@@ -44,6 +44,10 @@ pub struct WorldFlags {
     /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
     #[arg(long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
+    /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
+    /// needs up to 30 seconds of one core for a billion.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_WORK_OF_TRIALS)]
+    pub max_work: u32,
 }
 
 impl WorldFlags {

@@ -28,6 +28,7 @@ const FLAGS: &[&str] = &[
     "--rank",
     "--max-ranks",
     "--memory-limit",
+    "--max-work",
     "--set",
     "--print-plan",
     "--print-hb",

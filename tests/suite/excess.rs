@@ -14,6 +14,7 @@ use hir::{
     check::{Checks, Excess, ExcessKind, Finding, check},
     plan::{self, Plan},
     run::oracle::SimulationOracle,
+    sim::WorkBudget,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{SemanticOracle, Settings};
@@ -90,7 +91,12 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
         // A program that reads unwritten elements has no unique result.
         return Ok(FindingCounts::default());
     }
-    let oracle = SimulationOracle { lines: &lines, ranks: Some(ranks), limits: Limits::default() };
+    let oracle = SimulationOracle {
+        lines: &lines,
+        ranks: Some(ranks),
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+    };
     let mut found = FindingCounts::default();
     let mut meaning = None;
     for it in excess {

@@ -19,7 +19,7 @@ use hir::{
     io::{dense::DenseTensor, generate::InputKind},
     plan::{self, limits::Limits},
     run::{inputs::InputSpec, oracle::SimulationOracle},
-    sim::{self, Schedule, SimError},
+    sim::{self, Schedule, SimError, WorkBudget},
 };
 use passes::{Settings, Verify};
 
@@ -202,7 +202,12 @@ pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
     let sound = |it: &Program| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it));
     let Some(mut program) = programs.pop().filter(sound) else { return Ok(()) };
     let lines = LineIndex::new(text);
-    let oracle = SimulationOracle { lines: &lines, ranks: None, limits: Limits::default() };
+    let oracle = SimulationOracle {
+        lines: &lines,
+        ranks: None,
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+    };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let verify = match is_deterministic(&program, &lines) {
         true => Verify::Semantic(&oracle),

@@ -15,6 +15,7 @@ use hir::{
     check::{Checks, check},
     plan,
     run::oracle::SimulationOracle,
+    sim::WorkBudget,
 };
 use libtest_mimic::Trial;
 use passes::{SemanticOracle, Settings, Verify};
@@ -112,7 +113,12 @@ fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         return Err(format!("does not verify: {}", first(&faults)));
     }
     let lines = LineIndex::new(text);
-    let oracle = SimulationOracle { lines: &lines, ranks: None, limits: Limits::default() };
+    let oracle = SimulationOracle {
+        lines: &lines,
+        ranks: None,
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+    };
     let is_clean = fault_in(&program, &lines).is_none();
     let meaning = match oracle.reference(&program) {
         Ok(meaning) => meaning,

@@ -23,6 +23,10 @@ const REDUCE: &str = env!("CARGO_BIN_EXE_hir-reduce");
 pub fn trials() -> Vec<Trial> {
     let mut trials = vec![
         Trial::test("resources::refused_memory_is_reported", refused_memory_is_reported),
+        Trial::test(
+            "resources::the_memory_limit_holds_for_the_whole_tool",
+            the_memory_limit_holds_for_the_whole_tool,
+        ),
         Trial::test("resources::a_small_stack_is_enough", a_small_stack_is_enough),
         Trial::test("resources::many_parts_are_refused", many_parts_are_refused),
         Trial::test("resources::many_expected_errors_take_little_time", many_expected_errors),
@@ -166,6 +170,23 @@ fn refused_memory_is_reported() -> Result<(), Failed> {
         if refused == 0 {
             return Err(format!("{line}: no limit on memory was too small").into());
         }
+    }
+    Ok(())
+}
+
+/// While a tool waits for its text, the system already limits its data to `--memory-limit` and the allowance.
+fn the_memory_limit_holds_for_the_whole_tool() -> Result<(), Failed> {
+    let folder = Folder::new("memory-limit")?;
+    let fifo = folder.0.join("a.hir").display().to_string();
+    shell(&format!("mkfifo {fifo}"))?;
+    for tool in ["$OPT {}", "$RUN {} --device=sim", "$REDUCE {} --oracle race"] {
+        let line = tool.replace("{}", &fifo);
+        let script = format!(
+            "{line} --memory-limit=3 & tool=$!; for i in $(seq 100); do sleep 0.05; \
+             grep -q '^Max data size *4294967296 ' /proc/$tool/limits && break; done; \
+             grep '^Max data size' /proc/$tool/limits >&2; kill $tool"
+        );
+        expect_exit(&script, 0, " 4294967296 ")?;
     }
     Ok(())
 }

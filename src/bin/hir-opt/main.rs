@@ -13,7 +13,8 @@ use std::{io::Write, process::ExitCode, time::Duration};
 use hir::{
     exit::Exit,
     interrupt::{self, Activity},
-    out_of_memory::Allocator,
+    out_of_memory::{self, Allocator},
+    sim::WorkBudget,
     tool::{
         self, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
         statistics::Statistics,
@@ -49,6 +50,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     if options.dump_pass_pipeline {
         let _ = writeln!(std::io::stderr(), "{}", pipeline_text(&calls));
     }
+    out_of_memory::limit_memory(options.world.memory_limit);
     let activity = Activity::default();
     activity.set(format!("while reading `{}`", options.file));
     let stopped = activity.clone();
@@ -64,7 +66,9 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         },
     )?;
     let source = screen.open_source(&options.file)?;
+    let work = WorkBudget::of_billions(options.world.max_work);
     let mut processor = Processor {
+        work: &work,
         activity,
         options,
         screen,

@@ -18,10 +18,13 @@ pub fn pipeline_text(calls: &[PassCall]) -> String {
     calls.join(",")
 }
 
-impl Processor<'_> {
-    fn oracle<'a>(&self, part: &'a Source) -> SimulationOracle<'a> {
+impl<'p> Processor<'p> {
+    fn oracle<'a>(&self, part: &'a Source) -> SimulationOracle<'a>
+    where
+        'p: 'a,
+    {
         let world = self.options.world;
-        SimulationOracle { lines: &part.lines, ranks: world.ranks, limits: world.limits() }
+        SimulationOracle { lines: &part.lines, ranks: world.ranks, limits: world.limits(), work: self.work }
     }
 
     /// Runs the passes. If one fails, writes the program before it as a reproducer.

@@ -14,6 +14,7 @@ use hir::{
     exit::Exit,
     interrupt::Activity,
     plan::sync,
+    sim::WorkBudget,
     source::{Source, apply_bindings},
     tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
 };
@@ -38,6 +39,8 @@ pub struct PartOutcome {
 
 /// The state of hir-opt while it processes a file.
 pub struct Processor<'o> {
+    /// The work that all simulated runs may do.
+    pub work: &'o WorkBudget,
     /// What the tool does, for signal handlers.
     pub activity: Activity,
     /// The command line.
@@ -139,8 +142,8 @@ impl Processor<'_> {
             Some((exit, message)) => self.screen.fail(*exit, message),
             None => match &outcome.other_source_diagnostic {
                 Some(it) if it.1.code == Code::BadOption => Exit::Usage,
-                Some(_) => Exit::Rejected,
-                None if has_errors(&outcome.diagnostics) => Exit::Rejected,
+                Some(it) => Exit::of_rejection(std::slice::from_ref(&it.1)),
+                None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
                 None => Exit::Success,
             },
         }
@@ -233,7 +236,10 @@ impl Processor<'_> {
                 return None;
             }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
-            let exit = if failure.error.is_bug() { Exit::InternalError } else { Exit::Rejected };
+            let exit = match failure.error.is_bug() {
+                true => Exit::InternalError,
+                false => Exit::of_rejection(failure.error.diagnostics()),
+            };
             outcome.failure = Some((exit, failure.to_string()));
             return None;
         }

@@ -43,6 +43,15 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
     }
 }
 
+/// Returns whether no GPU can take part: the simulator is asked for, or the machine has none.
+pub fn only_simulates(options: &Options) -> bool {
+    match options.device() {
+        Device::Sim => true,
+        Device::Cuda => false,
+        Device::Auto => !cuda::device_names().is_ok_and(|it| !it.is_empty()),
+    }
+}
+
 /// Returns the GPU for this rank's plan, initializing it on first use, or the reason why the simulator runs
 /// instead. All ranks make the same choice and fail in the same way.
 pub fn choose_gpu<'a>(
@@ -164,12 +173,8 @@ impl GpuRunSetup {
         }
         if simulates {
             task.check_memory()?;
-            let (found, notes) = verdict::simulated_expectations(
-                plans,
-                inputs.clone(),
-                "the simulator",
-                task.options.memory_limit(),
-            )?;
+            let (found, notes) =
+                verdict::simulated_expectations(plans, inputs.clone(), "the simulator", task.limits())?;
             expected.extend(found);
             exact = Some(notes.exactness.is_exact());
             let mut reads = UnwrittenReads::default();

@@ -201,7 +201,7 @@ fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
     match failure {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
-            RunVerdict::with_line(Exit::Rejected, line)
+            RunVerdict::with_line(Exit::of_rejection(&diagnostics), line)
         }
         JobFailure::BadOption(source, fault) => {
             screen.report_diagnostics(&source, &[*fault]);

@@ -10,6 +10,7 @@ use hir::{
     cuda::{self, Gpu},
     exit::Exit,
     launch::job_rank::JobRank,
+    out_of_memory,
     plan::Plan,
     run::{
         command_line::{Device, Options},
@@ -19,6 +20,7 @@ use hir::{
         prepare::{JobFailure, PrepareOptions, Prepared, prepare},
         rank_process::{self, RunVerdict},
     },
+    sim::WorkBudget,
     source::Source,
     tool::{Reporter, print_line, reproducer::crash_reproducer},
 };
@@ -53,6 +55,9 @@ pub fn run(
     state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     options.validate()?;
+    if state.gpu.is_none() && gpus::only_simulates(options) {
+        out_of_memory::limit_memory(options.memory_limit);
+    }
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
     let world = member.map(|it| it.channel.world);
@@ -105,7 +110,19 @@ pub fn run(
         say(format!("# {note}"));
     }
     let monitor = state.monitor;
-    let task = Task { options, setup: &setup, prepared, plans, names: &names, owner, monitor, start, screen };
+    let work = WorkBudget::of_billions(options.max_work);
+    let task = Task {
+        work: &work,
+        options,
+        setup: &setup,
+        prepared,
+        plans,
+        names: &names,
+        owner,
+        monitor,
+        start,
+        screen,
+    };
     let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => return Ok(verdict),

@@ -31,12 +31,14 @@ use hir::{
         unwritten::UnwrittenReads,
         verdict::{self, Expectation, ExpectationSource, OutputRef},
     },
-    sim::{self, ProgressQuery, Schedule},
+    sim::{self, OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget},
     tool::{Reporter, progress::Progress, sarif_log},
 };
 
 /// A prepared program with its options.
 pub struct Task<'a> {
+    /// The work that all simulated runs may do.
+    pub work: &'a WorkBudget,
     /// The command line.
     pub options: &'a Options,
     /// The options with which the program was prepared. References use the same.
@@ -111,6 +113,16 @@ impl Task<'_> {
         self.prepared.check_memory(self.plans, self.options.memory_limit())
     }
 
+    /// Returns what the simulated runs may use.
+    pub fn limits(&self) -> SimLimits<'_> {
+        SimLimits { memory: self.options.memory_limit(), work: self.work }
+    }
+
+    fn exceeds(&self, budget: &OverBudget) -> JobFailure {
+        let fault = budget.diagnostic(self.prepared.header);
+        JobFailure::Rejected(self.prepared.sources[0].clone(), vec![fault])
+    }
+
     /// Returns notes about tensors that are judged or written per rank.
     pub fn notes_on_parts(&self) -> Vec<String> {
         per_rank::notes(self.plans, &self.options.local_names())
@@ -136,16 +148,17 @@ impl Task<'_> {
         self.check_memory()?;
         self.monitor.activity.set("while computing the expected outputs");
         let Self { options, plans, names, .. } = self;
+        let matched = CommMatching::from_plans(plans);
+        let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
+        let is_plain = options.schedule.is_program();
+        // Other schedules are compared with one run under schedule `program`.
+        let count = runs.remaining().unwrap_or(1) + usize::from(!is_plain);
+        self.work.check(plans, count).map_err(|it| self.exceeds(&it))?;
         let inputs = input_spec.fill(plans)?;
         let mut expectations = self.expectations(&input_spec)?;
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
-        let is_plain = options.schedule.is_program();
         if !is_plain && (expectations.is_empty() || expects_sim) {
-            expectations.extend(verdict::program_order_expectations(
-                plans,
-                inputs.clone(),
-                options.memory_limit(),
-            )?);
+            expectations.extend(verdict::program_order_expectations(plans, inputs.clone(), self.limits())?);
         }
         let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
         say(format!(
@@ -169,7 +182,6 @@ impl Task<'_> {
         let mut reads = UnwrittenReads::default();
         let difference = if expectations.is_empty() { "" } else { ", no difference" };
         let inquiry = Some(Arc::clone(&self.monitor.inquiry));
-        let matched = CommMatching::from_plans(plans);
         let deadlocks = Some(deadlocked_state(plans, &matched).is_some());
         let sim = sim::SimOptions {
             progress_query: inquiry,
@@ -181,7 +193,6 @@ impl Task<'_> {
             say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
                 .to_owned());
         }
-        let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
         let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
@@ -195,6 +206,7 @@ impl Task<'_> {
         let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
             let difference = if done == 0 { "" } else { difference };
+            self.work.take(plans, 1).map_err(|it| self.exceeds(&it))?;
             self.monitor.activity.set(match done + runs.remaining().unwrap_or(1) {
                 0 => format!("while simulating schedule {schedule}"),
                 _ => format!("after {done} {all}{difference}"),
@@ -296,14 +308,13 @@ impl Task<'_> {
         if let Some(path) = &options.reference {
             let setup =
                 PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..**setup };
-            found = verdict::reference_expectations(path, &setup, options.memory_limit(), input_spec, plans)?;
+            found = verdict::reference_expectations(path, &setup, self.limits(), input_spec, plans)?;
         }
         if options.expect.iter().any(|it| matches!(it, Expect::Unsharded)) {
-            let limit = options.memory_limit();
             found.extend(unsharded::unsharded_expectations(
                 &self.prepared.sources,
                 setup,
-                limit,
+                self.limits(),
                 input_spec,
                 plans,
             )?);
