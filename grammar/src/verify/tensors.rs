@@ -6,7 +6,7 @@ use super::{Verifier, places};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisId, DeviceDim, ExprId, ParallelType, TensorId, Transform},
+    ir::{AxisId, AxisKind, DeviceDim, ExprId, ParallelType, TensorId, Transform},
     span::Span,
     suggest::list_text,
     tensor_uses::tensors_in_text_order,
@@ -133,21 +133,50 @@ impl Verifier<'_> {
         }
     }
 
-    /// Checks that the results of splits and merges have the extents that their operands determine, if all
-    /// are constants.
+    /// Checks that the results of splits and merges have the kinds that their operands determine, and the
+    /// extents, if all are constants.
     pub(super) fn check_transforms(&mut self) {
         for tensor in tensors_in_text_order(self.program) {
             for transform in &self.program.tensors[tensor].domains.transforms {
-                let Some((axis, wanted)) = self.mismatched_extent(transform) else { continue };
+                let extent = || self.mismatched_extent(transform).map(|it| ("extent", it));
+                let kind = self.mismatched_kind(transform).map(|it| ("kind", it));
+                let Some((what, (axis, wanted))) = kind.or_else(extent) else { continue };
                 let name = self.program.tensor_name(tensor);
                 let axis = axis_text(self.program, axis);
-                let message = format!("the extent of `{axis}` of `{name}` does not match its transform");
+                let message = format!("the {what} of `{axis}` of `{name}` does not match its transform");
                 let place = places::domain_place(self.program, self.source, tensor, &axis);
                 let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
                 self.error(Code::BadDomain, span, message, wanted);
                 self.faulty.insert(tensor);
             }
         }
+    }
+
+    /// Returns the axis of a transform whose kind is wrong, and the expected kind.
+    ///
+    /// A merge of an iteration and a broadcast axis is an iteration axis. A result of a root-to-logical
+    /// transform (`rf`) may differ from its operand.
+    fn mismatched_kind(&self, transform: &Transform) -> Option<(AxisId, String)> {
+        let kind = |axis: AxisId| match &self.program.axes[axis] {
+            it if it.suffix.contains("rf") => None,
+            it => Some(it.kind),
+        };
+        let (wanted, source, results) = match *transform {
+            Transform::Split { input, outer, inner, .. } => (kind(input)?, input, [outer, inner]),
+            Transform::Swizzle1D { input, output } => (kind(input)?, input, [output; 2]),
+            Transform::Merge { outer, inner, output } => match (kind(outer)?, kind(inner)?) {
+                (AxisKind::Broadcast, AxisKind::Iteration) => (AxisKind::Iteration, inner, [output; 2]),
+                (AxisKind::Iteration, AxisKind::Broadcast) => (AxisKind::Iteration, outer, [output; 2]),
+                (wanted, _) => (wanted, outer, [inner, output]),
+            },
+        };
+        let is_known =
+            |it: AxisKind| matches!(it, AxisKind::Iteration | AxisKind::Reduction | AxisKind::Broadcast);
+        let differs = |axis: &AxisId| kind(*axis).is_some_and(|it| is_known(it) && it != wanted);
+        let axis = results.into_iter().find(differs).filter(|_| is_known(wanted))?;
+        let letter = AxisKind::LETTERS.iter().find(|it| it.1 == wanted)?.0;
+        let source = axis_text(self.program, source);
+        Some((axis, format!("expected an axis of kind `{letter}`, like `{source}`")))
     }
 
     /// Returns the axis of a transform whose extent is wrong, and the expected extent.
