@@ -55,6 +55,8 @@ mod baseline;
 mod batch;
 #[path = "suite/batch_text.rs"]
 mod batch_text;
+#[path = "suite/canonical.rs"]
+mod canonical;
 #[path = "suite/delayed.rs"]
 mod delayed;
 #[path = "suite/dependencies.rs"]
@@ -193,6 +195,7 @@ fn main() -> ExitCode {
     trials.extend(end_to_end_layers::trials());
     trials.extend(transports::trials(&cases));
     trials.push(unsharded::trial(&cases));
+    trials.push(canonical::trial(&cases));
     trials.extend(pipelines::trials(&cases));
     trials.extend(baseline::trials(&cases));
     trials.extend(mutants::trials(&cases));

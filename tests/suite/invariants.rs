@@ -7,6 +7,7 @@
 use std::{collections::HashSet, io};
 
 use grammar::{
+    Dialect,
     codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::{Expr, Program, Stmt, StmtId, SymbolId},
@@ -91,6 +92,48 @@ fn check_arena_sizes(programs: &[Program], text: &str) -> Result<(), String> {
         true => Ok(()),
         false => Err(format!("{nodes} nodes for {} bytes of text", text.len())),
     }
+}
+
+/// The forms in which a program is printed. Each has to be planned as the program is.
+const FORMS: [Dialect; 2] = [Dialect::Canonical, Dialect::Short];
+
+/// Checks that the plans of a program are those of its printed text, or that neither has any. Returns whether
+/// it has plans.
+pub fn plans_of_printed(text: &str) -> Result<bool, String> {
+    let (programs, diagnostics) = grammar::read(text);
+    if has_errors(&diagnostics) || programs.iter().any(|it| has_errors(&grammar::verify(it))) {
+        return Ok(false);
+    }
+    let mut is_planned = false;
+    for program in &programs {
+        let own = plan_texts(program, text);
+        is_planned |= own.is_ok();
+        for form in FORMS {
+            let printed = grammar::print_as(program, form).0;
+            let again = grammar::read(&printed).0.pop().ok_or("the printed text has no program")?;
+            let theirs = plan_texts(&again, &printed);
+            if own != theirs {
+                let [own, theirs] = [own, theirs].map(|it| it.unwrap_or_else(|fault| vec![fault]));
+                let differing = own.iter().zip(&theirs).find(|(own, theirs)| own != theirs);
+                return Err(format!("{form:?} text has other plans: {differing:?}\n{printed}"));
+            }
+        }
+    }
+    Ok(is_planned)
+}
+
+/// Returns the instructions of all plans without their lines, or the code of the first fault.
+fn plan_texts(program: &Program, text: &str) -> Result<Vec<String>, String> {
+    let mut program = program.clone();
+    bind_unbound_symbols(&mut program, 8);
+    let ranks = plan::smallest_world(&program).min(RANKS);
+    let plans = plan::build(&program, &LineIndex::new(text), ranks)
+        .map_err(|all| all.first().map_or("no fault", |it| it.code.text()).to_owned())?;
+    let without_line = |line: &str| line.split("  ; ").next().unwrap_or_default().trim_end().to_owned();
+    Ok(plans
+        .iter()
+        .flat_map(|it| plan::plan_text(it).lines().map(without_line).collect::<Vec<_>>())
+        .collect())
 }
 
 /// Plans a program without errors on at most `RANKS` ranks, and runs it if it is small enough.

@@ -86,9 +86,12 @@ fn fail_with_all(results: impl Iterator<Item = Result<(), String>>) -> Result<()
 
 fn survives(text: &str) -> Result<(), String> {
     let start = Instant::now();
-    let outcome =
-        catch_unwind(AssertUnwindSafe(|| invariants::read(text).and_then(|()| invariants::run(text))));
-    let fault = match outcome {
+    let check = || {
+        invariants::read(text)
+            .and_then(|()| invariants::plans_of_printed(text))
+            .and_then(|_| invariants::run(text))
+    };
+    let fault = match catch_unwind(AssertUnwindSafe(check)) {
         Ok(Ok(())) if start.elapsed() < TIME_LIMIT => return Ok(()),
         Ok(Ok(())) => format!("takes {:?}", start.elapsed()),
         Ok(Err(fault)) => fault,
