@@ -51,9 +51,13 @@ pub fn bisect(
         }
         stages.push(after);
     }
+    let check = |at: usize| {
+        let all_ranks = stages[..=at].iter().rfind(|it| !it.options.contains_key("rank"));
+        reference.check_equivalent(&stages[at], all_ranks.unwrap_or(program))
+    };
     // The program `good` is equivalent to the original, and `bad` is not.
     let (mut good, mut bad) = (0, stages.len() - 1);
-    let Err(mut fault) = reference.check_equivalent(&stages[bad]) else {
+    let Err(mut fault) = check(bad) else {
         return Ok(stopped.map(|(after, failure)| {
             let before = stages.swap_remove(bad);
             Culprit { position: bad, before, after, error: failure }
@@ -61,7 +65,7 @@ pub fn bisect(
     };
     while bad - good > 1 {
         let middle = usize::midpoint(good, bad);
-        match reference.check_equivalent(&stages[middle]) {
+        match check(middle) {
             Ok(()) => good = middle,
             Err(it) => (bad, fault) = (middle, it),
         }

@@ -18,8 +18,7 @@ use grammar::{
 
 use crate::{
     error::{PassError, PipelineError},
-    list,
-    oracle::{Reference, SemanticOracle},
+    oracle::{AllRanks, Reference, SemanticOracle},
     pass::{Change, Remarks},
     pipeline::PassCall,
 };
@@ -105,12 +104,14 @@ pub fn run(
         }
         (Verify::Off | Verify::Structural | Verify::Semantic(_), _) => None,
     };
+    let mut all_ranks = AllRanks::default();
     // The text after one pass is the text before the next.
     let mut text: Option<String> = None;
     for call in calls {
         observe(PassEvent::Before { call, program });
         let mut remarks = Remarks::default();
-        match run_pass(program, call, settings, reference.as_deref(), &mut text, &mut remarks) {
+        let reference = reference.as_deref().map(|it| (it, all_ranks.at(program)));
+        match run_pass(program, call, settings, reference, &mut text, &mut remarks) {
             Ok((change, time, checks)) => {
                 let remarks = remarks.all();
                 observe(PassEvent::After { call, program, change, time, checks, remarks });
@@ -130,12 +131,12 @@ fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
-    reference: Option<&dyn Reference>,
+    reference: Option<(&dyn Reference, &Program)>,
     text: &mut Option<String>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
     let prepared = Instant::now();
-    list::check_ranks(program, call.pass.name).map_err(PassError::Rejected)?;
+    call.pass.check_ranks(program).map_err(PassError::Rejected)?;
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
     let started = Instant::now();
@@ -161,8 +162,8 @@ fn run_pass(
             }
             *text = Some(after);
         }
-        if let Some(reference) = reference.filter(|_| change == Change::Changed) {
-            reference.check_equivalent(program).map_err(PassError::of_comparison)?;
+        if let Some((reference, all_ranks)) = reference.filter(|_| change == Change::Changed) {
+            reference.check_equivalent(program, all_ranks).map_err(PassError::of_comparison)?;
         }
         match (settings.roundtrip, &text) {
             (true, Some(text)) => check_round_trip(text),

@@ -1,7 +1,5 @@
 //! Lists every pass and every pipeline by name.
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program};
-
 use crate::pass::{Pass, Pipeline};
 
 /// All passes in the order of `--list-passes`: lowering, optimization, text.
@@ -138,29 +136,3 @@ pub static PIPELINES: &[Pipeline] = &[
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
 ];
-
-/// The passes that may rewrite the program of one rank (`%options rank=`), which `specialize-rank` writes: they
-/// change neither what the rank exchanges with others nor the order of it. All other passes rewrite the
-/// statements of all ranks in the same way, and the programs of the other ranks would stay as they are.
-const FOR_ONE_RANK: &[&str] = &["specialize-rank", "inline-definitions", "canonicalize"];
-
-/// Checks that a pass may rewrite a program, which may be that of one rank only.
-///
-/// # Errors
-/// Returns E0610 if the pass has to rewrite the programs of all ranks together.
-pub(crate) fn check_ranks(program: &Program, pass: &str) -> Result<(), Diagnostic> {
-    let Some(rank) = program.options.get("rank") else { return Ok(()) };
-    if FOR_ONE_RANK.contains(&pass) {
-        return Ok(());
-    }
-    let whose = match program.constant(*rank) {
-        Some(rank) => format!("of rank {rank} only"),
-        None => "of one rank only".to_owned(),
-    };
-    let message = format!(
-        "`{pass}` has to rewrite the programs of all ranks in the same way, and this is the program {whose}"
-    );
-    let it = Diagnostic::new(Code::NotRewritten, program.spans.header, message, "`%options rank=` says so");
-    let help = "run this pass on the program of all ranks, and `specialize-rank` as the last pass";
-    Err(it.help(help))
-}

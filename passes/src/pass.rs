@@ -13,8 +13,34 @@ pub struct Pass {
     pub docs: &'static str,
     /// Options that may follow the name in braces.
     pub options: &'static [OptionSpec],
+    /// Whether the pass may rewrite the program of one rank (`%options rank=`), which `specialize-rank` writes:
+    /// it changes neither what the rank exchanges with others nor the order of it. All other passes rewrite
+    /// the statements of all ranks in the same way, and the programs of the other ranks would stay as they
+    /// are.
+    pub for_one_rank: bool,
     /// Rewrites a verified program. The diagnostic says why this program cannot be rewritten.
     pub run: fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>,
+}
+
+impl Pass {
+    /// Checks that the pass may rewrite a program, which may be that of one rank only.
+    ///
+    /// # Errors
+    /// Returns E0610 if the pass has to rewrite the programs of all ranks together.
+    pub(crate) fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
+        let Some(rank) = program.options.get("rank").filter(|_| !self.for_one_rank) else { return Ok(()) };
+        let whose = match program.constant(*rank) {
+            Some(rank) => format!("of rank {rank} only"),
+            None => "of one rank only".to_owned(),
+        };
+        let message = format!(
+            "`{}` has to rewrite the programs of all ranks in the same way, and this is the program {whose}",
+            self.name
+        );
+        let label = "`%options rank=` says so";
+        let it = Diagnostic::new(Code::NotRewritten, program.spans.header, message, label);
+        Err(it.help("run this pass on the program of all ranks, and `specialize-rank` as the last pass"))
+    }
 }
 
 /// Returns the `//!` lines at the start of a source file. Evaluated at compile time, so that the rest of the

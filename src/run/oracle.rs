@@ -6,8 +6,8 @@
 //! a pass may change the sharding. Inexact results are compared by their f64 shadows: a pass may reorder a
 //! sum, but must not drop a term.
 //!
-//! A program with `%options rank=R` runs only on rank R. The other ranks run the program from before the
-//! passes.
+//! A program with `%options rank=R` runs only on rank R. The other ranks run the last program that is not of
+//! one rank.
 
 mod checker;
 
@@ -58,7 +58,6 @@ pub struct SimulationOracle<'a> {
 /// The outputs of the original program, which are the same under all schedules.
 struct SimulatedReference<'a> {
     oracle: SimulationOracle<'a>,
-    program: Program,
     plans: Vec<Plan>,
     input_spec: InputSpec,
     outputs: Vec<Expectation>,
@@ -88,8 +87,7 @@ impl SemanticOracle for SimulationOracle<'_> {
                 outputs = expectations(ran.outputs, &format!("schedule {schedule}"), basis);
             }
         }
-        let program = program.clone();
-        Ok(Box::new(SimulatedReference { oracle: *self, program, plans, input_spec, outputs }))
+        Ok(Box::new(SimulatedReference { oracle: *self, plans, input_spec, outputs }))
     }
 }
 
@@ -139,14 +137,12 @@ fn program_of_rank<'p>(program: &'p Program, others: &'p Program, rank: usize) -
 }
 
 impl Reference for SimulatedReference<'_> {
-    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
+    fn check_equivalent(&self, program: &Program, all_ranks: &Program) -> Result<(), Diagnostic> {
         let fault = |message: String| {
             Diagnostic::new(Code::Miscompiled, program.spans.header, message, "this program")
         };
-        let plans = self
-            .oracle
-            .plan(program, &self.program)
-            .map_err(|faults| planning_diagnostic(program, &faults))?;
+        let plans =
+            self.oracle.plan(program, all_ranks).map_err(|faults| planning_diagnostic(program, &faults))?;
         if let Some(message) = input_mismatch(&self.plans, &plans) {
             return Err(fault(format!("it {message}")));
         }
@@ -160,7 +156,8 @@ impl Reference for SimulatedReference<'_> {
         let inputs = self.input_spec.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
         let all = schedules();
         self.oracle.work.take(&plans, all.len()).map_err(|it| it.diagnostic(program.spans.header))?;
-        all.into_iter().try_for_each(|schedule| self.check_schedule(program, &plans, &inputs, schedule))
+        all.into_iter()
+            .try_for_each(|schedule| self.check_schedule(program, all_ranks, &plans, &inputs, schedule))
     }
 }
 
@@ -168,13 +165,14 @@ impl SimulatedReference<'_> {
     fn check_schedule(
         &self,
         program: &Program,
+        all_ranks: &Program,
         plans: &[Plan],
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {
         let limit = self.oracle.limits.memory;
         run_trial(plans, inputs, &schedule, &self.outputs, limit).map(|_| ()).map_err(|failure| {
-            let programs = |rank| program_of_rank(program, &self.program, rank);
+            let programs = |rank| program_of_rank(program, all_ranks, rank);
             failure_diagnostic(Code::Miscompiled, &failure, plans, &programs)
         })
     }

@@ -131,7 +131,7 @@ fn check_findings(text: &str, program: &Program) -> Result<FindingCounts, String
             meaning = Some(oracle.reference(program).map_err(|it| fault(it[0].message.clone()))?);
         }
         if let Some(meaning) = &meaning {
-            meaning.check_equivalent(&without).map_err(|it| fault(it.message))?;
+            meaning.check_equivalent(&without, program).map_err(|it| fault(it.message))?;
         }
         found[kind] += 1;
     }

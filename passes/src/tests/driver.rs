@@ -24,6 +24,7 @@ static LIAR: Pass = Pass {
     description: "",
     docs: "",
     options: &[],
+    for_one_rank: false,
     run: |program, _, _| {
         clear(program);
         Ok(Change::Unchanged)
@@ -35,18 +36,21 @@ static BREAKER: Pass = Pass {
     description: "",
     docs: "",
     options: &[],
+    for_one_rank: false,
     run: |program, _, _| {
         program.inputs.clear();
         Ok(Change::Changed)
     },
 };
-static REFUSER: Pass = Pass { name: "refuser", description: "", docs: "", options: &[], run: refuse };
+static REFUSER: Pass =
+    Pass { name: "refuser", description: "", docs: "", options: &[], for_one_rank: false, run: refuse };
 /// Removes all blocks, so that printing the program panics.
 static DANGLER: Pass = Pass {
     name: "dangler",
     description: "",
     docs: "",
     options: &[],
+    for_one_rank: false,
     run: |program, _, _| {
         program.blocks = Default::default();
         Ok(Change::Changed)
@@ -58,18 +62,26 @@ static THROWER: Pass = Pass {
     description: "",
     docs: "",
     options: &[],
+    for_one_rank: false,
     run: |program, _, _| {
         program.blocks = Default::default();
         Ok(Change::from_flag(program.body().is_empty()))
     },
 };
-static KEEP: Pass =
-    Pass { name: "keep", description: "", docs: "", options: &[], run: |_, _, _| Ok(Change::Unchanged) };
+static KEEP: Pass = Pass {
+    name: "keep",
+    description: "",
+    docs: "",
+    options: &[],
+    for_one_rank: false,
+    run: |_, _, _| Ok(Change::Unchanged),
+};
 static CLEAR: Pass = Pass {
     name: "clear",
     description: "",
     docs: "",
     options: &[],
+    for_one_rank: false,
     run: |program, _, _| {
         clear(program);
         Ok(Change::Changed)
@@ -153,7 +165,7 @@ impl SemanticOracle for Length {
 struct Statements(usize);
 
 impl Reference for Statements {
-    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
+    fn check_equivalent(&self, program: &Program, _: &Program) -> Result<(), Diagnostic> {
         match program.body().len() == self.0 {
             true => Ok(()),
             false => Err(Diagnostic::new(Code::Miscompiled, program.spans.header, "other", "here")),

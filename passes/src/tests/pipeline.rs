@@ -29,7 +29,7 @@ static LIST: &[Pass] = &[
         ],
         run: nothing,
     },
-    Pass { name: "fuse", description: "", docs: "", options: &[], run: nothing },
+    Pass { name: "fuse", description: "", docs: "", options: &[], for_one_rank: false, run: nothing },
 ];
 static NAMED: &[Pipeline] = &[
     Pipeline { name: "@both", description: "", passes: "fuse, tile{size=8}" },

@@ -75,6 +75,7 @@ pub(crate) const PASS: Pass = Pass {
             default: Some("true"),
         },
     ],
+    for_one_rank: false,
     run,
 };
 

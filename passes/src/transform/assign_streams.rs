@@ -152,6 +152,7 @@ pub(crate) const PASS: Pass = Pass {
             default: Some("refuse"),
         },
     ],
+    for_one_rank: false,
     run,
 };
 

@@ -63,6 +63,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "fold scalar expressions and remove unreachable and redundant statements",
     docs: module_docs(include_str!("canonicalize.rs")),
     options: &[],
+    for_one_rank: true,
     run,
 };
 

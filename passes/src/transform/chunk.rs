@@ -74,6 +74,7 @@ pub(crate) const PASS: Pass = Pass {
             default: None,
         },
     ],
+    for_one_rank: false,
     run,
 };
 

@@ -70,6 +70,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "compute equal values, views and scalar definitions only once",
     docs: module_docs(include_str!("common_subexpression.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

@@ -72,6 +72,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Word(&["operands", "result"]),
         default: Some("operands"),
     }],
+    for_one_rank: false,
     run,
 };
 

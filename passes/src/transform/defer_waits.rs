@@ -56,6 +56,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "wait for sends at the end of the block",
     docs: module_docs(include_str!("defer_waits.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

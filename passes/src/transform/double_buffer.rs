@@ -66,6 +66,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Count,
         default: Some("2"),
     }],
+    for_one_rank: false,
     run,
 };
 

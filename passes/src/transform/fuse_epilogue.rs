@@ -42,6 +42,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "fuse the addition of a bias into the preceding linear",
     docs: module_docs(include_str!("fuse_epilogue.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

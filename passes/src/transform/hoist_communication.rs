@@ -45,6 +45,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "post communications as early as possible",
     docs: module_docs(include_str!("hoist_communication.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

@@ -64,6 +64,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "exchange the memory handles of a loop's buffers before the loop",
     docs: module_docs(include_str!("hoist_share_mem_handles.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

@@ -36,6 +36,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "substitute scalar definitions where they are used",
     docs: module_docs(include_str!("inline_definitions.rs")),
     options: &[],
+    for_one_rank: true,
     run,
 };
 

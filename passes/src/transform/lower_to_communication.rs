@@ -66,6 +66,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Word(&["nccl", "cuda", "ucc"]),
         default: Some("nccl"),
     }],
+    for_one_rank: false,
     run,
 };
 

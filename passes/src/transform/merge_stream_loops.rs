@@ -90,6 +90,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Flag,
         default: Some("false"),
     }],
+    for_one_rank: false,
     run,
 };
 

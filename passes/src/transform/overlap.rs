@@ -104,6 +104,7 @@ pub(crate) const PASS: Pass = Pass {
         STYLE,
         ALLOCATE,
     ],
+    for_one_rank: false,
     run,
 };
 

@@ -63,6 +63,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "determine meshes and device axes of intermediate tensors that have no DeviceMesh",
     docs: module_docs(include_str!("propagate_shardings.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

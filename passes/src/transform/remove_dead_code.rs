@@ -47,6 +47,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "remove computations, views and allocations whose results are not read",
     docs: module_docs(include_str!("remove_dead_code.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

@@ -52,6 +52,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "remove waits, stream synchronizations and stream switches that add no ordering",
     docs: module_docs(include_str!("remove_redundant_sync.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

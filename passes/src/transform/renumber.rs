@@ -44,6 +44,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "number tensors, axes, communications and scalars in order of first appearance",
     docs: module_docs(include_str!("renumber.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

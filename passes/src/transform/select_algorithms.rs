@@ -51,6 +51,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Text,
         default: Some(DEFAULT_RULES),
     }],
+    for_one_rank: false,
     run,
 };
 

@@ -45,6 +45,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "wait for communications as late as possible",
     docs: module_docs(include_str!("sink_waits.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

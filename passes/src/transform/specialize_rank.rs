@@ -51,6 +51,7 @@ pub(crate) const PASS: Pass = Pass {
         kind: OptionKind::Count,
         default: Some("0"),
     }],
+    for_one_rank: true,
     run,
 };
 

@@ -41,6 +41,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "rotate stream axes of gathered tensors, so that each rank begins with its own chunk",
     docs: module_docs(include_str!("swizzle_stream.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

@@ -55,6 +55,7 @@ pub(crate) const PASS: Pass = Pass {
     description: "read or compute a rank's own shard in place instead of copying it",
     docs: module_docs(include_str!("use_local_shard_in_place.rs")),
     options: &[],
+    for_one_rank: false,
     run,
 };
 

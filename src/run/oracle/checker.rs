@@ -27,7 +27,6 @@ pub struct CheckerOracle<'a> {
 /// A program without faults.
 struct CheckedReference<'a> {
     checker: CheckerOracle<'a>,
-    program: Program,
 }
 
 impl SemanticOracle for CheckerOracle<'_> {
@@ -35,17 +34,17 @@ impl SemanticOracle for CheckerOracle<'_> {
         let plans = self.planner.plan(program, program)?;
         match first_fault(&plans, self.model, Code::InvalidReference, &|_| program) {
             Some(it) => Err(vec![it]),
-            None => Ok(Box::new(CheckedReference { checker: *self, program: program.clone() })),
+            None => Ok(Box::new(CheckedReference { checker: *self })),
         }
     }
 }
 
 impl Reference for CheckedReference<'_> {
-    fn check_equivalent(&self, program: &Program) -> Result<(), Diagnostic> {
+    fn check_equivalent(&self, program: &Program, all_ranks: &Program) -> Result<(), Diagnostic> {
         let CheckerOracle { planner: oracle, model } = self.checker;
         let plans =
-            oracle.plan(program, &self.program).map_err(|faults| planning_diagnostic(program, &faults))?;
-        let programs = |rank| program_of_rank(program, &self.program, rank);
+            oracle.plan(program, all_ranks).map_err(|faults| planning_diagnostic(program, &faults))?;
+        let programs = |rank| program_of_rank(program, all_ranks, rank);
         first_fault(&plans, model, Code::Miscompiled, &programs).map_or(Ok(()), Err)
     }
 }
