@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     ir::{Attr, BlockId, For, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
-    text::{Inline, Unparenthesized, axis_text, domain_clauses, expr_text, write_separated},
+    text::{Inline, Unparenthesized, axis_text, domain_clauses, expr_text, tensor_text, write_separated},
 };
 
 /// A dialect of the textual format.
@@ -111,6 +111,8 @@ struct Printer<'p> {
     dialect: Dialect,
     /// Texts of tensors, created on first use.
     tensors: FxHashMap<TensorId, String>,
+    /// Returns the text of a tensor that is not in `tensors`.
+    spell_tensor: fn(&Program, TensorId) -> String,
     /// Numbers of captured streams, in dialects that print numbers for them.
     captured: Vec<i64>,
 }
@@ -121,13 +123,13 @@ impl<'p> Printer<'p> {
             Dialect::Canonical | Dialect::Short => Vec::new(),
             Dialect::Y2025 => y2025::captured_stream_numbers(program),
         };
-        Self { program, out: String::new(), dialect, tensors: FxHashMap::default(), captured }
+        let tensors = FxHashMap::default();
+        Self { program, out: String::new(), dialect, tensors, spell_tensor: tensor_text, captured }
     }
 
     /// Creates a printer that prints tensors by their short names.
     fn with_short_names(program: &'p Program) -> Self {
-        let tensors = program.tensors.ids().map(|id| (id, program.tensor_name(id))).collect();
-        Self { tensors, ..Self::new(program, Dialect::Canonical) }
+        Self { spell_tensor: Program::tensor_name, ..Self::new(program, Dialect::Canonical) }
     }
 }
 

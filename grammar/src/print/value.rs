@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{Dialect, Printer};
 use crate::{
     ir::{Attr, ExprId, Operand, Stmt, Stream, StreamId},
-    text::{Inline, axis_text, expr_text, stream_text, tensor_text},
+    text::{Inline, axis_text, expr_text, stream_text},
 };
 
 impl Printer<'_> {
@@ -90,8 +90,8 @@ impl Printer<'_> {
     pub(super) fn write_operand(&mut self, operand: Operand) {
         match operand {
             Operand::Tensor(tensor) if self.dialect != Dialect::Short => {
-                let program = self.program;
-                self.out.push_str(self.tensors.entry(tensor).or_insert_with(|| tensor_text(program, tensor)));
+                let (program, spell) = (self.program, self.spell_tensor);
+                self.out.push_str(self.tensors.entry(tensor).or_insert_with(|| spell(program, tensor)));
             }
             Operand::Tensor(_) | Operand::Scalar(_) | Operand::Stream(_) => {
                 let text = self.operand(operand);
@@ -104,7 +104,8 @@ impl Printer<'_> {
         match operand {
             Operand::Tensor(tensor) if self.dialect == Dialect::Short => self.short_tensor(tensor),
             Operand::Tensor(tensor) => {
-                self.tensors.entry(tensor).or_insert_with(|| tensor_text(self.program, tensor)).clone()
+                let (program, spell) = (self.program, self.spell_tensor);
+                self.tensors.entry(tensor).or_insert_with(|| spell(program, tensor)).clone()
             }
             Operand::Scalar(scalar) => expr_text(self.program, scalar),
             Operand::Stream(stream) => self.stream(stream),
