@@ -6,6 +6,9 @@
 //!
 //! Invariant: the absence of a conflict is certain. Otherwise, a conflict may exist.
 
+mod limits;
+mod pending;
+
 use std::ops::Range;
 
 use grammar::{
@@ -20,8 +23,10 @@ use crate::analysis::{
     loop_carried::{MentionCounts, loop_carried_dep},
     memory_effects::{MemoryEffects, ReadWriteSet},
 };
+use limits::BlockScan;
+use pending::PendingWork;
 
-/// The communications that are pending at the beginning of each block, and the accesses of all streams.
+/// The communications that are pending at the beginning of each block with Waits, and the accesses of all streams.
 pub(crate) struct WaitOrder {
     has_streams: bool,
     at_entry: FxHashMap<BlockId, PendingWork>,
@@ -30,14 +35,6 @@ pub(crate) struct WaitOrder {
     /// The bodies of loops that set the stream and whose iterations do not conflict.
     independent_loops: FxHashSet<BlockId>,
     all: AccessCounts,
-}
-
-/// The communications that the statements so far may have posted, and those of them for which the current stream may not
-/// have waited.
-#[derive(Clone, Default)]
-struct PendingWork {
-    posted: FxHashSet<u32>,
-    open: FxHashSet<u32>,
 }
 
 /// The number of statements that read and write each alias class, the communications that they post, and the number of
@@ -87,26 +84,43 @@ impl WaitOrder {
                 }
             });
         }
-        it.enter(program, body, PendingWork::default());
+        let (mut with_waits, mut pending) = (FxHashSet::default(), PendingWork::default());
+        blocks_with_waits(program, body, &mut with_waits);
+        it.enter(program, body, &mut pending, &with_waits);
         it
     }
 
-    /// Stores what is pending at the beginning of a block and of the blocks nested in it.
-    fn enter(&mut self, program: &Program, block: BlockId, mut pending: PendingWork) {
-        self.at_entry.insert(block, pending.clone());
+    /// Stores what is pending at the beginning of a block and of the blocks nested in it, if they contain Waits.
+    fn enter(
+        &mut self,
+        program: &Program,
+        block: BlockId,
+        pending: &mut PendingWork,
+        with_waits: &FxHashSet<BlockId>,
+    ) {
+        if !with_waits.contains(&block) {
+            return;
+        }
+        self.at_entry.insert(block, pending.copy());
+        let mark = pending.mark();
         for stmt in program.block(block) {
-            let before = pending.clone();
-            pending.apply(program, *stmt);
             // An iteration may follow another one, but it does not matter which communications of other iterations
             // are open if iterations do not conflict.
-            let inside = match &program.stmts[*stmt] {
-                Stmt::For(it) if !self.independent_loops.contains(&it.body) => &pending,
-                Stmt::For(_) | Stmt::If(_) | Stmt::Op(_) | Stmt::Let(..) => &before,
+            let repeats = match &program.stmts[*stmt] {
+                Stmt::For(it) => !self.independent_loops.contains(&it.body),
+                Stmt::If(_) | Stmt::Op(_) | Stmt::Let(..) => false,
             };
+            if repeats {
+                pending.apply(program, *stmt);
+            }
             for inner in inner_blocks(program, *stmt).into_iter().flatten() {
-                self.enter(program, inner, inside.clone());
+                self.enter(program, inner, pending, with_waits);
+            }
+            if !repeats {
+                pending.apply(program, *stmt);
             }
         }
+        pending.undo(mark);
     }
 
     /// Returns, for each Wait of a block by its index, the index of the first statement that has to stay behind it,
@@ -118,15 +132,20 @@ impl WaitOrder {
         block: BlockId,
     ) -> FxHashMap<usize, usize> {
         let mut limits = FxHashMap::default();
-        let mut pending = self.at_entry.get(&block).cloned().unwrap_or_default();
-        let mut segment = None;
+        let mut pending = self.pending_at_entry(block);
+        let mut scan = BlockScan::new(program, storage, (block, 0), &pending);
+        let (mut segment, mut mark) = (None, 0);
         for (at, stmt) in program.block(block).iter().enumerate() {
             if let Some(number) = awaited_work(program, *stmt) {
                 self.move_to(program, storage, &mut segment, block, at);
-                let limit = self.limit(program, storage, block, (at, number), &pending, segment.as_ref());
+                scan.enter_segment(segment.as_ref(), &pending, mark);
+                mark = pending.mark();
+                let limit = scan.limit(program, self, block, (at, number), segment.as_ref());
                 limits.extend(limit.map(|it| (at, it)));
             }
+            let before = pending.mark();
             pending.apply(program, *stmt);
+            scan.update(&pending, before, at + 1);
         }
         limits
     }
@@ -141,49 +160,17 @@ impl WaitOrder {
         at: usize,
         number: u32,
     ) -> Option<usize> {
-        let mut pending = self.at_entry.get(&block).cloned().unwrap_or_default();
+        let mut pending = self.pending_at_entry(block);
         program.block(block)[..=at].iter().for_each(|stmt| pending.apply(program, *stmt));
+        let mut scan = BlockScan::new(program, storage, (block, at + 1), &pending);
         let mut segment = None;
         self.move_to(program, storage, &mut segment, block, at);
-        self.limit(program, storage, block, (at, number), &pending, segment.as_ref())
+        scan.enter_segment(segment.as_ref(), &pending, pending.mark());
+        scan.limit(program, self, block, (at, number), segment.as_ref())
     }
 
-    /// Returns the first statement behind the Wait for `number` at index `at` that conflicts with another open
-    /// communication, or with another stream that the Wait may order.
-    fn limit(
-        &self,
-        program: &Program,
-        storage: &MemoryEffects,
-        block: BlockId,
-        (at, number): (usize, u32),
-        pending: &PendingWork,
-        segment: Option<&StreamSegment>,
-    ) -> Option<usize> {
-        let is_concurrent = segment.is_some_and(|it| !pending.posted.is_subset(&it.own.posts));
-        let mut open = pending.others(number);
-        let own = storage.work_accesses(number);
-        for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
-            if open.is_empty() && !is_concurrent {
-                return None;
-            }
-            if let Some(other) = awaited_work(program, *stmt) {
-                open.retain(|it| *it != other);
-                continue;
-            }
-            let effects = storage.effects(program, *stmt);
-            let uses = |work: &ReadWriteSet| {
-                let is_used = |it: &TensorId| work.uses(storage.alias_class(*it));
-                effects.accesses.conflicts_with(work) || effects.deallocates.iter().any(is_used)
-            };
-            // No Wait moves past a statement that uses its own communication, or streams.
-            if effects.uses_streams || uses(&own) || open.iter().any(|it| uses(&storage.work_accesses(*it))) {
-                return Some(next);
-            }
-            if is_concurrent && self.conflicts_with_other_streams(segment, &effects.accesses) {
-                return Some(next);
-            }
-        }
-        None
+    fn pending_at_entry(&self, block: BlockId) -> PendingWork {
+        self.at_entry.get(&block).map(PendingWork::copy).unwrap_or_default()
     }
 
     /// Makes the segment that contains the statement at index `at` of a block the current one. It stays `None` in a
@@ -229,59 +216,6 @@ impl WaitOrder {
     }
 }
 
-impl PendingWork {
-    /// Returns the open communications other than `number`.
-    fn others(&self, number: u32) -> Vec<u32> {
-        self.open.iter().copied().filter(|it| *it != number).collect()
-    }
-
-    /// Applies a statement and the statements nested in it.
-    fn apply(&mut self, program: &Program, stmt: StmtId) {
-        match &program.stmts[stmt] {
-            Stmt::Let(..) => (),
-            Stmt::Op(it) => match it.op.def().class {
-                OpClass::Communicate | OpClass::Coalescing => {
-                    self.posted.extend(it.number);
-                    self.open.extend(it.number);
-                }
-                OpClass::Wait => it.get(attr::WORK).iter().for_each(|it| _ = self.open.remove(it)),
-                // The new stream has waited for nothing.
-                OpClass::Stream if it.op == Op::SetCurrentStream => self.open.clone_from(&self.posted),
-                OpClass::Stream
-                | OpClass::Compute
-                | OpClass::Elementwise
-                | OpClass::View
-                | OpClass::Allocate
-                | OpClass::Deallocate
-                | OpClass::ShareHandles
-                | OpClass::HostUnit
-                | OpClass::Opaque => (),
-            },
-            // No iteration, or one after what any iteration leaves open.
-            Stmt::For(it) => {
-                let before = self.clone();
-                self.apply_block(program, it.body);
-                self.add(before);
-            }
-            Stmt::If(it) => {
-                let mut other = self.clone();
-                self.apply_block(program, it.then_block);
-                it.else_block.iter().for_each(|block| other.apply_block(program, *block));
-                self.add(other);
-            }
-        }
-    }
-
-    fn apply_block(&mut self, program: &Program, block: BlockId) {
-        program.block(block).iter().for_each(|stmt| self.apply(program, *stmt));
-    }
-
-    fn add(&mut self, other: Self) {
-        self.posted.extend(other.posted);
-        self.open.extend(other.open);
-    }
-}
-
 impl AccessCounts {
     /// Counts a statement, but not those nested in it.
     fn add(&mut self, program: &Program, storage: &MemoryEffects, stmt: StmtId) {
@@ -306,6 +240,21 @@ impl AccessCounts {
         accesses.reads.iter().any(is_written)
             || accesses.writes.iter().any(|it| is_read(it) || is_written(it))
     }
+}
+
+/// Collects the blocks that contain a Wait, directly or in a nested block. Returns whether `block` is one of them.
+fn blocks_with_waits(program: &Program, block: BlockId, found: &mut FxHashSet<BlockId>) -> bool {
+    let mut waits = false;
+    for stmt in program.block(block) {
+        waits |= awaited_work(program, *stmt).is_some();
+        for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+            waits |= blocks_with_waits(program, inner, found);
+        }
+    }
+    if waits {
+        found.insert(block);
+    }
+    waits
 }
 
 /// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
