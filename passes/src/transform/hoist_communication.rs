@@ -24,11 +24,14 @@
 //! which another stream waits, a communication therefore stays after a statement that conflicts with the work of
 //! another stream, or with the caller.
 
+use std::ops::Range;
+
 use grammar::{
     diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId},
+    ir::{BlockId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::OpClass,
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     analysis::{
@@ -53,29 +56,122 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
     let storage = MemoryEffects::of(program);
     let order = WaitOrder::of(program, &storage);
-    let mut segment = None;
     let mut changed = false;
     for block in nested_blocks(program, body) {
-        let mut first = 0;
-        while first < program.blocks[block].len() {
-            let Some(last) = communication_end(program, block, first) else {
-                first += 1;
-                continue;
-            };
-            order.move_to(program, &storage, &mut segment, block, first);
-            let stays = |above: &StmtEffects| {
-                let segment = segment.as_ref();
-                order.others_wait(segment) && order.conflicts_with_other_streams(segment, &above.accesses)
-            };
-            let to = highest_position(program, &storage, &stays, block, first, last);
-            if to < first {
-                program.blocks[block][to..=last].rotate_right(last + 1 - first);
-                changed = true;
-            }
-            first = last + 1;
-        }
+        let hoisted = hoist_in_block(program, &storage, &order, block);
+        changed |= hoisted != program.blocks[block];
+        program.blocks[block] = hoisted;
     }
     Ok(Change::from_flag(changed))
+}
+
+/// Returns the statements of a block with its communications at their highest positions.
+fn hoist_in_block(
+    program: &Program,
+    storage: &MemoryEffects,
+    order: &WaitOrder,
+    block: BlockId,
+) -> Vec<StmtId> {
+    let stmts = program.block(block);
+    let (mut segment, mut above) = (None, Above::default());
+    // The communications, each with the number of other statements before it.
+    let mut posts: Vec<(usize, Range<usize>)> = Vec::new();
+    let mut next = 0;
+    while next < stmts.len() {
+        order.move_to(program, storage, &mut segment, block, next);
+        if let Some(last) = communication_end(program, block, next) {
+            let posted = storage.all_effects(program, &stmts[next..=last]);
+            let position = above.highest_position(&posted);
+            above.barrier = position;
+            posts.push((position, next..last + 1));
+            next = last + 1;
+            continue;
+        }
+        let effects = storage.effects(program, stmts[next]);
+        let stays = order.others_wait(segment.as_ref())
+            && order.conflicts_with_other_streams(segment.as_ref(), &effects.accesses);
+        above.push(storage, stmts[next], &effects, stays, takes_stream_time(program, stmts[next]));
+        next += 1;
+    }
+    let mut posts = posts.into_iter().peekable();
+    let mut hoisted = Vec::with_capacity(stmts.len());
+    for (at, stmt) in above.stmts.iter().map(Some).chain([None]).enumerate() {
+        while let Some((_, range)) = posts.next_if(|(position, _)| *position == at) {
+            hoisted.extend_from_slice(&stmts[range]);
+        }
+        hoisted.extend(stmt);
+    }
+    hoisted
+}
+
+/// An effect of a statement that may prevent a communication from moving before the statement.
+#[derive(PartialEq, Eq, Hash)]
+enum EffectKey {
+    Waits(u32),
+    Assigns(SymbolId),
+    Binds(TensorId),
+    Drops(TensorId),
+    DropsClass(TensorId),
+    Reads(TensorId),
+    Writes(TensorId),
+}
+
+/// The statements above the current position that are not communications.
+#[derive(Default)]
+struct Above {
+    stmts: Vec<StmtId>,
+    /// For each effect, the number of statements up to the last one with this effect.
+    last: FxHashMap<EffectKey, usize>,
+    /// No communication moves before this position: a communication is there, or a statement that no communication
+    /// moves before.
+    barrier: usize,
+    /// The positions of the statements that occupy the stream.
+    busy: Vec<usize>,
+}
+
+impl Above {
+    /// Adds the next statement. No communication moves before it if it `stays`.
+    fn push(
+        &mut self,
+        storage: &MemoryEffects,
+        stmt: StmtId,
+        effects: &StmtEffects,
+        stays: bool,
+        is_busy: bool,
+    ) {
+        self.busy.extend(is_busy.then_some(self.stmts.len()));
+        self.stmts.push(stmt);
+        let count = self.stmts.len();
+        if stays || effects.uses_streams || effects.may_block_host || effects.communicates {
+            self.barrier = count;
+        }
+        let waits = effects.waits.iter().map(|it| EffectKey::Waits(*it));
+        let assigns = effects.assigns.iter().map(|it| EffectKey::Assigns(*it));
+        let binds = effects.binds.iter().map(|it| EffectKey::Binds(*it));
+        let drops = effects
+            .deallocates
+            .iter()
+            .flat_map(|it| [EffectKey::Drops(*it), EffectKey::DropsClass(storage.alias_class(*it))]);
+        let reads = effects.accesses.reads.iter().map(|it| EffectKey::Reads(*it));
+        let writes = effects.accesses.writes.iter().map(|it| EffectKey::Writes(*it));
+        let keys = waits.chain(assigns).chain(binds).chain(drops).chain(reads).chain(writes);
+        keys.for_each(|key| _ = self.last.insert(key, count));
+    }
+
+    /// Returns the number of statements that stay before a communication with the effects `posted`.
+    fn highest_position(&self, posted: &StmtEffects) -> usize {
+        let waits = posted.posts.iter().map(|it| EffectKey::Waits(*it));
+        let assigns = posted.symbols.iter().map(|it| EffectKey::Assigns(*it));
+        let names = posted.names.iter().flat_map(|it| [EffectKey::Binds(*it), EffectKey::Drops(*it)]);
+        let used = posted.accesses.reads.union(&posted.accesses.writes);
+        let used = used.flat_map(|it| [EffectKey::DropsClass(*it), EffectKey::Writes(*it)]);
+        let written = posted.accesses.writes.iter().map(|it| EffectKey::Reads(*it));
+        let keys = waits.chain(assigns).chain(names).chain(used).chain(written);
+        let lowest = keys.filter_map(|key| self.last.get(&key)).chain([&self.barrier]).max();
+        let lowest = lowest.copied().unwrap_or(0);
+        let first = self.busy.get(self.busy.partition_point(|at| *at < lowest));
+        first.copied().unwrap_or(self.stmts.len())
+    }
 }
 
 /// Returns the index of the last statement of the communication that begins at `first`; `None` if no
@@ -101,44 +197,6 @@ fn communication_end(program: &Program, block: BlockId, first: usize) -> Option<
         | OpClass::HostUnit
         | OpClass::Opaque => None,
     }
-}
-
-/// Returns the smallest index that the communication from `first` to `last` can move to.
-fn highest_position(
-    program: &Program,
-    storage: &MemoryEffects,
-    stays: &dyn Fn(&StmtEffects) -> bool,
-    block: BlockId,
-    first: usize,
-    last: usize,
-) -> usize {
-    let stmts = program.block(block);
-    let posted = storage.all_effects(program, &stmts[first..=last]);
-    let mut to = first;
-    for at in (0..first).rev() {
-        let above = storage.effects(program, stmts[at]);
-        if blocks_hoisting(storage, &above, &posted) || stays(&above) {
-            break;
-        }
-        if takes_stream_time(program, stmts[at]) {
-            to = at;
-        }
-    }
-    to
-}
-
-/// Returns whether a communication cannot move before a statement with the effects `above`.
-fn blocks_hoisting(storage: &MemoryEffects, above: &StmtEffects, posted: &StmtEffects) -> bool {
-    let names =
-        |tensor: &_| posted.names.contains(tensor) || posted.accesses.uses(storage.alias_class(*tensor));
-    above.uses_streams
-        || above.may_block_host
-        || above.communicates
-        || !above.waits.is_disjoint(&posted.posts)
-        || !above.assigns.is_disjoint(&posted.symbols)
-        || !above.binds.is_disjoint(&posted.names)
-        || above.deallocates.iter().any(names)
-        || above.accesses.conflicts_with(&posted.accesses)
 }
 
 /// Returns whether a statement, or one inside it, occupies the stream.
