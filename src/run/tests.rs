@@ -35,7 +35,7 @@ const TEXT: &str = "\
 type Run = fn(&mut Program, &Arguments, &mut Remarks) -> Result<Change, Diagnostic>;
 
 const fn pass(name: &'static str, run: Run) -> Pass {
-    Pass { name, description: "", docs: "", options: &[], run }
+    Pass { name, description: "", docs: "", options: &[], for_one_rank: false, run }
 }
 
 static KEEP: Pass = pass("keep", |_, _, _| Ok(Change::Unchanged));

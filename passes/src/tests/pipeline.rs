@@ -27,6 +27,7 @@ static LIST: &[Pass] = &[
             option("names", OptionKind::Text, None),
             option("parts", OptionKind::Counts, None),
         ],
+        for_one_rank: false,
         run: nothing,
     },
     Pass { name: "fuse", description: "", docs: "", options: &[], for_one_rank: false, run: nothing },
