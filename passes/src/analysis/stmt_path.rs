@@ -15,6 +15,8 @@ pub(crate) struct StmtPaths {
     pub(crate) paths: FxHashMap<StmtId, StmtPath>,
     /// Statements of the container, in program order.
     pub(crate) order: Vec<StmtId>,
+    /// The index of each statement in `order`.
+    positions: FxHashMap<StmtId, usize>,
     /// Blocks that are loop bodies.
     loops: FxHashSet<BlockId>,
     /// Statements that mention a name.
@@ -32,6 +34,7 @@ impl StmtPaths {
         for (at, stmt) in program.block(block).iter().enumerate() {
             path.push((block, at));
             self.paths.insert(*stmt, path.clone());
+            self.positions.insert(*stmt, self.order.len());
             self.order.push(*stmt);
             match &program.stmts[*stmt] {
                 Stmt::Op(it) => for_each_tensor_use(program, it, &mut |tensor, _| {
@@ -52,6 +55,11 @@ impl StmtPaths {
             }
             path.pop();
         }
+    }
+
+    /// Returns the index of a statement in `order`.
+    pub(crate) fn position(&self, stmt: StmtId) -> Option<usize> {
+        self.positions.get(&stmt).copied()
     }
 
     /// Returns the depth, in the paths, of the innermost block that contains all these statements.

@@ -38,6 +38,7 @@
 
 mod allocate;
 mod deallocate;
+mod storage_users;
 mod stream_order;
 
 use grammar::{
@@ -95,23 +96,40 @@ fn run(
     Ok(Change::from_flag(changed))
 }
 
-/// Returns the largest depth, at most `depth`, that is outside every loop whose iterations may read what an
-/// earlier iteration left in `tensor`.
-fn depth_outside_carrying_loops(
-    program: &Program,
-    places: &StmtPaths,
-    tensor: TensorId,
-    stmt: StmtId,
-    mut depth: usize,
-    binds: &dyn Fn(StmtId) -> Vec<TensorId>,
-) -> usize {
-    while let Some(at) = places.enclosing_loop_depth(stmt, depth)
-        && let Some(body) = places.block_at(stmt, at)
-        && upward_exposed_names(program, body, binds).contains(&tensor)
-    {
-        depth = at.saturating_sub(1);
+/// The names that each loop carries: an iteration may read what an earlier iteration left in them.
+struct CarriedNames<'p> {
+    program: &'p Program,
+    places: &'p StmtPaths,
+    /// Returns the names that a statement binds or writes without reading their previous contents.
+    binds: &'p dyn Fn(StmtId) -> Vec<TensorId>,
+    /// The names of the loops that have been asked for, by body.
+    carried: FxHashMap<BlockId, FxHashSet<TensorId>>,
+}
+
+impl<'p> CarriedNames<'p> {
+    fn new(
+        program: &'p Program,
+        places: &'p StmtPaths,
+        binds: &'p dyn Fn(StmtId) -> Vec<TensorId>,
+    ) -> Self {
+        Self { program, places, binds, carried: FxHashMap::default() }
     }
-    depth
+
+    /// Returns the largest depth, at most `depth`, that is outside every loop that carries the name.
+    fn depth_outside_loops(&mut self, tensor: TensorId, stmt: StmtId, mut depth: usize) -> usize {
+        while let Some(at) = self.places.enclosing_loop_depth(stmt, depth)
+            && let Some(body) = self.places.block_at(stmt, at)
+            && self.carries(body, tensor)
+        {
+            depth = at.saturating_sub(1);
+        }
+        depth
+    }
+
+    fn carries(&mut self, body: BlockId, tensor: TensorId) -> bool {
+        let names = || upward_exposed_names(self.program, body, self.binds);
+        self.carried.entry(body).or_insert_with(names).contains(&tensor)
+    }
 }
 
 /// Returns the largest depth, at most `depth`, that is outside every loop.

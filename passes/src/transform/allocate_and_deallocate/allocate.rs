@@ -5,12 +5,11 @@ use grammar::{
     ir::{BlockId, Program, Stmt, StmtId, TensorId},
     ops::AccessMode,
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Insertions, TensorUses,
-    deallocate::{StorageUsers, keeps_handle},
-    depth_outside_carrying_loops, depth_outside_loops, insert, may_become_view,
+    CarriedNames, Insertions, TensorUses, deallocate::keeps_handle, depth_outside_loops, insert,
+    may_become_view, storage_users::StorageUsers, stream_order::CurrentStreams,
 };
 use crate::{
     analysis::{
@@ -38,8 +37,13 @@ fn written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
 pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
     let places = StmtPaths::of(program, body);
     let uses = TensorUses::of(program, &places);
-    let users = StorageUsers::of(program, &places, &uses);
+    let users = StorageUsers::of(program, &places, &uses, &CurrentStreams::of(program, body, &places));
     let mut insertions = Insertions::default();
+    // Statements with their allocation index: several names may be mentioned first in one statement.
+    let mut indices: FxHashMap<StmtId, usize> = FxHashMap::default();
+    let binds = |stmt| fully_written_tensors(program, stmt);
+    let mut carried = CarriedNames::new(program, &places, &binds);
+    let mut wanted: Vec<(BlockId, usize, StmtId, TensorId)> = Vec::new();
     let mut brackets = CoalescingBrackets::default();
     let mut done: FxHashSet<TensorId> = uses.bound.clone();
     for stmt in &places.order {
@@ -52,22 +56,25 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
                 true => 0,
                 false => places.common_depth(mentioned),
             };
-            depth = depth_outside_carrying_loops(program, &places, tensor, *stmt, depth, &|stmt| {
-                fully_written_tensors(program, stmt)
-            });
+            depth = carried.depth_outside_loops(tensor, *stmt, depth);
             // Storage of its own in every iteration would have another handle in every iteration.
-            if keeps_handle(program, &places, &uses, tensor, &users.last_uses(&places, tensor).1) {
+            if keeps_handle(program, &places, &uses, tensor, &users.users(tensor)) {
                 depth = depth_outside_loops(&places, *stmt, depth);
             }
             let place = places.block_at(*stmt, depth).zip(places.index_range(mentioned, depth));
             let Some((block, (first, _))) = place else { continue };
             let bracket = brackets.around(program, block, first);
-            let at = allocation_index(program, block, bracket.map_or(first, |(start, _)| start));
-            let span = program.stmt_span(*stmt);
-            let new = builder::allocate(program, tensor);
-            let new = builder::add(program, new, span);
-            insertions.entry(block).or_default().push((at, new));
+            let before = bracket.map_or(first, |(start, _)| start);
+            let first = program.block(block)[before];
+            let at = *indices.entry(first).or_insert_with(|| allocation_index(program, block, before));
+            wanted.push((block, at, *stmt, tensor));
         }
+    }
+    for (block, at, stmt, tensor) in wanted {
+        let span = program.stmt_span(stmt);
+        let new = builder::allocate(program, tensor);
+        let new = builder::add(program, new, span);
+        insertions.entry(block).or_default().push((at, new));
     }
     insert(program, insertions)
 }
