@@ -63,11 +63,17 @@ pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
 /// Removes loops, branches and ELSE blocks that contain no statements. A loop stays if a statement outside it names
 /// its index, which would have no definition. Returns true if anything changed.
 pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
-    if nested_blocks(program, block).iter().all(|block| !program.blocks[*block].is_empty()) {
+    remove_empty_blocks_in(program, &[block])
+}
+
+/// Removes the loops, branches and ELSE blocks inside several blocks as `remove_empty_blocks` does.
+pub(crate) fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool {
+    let is_empty = |block: &BlockId| program.blocks[*block].is_empty();
+    if !blocks.iter().any(|block| nested_blocks(program, *block).iter().any(is_empty)) {
         return false;
     }
     let used_outside = symbols_out_of_scope(program);
-    rewrite(program, block, &mut |program, stmt| {
+    let mut edit = |program: &mut Program, stmt: StmtId| {
         let is_empty = |block: BlockId| program.blocks[block].is_empty();
         match &program.stmts[stmt] {
             Stmt::For(it) if is_empty(it.body) && !used_outside.contains(&it.index) => StmtEdit::Remove,
@@ -80,7 +86,8 @@ pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool
             }
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
         }
-    })
+    };
+    blocks.iter().fold(false, |changed, block| rewrite(program, *block, &mut edit) || changed)
 }
 
 /// Returns the scalars that statements use where no statement before them gives them a value.

@@ -48,11 +48,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         bindings,
+        blocks::inner_blocks,
         memory_effects::{symbols_of, upward_exposed_names},
     },
     pass::{Arguments, Change, Pass, Remarks, module_docs},
     rewrite::{
-        blocks::{StmtEdit, remove_empty_blocks, rewrite},
+        blocks::{StmtEdit, remove_empty_blocks_in, rewrite},
         builder::IrBuilder,
         substitute::Substitution,
     },
@@ -70,7 +71,7 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
     let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let mut changed = false;
+    let mut split = Vec::new();
     let (mut fresh, lets) = (IrBuilder::of(program), symbol_assignments(program));
     let found = loops_sharing_handles(program, body)?;
     let mut pending = vec![body];
@@ -89,14 +90,15 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
                     if let Some(first) = split_off_exchange(program, &mut fresh, &lets, views, stmt, &it)? {
                         program.blocks[block].insert(at, first);
                         at += 1;
-                        changed = true;
+                        split.push(it.body);
                     }
                 }
             }
             at += 1;
         }
     }
-    Ok(Change::from_flag(changed))
+    remove_empty_blocks_in(program, &split);
+    Ok(Change::from_flag(!split.is_empty()))
 }
 
 /// Removes the exchanges from a loop and returns a new loop that performs them. Returns `None` if the loop
@@ -134,11 +136,11 @@ fn split_off_exchange(
         names.tensors.insert(view, copy);
     }
     let exchange = names.stmt(program, exchange);
+    let shares: FxHashSet<StmtId> = shares.into_iter().collect();
     rewrite(program, it.body, &mut |_, stmt| match shares.contains(&stmt) {
         true => StmtEdit::Remove,
         false => StmtEdit::Keep,
     });
-    remove_empty_blocks(program, it.body);
     Ok(Some(exchange))
 }
 
@@ -284,53 +286,45 @@ fn keep_scalar_assignments(
     body: BlockId,
     kept: &mut FxHashSet<StmtId>,
 ) -> Result<(), Diagnostic> {
-    loop {
+    let mut around = FxHashMap::default();
+    collect_stmts_around(program, body, None, &mut around);
+    let mut stmts: Vec<StmtId> = kept.iter().copied().filter(|it| around.contains_key(it)).collect();
+    let (mut visited, mut known) = (FxHashSet::default(), FxHashSet::default());
+    while let Some(stmt) = stmts.pop() {
+        if !visited.insert(stmt) {
+            continue;
+        }
+        stmts.extend(around.get(&stmt).copied().flatten());
         let mut symbols = FxHashSet::default();
-        collect_used_symbols(program, body, kept, &mut symbols);
-        let mut added = false;
-        let mut inside = FxHashSet::default();
-        program.walk(body, &mut |stmt| {
-            inside.insert(stmt);
-        });
-        for (symbol, stmts) in symbols.iter().filter_map(|symbol| Some((symbol, lets.get(symbol)?))) {
-            let Some(stmt) = stmts.iter().find(|stmt| inside.contains(stmt)) else { continue };
-            if stmts.len() > 1 {
-                let message = format!("`{}` is assigned more than once", program.symbols[*symbol]);
+        symbols_of(program, stmt, &mut symbols);
+        for symbol in symbols.into_iter().filter(|it| known.insert(*it)) {
+            let all = lets.get(&symbol).map_or(&[][..], Vec::as_slice);
+            let Some(stmt) = all.iter().find(|stmt| around.contains_key(stmt)) else { continue };
+            if all.len() > 1 {
+                let message = format!("`{}` is assigned more than once", program.symbols[symbol]);
                 let label = "cannot determine which value an exchange before the loop needs";
                 return Err(Diagnostic::new(Code::NotRewritten, program.stmt_span(*stmt), message, label));
             }
-            added |= kept.insert(*stmt);
-        }
-        if !added {
-            return Ok(());
+            kept.insert(*stmt);
+            stmts.push(*stmt);
         }
     }
+    Ok(())
 }
 
-/// Collects the scalars that kept statements, and the branches and loops around them, use. Returns whether
-/// the block contains a kept statement.
-fn collect_used_symbols(
+/// Collects the statements of a block and of all nested blocks, each with the loop or branch inside the block around it.
+fn collect_stmts_around(
     program: &Program,
     block: BlockId,
-    kept: &FxHashSet<StmtId>,
-    acc: &mut FxHashSet<SymbolId>,
-) -> bool {
-    let mut any = false;
+    around: Option<StmtId>,
+    found: &mut FxHashMap<StmtId, Option<StmtId>>,
+) {
     for stmt in program.block(block) {
-        let inner = match &program.stmts[*stmt] {
-            Stmt::Op(_) | Stmt::Let(..) => kept.contains(stmt),
-            Stmt::For(it) => collect_used_symbols(program, it.body, kept, acc),
-            Stmt::If(it) => {
-                let then = collect_used_symbols(program, it.then_block, kept, acc);
-                it.else_block.is_some_and(|other| collect_used_symbols(program, other, kept, acc)) || then
-            }
-        };
-        if inner {
-            symbols_of(program, *stmt, acc);
+        found.insert(*stmt, around);
+        for inner in inner_blocks(program, *stmt).into_iter().flatten() {
+            collect_stmts_around(program, inner, Some(*stmt), found);
         }
-        any |= inner;
     }
-    any
 }
 
 /// Returns whether a block contains only kept statements.
