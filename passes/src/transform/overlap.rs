@@ -21,7 +21,8 @@
 //! keeps the loop only if it overlaps (`overlap_check`): the iterations are independent of each other, and
 //! the loop communicates and contains a matmul. Chunks of different sizes (`ratio`) are in loops one after the other
 //! (`unequal_chunks`). A communication that cannot overlap stays unchanged, and a
-//! remark gives the reason. A later communication can be in the loop of an earlier one: an all-gather and the
+//! remark gives the reason. Each attempt examines the whole program, so the pass attempts no more once it has examined
+//! `MAX_EXAMINED` statements; a remark names this limit for every communication that it leaves unchanged. A later communication can be in the loop of an earlier one: an all-gather and the
 //! reduce-scatter after it share a loop.
 
 mod overlap_check;
@@ -108,6 +109,10 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
+/// The number of statements that the attempts may examine in all: several hundred layers with a loop each, and less than a
+/// minute.
+const MAX_EXAMINED: usize = 10_000_000;
+
 const CHUNKS_OR_WHOLE: OptionKind = OptionKind::Word(&["chunks", "whole"]);
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
@@ -117,6 +122,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     }
     let mut change = Change::Unchanged;
     let loops = LoopOptions::of(arguments)?;
+    let mut examined = 0;
     for stmt in program.body().to_vec() {
         let Some(exchange) = chunk::comm_candidate(program, stmt) else { continue };
         let span = program.stmt_span(stmt);
@@ -127,7 +133,16 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             continue;
         }
         let condition = divisibility_condition(program, arguments, &exchange);
-        match attempt(program, arguments, loops, stmt, &exchange) {
+        let attempted = check_requested(arguments, &exchange).and_then(|()| {
+            if examined > MAX_EXAMINED {
+                return Err(format!(
+                    "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
+                ));
+            }
+            examined += program.stmts.len();
+            attempt(program, arguments, loops, stmt, &exchange)
+        });
+        match attempted {
             Ok((rewritten, count)) => {
                 *program = rewritten;
                 change = Change::Changed;
@@ -175,7 +190,6 @@ fn attempt(
     stmt: StmtId,
     exchange: &CommCandidate,
 ) -> Result<(Program, Option<i64>), String> {
-    check_requested(arguments, exchange)?;
     if let (CommKind::Allreduce, Some(ratio)) = (exchange.kind, arguments.counts("ratio")) {
         return unequal_chunks::attempt(program, &ratio, loops, exchange);
     }
