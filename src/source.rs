@@ -66,9 +66,10 @@ impl Source {
     /// Returns the span of a line (from 1) without surrounding blanks, or `None` if the line does not exist
     /// or is blank.
     pub fn line_span(&self, line: u32) -> Option<Span> {
-        let (before, from) = (line.checked_sub(1)? as usize, self.text.split_inclusive('\n'));
-        let start: usize = from.clone().take(before).map(str::len).sum();
-        let text = from.clone().nth(before)?;
+        if !(1..=self.lines.count()).contains(&(line as usize)) {
+            return None;
+        }
+        let (start, text) = (self.lines.start(line), self.lines.line_text(line, &self.text));
         let indent = text.len() - text.trim_start().len();
         let len = text.trim().len();
         (len > 0).then(|| Span::new(start + indent, start + indent + len))

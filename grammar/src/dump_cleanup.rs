@@ -135,7 +135,8 @@ fn container_start(line: &str) -> Option<usize> {
 /// Returns whether the text needs no cleanup. Inspects the beginning and the end of each line.
 fn is_clean(source: &str) -> bool {
     let (mut begun, mut last) = (false, None);
-    for line in source.split('\n') {
+    // A part of a split file begins with as many empty lines as are before it.
+    for line in source.trim_start_matches('\n').split('\n') {
         let trimmed = line.trim_start_matches([' ', '\t']);
         if is_log_line(trimmed) {
             return false;

@@ -56,6 +56,11 @@ impl LineIndex {
         self.starts.get((line as usize).saturating_sub(1)).copied().unwrap_or(0) as usize
     }
 
+    /// Returns the number of lines. An empty line after the last line end counts.
+    pub fn count(&self) -> usize {
+        self.starts.len()
+    }
+
     /// Returns the text of a line, from 1, without its line end. `source` is the text of the index.
     pub fn line_text<'s>(&self, line: u32, source: &'s str) -> &'s str {
         let end = self.starts.get(line as usize).map_or(source.len(), |it| *it as usize);
