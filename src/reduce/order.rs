@@ -26,15 +26,16 @@ pub(super) fn preserves_order(old: &[Plan], new: &[Plan]) -> bool {
         if old.code.len() > MAX_INSTRUCTIONS {
             return true;
         }
-        let (old, new) = (RankOrder::of(old), RankOrder::of(new));
+        // The instructions of both plans have the same numbers in both.
+        let (places, kept) = (positions(old), positions(new));
         let both: Vec<(usize, usize)> =
-            old.positions.iter().filter_map(|(key, at)| Some((*at, *new.positions.get(key)?))).collect();
-        both.iter().all(|&(old_last, new_last)| {
-            let lost = |&&(old_first, new_first): &&(usize, usize)| {
-                old.before[old_last].has(old_first) && !new.before[new_last].has(new_first)
-            };
-            both.iter().find(lost).is_none()
-        })
+            places.iter().filter_map(|(key, at)| Some((*at, *kept.get(key)?))).collect();
+        let numbers = |at: fn(&(usize, usize)) -> usize| {
+            both.iter().zip(0..).map(|(it, number)| (at(it), number)).collect::<FxHashMap<usize, usize>>()
+        };
+        let old = instructions_before(old, &numbers(|it| it.0));
+        let new = instructions_before(new, &numbers(|it| it.1));
+        old.iter().zip(&new).all(|(old, new)| new.has_all(old))
     })
 }
 
@@ -43,8 +44,9 @@ pub(super) fn preserves_order(old: &[Plan], new: &[Plan]) -> bool {
 struct InstSet(Vec<u64>);
 
 impl InstSet {
-    fn has(&self, at: usize) -> bool {
-        self.0.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1)
+    fn has_all(&self, other: &Self) -> bool {
+        let bits = |at: usize| self.0.get(at).copied().unwrap_or(0);
+        other.0.iter().enumerate().all(|(at, other)| other & !bits(at) == 0)
     }
 
     fn add(&mut self, at: usize) {
@@ -58,65 +60,69 @@ impl InstSet {
     }
 }
 
-/// The happens-before order on one rank.
-struct RankOrder {
-    /// The instructions that access memory or signal other ranks.
-    positions: FxHashMap<InstKey, usize>,
-    /// For each instruction, the instructions that complete before it starts.
-    before: Vec<InstSet>,
+/// Returns the instructions of a plan that access memory or signal other ranks.
+fn positions(plan: &Plan) -> FxHashMap<InstKey, usize> {
+    let mut counts: FxHashMap<(Option<StmtId>, String), usize> = FxHashMap::default();
+    let mut positions = FxHashMap::default();
+    for (at, inst) in plan.code.iter().enumerate() {
+        let is_work = match inst.kind.effect() {
+            SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::ShareMemHandles(_)
+            | SyncEffect::Barrier => false,
+            SyncEffect::Compute => !matches!(inst.kind, InstKind::Alloc { .. }),
+            SyncEffect::Post(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::Reshard(_)
+            | SyncEffect::ReadOutputs => true,
+        };
+        if is_work {
+            let place = (plan.origins[inst.origin as usize].stmt, plan.iteration(inst));
+            let count = counts.entry(place.clone()).or_default();
+            positions.insert((place.0, place.1, *count), at);
+            *count += 1;
+        }
+    }
+    positions
 }
 
-impl RankOrder {
-    fn of(plan: &Plan) -> Self {
-        let mut order = Self { positions: FxHashMap::default(), before: Vec::with_capacity(plan.code.len()) };
-        let mut streams = vec![InstSet::default(); plan.streams.len()];
-        let mut queues = vec![InstSet::default(); plan.communicators.len()];
-        let mut events = vec![InstSet::default(); plan.event_count];
-        let mut works = vec![InstSet::default(); plan.work_count];
-        let mut counts: FxHashMap<(Option<StmtId>, String), usize> = FxHashMap::default();
-        for (at, inst) in plan.code.iter().enumerate() {
-            let stream = &mut streams[inst.stream as usize];
-            let mut before = stream.clone();
-            let is_work = match inst.kind.effect() {
-                SyncEffect::RecordEvent(event) => {
-                    events[event as usize] = before.clone();
-                    false
-                }
-                SyncEffect::WaitEvent(event) => {
-                    stream.join(&events[event as usize]);
-                    false
-                }
-                SyncEffect::Wait(work) => {
-                    stream.join(&works[work as usize]);
-                    false
-                }
-                SyncEffect::Post(posted) => {
-                    let queue = &mut queues[posted.communicator() as usize];
-                    before.join(queue);
-                    queue.join(&before);
-                    queue.add(at);
-                    works[posted.work() as usize] = queue.clone();
-                    true
-                }
-                SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => false,
-                SyncEffect::Compute if matches!(inst.kind, InstKind::Alloc { .. }) => false,
-                SyncEffect::Compute
-                | SyncEffect::Signal(_)
-                | SyncEffect::WaitSignal(_)
-                | SyncEffect::Reshard(_)
-                | SyncEffect::ReadOutputs => {
-                    stream.add(at);
-                    true
-                }
-            };
-            if is_work {
-                let place = (plan.origins[inst.origin as usize].stmt, plan.iteration(inst));
-                let count = counts.entry(place.clone()).or_default();
-                order.positions.insert((place.0, place.1, *count), at);
-                *count += 1;
-            }
-            order.before.push(before);
+/// Returns, for each numbered instruction, the numbers of the instructions that complete before it starts. `numbers` has
+/// instructions that access memory or signal other ranks.
+fn instructions_before(plan: &Plan, numbers: &FxHashMap<usize, usize>) -> Vec<InstSet> {
+    let mut all = vec![InstSet::default(); numbers.len()];
+    let mut streams = vec![InstSet::default(); plan.streams.len()];
+    let mut queues = vec![InstSet::default(); plan.communicators.len()];
+    let mut events = vec![InstSet::default(); plan.event_count];
+    let mut works = vec![InstSet::default(); plan.work_count];
+    for (at, inst) in plan.code.iter().enumerate() {
+        let (stream, number) = (&mut streams[inst.stream as usize], numbers.get(&at));
+        let mut before = InstSet::default();
+        if number.is_some() {
+            before.join(stream);
         }
-        order
+        match inst.kind.effect() {
+            SyncEffect::RecordEvent(event) => events[event as usize] = stream.clone(),
+            SyncEffect::WaitEvent(event) => stream.join(&events[event as usize]),
+            SyncEffect::Wait(work) => stream.join(&works[work as usize]),
+            SyncEffect::Post(posted) => {
+                let queue = &mut queues[posted.communicator() as usize];
+                before.join(queue);
+                queue.join(stream);
+                number.into_iter().for_each(|it| queue.add(*it));
+                works[posted.work() as usize] = queue.clone();
+            }
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
+            SyncEffect::Compute
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::Reshard(_)
+            | SyncEffect::ReadOutputs => number.into_iter().for_each(|it| stream.add(*it)),
+        }
+        if let Some(number) = number {
+            all[*number] = before;
+        }
     }
+    all
 }

@@ -4,15 +4,18 @@
 //! chunks, an index modulo eight. A proposal therefore replaces a number everywhere, and the test decides
 //! whether the result makes sense.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use grammar::ir::{Attr, Expr, Mesh, Program, Stmt};
 
 use super::Reducer;
 
+/// The largest number of distinct numbers that are shrunk one by one from the start.
+const MAX_SINGLE: usize = 64;
+
 /// Shrinks each number, large ones first: to 1, to 2, to a half, alone and together with its multiples.
 pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
-    let mut helped = false;
+    let mut helped = shrink_many(reducer);
     let mut bound = i64::MAX;
     while let Some(number) = largest(&reducer.best.program, bound) {
         let smaller = [1, 2, number / 2].into_iter().filter(|it| (1..number).contains(it));
@@ -25,6 +28,44 @@ pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
         }
     }
     helped
+}
+
+/// Replaces many numbers by 1 at once, if there are many: all of them, then halves, quarters and so on. Numbers that do not
+/// matter, such as those of scalars that nothing uses, need no test of their own then. Sizes of meshes and teams stay.
+fn shrink_many(reducer: &mut Reducer<'_>) -> bool {
+    let mut numbers: Vec<i64> = other_numbers(&reducer.best.program).into_iter().collect();
+    let (mut helped, mut run) = (false, numbers.len());
+    while run > 1 && numbers.len() > MAX_SINGLE {
+        let mut kept = Vec::new();
+        for group in numbers.chunks(run) {
+            let shrinks = reducer.attempt(&|program| {
+                for expr in program.exprs.ids().collect::<Vec<_>>() {
+                    if let Expr::Int(value) = &mut program.exprs[expr]
+                        && group.binary_search(value).is_ok()
+                    {
+                        *value = 1;
+                    }
+                }
+            });
+            helped |= shrinks;
+            kept.extend_from_slice(if shrinks { &[] } else { group });
+        }
+        (numbers, run) = (kept, run / 2);
+    }
+    helped
+}
+
+/// Returns the constants that can shrink and are not the size of a mesh or a team.
+fn other_numbers(program: &Program) -> BTreeSet<i64> {
+    let mut numbers: BTreeSet<i64> =
+        program.exprs.ids().filter_map(|expr| program.constant(expr)).filter(|it| *it > 1).collect();
+    let mut keep = |size: usize| _ = i64::try_from(size).map(|size| numbers.remove(&size));
+    program.tensors.iter().flat_map(|(_, it)| it.mesh.shape.clone()).for_each(&mut keep);
+    for (_, stmt) in program.stmts.iter() {
+        let Stmt::Op(it) = stmt else { continue };
+        it.get(grammar::attr::TEAM).iter().for_each(|team| keep(team.len()));
+    }
+    numbers
 }
 
 /// Returns the largest constant below `bound` that can shrink.
