@@ -71,7 +71,8 @@ struct Options {
     /// Without this option, races are found by the checker and nothing runs.
     #[arg(help_heading = "Reduction", long)]
     schedule: Option<ScheduleSet>,
-    /// The maximum number of programs to test.
+    /// The maximum number of programs to test. Four programs that are proposed, but not tested, because they cannot run
+    /// or lose an order, count as one.
     #[arg(help_heading = "Reduction", long, value_name = "N", default_value_t = 2000)]
     max_tests: usize,
     /// The form of the result: `short` declares each tensor on a `%tensor` line and uses short names after

@@ -67,6 +67,10 @@ impl Candidate {
     }
 }
 
+/// The number of programs that are proposed but not tested and that count as one test: most of their time is that of
+/// printing and reading.
+const PROPOSALS_PER_TEST: usize = 4;
+
 /// The result of shrinking a program.
 pub struct ShrinkResult {
     /// The smallest program found.
@@ -94,7 +98,7 @@ pub fn reduce(
     progress: &mut dyn FnMut(&Candidate, usize),
 ) -> ShrinkResult {
     let tried = HashSet::from([start.text.clone()]);
-    let mut reducer = Reducer { best: start, goal, tried, tests: 0, most_tests };
+    let mut reducer = Reducer { best: start, goal, tried, tests: 0, untested: 0, most_tests };
     // Numbers shrink first, because that makes all later tests cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
         shrink::shrink_numbers,
@@ -126,12 +130,14 @@ struct Reducer<'t> {
     goal: &'t dyn InterestingnessTest,
     tried: HashSet<String>,
     tests: usize,
+    /// The number of programs that were proposed and not tested.
+    untested: usize,
     most_tests: usize,
 }
 
 impl Reducer<'_> {
     fn is_budget_spent(&self) -> bool {
-        self.tests >= self.most_tests
+        self.tests + self.untested / PROPOSALS_PER_TEST >= self.most_tests
     }
 
     /// Applies an edit, and keeps the result if it is still interesting.
@@ -142,10 +148,12 @@ impl Reducer<'_> {
         let mut program = self.best.program.clone();
         edit(&mut program);
         edits::drop_unreferenced(&mut program);
+        self.untested += 1;
         let Ok(candidate) = Candidate::read(print(&program)) else { return false };
         if !self.tried.insert(candidate.text.clone()) || !self.goal.is_worth_testing(&self.best, &program) {
             return false;
         }
+        self.untested -= 1;
         self.tests += 1;
         let kept = self.goal.is_interesting(&candidate);
         if kept {
