@@ -1,4 +1,4 @@
-//! Generates programs that grow along one axis: statements, loops, depth, or ranks.
+//! Generates programs that grow along one axis: statements, loops, depth, ranks, pending communications, or views.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ pub struct Axis {
 }
 
 /// All axes.
-pub const AXES: [Axis; 8] = [
+pub const AXES: [Axis; 12] = [
     Axis {
         name: "operators",
         program: chain,
@@ -38,6 +38,18 @@ pub const AXES: [Axis; 8] = [
     },
     Axis { name: "merged loops", program: loops, passes: "merge-stream-loops" },
     Axis { name: "waits", program: waits, passes: "sink-waits,defer-waits" },
+    Axis { name: "pending", program: pending, passes: "sink-waits,defer-waits" },
+    Axis { name: "posted late", program: posted_late, passes: "hoist-communication" },
+    Axis {
+        name: "views of views",
+        program: views_of_views,
+        passes: "allocate-and-deallocate,common-subexpression,remove-dead-code",
+    },
+    Axis {
+        name: "exchanges",
+        program: exchanges,
+        passes: "hoist-share-mem-handles,allocate-and-deallocate,remove-redundant-sync",
+    },
     Axis { name: "ranks", program: ranks, passes: "@lower" },
 ];
 
@@ -155,6 +167,74 @@ pub fn waits(statements: usize) -> String {
             body,
             "  {last} = ALLOCATE(mem_type=global, zero_init=false)\n  Communication {at} (type=Allreduce, team=(0 1), \
              red_op=SUM, input={input}, output={last}, backend=NCCL)\n  Wait(Communication {at})"
+        );
+    }
+    container(&format!("({input}) -> ({last})"), &body)
+}
+
+/// Returns communications that are all pending when the first Wait comes, and computations between the Waits.
+pub fn pending(statements: usize) -> String {
+    posts_and_waits(statements / 4, |post, wait, compute| {
+        let waits: Vec<String> = wait.iter().zip(compute).map(|(wait, it)| format!("{wait}{it}")).collect();
+        post.concat() + &waits.concat()
+    })
+}
+
+/// Returns communications behind computations before which they can be posted.
+pub fn posted_late(statements: usize) -> String {
+    posts_and_waits(statements / 4, |post, wait, compute| compute.concat() + &post.concat() + &wait.concat())
+}
+
+/// Returns a program of posts with their allocations, Waits and computations, in the order that `body` gives them.
+fn posts_and_waits(count: usize, body: fn(&[String], &[String], &[String]) -> String) -> String {
+    const MESH: &str = "(DeviceMesh{0 1})";
+    let tensor = |at: usize| format!("T{at}_g_float[iS{at}{{4}}] {MESH}");
+    let input = tensor(0);
+    let (mut post, mut wait, mut compute) = (Vec::new(), Vec::new(), Vec::new());
+    for at in 1..=count {
+        let (sum, own, last) = (tensor(at), tensor(count + at), if at == 1 { 0 } else { count + at - 1 });
+        post.push(format!(
+            "  {sum} = ALLOCATE(mem_type=global, zero_init=false)\n  Communication {at} (type=Allreduce, team=(0 1), \
+             red_op=SUM, input={input}, output={sum}, backend=NCCL)\n"
+        ));
+        wait.push(format!("  Wait(Communication {at})\n"));
+        compute.push(format!("  {own} = relu({})\n", tensor(last)));
+    }
+    let outputs = format!("{}, {}", tensor(count), tensor(2 * count));
+    container(&format!("({input}) -> ({outputs})"), &body(&post, &wait, &compute))
+}
+
+/// Returns a chain of views, each of the one before it.
+pub fn views_of_views(views: usize) -> String {
+    let tensor = |at: usize| format!("T{at}_g_float[iS{}{{4}}, iS{}{{4}}]", 2 * at, 2 * at + 1);
+    let mut body = String::new();
+    for at in 0..views {
+        let _ = writeln!(body, "  {}\n     = reshape({})", tensor(at + 1), tensor(at));
+    }
+    let _ = writeln!(body, "  {} = relu({})", tensor(views + 1), tensor(views));
+    container(&format!("({}) -> ({})", tensor(0), tensor(views + 1)), &body)
+}
+
+/// Returns loops that share memory handles in each iteration.
+pub fn exchanges(statements: usize) -> String {
+    const MESH: &str = "(DeviceMesh{0 1})";
+    const PEER: &str = "( ( rank + 1 ) % 2 )";
+    let input = format!("T0_g_float[iS0{{4}}] {MESH}");
+    let (mut body, mut last) = (String::new(), input.clone());
+    for at in 1..=statements / 6 {
+        last = format!("T{at}_g_float[iS{at}{{4}}] {MESH}");
+        let transfers = [("send", &input), ("recv", &last)].map(|(kind, buffer)| {
+            let number = 2 * at + usize::from(kind == "recv");
+            format!("P2PCommunication {number} (type={kind}, buffer={buffer}, peer={PEER}, backend=CUDA)")
+        });
+        let [send, receive] = &transfers;
+        let _ = write!(
+            body,
+            "  {last} = ALLOCATE(mem_type=global, zero_init=false)\n  FOR i{at} from 0 to 4:\n    \
+             ShareMemHandles({send}, {receive})\n    {send}\n    {receive}\n    Wait(P2PCommunication {})\n    \
+             Wait(P2PCommunication {})\n",
+            2 * at + 1,
+            2 * at
         );
     }
     container(&format!("({input}) -> ({last})"), &body)

@@ -3,7 +3,24 @@
 //! Invariant: only the arena that an id indexes creates that id, so indexing cannot fail as long as ids of
 //! different programs are not mixed.
 
-use std::{hash::Hash, marker::PhantomData, ops};
+use std::{cell::Cell, hash::Hash, marker::PhantomData, ops};
+
+thread_local! {
+    static VISITS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the number of elements of arenas that this thread has looked up, iterated over or copied: the work that a pass does
+/// on statements, tensors, axes and scalars. Counted only in a build with debug assertions. Tests compare the counts of
+/// programs of different sizes.
+pub fn visits() -> u64 {
+    VISITS.get()
+}
+
+fn count_visits(count: usize) {
+    if cfg!(debug_assertions) {
+        VISITS.set(VISITS.get() + count as u64);
+    }
+}
 
 /// A typed `u32` index.
 pub trait Id: Copy + Eq + Hash + 'static {
@@ -41,10 +58,17 @@ macro_rules! ids {
 pub(crate) use ids;
 
 /// A growable vector whose elements are indexed by ids of one type.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub struct Arena<I, T> {
     items: Vec<T>,
     id: PhantomData<I>,
+}
+
+impl<I, T: Clone> Clone for Arena<I, T> {
+    fn clone(&self) -> Self {
+        count_visits(self.items.len());
+        Self { items: self.items.clone(), id: PhantomData }
+    }
 }
 
 impl<I, T> Default for Arena<I, T> {
@@ -72,11 +96,13 @@ impl<I: Id, T> Arena<I, T> {
 
     /// Iterates over the ids in order of creation.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = I> + use<I, T> {
+        count_visits(self.items.len());
         (0..self.items.len()).map(I::from_index)
     }
 
     /// Iterates over the ids and elements in order of creation.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (I, &T)> {
+        count_visits(self.items.len());
         self.items.iter().enumerate().map(|(index, item)| (I::from_index(index), item))
     }
 }
@@ -85,12 +111,14 @@ impl<I: Id, T> ops::Index<I> for Arena<I, T> {
     type Output = T;
 
     fn index(&self, id: I) -> &T {
+        count_visits(1);
         &self.items[id.index()]
     }
 }
 
 impl<I: Id, T> ops::IndexMut<I> for Arena<I, T> {
     fn index_mut(&mut self, id: I) -> &mut T {
+        count_visits(1);
         &mut self.items[id.index()]
     }
 }

@@ -1,8 +1,14 @@
-//! Checks that no pass takes quadratic time in the size of the program.
+//! Checks that no pass, and no stage of the tools, takes quadratic time in the size of the program.
+//!
+//! Times depend on other processes, so the work is counted too: the number of statements, tensors, axes and scalars that
+//! are looked up, iterated over or copied (`grammar::arena::visits`). Work on texts and on plans is not counted.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use grammar::span::LineIndex;
+use grammar::{Dialect, arena, span::LineIndex};
 use hir::{plan, sim::footprint};
 use libtest_mimic::{Failed, Trial};
 use passes::{PassEvent, Settings, Verify};
@@ -16,6 +22,9 @@ use programs::{AXES, Axis};
 /// measure: n log n takes about five times as long, and n² sixteen times.
 const GROWTH: u32 = 9;
 const SHORT: Duration = Duration::from_millis(40);
+/// Maximum growth of the counted work, besides `FEW` visits.
+const GROWTH_OF_WORK: u64 = 6;
+const FEW: u64 = 20_000;
 /// Maximum number of measurements of a growth, since other processes use the machine too.
 const TRIES: usize = 4;
 
@@ -34,26 +43,89 @@ pub fn trials() -> Vec<Trial> {
             let name = format!("scaling::{}", axis.name.replace(' ', "_"));
             Trial::test(name, move || grows_slowly(axis, size))
         })
-        .chain([Trial::test("scaling::many_ranks", many_ranks)])
+        .chain([
+            Trial::test("scaling::many_ranks", many_ranks),
+            Trial::test("scaling::stages", stages),
+        ])
         .collect()
+}
+
+/// A pass or a stage, with its time and the counted work.
+type Cost = (String, Duration, u64);
+
+/// Returns an error if the counted work grows faster than n log n.
+fn work_grows_slowly(size: usize, one: &[Cost], four: &[Cost]) -> Result<(), Failed> {
+    let wrong = four.iter().zip(one).find(|(four, one)| four.2 > one.2 * GROWTH_OF_WORK + FEW);
+    match wrong {
+        None => Ok(()),
+        Some((four, one)) => Err(format!(
+            "`{}` visits {} elements at {size}, {} at {}",
+            one.0,
+            one.2,
+            four.2,
+            4 * size
+        )
+        .into()),
+    }
+}
+
+/// Reading, verifying, printing in each dialect, and planning.
+fn stages() -> Result<(), Failed> {
+    const SIZE: usize = 2_000;
+    let axes: [fn(usize) -> String; 4] =
+        [programs::equal, programs::views, programs::pending, programs::views_of_views];
+    for program in axes {
+        let [one, four] = [SIZE, 4 * SIZE].map(|size| stage_costs(&program(size)));
+        work_grows_slowly(SIZE, &one?, &four?)?;
+    }
+    Ok(())
+}
+
+fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
+    let mut costs: Vec<Cost> = Vec::new();
+    let (mut start, mut visits) = (Instant::now(), arena::visits());
+    let mut end = |name: &str| {
+        costs.push((name.to_owned(), start.elapsed(), arena::visits() - visits));
+        (start, visits) = (Instant::now(), arena::visits());
+    };
+    let (mut programs, _) = grammar::read(text);
+    let program = programs.pop().ok_or("no program")?;
+    end("reading");
+    let faults = grammar::verify(&program);
+    end("verifying");
+    for dialect in [Dialect::Canonical, Dialect::Short, Dialect::Y2025] {
+        let _ = grammar::print_as(&program, dialect);
+        end(&format!("printing: {dialect:?}"));
+    }
+    let ranks = plan::smallest_world(&program);
+    let plans = plan::build(&program, &LineIndex::new(text), ranks).map_err(|it| format!("{it:?}"))?;
+    end("planning");
+    match faults.is_empty() && plans.len() == ranks {
+        true => Ok(costs),
+        false => Err(format!("{faults:?}").into()),
+    }
 }
 
 fn grows_slowly(axis: &Axis, size: usize) -> Result<(), Failed> {
     let [small, large] = [size, 4 * size].map(|it| (axis.program)(it));
-    let (mut one, mut four) = (time(&small, axis.passes)?, time(&large, axis.passes)?);
+    let (mut one, mut four) = (costs(&small, axis.passes)?, costs(&large, axis.passes)?);
+    // Each loop counts what is nested in it, and the nesting is limited.
+    if axis.name != "depth" {
+        work_grows_slowly(size, &one, &four)?;
+    }
     let mut told = String::new();
     for _ in 1..TRIES {
-        best(&mut one, time(&small, axis.passes)?);
-        best(&mut four, time(&large, axis.passes)?);
-        let wrong = four.iter().zip(&one).find(|((_, four), (_, one))| *four > *one * GROWTH + SHORT);
-        let Some(((call, four), (_, one))) = wrong else { return Ok(()) };
+        best(&mut one, costs(&small, axis.passes)?);
+        best(&mut four, costs(&large, axis.passes)?);
+        let wrong = four.iter().zip(&one).find(|((_, four, _), (_, one, _))| *four > *one * GROWTH + SHORT);
+        let Some(((call, four, _), (_, one, _))) = wrong else { return Ok(()) };
         told = format!("`{call}` takes {one:?} at {size}, {four:?} at {}\n", 4 * size);
     }
     Err(told.into())
 }
 
 /// Keeps the shorter times of two runs.
-fn best(times: &mut [(String, Duration)], again: Vec<(String, Duration)>) {
+fn best(times: &mut [Cost], again: Vec<Cost>) {
     times.iter_mut().zip(again).for_each(|(it, again)| it.1 = it.1.min(again.1));
 }
 
@@ -91,19 +163,23 @@ fn column_parallel(ranks: usize) -> String {
     )
 }
 
-/// Returns the time of each pass of a pipeline.
-fn time(text: &str, pipeline: &str) -> Result<Vec<(String, Duration)>, Failed> {
+/// Returns the costs of each pass of a pipeline.
+fn costs(text: &str, pipeline: &str) -> Result<Vec<Cost>, Failed> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program = programs.first_mut().filter(|_| !grammar::diagnostic::has_errors(&diagnostics));
     let program = program.ok_or_else(|| format!("{:?}", diagnostics.first()))?;
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
-    let mut times = Vec::new();
+    let (mut costs, mut visits) = (Vec::new(), 0);
     let settings = Settings { verify: Verify::Off, roundtrip: false };
     let mut observe = |event: PassEvent<'_>| {
-        if let PassEvent::After { call, time, .. } = event {
-            times.push((call.to_string(), time));
+        match event {
+            PassEvent::Before { .. } => visits = arena::visits(),
+            PassEvent::After { call, time, .. } => {
+                costs.push((call.to_string(), time, arena::visits() - visits));
+            }
+            PassEvent::Failed { .. } => (),
         }
     };
     passes::run(program, &calls, settings, &mut observe).map_err(|it| it.to_string())?;
-    Ok(times)
+    Ok(costs)
 }
