@@ -11,6 +11,7 @@ use super::{
     P2pGroup, P2pOp, ReduceOp, View, WorkNo,
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     limits::too_few_ranks_text,
+    missing_handles::insertions,
 };
 use grammar::{
     attr,
@@ -245,9 +246,14 @@ impl PlanBuilder<'_> {
             "the memory handle of P2PCommunication {} with rank {peer} is not shared",
             self.number(stmt)
         );
-        let it =
+        let mut it =
             self.error(Code::NotShared, message, "no earlier ShareMemHandles lists this buffer and peer");
-        Err(Box::new(it.help("list it in a ShareMemHandles before this statement, on both ranks")))
+        if let Some(stmt) = self.current_origin().stmt {
+            let (help, fixes) = insertions(self.program, self.lines, stmt);
+            it.help = Some(help.into_boxed_str());
+            it.fixes = fixes;
+        }
+        Err(it)
     }
 
     /// Emits the exchange of the handles that are new, and then a barrier of all ranks of the world, as

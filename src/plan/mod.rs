@@ -36,6 +36,7 @@ mod index;
 mod inst;
 mod io;
 pub mod limits;
+mod missing_handles;
 mod opaque_call;
 mod print;
 mod queue_streams;

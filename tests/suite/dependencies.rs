@@ -156,7 +156,7 @@ const HIR: &[Layer] = &[
 /// The data structures of a plan, the lowering of one rank, the matching of all ranks, and the plans of the
 /// world.
 const PLAN: &[Layer] = &[
-    ("limits scalar teams view", &[]),
+    ("limits missing_handles scalar teams view", &[]),
     ("inst", BEFORE),
     ("stream", BEFORE),
     ("unbound", BEFORE),

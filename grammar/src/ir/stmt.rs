@@ -88,15 +88,18 @@ impl Program {
 
     /// Visits the statements of a block and of its nested blocks, in program order.
     pub fn walk(&self, block: BlockId, visit: &mut dyn FnMut(StmtId)) {
-        for stmt in self.block(block) {
-            visit(*stmt);
-            match &self.stmts[*stmt] {
-                Stmt::Op(_) | Stmt::Let(..) => (),
-                Stmt::For(it) => self.walk(it.body, visit),
-                Stmt::If(it) => {
-                    self.walk(it.then_block, visit);
-                    it.else_block.iter().for_each(|other| self.walk(*other, visit));
-                }
+        self.block(block).iter().for_each(|stmt| self.walk_stmt(*stmt, visit));
+    }
+
+    /// Visits a statement and the statements of its nested blocks, in program order.
+    pub fn walk_stmt(&self, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
+        visit(stmt);
+        match &self.stmts[stmt] {
+            Stmt::Op(_) | Stmt::Let(..) => (),
+            Stmt::For(it) => self.walk(it.body, visit),
+            Stmt::If(it) => {
+                self.walk(it.then_block, visit);
+                it.else_block.iter().for_each(|other| self.walk(*other, visit));
             }
         }
     }

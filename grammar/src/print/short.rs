@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 
 use super::{Dialect, Options, Printer};
 use crate::{
-    ir::{OpStmt, Program, TensorId},
+    ir::{OpStmt, Program, Stmt, StmtId, TensorId},
     tensor_uses::tensors_in_text_order,
     text::tensor_text,
 };
@@ -40,6 +40,21 @@ pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io
     // A tensor without a unique short name is always printed in full.
     printer.tensors.extend(ambiguous.into_iter().map(|it| (it, tensor_text(program, it))));
     printer.write_container(options, out)
+}
+
+/// Returns the text of an operator's statement on one line, as it can stand at the offset `at` of the source text:
+/// tensors that this text mentions only later, or whose short name is not unique, are written in full.
+pub fn line_text(program: &Program, stmt: StmtId, at: u32) -> String {
+    let Stmt::Op(it) = &program.stmts[stmt] else { return String::new() };
+    let mut printer = Printer::new(program, Dialect::Short);
+    let ambiguous = ambiguous_tensors(program);
+    let is_short = |id: TensorId| program.tensor_span(id).start < at && !ambiguous.contains(&id);
+    let names = program.tensors.ids().map(|id| {
+        (id, if is_short(id) { program.tensor_name(id) } else { tensor_text(program, id) })
+    });
+    printer.tensors.extend(names);
+    printer.short_op(it);
+    printer.out
 }
 
 /// Returns the tensors whose number another tensor of the same namespace has, too.
