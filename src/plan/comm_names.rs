@@ -3,7 +3,7 @@
 
 use grammar::{
     attr,
-    ir::{OpStmt, Program, Stmt, StmtId},
+    ir::{OpStmt, Program, Stmt, StmtId, SymbolId},
     ops::{Op, OpClass},
     span::LineIndex,
     words::{CommunicationType, P2pType},
@@ -37,10 +37,16 @@ impl CommNames {
     /// Collects the names of all communications of a program.
     pub fn from_program(program: &Program, lines: &LineIndex) -> Self {
         let mut names = Self::default();
+        let mut defined = FxHashSet::default();
+        for (_, stmt) in program.stmts.iter() {
+            if let Stmt::Let(symbol, _) = stmt {
+                defined.insert(*symbol);
+            }
+        }
         for stmt in program.stmts.ids() {
             if let Stmt::Op(it) = &program.stmts[stmt] {
                 let line = lines.line(program.stmt_span(stmt).start);
-                names.communications.extend(name(program, it, line).map(|name| (stmt, name)));
+                names.communications.extend(name(program, it, line, &defined).map(|name| (stmt, name)));
                 names.units.extend(it.get(attr::UNIT).map(|_| stmt));
             }
         }
@@ -81,7 +87,8 @@ impl CommNames {
     }
 }
 
-fn name(program: &Program, it: &OpStmt, line: u32) -> Option<CommName> {
+/// Returns the name of a communication. `defined` are the scalars that statements define.
+fn name(program: &Program, it: &OpStmt, line: u32, defined: &FxHashSet<SymbolId>) -> Option<CommName> {
     let kind = match (it.op.def().class, it.op) {
         (OpClass::Communicate, Op::CollectivePermute) | (OpClass::ShareHandles, _) => "",
         (OpClass::Communicate, Op::P2PCommunication) => it.get(attr::P2P_TYPE).map_or("send", P2pType::text),
@@ -91,6 +98,8 @@ fn name(program: &Program, it: &OpStmt, line: u32) -> Option<CommName> {
     };
     let number = it.number.map_or(String::new(), |it| format!(" {it}"));
     let operator = format!("{}{number}", it.op.name());
-    let partner_peer = it.get(attr::PEER).and_then(|peer| mirror(program, peer));
+    // The value of a scalar that a statement defines may differ between ranks.
+    let peer = it.get(attr::PEER).filter(|it| !program.depends_on(*it, &|symbol| defined.contains(&symbol)));
+    let partner_peer = peer.and_then(|peer| mirror(program, peer));
     Some(CommName { operator, kind: kind.to_owned(), line, partner_peer })
 }

@@ -20,6 +20,8 @@ const MAX_ELEMENTS: usize = 1 << 20;
 impl PlanBuilder<'_> {
     /// Executes a definition: `i84 = i82 % 8`, or `a5 = {i0, i1}`.
     pub(super) fn define(&mut self, symbol: SymbolId, value: ExprId) -> Result<()> {
+        let is_dependent = self.is_divergent() || self.scalars.depends_on_rank(value);
+        self.scalars.set_rank_dependence(symbol, is_dependent);
         match self.array_items(value).is_some() || self.named_array(value).is_some() {
             // An error in an array is reported where the array is used.
             true => {

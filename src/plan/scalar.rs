@@ -9,7 +9,7 @@ use grammar::{
     arithmetic::{self, Constant},
     ir::{Expr, ExprId, ParallelType, Program, SymbolId},
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,6 +68,8 @@ pub(crate) struct Scalars<'p> {
     rank: Option<SymbolId>,
     device: Option<SymbolId>,
     streams: Option<SymbolId>,
+    /// The scalars whose definitions in the body have values that can differ between ranks.
+    rank_dependent: FxHashSet<SymbolId>,
     /// The extents of device axes, as determined by the mesh.
     devices: FxHashMap<SymbolId, i64>,
     me: i64,
@@ -92,6 +94,7 @@ impl<'p> Scalars<'p> {
             // Drafts of 2025 use this name for the rank.
             device: program.find_symbol("deviceIdx.x"),
             streams: program.find_symbol("numberOfStreams"),
+            rank_dependent: FxHashSet::default(),
             devices: device_extents(program),
             me: rank as i64,
             known: RefCell::default(),
@@ -196,7 +199,17 @@ impl<'p> Scalars<'p> {
 
     /// Returns whether the value of an expression can differ between ranks.
     pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
-        self.program.depends_on(expr, &|symbol| Some(symbol) == self.rank || Some(symbol) == self.device)
+        self.program.depends_on(expr, &|symbol| {
+            [self.rank, self.device].contains(&Some(symbol)) || self.rank_dependent.contains(&symbol)
+        })
+    }
+
+    /// Records whether the value that a definition in the body gives a scalar can differ between ranks.
+    pub(crate) fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
+        match is_dependent {
+            true => self.rank_dependent.insert(symbol),
+            false => self.rank_dependent.remove(&symbol),
+        };
     }
 }
 

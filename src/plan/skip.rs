@@ -51,6 +51,10 @@ pub enum SkipReason {
     Loop {
         /// The text and line of the loop.
         text: Arc<str>,
+        /// The line of the loop.
+        line: u32,
+        /// The expressions of the first value and of the end.
+        bounds: [Arc<str>; 2],
         /// The name of the loop index.
         index: Arc<str>,
         /// The first value of the index.
@@ -79,7 +83,9 @@ impl PlanBuilder<'_> {
         let index = self.program.symbols[it.index].as_str();
         let [from, to] = [it.start, it.stop].map(|bound| expr_text(self.program, bound));
         let text = format!("`FOR {index} from {from} to {to}` ({})", self.line_of(stmt));
-        let why = SkipReason::Loop { text: text.into(), index: index.into(), start, stop };
+        let line = self.lines.line(self.program.stmt_span(stmt).start);
+        let bounds = [from.into(), to.into()];
+        let why = SkipReason::Loop { text: text.into(), line, bounds, index: index.into(), start, stop };
         self.skip_block(it.body, &why);
     }
 
@@ -107,7 +113,8 @@ impl PlanBuilder<'_> {
                             .for_each(|it| self.skip_block(it, why));
                     }
                 },
-                Stmt::Let(..) => (),
+                // Ranks that execute the block give the scalar another value.
+                Stmt::Let(symbol, _) => self.scalars.set_rank_dependence(*symbol, true),
             }
         }
     }
@@ -162,7 +169,9 @@ impl SkippedComm {
     pub(super) fn bytes(&self) -> usize {
         let why = match &self.reason {
             SkipReason::Branch(text, _) | SkipReason::OutsideMesh(text) => text.len() / 2,
-            SkipReason::Loop { text, index, .. } => text.len() / 2 + index.len(),
+            SkipReason::Loop { text, index, bounds: [from, to], .. } => {
+                text.len() / 2 + index.len() + from.len() + to.len()
+            }
         };
         size_of::<Self>() + why
     }

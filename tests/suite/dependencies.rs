@@ -189,8 +189,12 @@ const SYNC: &[Layer] = &[
     ("lint", &["deadlock"]),
     ("peer_edit", &["matching", "wait_graph"]),
     ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph"]),
+    ("skip_edit", &["skipped"]),
     ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
-    ("explain progress", &["blocked_wait", "deadlock", "matching", "skipped", "wait_graph", "report_text"]),
+    (
+        "explain progress",
+        &["blocked_wait", "deadlock", "matching", "skip_edit", "skipped", "wait_graph", "report_text"],
+    ),
 ];
 
 const CHECK: &[Layer] = &[

@@ -85,6 +85,8 @@ pub struct MissingPost {
     pub reason: [String; 2],
     /// The waits for it, as indices into `Deadlock::waits`.
     pub waits: BTreeSet<usize>,
+    /// What to change.
+    pub help: String,
 }
 
 impl fmt::Display for MissingPost {
@@ -234,8 +236,8 @@ impl Deadlock {
 
     /// Returns a suggestion for fixing the program.
     pub fn help(&self) -> Option<Cow<'static, str>> {
-        if !self.skips.is_empty() {
-            return Some("post it on all ranks that take part in it, or on none".into());
+        if let Some(skip) = self.skips.first() {
+            return Some(skip.help.clone().into());
         }
         if let Some(needed) = self.needed_ranks {
             let unused = short_ranks(&(needed..self.world).collect());

@@ -9,11 +9,11 @@ use super::{
     Actor, Alignment, Blocker, CommKey, CommMatching, CommRole, InstRef, WaitGraph, WorldState,
     blocked_wait::{BlockedWait, ranks_text},
     deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
-    report_text,
+    report_text, skip_edit,
     skipped::{self, SkippedPost},
     wait_graph::ranks_of,
 };
-use crate::plan::{Direction, Plan, SignalId, SignalKind};
+use crate::plan::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
 
 /// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;
@@ -173,7 +173,12 @@ impl<'a> Explainer<'a> {
             _ => None,
         };
         let first = steps.first().and_then(kind);
-        let facing = first.filter(|_| steps.iter().all(|it| kind(it) == first));
+        // The sends and receives of one group have no order that could be changed.
+        let is_alone = |it: &&Blocked| match self.graph.effect(it.at) {
+            Some(SyncEffect::Post(Communication::P2pGroup(group))) => group.ops.len() == 1,
+            _ => true,
+        };
+        let facing = first.filter(|_| steps.iter().all(|it| kind(it) == first && is_alone(it)));
         let steps =
             steps.iter().map(|it| (it.at.rank, report_text::describe(self.graph.plans, it.at))).collect();
         Cause::Cycle { ranks, steps, head_to_head: facing }
@@ -204,11 +209,14 @@ impl<'a> Explainer<'a> {
     /// description and reason is listed once.
     fn missing_posts(&self, reported: &[usize]) -> Vec<MissingPost> {
         let mut found: Vec<MissingPost> = Vec::new();
-        for (at, it) in reported.iter().enumerate() {
-            for skipped in self.skipped[*it].iter().flatten() {
+        let waiting = |head: usize| &self.graph.plans[self.heads[head].at.rank];
+        for (at, head) in reported.iter().enumerate() {
+            for skipped in self.skipped[*head].iter().flatten() {
                 let rank = skipped.rank;
                 let plan = &self.graph.plans[rank];
-                let it = skipped::explain(plan, skipped);
+                let mut it = skipped::explain(plan, skipped);
+                let [_, range] = &mut it.reason;
+                *range += &skip_edit::bounds_text(plan, skipped, waiting(*head));
                 let same = |known: &&mut MissingPost| known.what == it.what && known.reason == it.reason;
                 match found.iter_mut().find(same) {
                     Some(known) => {
@@ -222,6 +230,7 @@ impl<'a> Explainer<'a> {
                         what: it.what,
                         reason: it.reason,
                         waits: [at].into(),
+                        help: skip_edit::help(plan, skipped, waiting(*head)),
                     }),
                 }
             }

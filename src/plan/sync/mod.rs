@@ -31,6 +31,7 @@ mod matching;
 mod peer_edit;
 mod progress;
 mod report_text;
+mod skip_edit;
 mod skipped;
 mod step;
 mod wait_graph;

@@ -290,7 +290,7 @@ pub(super) fn explain(plan: &Plan, skipped: &SkippedPost) -> SkipText {
             let all: Vec<LoopIndices> = alike().map(|it| plan.enclosing_loops(it.iteration)).collect();
             (String::new(), [format!("{text} is {value}"), iterations(&all)])
         }
-        SkipReason::Loop { text, index, start, stop } => {
+        SkipReason::Loop { text, index, start, stop, .. } => {
             let wanted = iterations(std::slice::from_ref(&skipped.wanted));
             let range = match stop - start {
                 1 => format!(" for {index}={start} only"),

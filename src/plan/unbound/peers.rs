@@ -66,7 +66,7 @@ fn pair(
 
 /// Returns the peer of the other side: the function that maps the peer of rank `r` back to `r`. It is known
 /// for sums of the rank and terms that are equal on all ranks, modulo a constant; otherwise the result is
-/// `None`.
+/// `None`. A scalar among the terms has to have a value from 0 to the modulus.
 pub(in crate::plan) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
     let peer = defined(program, peer);
     let Expr::Infix("%", sum, modulus) = &program.exprs[peer] else {
@@ -78,13 +78,16 @@ pub(in crate::plan) fn mirror(program: &Program, peer: ExprId) -> Option<String>
     };
     let modulus = program.constant(defined(program, *modulus)).filter(|it| *it > 0)?;
     let mut rank = 0;
-    let (mut constant, mut rest) = (0, Vec::new());
+    let (mut constant, mut rest, mut is_named) = (0, Vec::new(), true);
     for (sign, term) in terms(program, *sum, 1)? {
         match program.constant(term) {
             Some(value) => constant += sign * value,
             None if is_rank(program, term) => rank += sign,
             None if program.depends_on(term, &|it| program.symbols[it] == "rank") => return None,
-            None => rest.push((sign, grammar::expr_text(program, term))),
+            None => {
+                is_named &= matches!(program.exprs[term], Expr::Symbol(_));
+                rest.push((sign, grammar::expr_text(program, term)));
+            }
         }
     }
     match rank {
@@ -96,15 +99,21 @@ pub(in crate::plan) fn mirror(program: &Program, peer: ExprId) -> Option<String>
     let constant = (-constant).rem_euclid(modulus);
     Some(match rest.as_slice() {
         [] => format!("( rank + {constant} ) % {modulus}"),
-        [(-1, term)] if constant == 0 => format!("( rank + {term} ) % {modulus}"),
-        [(1, term)] if constant == 0 => format!("( {modulus} + ( rank - {term} ) ) % {modulus}"),
+        [(-1, term)] if constant == 0 && is_named => format!("( rank + {term} ) % {modulus}"),
+        [(1, term)] if constant == 0 && is_named => {
+            format!("( {modulus} + ( rank - {term} ) ) % {modulus}")
+        }
         all => {
             // The remainder of a negative number is negative, and the number of moduli that the terms
             // subtract is not known. Each term is therefore reduced by the modulus first.
-            let mut text = format!("( rank + {constant} )");
+            let mut text = match constant {
+                0 => "rank".to_owned(),
+                _ => format!("( rank + {constant} )"),
+            };
             for (sign, term) in all {
                 text = match sign {
-                    -1 => format!("( {text} + ( {term} % {modulus} ) )"),
+                    -1 if is_named => format!("( {text} + ( {term} % {modulus} ) )"),
+                    -1 => format!("( {text} + ( {modulus} + ( {term} % {modulus} ) ) )"),
                     _ => format!("( {text} + ( {modulus} - ( {term} % {modulus} ) ) )"),
                 };
             }
