@@ -1,6 +1,8 @@
 //! Applies an edit to the text of a program. Whole lines are inserted, moved or changed; comments, formatting
 //! and all other lines are preserved.
 
+mod moves;
+
 use grammar::{
     attr,
     ir::{BlockId, Program, Stmt, StmtId, Stream},
@@ -31,6 +33,8 @@ pub enum ChangeKind {
     Inserted(String),
     /// Moved this statement to here.
     Moved(String),
+    /// Moved this statement down to here.
+    Delayed(String),
     /// Turned a long-form ALLOCATE into this short form.
     ShortenedAllocate(String),
 }
@@ -41,6 +45,7 @@ impl Change {
         match &self.kind {
             ChangeKind::Inserted(statement) => format!("inserted `{statement}`"),
             ChangeKind::Moved(statement) => format!("moved `{statement}` up to here"),
+            ChangeKind::Delayed(statement) => format!("moved `{statement}` down to here"),
             ChangeKind::ShortenedAllocate(_) => "turned the long ALLOCATE into the short one".to_owned(),
         }
     }
@@ -90,6 +95,7 @@ impl NumberedLines {
             Edit::MoveWait { wait, before, synchronize } => {
                 at.move_wait((*wait)?, before, synchronize.as_ref())
             }
+            Edit::MoveDeallocate { deallocate, after } => at.move_deallocate((*deallocate)?, (*after)?),
             Edit::ShortenAllocate { allocate } => at.shorten_allocate((*allocate)?),
         }
     }
@@ -276,47 +282,6 @@ impl Editor<'_> {
             }
         }
         None
-    }
-
-    /// Moves a Wait that is alone on its line. If the Wait would then block another stream, a Synchronize
-    /// with that stream replaces it at its old position.
-    fn move_wait(
-        &self,
-        stmt: StmtId,
-        before: &InsertionPoint,
-        synchronize: Option<&WaitedStream>,
-    ) -> Option<EditedText> {
-        let from = self.line_of(stmt)?;
-        let text = self.lines.lines[from].text.trim();
-        let statement = self.program.stmt_span(stmt).text(self.text);
-        let rest = text.strip_prefix(statement)?.trim_start();
-        if !rest.is_empty() && !rest.starts_with("//") {
-            return None;
-        }
-        let at = self.position(before)?.0;
-        let mut it = self.insert(text, before)?;
-        for change in &mut it.changes {
-            change.kind = ChangeKind::Moved(statement.to_owned());
-        }
-        it.replaced.push(stmt);
-        let (name, capture) = match synchronize {
-            None => (None, None),
-            Some(WaitedStream::Index { index, stmt: executed }) => {
-                (Some(stream_operand(self.program, *index, *executed, Some(stmt))), None)
-            }
-            Some(WaitedStream::Entry) => {
-                let (name, capture) = self.entry_stream_name(at)?;
-                (Some(name), capture)
-            }
-        };
-        let id = self.lines.lines[from].id;
-        if let Some(name) = name {
-            let old = it.lines.lines.iter().position(|it| it.id == id)?;
-            let change = it.lines.insert_statement(old, self.indentation(from), &self.synchronize(&name));
-            it.changes.push(change);
-        }
-        it.lines = it.lines.without_lines(&[id]);
-        self.with_capture(it, capture.as_deref(), at)
     }
 
     /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or

@@ -156,7 +156,7 @@ impl<'a> DiagnosticBuilder<'a> {
         }
         let reason = RaceExplanation::of(race, first, second);
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
-        let help = edit_help::help(&reason, self.edit_context(rank).as_ref());
+        let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);
         notes.extend(more.note(&sides.each_ref().map(RaceSide::line)));
         let mut labels = labels.into_iter();
@@ -164,6 +164,8 @@ impl<'a> DiagnosticBuilder<'a> {
         let mut it = Diagnostic::new(code, span, message, label);
         it.labels.extend(labels);
         it.notes = notes;
+        // A fix is a change of the text that the positions refer to.
+        it.fixes = if self.text_of(rank) == text { fixes } else { Vec::new() };
         (text, if let Some(help) = help { it.help(help) } else { it })
     }
 

@@ -41,6 +41,13 @@ pub enum Edit {
         /// `Wait` established there.
         synchronize: Option<WaitedStream>,
     },
+    /// Move a Deallocate down. Later allocations then get other storage, and no stream has to wait.
+    MoveDeallocate {
+        /// The Deallocate.
+        deallocate: Option<StmtId>,
+        /// The statement behind which it is moved.
+        after: Option<StmtId>,
+    },
     /// Convert a long-form ALLOCATE, which is skipped if its name is already bound, into the short form,
     /// which allocates in every iteration.
     ShortenAllocate {
@@ -218,11 +225,19 @@ impl Edit {
     }
 
     /// Returns whether two edits insert the same statement, and it blocks the same stream.
-    pub fn waits_like(&self, other: &Self) -> bool {
-        let current = self.insertion().and_then(InsertionPoint::current);
-        let is_one_stream =
-            current.is_some() && current == other.insertion().and_then(InsertionPoint::current);
-        let is_one_statement = match (self, other) {
+    fn waits_like(&self, other: &Self) -> bool {
+        let current = self.blocked_stream();
+        current.is_some() && current == other.blocked_stream() && self.inserts_same_as(other)
+    }
+
+    /// Returns the stream that is current where the edit inserts a statement.
+    pub fn blocked_stream(&self) -> Option<&PlanStream> {
+        self.insertion().and_then(InsertionPoint::current)
+    }
+
+    /// Returns whether two edits insert the same statement.
+    pub fn inserts_same_as(&self, other: &Self) -> bool {
+        match (self, other) {
             (Self::InsertWait { communication, .. }, Self::InsertWait { communication: other, .. }) => {
                 communication == other
             }
@@ -230,8 +245,7 @@ impl Edit {
                 let streams = self.awaited_stream().zip(other.awaited_stream());
                 streams.is_some_and(|(stream, other)| stream.is_same_as(other))
             }
-        };
-        is_one_stream && is_one_statement
+        }
     }
 
     /// Returns whether the edit inserts a statement at the end of the program.
@@ -244,7 +258,22 @@ impl Edit {
         match self {
             Self::InsertSynchronize { stream, .. } => Some(stream),
             Self::CaptureEntryStream { .. } => Some(&WaitedStream::Entry),
-            Self::InsertWait { .. } | Self::MoveWait { .. } | Self::ShortenAllocate { .. } => None,
+            Self::InsertWait { .. }
+            | Self::MoveWait { .. }
+            | Self::MoveDeallocate { .. }
+            | Self::ShortenAllocate { .. } => None,
+        }
+    }
+
+    /// Returns whether the edit lets no stream wait. It is preferred to the alternatives.
+    pub fn costs_no_overlap(&self) -> bool {
+        match self {
+            Self::MoveDeallocate { .. } => true,
+            Self::InsertSynchronize { .. }
+            | Self::CaptureEntryStream { .. }
+            | Self::InsertWait { .. }
+            | Self::MoveWait { .. }
+            | Self::ShortenAllocate { .. } => false,
         }
     }
 
@@ -255,7 +284,7 @@ impl Edit {
             | Self::CaptureEntryStream { before }
             | Self::InsertWait { before, .. }
             | Self::MoveWait { before, .. } => Some(before),
-            Self::ShortenAllocate { .. } => None,
+            Self::MoveDeallocate { .. } | Self::ShortenAllocate { .. } => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{ir::Program, list_text};
+use grammar::{diagnostic::Fix, ir::Program, list_text};
 
 use super::{
     apply::{Change, ChangeKind, EditedText},
@@ -27,21 +27,31 @@ pub struct EditContext<'a> {
 }
 
 /// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
-/// described only by their statements.
-pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> Option<String> {
+/// described only by their statements. Also returns the changes of the text, if the help has one edit.
+pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Option<String>, Vec<Fix>) {
     if race.edits.is_empty() {
-        return race.advice.clone();
+        return (race.advice.clone(), Vec::new());
     }
     let lines = context.map(|it| (NumberedLines::of(&it.source.text), it));
     let of_edit = |edit: &Edit| {
         let (lines, context) = lines.as_ref()?;
         let applied = lines.apply(context.program, edit)?;
-        Some(describe(lines, context, edit, &applied))
+        Some((describe(lines, context, edit, &applied), lines.changes_to(&applied.lines)))
     };
-    let edits: Vec<String> = race.edits.iter().filter_map(of_edit).collect();
-    match edits.is_empty() {
-        true => race.edits.last().map(|edit| outline(edit, context)),
-        false => Some(edits.join(", or ")),
+    let free = race.edits.iter().filter(|it| it.costs_no_overlap()).find_map(of_edit);
+    let edits = match free {
+        Some(only) => vec![only],
+        None => race.edits.iter().filter_map(of_edit).collect(),
+    };
+    match <[_; 1]>::try_from(edits) {
+        Ok([(help, fixes)]) => (Some(help), fixes),
+        Err(edits) if edits.is_empty() => {
+            (race.edits.last().map(|edit| outline(edit, context)), Vec::new())
+        }
+        Err(edits) => {
+            let texts: Vec<String> = edits.into_iter().map(|it| it.0).collect();
+            (Some(texts.join(", or ")), Vec::new())
+        }
     }
 }
 
@@ -67,10 +77,12 @@ fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, appli
             ChangeKind::Inserted(statement) => format!("insert `{statement}` {place}"),
             ChangeKind::Moved(statement) => {
                 is_moved = true;
-                let index = &context.source.lines;
-                let from = applied.replaced.first().map(|it| context.program.stmt_span(*it).start);
-                let from = from.map_or(String::new(), |it| format!(" from line {}", index.line(it)));
-                format!("move `{statement}`{from} to the line {place}")
+                format!("move `{statement}`{} to the line {place}", old_line(context, applied))
+            }
+            ChangeKind::Delayed(statement) => {
+                let line = applied.lines.previous_line_of(lines, change.line_id);
+                let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
+                format!("move `{statement}`{}{place}", old_line(context, applied))
             }
             ChangeKind::ShortenedAllocate(short) => {
                 let line = lines.line(change.line_id).unwrap_or_default();
@@ -81,6 +93,12 @@ fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, appli
         });
     }
     parts.join(", and ") + &other_streams(context.plan, edit, applied)
+}
+
+/// Returns where a moved statement was: ` from line 14`.
+fn old_line(context: &EditContext<'_>, applied: &EditedText) -> String {
+    let from = applied.replaced.first().map(|it| context.program.stmt_span(*it).start);
+    from.map_or(String::new(), |it| format!(" from line {}", context.source.lines.line(it)))
 }
 
 fn before_line(lines: &NumberedLines, applied: &EditedText, change: &Change) -> String {
@@ -99,7 +117,7 @@ fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
     let operand = format!("Stream {index}");
     let names_index = |it: &Change| match &it.kind {
         ChangeKind::Inserted(statement) => statement.trim_end_matches(')').ends_with(&operand),
-        ChangeKind::Moved(_) | ChangeKind::ShortenedAllocate(_) => false,
+        ChangeKind::Moved(_) | ChangeKind::Delayed(_) | ChangeKind::ShortenedAllocate(_) => false,
     };
     if !applied.changes.iter().any(names_index) {
         return String::new();
@@ -150,6 +168,7 @@ fn outline(edit: &Edit, context: Option<&EditContext<'_>>) -> String {
         ),
         Edit::InsertWait { communication, .. } => format!("insert a Wait for {}", communication.name),
         Edit::MoveWait { .. } => "move the Wait to the line".to_owned(),
+        Edit::MoveDeallocate { .. } => "move the Deallocate behind the next wait for this access".to_owned(),
         Edit::ShortenAllocate { .. } => {
             "use the short ALLOCATE, which gives every iteration its own storage, if no iteration reads what an earlier one wrote".to_owned()
         }

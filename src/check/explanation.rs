@@ -4,8 +4,9 @@ use super::{
     conflict::{Party, Race, ReusedStorage},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
     race_side::{RaceSide, first_wait_for, stream_of},
+    stream_waits::first_stream_wait,
 };
-use crate::plan::{BufferNo, InstKind, Plan, PlanStream};
+use crate::plan::{Allocation, BufferNo, InstKind, Plan, PlanStream};
 
 /// Why two accesses are unordered, and how to order them.
 #[derive(Debug, Default, PartialEq)]
@@ -143,13 +144,13 @@ impl RaceExplanation {
             }
             None => (InsertionPoint::end(plan), None),
         };
-        Self::new(
-            format!(
-                "the allocator reuses the storage on {stream}, which does not wait for {}",
-                first.actor_name()
-            ),
-            Edit::order_after(first, insertion, next, frame),
-        )
+        let why = format!(
+            "the allocator reuses the storage on {stream}, which does not wait for {}",
+            first.actor_name()
+        );
+        let moved = allocation.and_then(|it| move_deallocate(it, first));
+        let order = Edit::order_after(first, insertion, next, frame);
+        Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
     }
 
     /// Explains a use of storage that the stream of its ALLOCATE may still use.
@@ -321,6 +322,18 @@ impl RaceExplanation {
             }
         })
     }
+}
+
+/// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the
+/// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
+fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>) -> Option<Edit> {
+    let plan = first.plan;
+    let freed = allocation.freed_by?;
+    let access = first.inst_index()?;
+    let wait = first_stream_wait(plan, access, allocation.stream)?;
+    let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
+    (freed < plan.code[wait].origin && from.iteration == after.iteration)
+        .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
 }
 
 /// Says why the posted communication `posted` may still run when `waiting` accesses its storage.

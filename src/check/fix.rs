@@ -3,10 +3,11 @@
 //! An edit is made only if the edited text parses to the same program plus the edit, the finding is gone on
 //! all ranks and in all iterations, and no new finding appears. If several streams race, an edit outside a
 //! loop may also remove the race with one of them, so that they are joined one at a time. If two edits
-//! qualify, neither is made.
+//! qualify, neither is made, unless one of them is the move of a Deallocate, which lets no stream wait.
 //!
 //! Inserted or moved Synchronize and Wait statements only add orders that already hold in statement order: a
-//! stream that loses its Wait waits for the stream that gets it. A program that is correct when its
+//! stream that loses its Wait waits for the stream that gets it. A Deallocate that moves down only frees its storage
+//! later. A program that is correct when its
 //! statements execute in order therefore gives the same results.
 
 use std::{
@@ -243,6 +244,10 @@ impl FixSession<'_> {
             let attempt = attempts.entry(text).or_insert_with(|| self.attempt(state, &applied));
             let help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &edit, it));
             helpful.extend(help.map(|help| (help, applied)));
+            if help == Some(FixExtent::Complete) && edit.costs_no_overlap() {
+                helpful.drain(..helpful.len() - 1);
+                break;
+            }
         }
         let best = if helpful.iter().any(|it| it.0 == FixExtent::Complete) {
             FixExtent::Complete
@@ -327,7 +332,8 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
         Edit::InsertSynchronize { .. }
         | Edit::CaptureEntryStream { .. }
         | Edit::InsertWait { .. }
-        | Edit::MoveWait { .. } => true,
+        | Edit::MoveWait { .. }
+        | Edit::MoveDeallocate { .. } => true,
     };
     let help = if next.keys.iter().any(|it| it.has_same_lines(key)) {
         FixExtent::Partial

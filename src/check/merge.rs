@@ -7,9 +7,13 @@ use super::{
     edit::Edit,
     explanation::RaceExplanation,
     finding::{Finding, Report},
-    race_side::RaceSide,
+    race_side::{RaceSide, stream_of},
+    stream_waits::first_stream_wait,
 };
-use crate::{plan::Plan, source::Source};
+use crate::{
+    plan::{Plan, PlanStream, StreamNo},
+    source::Source,
+};
 
 impl Report {
     /// Formats the findings as diagnostics, each with the index of its source text. Rank `r` runs text `r`, or
@@ -97,14 +101,25 @@ impl<'a> FixableRace<'a> {
     }
 
     /// Returns whether the edits of this race also order the accesses of another race: they are the same, or
-    /// the only edit makes the same stream wait for the same work, before the edit of the other race would.
+    /// the only edit waits for the same work before the edit of the other race would, and the stream that this one
+    /// blocks has waited by then.
     fn removes(&self, other: &Self) -> bool {
         let is_same = |(a, b): (&Edit, &Edit)| a.is_same_as(b);
         if self.edits.len() == other.edits.len() && self.edits.iter().zip(&other.edits).all(is_same) {
             return true;
         }
-        let ([edit], [wanted]) = (self.edits.as_slice(), other.edits.as_slice()) else { return false };
-        if !edit.waits_like(wanted) || other.has_other_lines {
+        let wanted = match other.edits.as_slice() {
+            [wanted] => wanted,
+            [first, wanted] if first.costs_no_overlap() => {
+                if self.edits.first() == Some(first) {
+                    return true;
+                }
+                wanted
+            }
+            _ => return false,
+        };
+        let [edit] = self.edits.as_slice() else { return false };
+        if !edit.inserts_same_as(wanted) || other.has_other_lines {
             return false;
         }
         let [first, second] = &self.sides;
@@ -120,10 +135,30 @@ impl<'a> FixableRace<'a> {
             | Edit::CaptureEntryStream { .. }
             | Edit::InsertWait { .. }
             | Edit::MoveWait { .. }
+            | Edit::MoveDeallocate { .. }
             | Edit::ShortenAllocate { .. } => other.sides[0].inst_index(),
         };
         let before = |a: Option<usize>, b: Option<usize>| a.zip(b).is_some_and(|(a, b)| a < b);
         let is_later = before(second.inst_index(), other.sides[1].inst_index()) || other.edits[0].is_at_end();
-        is_on_one_rank && is_before_loops && is_later && before(done, second.inst_index())
+        is_on_one_rank
+            && is_before_loops
+            && is_later
+            && before(done, second.inst_index())
+            && self.blocks_before(edit, wanted, other)
+    }
+
+    /// Returns whether the stream that `wanted` blocks waits, where `wanted` is inserted, for the stream that `edit`
+    /// blocks: it is the same stream, or it waits for that stream in between.
+    fn blocks_before(&self, edit: &Edit, wanted: &Edit, other: &Self) -> bool {
+        let [_, second] = &self.sides;
+        let Some((blocked, waiting)) = edit.blocked_stream().zip(wanted.blocked_stream()) else { return false };
+        let plan = second.plan;
+        let number = |wanted: &PlanStream| plan.streams.iter().position(|it| it == wanted);
+        let ordered = || {
+            let at = second.inst_index().filter(|at| stream_of(plan, *at) == blocked)?;
+            let wait = first_stream_wait(plan, at, number(waiting)? as StreamNo)?;
+            other.sides[1].inst_index().filter(|end| wait < *end)
+        };
+        blocked == waiting || ordered().is_some()
     }
 }

@@ -82,6 +82,7 @@ mod race_side;
 mod repeat;
 mod storage;
 mod stream_operand;
+mod stream_waits;
 mod written;
 
 pub use conflict::{Party, Race};

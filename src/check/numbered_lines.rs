@@ -1,5 +1,7 @@
 //! A text as a list of lines with ids that stay the same while the text is edited.
 
+use grammar::{diagnostic::Fix, span::Span};
+
 /// A line and its stable id, which does not change when other lines are inserted or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberedLine {
@@ -56,6 +58,33 @@ impl NumberedLines {
         let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
         self.lines.insert(at, NumberedLine { id, text });
         id
+    }
+
+    /// Returns the changes of this text that give `edited`, which was edited from it.
+    pub fn changes_to(&self, edited: &Self) -> Vec<Fix> {
+        let mut changes = Vec::new();
+        let mut start = 0;
+        let mut new = edited.lines.iter().peekable();
+        for old in &self.lines {
+            let end = start + old.text.len();
+            // Lines with new ids precede the old line that follows them.
+            let mut inserted = String::new();
+            while let Some(line) = new.next_if(|it| it.id >= self.next) {
+                inserted += &format!("{}\n", line.text);
+            }
+            if !inserted.is_empty() {
+                changes.push(Fix { span: Span::new(start, start), text: inserted });
+            }
+            match new.next_if(|it| it.id == old.id) {
+                Some(line) if line.text != old.text => {
+                    changes.push(Fix { span: Span::new(start, end), text: line.text.clone() });
+                }
+                Some(_) => (),
+                None => changes.push(Fix { span: Span::new(start, end + 1), text: String::new() }),
+            }
+            start = end + 1;
+        }
+        changes
     }
 
     /// Returns the number in `original` of the first of its lines after the line `id` of this text, which was

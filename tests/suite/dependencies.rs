@@ -198,7 +198,7 @@ const SYNC: &[Layer] = &[
 ];
 
 const CHECK: &[Layer] = &[
-    ("numbered_lines ordering_model overlap stream_operand", &[]),
+    ("numbered_lines ordering_model overlap stream_operand stream_waits", &[]),
     ("conflict history written", &["overlap"]),
     ("orders", &["conflict", "overlap"]),
     ("memory storage", &["conflict", "overlap", "written"]),
@@ -206,7 +206,7 @@ const CHECK: &[Layer] = &[
     ("repeat", &["conflict", "ordering_model", "overlap", "race"]),
     ("race_side", &["conflict"]),
     ("edit", &["race_side"]),
-    ("explanation", &["conflict", "edit", "race_side"]),
+    ("explanation", &["conflict", "edit", "race_side", "stream_waits"]),
     ("apply", &["edit", "numbered_lines", "stream_operand"]),
     ("edit_help", &["apply", "edit", "explanation", "numbered_lines", "race_side"]),
     ("excess", &["conflict", "history", "ordering_model", "overlap", "race"]),
