@@ -14,8 +14,10 @@ mod group;
 mod legacy_2024;
 mod params;
 mod protocol;
+mod result_type;
 mod spelled_tensors;
 mod stmts;
+mod undeclared;
 mod units;
 mod values;
 
@@ -24,6 +26,7 @@ use std::{collections::HashMap, sync::Arc};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use spelled_tensors::SpelledTensors;
+use undeclared::Undeclared;
 
 use crate::{
     arena::Id,
@@ -92,6 +95,8 @@ struct Resolver<'s, 'd> {
     tensors_by_text: FxHashMap<(Option<UnitId>, &'s str), TensorId>,
     /// Texts of tensors that cannot be read and are already reported.
     unreadable_texts: FxHashSet<(Option<UnitId>, &'s str)>,
+    /// Tensors that the text uses without a declaration.
+    undeclared: Undeclared,
     /// Tensors that the text spells in full, with or without an error.
     spelled_tensors: SpelledTensors,
     /// Tensors by namespace and number; several if the text uses a number twice.
@@ -243,6 +248,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             current_unit: None,
             tensors_by_text: FxHashMap::default(),
             unreadable_texts: FxHashSet::default(),
+            undeclared: Undeclared::default(),
             spelled_tensors: SpelledTensors::default(),
             tensors_by_number: IdsByNumber::default(),
             axes_by_number: IdsByNumber::default(),
@@ -272,11 +278,13 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn finish(&mut self) {
         let body = self.program.blocks.push(std::mem::take(&mut self.body));
         self.program.body = Some(body);
+        let incomplete = self.remove_undeclared();
         self.sort_definitions();
         self.infer_protocol();
         if !self.has_domains_section {
             self.infer_domains();
         }
+        self.propose_declarations(&incomplete);
     }
 
     /// Returns the fix that adds a `%options` line before the container.

@@ -71,10 +71,11 @@ impl<'s> Resolver<'s, '_> {
         }
         // A text that cannot be read, or a name without a declaration, is reported once.
         if self.unreadable_texts.contains(&(self.current_unit, text)) {
-            return None;
+            let number = short_tensor_number(text)??;
+            return self.undeclared.find(self.current_unit, number);
         }
         if let Some(number) = short_tensor_number(text) {
-            return self.declared_tensor(number, text, span);
+            return self.declared_tensor(number, text, span).or_else(|| self.add_undeclared(number?, span));
         }
         let parsed = match parse_tensor_text(text, span.start) {
             Ok(parsed) => parsed,
@@ -180,7 +181,9 @@ impl<'s> Resolver<'s, '_> {
 
     /// Returns the names of the tensors of the current namespace, by number.
     pub(super) fn tensor_names(&self) -> Vec<String> {
-        let own = self.program.tensors.iter().filter(|(_, it)| it.unit == self.current_unit);
+        let own = self.program.tensors.iter().filter(|(id, it)| {
+            it.unit == self.current_unit && !self.undeclared.contains(*id)
+        });
         let numbers: std::collections::BTreeSet<u32> = own.map(|(_, it)| it.number).collect();
         numbers.into_iter().map(|it| format!("T{it}")).collect()
     }
@@ -320,7 +323,7 @@ impl<'s> Resolver<'s, '_> {
 
     /// Returns the mesh of an earlier tensor if one of the last eight meshes is equal; otherwise adds the
     /// mesh.
-    fn mesh(&mut self, mesh: Mesh) -> Arc<Mesh> {
+    pub(super) fn mesh(&mut self, mesh: Mesh) -> Arc<Mesh> {
         match self.meshes.iter().rev().take(8).find(|it| ***it == mesh) {
             Some(known) => Arc::clone(known),
             None => {
