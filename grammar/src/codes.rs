@@ -83,8 +83,9 @@ codes! {
     /// in a `%tensor` line before the container, in its header, or in an earlier statement. Either there is
     /// none, or several tensors have the number. A HostUnit has tensors of its own.
     UnknownTensor = "E0207", Error;
-    /// A HostUnit, the domain of a tensor, or a key of `%options` is defined twice, or a scalar has two
-    /// different definitions. Two dumps may have been pasted together.
+    /// A HostUnit, the domain of a tensor, or a key of `%options` is defined twice, a scalar has two
+    /// different definitions, or two axes of one tensor have the same number. Two dumps may have been pasted
+    /// together.
     DefinedTwice = "E0208", Error;
 
     /// A tensor is read before any statement allocates or defines it.

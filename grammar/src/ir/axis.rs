@@ -9,7 +9,7 @@ pub struct Axis {
     pub kind: AxisKind,
     /// The resource that its iterations are distributed over.
     pub parallel: ParallelType,
-    /// The number; unique within a namespace.
+    /// The number. The axes of one tensor have different numbers.
     pub number: u32,
     /// First index, if it is not 0.
     pub start: Option<ExprId>,

@@ -176,7 +176,7 @@ impl<'s> Resolver<'s, '_> {
     ) -> Option<()> {
         let mut axes = domains.logical.clone();
         let made: Vec<AxisId> = domains.transforms.iter().flat_map(transform_results).collect();
-        // A tensor may print one axis twice, `[iS0{4}, iS0{4}]`; the results of a transform must be new axes.
+        // The results of a transform must be new axes.
         let new: HashSet<AxisId> = made.iter().copied().collect();
         let fresh = new.len() == made.len() && !axes.iter().any(|it| new.contains(it));
         let clauses: Vec<&ast::Expr<'s>> = line

@@ -9,9 +9,11 @@ use crate::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, Stream, StreamId, Tensor, TensorId},
+    numbering::free_number,
     span::Span,
     suggest::list_text,
     tensor::{parse_axis_text, parse_tensor_text},
+    text::axis_text,
 };
 
 /// The operators of scalar expressions. The IR refers to them as static strings.
@@ -100,6 +102,11 @@ impl<'s> Resolver<'s, '_> {
             };
             loops.push(axis);
         }
+        let places: Vec<Span> = parsed.axes.iter().map(|it| it.span).collect();
+        if self.has_repeated_number(parsed.number, &loops, &places) {
+            self.unreadable_texts.insert((self.current_unit, text));
+            return None;
+        }
         let tensor = Tensor {
             number: parsed.number,
             memory: parsed.memory,
@@ -126,6 +133,24 @@ impl<'s> Resolver<'s, '_> {
             self.tensors_by_text.insert((self.current_unit, text), id);
         }
         Some(id)
+    }
+
+    /// Reports the first axis of a tensor that has the number of an earlier one. Returns whether there is one.
+    fn has_repeated_number(&mut self, tensor: u32, axes: &[AxisId], places: &[Span]) -> bool {
+        let number = |axis: &AxisId| self.program.axes[*axis].number;
+        let earlier = |at: usize| axes[..at].iter().position(|it| number(it) == number(&axes[at]));
+        let Some((first, second)) = (1..axes.len()).find_map(|at| Some((earlier(at)?, at))) else { return false };
+        let repeated = number(&axes[second]);
+        let free = free_number(self.program.axes.iter().map(|(_, it)| it.number));
+        let texts = [first, second].map(|at| axis_text(&self.program, axes[at]));
+        let other = texts[1].replacen(&format!("{repeated}{{"), &format!("{free}{{"), 1);
+        let message = format!("two axes of `T{tensor}` have the number {repeated}");
+        let place = |at: usize| places.get(at).copied().unwrap_or_default();
+        let it = Diagnostic::new(Code::DefinedTwice, place(second), message, format!("`{}` has it, too", texts[1]))
+            .label(place(first), format!("`{}` has it first", texts[0]))
+            .help(format!("the axes of a tensor have different numbers: write `{other}`"));
+        self.diagnostics.push(it);
+        true
     }
 
     /// Returns the tensor that a short name refers to: the only one of the current namespace with this number.
