@@ -119,6 +119,10 @@ codes! {
     /// An ALLOCATE of a name that is already bound has no effect: the long form of ALLOCATE skips bound
     /// names.
     RedundantAllocate = "W0301", Warning;
+    /// A Set.Permute moves nothing. The axes of its result are listed in the order of the result and numbered in the order
+    /// of the operand: `[iS3{4}, iS2{8}]` exchanges the two axes of an operand `[iS0{8}, iS1{4}]`, and `[iS2{8}, iS3{4}]`
+    /// copies it.
+    IdentityPermute = "W0302", Warning;
 
     /// A scalar has no value: the dump uses it but does not define it. Define it with `--set name=value`,
     /// where the value is a number or an expression of `rank` and loop indices, or add its definition to the

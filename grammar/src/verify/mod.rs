@@ -200,7 +200,8 @@ impl Verifier<'_> {
         self.check_team(stmt, span);
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
         if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it)) {
-            types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
+            let faulty = types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
+            self.faulty.extend(faulty);
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     attr,
-    codes::Code,
+    codes::{Code, Severity},
     diagnostic::Diagnostic,
     dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
@@ -20,21 +20,24 @@ use crate::{
 };
 
 mod attention;
+mod grouped_heads;
+mod missing_line;
+mod permute;
 
-/// Checks one statement against its operator's rule.
+/// Checks one statement against its operator's rule. Returns a tensor whose declaration is the cause of the error.
 pub(super) fn check(
     program: &Program,
     source: Option<&str>,
     stmt: &OpStmt,
     span: Span,
     acc: &mut Vec<Diagnostic>,
-) {
+) -> Option<TensorId> {
     let first = acc.len();
-    let mut ctx = Ctx { program, source, stmt, span, acc };
+    let mut ctx = Ctx { program, source, stmt, span, acc, faulty: None };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
-        return;
+        return None;
     }
     match stmt.op.def().type_rule {
         TypeRule::Unchecked => (),
@@ -54,13 +57,15 @@ pub(super) fn check(
         TypeRule::Communicate => ctx.communicate(),
         TypeRule::Generate => ctx.generate(),
     }
+    let faulty = ctx.faulty;
     // The first error often implies the others.
     acc.truncate(first + 1);
     if program.spans.are_domains_inferred && source.is_some() {
-        for error in &mut acc[first..] {
+        for error in acc[first..].iter_mut().filter(|it| it.severity() == Severity::Error) {
             error.notes.extend(inferred_domain_notes(program, stmt));
         }
     }
+    faulty
 }
 
 fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
@@ -75,6 +80,8 @@ struct Ctx<'p, 'd> {
     stmt: &'p OpStmt,
     span: Span,
     acc: &'d mut Vec<Diagnostic>,
+    /// The tensor whose declaration is the cause of the error.
+    faulty: Option<TensorId>,
 }
 
 impl Ctx<'_, '_> {
@@ -189,8 +196,19 @@ impl Ctx<'_, '_> {
         // The weight of a linear layer is not compared with the result.
         let out = self.stmt.out_tensor().filter(|_| self.stmt.op != Op::Linear);
         let out = out.filter(|it| *it != tensor && self.dims(*it).len() == want);
-        self.acc.push(match out {
+        let it = match out {
             Some(out) => it.label(self.place(out), dimensions(want)),
+            None => it,
+        };
+        // The tensor with more dimensions may lack a line of `Domains:`.
+        let (wide, fewer) = match (self.stmt.out_tensor(), have < want) {
+            (Some(out), true) => (out, have),
+            _ => (tensor, want),
+        };
+        let help = self.missing_domain_line(wide, fewer);
+        self.faulty = help.as_ref().map(|_| wide);
+        self.acc.push(match help {
+            Some(help) => it.help(help),
             None => it,
         });
     }
@@ -345,13 +363,6 @@ impl Ctx<'_, '_> {
             let logical = self.program.tensors[out].domains.logical.iter().copied();
             self.equal_pairs(first, out, self.dims(first).into_iter().zip(logical).collect());
         }
-        self.equal_types(&[first, out]);
-    }
-
-    fn permute(&mut self, args: &[TensorId]) {
-        self.ranks(args, 0);
-        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        self.equal_pairs(first, out, self.mapped(0));
         self.equal_types(&[first, out]);
     }
 

@@ -37,7 +37,11 @@ impl Ctx<'_, '_> {
         let [q, k, v, o] = [query, key, value, out].map(|it| self.dims(it));
         for at in 0..rows {
             for (tensor, dims) in [(key, &k), (value, &v), (out, &o)] {
+                let errors = self.acc.len();
                 self.equal_axes(tensor, dims[at], query, q[at]);
+                if self.acc.len() > errors && at + 1 == rows && tensor != out {
+                    self.explain_grouped_heads(query, &[key, value], at);
+                }
             }
         }
         self.equal_axes(key, k[rows + 1], query, q[rows + 1]);

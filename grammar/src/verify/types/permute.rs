@@ -1,0 +1,76 @@
+//! The type rule of `Set.Permute`. The numbers of the result's axes state the order in which the operand has them.
+
+use super::Ctx;
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    dim_map::permutation,
+    ir::{AxisId, Program, TensorId},
+    text::axis_text,
+};
+
+/// How the text of a permutation states it.
+const RULE: &str = "the axes of the result are listed in its own order and numbered in the order of the operand";
+
+impl Ctx<'_, '_> {
+    pub(super) fn permute(&mut self, args: &[TensorId]) {
+        self.ranks(args, 0);
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let errors = self.acc.len();
+        self.equal_pairs(first, out, self.mapped(0));
+        if self.acc.len() > errors {
+            let help = match self.numbered_axes(first, out) {
+                Some(axes) => format!("number the axes of `{}` as in `[{axes}]`: {RULE}", self.program.tensor_name(out)),
+                None => format!("{RULE}, and the extents have to be equal"),
+            };
+            self.acc[errors].help = Some(help.into_boxed_str());
+        }
+        self.equal_types(&[first, out]);
+        self.warn_of_identity(first, out);
+    }
+
+    /// Returns the axes of the result with numbers that give them the extents of the operand's axes; `None` if the two
+    /// have other extents. Of axes with equal extents, the earlier ones correspond to each other.
+    fn numbered_axes(&self, operand: TensorId, out: TensorId) -> Option<String> {
+        let (mut free, theirs) = (self.dims(operand), self.dims(out));
+        let operand_dims = free.clone();
+        let mut numbers: Vec<u32> = theirs.iter().map(|it| self.program.axes[*it].number).collect();
+        numbers.sort_unstable();
+        let mut texts = Vec::new();
+        for axis in &theirs {
+            let extent = self.constant(*axis)?;
+            let at = free.iter().position(|it| self.constant(*it) == Some(extent))?;
+            let source = free.remove(at);
+            let number = numbers.get(operand_dims.iter().position(|it| *it == source)?)?;
+            texts.push(with_number(self.program, *axis, *number));
+        }
+        free.is_empty().then(|| texts.join(", "))
+    }
+
+    /// Warns of a permutation whose numbers ascend, so that it moves nothing.
+    fn warn_of_identity(&mut self, operand: TensorId, out: TensorId) {
+        let order = permutation(self.program, out);
+        let is_in_unit = self.program.tensors[out].unit.is_some();
+        if is_in_unit || order.len() < 2 || self.dims(operand).len() != order.len() || !order.is_sorted() {
+            return;
+        }
+        let name = self.program.tensor_name(out);
+        let message = format!("this `Set.Permute` moves nothing: the axis numbers of `{name}` ascend");
+        let mut swapped = self.dims(out);
+        let last = swapped.len() - 1;
+        swapped.swap(last - 1, last);
+        let texts: Vec<String> = swapped.iter().map(|it| axis_text(self.program, *it)).collect();
+        let label = format!("`{name}` has the axes in the order of the operand");
+        let it = Diagnostic::new(Code::IdentityPermute, self.place(out), message, label);
+        self.acc.push(it.help(format!(
+            "{RULE}: `[{}]` exchanges the last two; write `Set` for a copy",
+            texts.join(", ")
+        )));
+    }
+}
+
+/// Returns the text of an axis with another number.
+fn with_number(program: &Program, axis: AxisId, number: u32) -> String {
+    let own = format!("{}{{", program.axes[axis].number);
+    axis_text(program, axis).replacen(&own, &format!("{number}{{"), 1)
+}
