@@ -151,11 +151,12 @@ codes! {
     /// mistyped number, or a `--set` that defines the wrong symbol.
     TooLarge = "E0409", Error;
     /// The plans or the simulated ranks need more memory than `--memory-limit` allows, 16 GiB by default, or the
-    /// simulated runs compute or communicate more elements than `--max-work` allows: 4 billion by default in hir-run, 1 billion in
-    /// other tools. Nothing is
-    /// wrong with the program: bind smaller extents, or raise the limit. The exit code is 6.
+    /// simulated runs compute or communicate more elements than `--max-work` allows: 4 billion by default in
+    /// hir-run, 1 billion in other tools. Nothing is wrong with the program: bind smaller extents, or raise the
+    /// limit. The exit code is 6.
     OverBudget = "E0410", Error;
-    /// The two sides of a transfer, or the members of a collective, disagree on size, type or root.
+    /// The two sides of a transfer, or the members of a collective, disagree on size, type or root; or a rank
+    /// would run the program of another rank (`%options rank=`).
     Disagreement = "E0501", Error;
     /// The static form of E0501: if all ranks run this program, the two sides of a transfer or the members of
     /// a collective disagree. If the dump was taken on one rank and contains its peers as numbers, run it

@@ -74,7 +74,7 @@ pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
 pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
-pub use world::{build, build_per_rank, build_with_limits, smallest_world};
+pub use world::{build, build_per_rank, build_with_limits, one_rank_fault, smallest_world};
 
 use std::{ops::Range, sync::Arc};
 

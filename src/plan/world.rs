@@ -20,6 +20,19 @@ pub fn smallest_world(program: &Program) -> usize {
     limits::largest_rank(program).0.saturating_add(1)
 }
 
+/// Returns the fault of a program of one rank (`%options rank=`) that another rank would run, and this rank.
+pub fn one_rank_fault(programs: &[(&Program, &LineIndex)]) -> Option<(usize, Diagnostic)> {
+    programs.iter().enumerate().find_map(|(rank, (program, _))| {
+        let own = program.constant(*program.options.get("rank")?).filter(|own| *own != rank as i64)?;
+        let message = format!("this is the program of rank {own} only, and rank {rank} would run it");
+        let label = "`%options rank=` says so";
+        let it = Diagnostic::new(Code::Disagreement, program.spans.header, message, label);
+        let help =
+            "give each rank its own program, `hir-run --program 0=a.hir,1=b.hir`, or use that of all ranks";
+        Some((rank, it.help(help)))
+    })
+}
+
 /// Plans a program for every rank of a world.
 ///
 /// # Errors
@@ -42,6 +55,9 @@ pub fn build_with_limits(
 ) -> Result<Vec<Plan>, Vec<Diagnostic>> {
     limits.check_world(program, world).map_err(|fault| vec![fault])?;
     let programs = vec![(program, lines); world];
+    if let Some((_, fault)) = one_rank_fault(&programs) {
+        return Err(vec![fault]);
+    }
     build_per_rank(&programs, limits).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
 }
 

@@ -276,6 +276,12 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
             calls.find_map(|(text, it)| Some((text, vec![opaque_call_diagnostic(&programs[text], it)?])));
         call.or_else(|| unsupported_dtypes(&programs, plans, &text_of))
     };
+    if let Some((rank, fault)) = plan::one_rank_fault(&worlds) {
+        let text = text_of(rank);
+        let mut diagnostics = warnings.swap_remove(text);
+        diagnostics.push(fault);
+        return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
+    }
     match plan::build_per_rank(&worlds, &setup.limits) {
         Ok(plans) => match unsupported(&plans) {
             Some((text, faults)) => {

@@ -19,8 +19,8 @@ const MAX_MEMORY: usize = 1 << 28;
 const MAX_LOWERED_INSTRUCTIONS: usize = 1_000_000;
 
 /// Returns warnings for the case that all ranks of a world run the program: communications that do not match,
-/// or a deadlock. Programs that cannot be planned without further options, and large programs, are not
-/// checked.
+/// or a deadlock. Programs of one rank, programs that cannot be planned without further options, and large
+/// programs are not checked.
 pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
     let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
     let Some(body) = program.body.filter(|_| (2..=MAX_RANKS).contains(&world)) else { return Vec::new() };
@@ -28,7 +28,7 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
         let count = unrolled_statement_count(program, &Scalars::new(program, 0), body);
         count.is_some_and(|it| it.saturating_mul(world as i64) <= MAX_STATEMENTS)
     };
-    if !communicates(program) || !is_small() {
+    if program.options.contains_key("rank") || !communicates(program) || !is_small() {
         return Vec::new();
     }
     let assumed = |text: &str| match text.strip_prefix("deadlock: ") {
