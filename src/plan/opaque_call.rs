@@ -63,7 +63,8 @@ impl Plan {
 pub fn opaque_call_diagnostic(program: &Program, plan: &Plan) -> Option<Diagnostic> {
     let (at, call) = plan.first_opaque_call()?;
     let stmt = plan.origins[plan.code[at].origin as usize].stmt;
-    Some(refusal(program, stmt, &call.code))
+    let help = "replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)";
+    Some(refusal(program, stmt, &call.code, help))
 }
 
 /// Returns the same error for a program that has no plan because scalars have no value: no values with which all loops
@@ -74,7 +75,7 @@ pub fn unconditional_opaque_call_diagnostic(program: &Program, check: &str) -> O
     let help = format!(
         "`{check}` checks it; to run it, replace this by statements that hir runs (`hir-opt --list-ops` lists all operators)"
     );
-    Some(refusal(program, Some(stmt), &code).help(help))
+    Some(refusal(program, Some(stmt), &code, &help))
 }
 
 /// Returns the first call in a block and its loops, and what the text does not contain.
@@ -117,12 +118,11 @@ pub(super) fn body_text(unit: u32) -> String {
     format!("the body of HostUnit{unit}")
 }
 
-fn refusal(program: &Program, stmt: Option<StmtId>, code: &str) -> Diagnostic {
+fn refusal(program: &Program, stmt: Option<StmtId>, code: &str, help: &str) -> Diagnostic {
     let span = stmt.map_or(program.spans.header, |it| program.stmt_span(it));
     let message = format!("hir cannot run this program: {}", reason(code));
     let label = "`hir-opt --check` checks it; neither the simulator nor the GPU executor runs it";
-    let it = Diagnostic::new(Code::Unsupported, span, message, label);
-    it.help("replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)")
+    Diagnostic::new(Code::Unsupported, span, message, label).help(help)
 }
 
 fn reason(code: &str) -> String {
