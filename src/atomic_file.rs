@@ -11,17 +11,22 @@
 use std::{
     fs::{self, File, Metadata, OpenOptions, Permissions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, PermissionsExt, fchown},
+    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
 };
 
+use rustix::{fs::OFlags, io::Errno};
 use tempfile::NamedTempFile;
 
 use crate::out_of_memory::{TemporaryPath, remove_on_out_of_memory};
 
 /// Bytes per write.
 const CHUNK: usize = 1 << 16;
+/// How long a FIFO may have no reader.
+const READER_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of symbolic links that are followed, as in Linux.
 const MAX_LINKS: usize = 40;
 /// The permission bits of a new file, before the umask of the process.
@@ -100,6 +105,28 @@ enum Target {
     Regular(PathBuf, PathBuf, Option<Metadata>),
 }
 
+/// Opens a FIFO or a device. Opening a FIFO waits for a reader, but not without end.
+fn open_direct(path: &Path) -> io::Result<File> {
+    let open =
+        |flags: OFlags| OpenOptions::new().append(true).custom_flags(flags.bits().cast_signed()).open(path);
+    if !fs::metadata(path)?.file_type().is_fifo() {
+        return open(OFlags::empty());
+    }
+    let start = Instant::now();
+    loop {
+        match open(OFlags::NONBLOCK) {
+            // The reader sees no end of the file while one of the two is open.
+            Ok(_writer) => return open(OFlags::empty()),
+            Err(fault) if fault.raw_os_error() != Some(Errno::NXIO.raw_os_error()) => return Err(fault),
+            Err(fault) if start.elapsed() > READER_WAIT => {
+                let message = format!("no process reads this FIFO (waited {READER_WAIT:?})");
+                return Err(io::Error::new(fault.kind(), message));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
 /// Writes a file; `before` is called before each step, and an error that it returns is the error of the step.
 fn write_in_steps(
     path: &Path,
@@ -113,7 +140,7 @@ fn write_in_steps(
     match resolve(path)? {
         Target::Stdout => all(io::stdout().lock(), contents),
         Target::Stderr => all(io::stderr().lock(), contents),
-        Target::Direct(path) => all(OpenOptions::new().append(true).open(path)?, contents),
+        Target::Direct(path) => all(open_direct(&path)?, contents),
         Target::Regular(path, folder, existing) => {
             let _writing = block_writers();
             replace(&path, &folder, existing.as_ref(), contents, before)
