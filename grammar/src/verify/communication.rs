@@ -11,9 +11,16 @@ use crate::{
     ir::{OpStmt, Stmt, StmtId},
     ops::{Op, OpClass},
     span::Span,
-    suggest::list_text,
+    suggest::{count_text, list_text},
     words::CommunicationType,
 };
+
+/// A StartCoalescing without its EndCoalescing so far.
+pub(super) struct OpenGroup {
+    start: StmtId,
+    /// The statements of the group that are not P2PCommunications.
+    others: Vec<(Op, Span)>,
+}
 
 impl Verifier<'_> {
     pub(super) fn check_team(&mut self, stmt: &OpStmt, span: Span) {
@@ -69,17 +76,11 @@ impl Verifier<'_> {
     }
 
     pub(super) fn check_coalescing(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
-        match (stmt.op, self.open_coalescing) {
-            (Op::StartCoalescing, None) => self.open_coalescing = Some(id),
-            (Op::StartCoalescing, Some(_)) => {
-                self.error(
-                    Code::BadCoalescing,
-                    span,
-                    "StartCoalescing inside another",
-                    "expected EndCoalescing first",
-                );
+        match (stmt.op, &mut self.open_coalescing) {
+            (Op::StartCoalescing, None) => {
+                self.open_coalescing = Some(OpenGroup { start: id, others: Vec::new() });
             }
-            (Op::EndCoalescing, Some(_)) => self.open_coalescing = None,
+            (Op::EndCoalescing, Some(_)) => self.end_of_group(),
             (Op::EndCoalescing, None) => {
                 let message = "EndCoalescing without StartCoalescing";
                 let it = Diagnostic::new(Code::BadCoalescing, span, message, "nothing to close");
@@ -88,11 +89,39 @@ impl Verifier<'_> {
                 self.diagnostics.push(it.help(help));
             }
             (Op::P2PCommunication, _) | (_, None) => (),
-            (_, Some(_)) => {
-                let message = format!("`{}` between StartCoalescing and EndCoalescing", stmt.op.name());
-                self.error(Code::BadCoalescing, span, message, "expected P2PCommunication");
-            }
+            (_, Some(group)) => group.others.push((stmt.op, span)),
         }
+    }
+
+    /// Reports the first statement of a group that does not belong to it.
+    fn end_of_group(&mut self) {
+        let Some(group) = self.open_coalescing.take() else { return };
+        let [(op, span), rest @ ..] = group.others.as_slice() else { return };
+        let (message, label) = match op {
+            Op::StartCoalescing => {
+                ("StartCoalescing inside another".to_owned(), "expected EndCoalescing first")
+            }
+            _ => {
+                let message = format!("`{}` between StartCoalescing and EndCoalescing", op.name());
+                (message, "expected P2PCommunication")
+            }
+        };
+        let mut it = Diagnostic::new(Code::BadCoalescing, *span, message, label);
+        if !rest.is_empty() {
+            let others = count_text(rest.len(), "more statement");
+            it = it.note(format!("the group contains {others} that cannot be in a group"));
+        }
+        self.diagnostics.push(it);
+    }
+
+    /// Reports a group that the end of its block leaves open. Which statements belong to it is unknown.
+    pub(super) fn end_of_block(&mut self) {
+        let Some(group) = self.open_coalescing.take() else { return };
+        let span = self.program.stmt_span(group.start);
+        let message = "StartCoalescing without EndCoalescing";
+        let it = Diagnostic::new(Code::BadCoalescing, span, message, "opened here");
+        let help = "insert `EndCoalescing` after the last P2PCommunication of the group, in the same block";
+        self.diagnostics.push(it.help(help));
     }
 
     /// Checks that the transfers listed in ShareMemHandles have numbers, by which transfers refer to their

@@ -26,6 +26,8 @@ mod types;
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
+use communication::OpenGroup;
+
 use crate::{
     attr,
     codes::Code,
@@ -53,6 +55,7 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
         program,
         source,
         faulty: HashSet::default(),
+        mistyped: HashSet::default(),
         defined: Program::tensors_of(&program.inputs).collect(),
         deallocated: HashMap::default(),
         captured: HashSet::default(),
@@ -83,6 +86,8 @@ struct Verifier<'p> {
     source: Option<&'p str>,
     /// Tensors whose text has an error. What follows from it in statements is not reported.
     faulty: HashSet<TensorId>,
+    /// Results of statements that violate their type rule. The types of their uses are not checked.
+    mistyped: HashSet<TensorId>,
     defined: HashSet<TensorId>,
     /// The statements that released names.
     deallocated: HashMap<TensorId, Span>,
@@ -92,8 +97,8 @@ struct Verifier<'p> {
     posted: HashSet<u32>,
     /// The numbers of Waits that are reported because nothing posts them.
     never_posted: HashSet<u32>,
-    /// The StartCoalescing without its EndCoalescing so far.
-    open_coalescing: Option<StmtId>,
+    /// The group of transfers that is open.
+    open_coalescing: Option<OpenGroup>,
     /// Inputs of communications that only other ranks' programs define.
     defined_elsewhere: HashSet<TensorId>,
     diagnostics: Vec<Diagnostic>,
@@ -118,14 +123,7 @@ impl Verifier<'_> {
                 }
             }
         }
-        if let Some(open) = self.open_coalescing.take() {
-            let span = self.program.stmt_span(open);
-            let message = "StartCoalescing without EndCoalescing";
-            let it = Diagnostic::new(Code::BadCoalescing, span, message, "opened here");
-            let help =
-                "insert `EndCoalescing` after the last P2PCommunication of the group, in the same block";
-            self.diagnostics.push(it.help(help));
-        }
+        self.end_of_block();
         self.open_coalescing = outer;
     }
 
@@ -199,9 +197,14 @@ impl Verifier<'_> {
         }
         self.check_team(stmt, span);
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
-        if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it)) {
-            let faulty = types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
-            self.faulty.extend(faulty);
+        if !is_result_repeated
+            && !tensors.any(|it| self.faulty.contains(&it) || self.mistyped.contains(&it))
+        {
+            let found = types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
+            self.faulty.extend(found.cause);
+            if found.is_wrong {
+                self.mistyped.extend(Program::tensors_of(&stmt.outs));
+            }
         }
     }
 

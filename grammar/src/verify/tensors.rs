@@ -14,6 +14,7 @@ use crate::{
 };
 
 impl Verifier<'_> {
+    /// Checks the mesh and the axes of a tensor; reports the first error.
     pub(super) fn check_sharding(&mut self, tensor: TensorId) {
         let it = &self.program.tensors[tensor];
         let span = self.program.tensor_span(tensor);
@@ -25,6 +26,7 @@ impl Verifier<'_> {
             let place = if place == span { span } else { Span { end: span.end, ..place } };
             self.error(Code::BadSharding, place, message, "expected each device once");
             self.faulty.insert(tensor);
+            return;
         }
         let mut seen = HashSet::default();
         for id in &it.loop_domain {
@@ -45,10 +47,14 @@ impl Verifier<'_> {
                     "expected another parallel type: each one can occur once",
                 );
                 self.faulty.insert(tensor);
+                return;
             }
             if let ParallelType::Device(dim) = axis.parallel {
                 let place = places::part_place(self.source, &axis_text(self.program, *id), span);
                 self.check_device_axis(&name, tensor, axis.extent, dim, place);
+                if self.faulty.contains(&tensor) {
+                    return;
+                }
             }
         }
     }
@@ -137,6 +143,9 @@ impl Verifier<'_> {
     /// extents, if all are constants.
     pub(super) fn check_transforms(&mut self) {
         for tensor in tensors_in_text_order(self.program) {
+            if self.faulty.contains(&tensor) {
+                continue;
+            }
             for transform in &self.program.tensors[tensor].domains.transforms {
                 let extent = || self.mismatched_extent(transform).map(|it| ("extent", it));
                 let kind = self.mismatched_kind(transform).map(|it| ("kind", it));
@@ -148,6 +157,7 @@ impl Verifier<'_> {
                 let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
                 self.error(Code::BadDomain, span, message, wanted);
                 self.faulty.insert(tensor);
+                break;
             }
         }
     }

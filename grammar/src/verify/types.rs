@@ -9,7 +9,7 @@ use super::{
 use crate::{
     attr,
     codes::{Code, Severity},
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, has_errors},
     dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
     ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
@@ -24,20 +24,29 @@ mod grouped_heads;
 mod missing_line;
 mod permute;
 
-/// Checks one statement against its operator's rule. Returns a tensor whose declaration is the cause of the error.
+/// What the check of one statement found.
+#[derive(Default)]
+pub(super) struct TypeCheck {
+    /// True if the statement violates its operator's rule.
+    pub is_wrong: bool,
+    /// A tensor whose declaration is the cause of the error.
+    pub cause: Option<TensorId>,
+}
+
+/// Checks one statement against its operator's rule.
 pub(super) fn check(
     program: &Program,
     source: Option<&str>,
     stmt: &OpStmt,
     span: Span,
     acc: &mut Vec<Diagnostic>,
-) -> Option<TensorId> {
+) -> TypeCheck {
     let first = acc.len();
     let mut ctx = Ctx { program, source, stmt, span, acc, faulty: None };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
-        return None;
+        return TypeCheck::default();
     }
     match stmt.op.def().type_rule {
         TypeRule::Unchecked => (),
@@ -65,7 +74,7 @@ pub(super) fn check(
             error.notes.extend(inferred_domain_notes(program, stmt));
         }
     }
-    faulty
+    TypeCheck { is_wrong: has_errors(&acc[first..]), cause: faulty }
 }
 
 fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
