@@ -191,9 +191,33 @@ fn is_log_line(line: &str) -> bool {
         }
         Some(b'`') => line.starts_with("```"),
         Some(b'~') => line.starts_with("~~~"),
-        Some(b'P') => line.starts_with("Posting "),
-        _ => false,
+        Some(b'P') if line.starts_with("Posting ") => true,
+        _ => is_library_message(line),
     }
+}
+
+/// Returns whether a line is a message of NCCL, of Python's warnings or of glog:
+/// `node1:123:456 [0] NCCL INFO …`, `/usr/lib/site.py:10: UserWarning: …`, `W1125 10:11:12.131415 …`.
+fn is_library_message(line: &str) -> bool {
+    let word = line.split([' ', '\t']).next().unwrap_or("");
+    let rest = line.get(word.len()..).unwrap_or("").trim_start();
+    let digits = |it: &str| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit());
+    let is_nccl = || {
+        let message = rest.strip_prefix('[').and_then(|it| it.split_once("] NCCL "));
+        word.split(':').count() > 2 && message.is_some_and(|(rank, _)| digits(rank))
+    };
+    let is_python = || {
+        let place = word.strip_suffix(':').and_then(|it| it.rsplit_once(".py:"));
+        let kind = rest.split(':').next().unwrap_or("");
+        place.is_some_and(|(_, number)| digits(number)) && kind.ends_with("Warning")
+            || word.starts_with("warnings.warn(")
+    };
+    let is_glog = || {
+        let date = word.strip_prefix(['I', 'W', 'E', 'F']).filter(|it| it.len() == 4 && digits(it));
+        let time = rest.split([' ', '.']).next().unwrap_or("");
+        date.is_some() && time.contains(':') && time.split(':').all(digits)
+    };
+    is_nccl() || is_python() || is_glog()
 }
 
 /// Drops log lines. Appends the spans of those inside containers to `dropped`.

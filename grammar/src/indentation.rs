@@ -12,6 +12,7 @@
 mod brackets;
 mod commas;
 mod corrections;
+mod foreign_lines;
 mod nesting;
 mod sections;
 mod statement_start;
@@ -39,6 +40,9 @@ const UNCLOSED_CALL: &str = "ShareMemHandles";
 /// The call whose elements are printed on separate lines, without commas.
 const GROUPED_REDUCTION: &str = "GroupedReductionOp";
 
+/// The beginning of the message about commas that a list lacks.
+pub(crate) const MISSING_COMMA: &str = "a comma is missing";
+
 /// The statement whose operand, a word and a number, can be on the next line.
 const WAIT_KEYWORD: &str = "Wait";
 
@@ -53,6 +57,8 @@ pub struct TokenStream<'s> {
     pub end: usize,
     /// Byte offset in the source at which the text ends inside an unclosed construct, if it does.
     pub truncated_at: Option<u32>,
+    /// Byte offset in the source at which the HostUnits of the container begin.
+    pub(crate) units_start: u32,
 }
 
 impl<'s> TokenStream<'s> {
@@ -64,6 +70,11 @@ impl<'s> TokenStream<'s> {
     /// Returns the source text up to the end of the container and its sections.
     pub(crate) fn own_source(&self) -> Source<'s> {
         Source { text: self.source.text.get(..self.end).unwrap_or(self.source.text), base: self.source.base }
+    }
+
+    /// Returns whether the text has the first line of a container. Without it, the parser finds an error in each part.
+    pub(crate) fn has_header(&self) -> bool {
+        self.tokens.iter().any(|it| it.kind == TokenKind::ContainerStart)
     }
 
     /// Returns the tokens of the text, without the virtual block tokens.
@@ -147,6 +158,10 @@ struct OpenBracket {
     comma_style: CommaStyle,
     /// Whether it encloses the arguments of a call.
     is_call: bool,
+    /// The number of diagnostics before it.
+    errors_before: usize,
+    /// The place of the first comma that its list lacks.
+    missing_comma: Option<Span>,
 }
 
 /// The placement of commas in a list, as nvFuser prints it.
@@ -190,6 +205,9 @@ struct TokenStreamBuilder<'s, 'd> {
     /// Index in the output at which the current statement begins.
     stmt_start: usize,
     truncated_at: Option<u32>,
+    units_start: u32,
+    /// The foreign lines that were skipped.
+    foreign_lines: Vec<Span>,
     /// Number of braces around bodies, which are reported and skipped.
     stray_braces: usize,
     diagnostics: &'d mut Vec<Diagnostic>,
@@ -210,14 +228,17 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             too_deep: false,
             stmt_start: 0,
             truncated_at: None,
+            units_start: u32::MAX,
+            foreign_lines: Vec::new(),
             stray_braces: 0,
             diagnostics,
         }
     }
 
-    fn finish(self, end: usize) -> TokenStream<'s> {
-        let Self { source, output: tokens, blocks, truncated_at, .. } = self;
-        TokenStream { source, tokens, blocks, end, truncated_at }
+    fn finish(mut self, end: usize) -> TokenStream<'s> {
+        self.report_foreign_lines();
+        let Self { source, output: tokens, blocks, truncated_at, units_start, .. } = self;
+        TokenStream { source, tokens, blocks, end, truncated_at, units_start }
     }
 
     /// Appends the statements up to a closing brace or a section, between block tokens.
@@ -228,11 +249,11 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         while self
             .peek()
             .is_some_and(|it| !it.kind.ends_block() || self.stray_braces > 0 && self.kind(1).is_some())
-            && (!self.at_section() || self.at_transform())
+            && (!self.at_unit() || self.at_transform())
         {
             if self.at_transform() {
                 self.skip_transform();
-            } else if self.skip_stray_brace() {
+            } else if self.skip_stray_brace() || self.skip_foreign_line(true) {
                 continue;
             } else if self.peek().is_some_and(|it| it.kind.is_post_or_wait_phrase()) {
                 self.phrase_statement(&mut lines);
@@ -263,12 +284,15 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         let mut listed = FxHashSet::default();
         while let Some(next) = self.peek() {
             if self.open_brackets.is_empty() {
+                if !header && self.skip_foreign_line(false) {
+                    continue;
+                }
                 let ends = match next.kind {
                     TokenKind::KernelStart | TokenKind::ContainerStart => true,
                     kind if kind.ends_block() || kind.is_post_or_wait_phrase() => true,
                     TokenKind::For | TokenKind::If | TokenKind::Else => true,
                     _ if header => self.begins_after_header(next),
-                    _ => self.at_section() && next.first || self.begins_statement(next),
+                    _ => self.at_unit() && next.first || self.begins_statement(next),
                 };
                 if ends {
                     break;
@@ -344,7 +368,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             TokenKind::KernelStart | TokenKind::ContainerStart | TokenKind::Arrow | TokenKind::EndDot
         ) || next.kind.is_header()
             || next.kind.is_post_or_wait_phrase();
-        let statement = self.begins_next_statement(next);
+        let statement = self.begins_next_statement(next) || next.first && self.at_unit();
         if self.open_brackets.is_empty() || !(result || outside || fatal || statement) {
             return false;
         }

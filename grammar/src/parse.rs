@@ -9,7 +9,7 @@ use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
     codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
-    indentation::{self, TokenStream},
+    indentation::{self, MISSING_COMMA, TokenStream},
     span::Span,
     token::{Source, Token, TokenKind},
 };
@@ -126,15 +126,58 @@ pub(crate) fn parse_container<'s>(
 ) -> bool {
     let mut errors = Vec::new();
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
-    let before = FaultyLines::of(token_stream.own_source(), diagnostics);
+    let token_text = token_stream.own_source();
+    let (has_header, units_start) = (token_stream.has_header(), token_stream.units_start);
     let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, diagnostics, &mut found);
     let fatal = res.as_ref().err().cloned().and_then(expected::diagnose);
     // An error that ends the parser is dropped only if another one explains it.
     found.extend(fatal);
-    diagnostics.extend(found.into_iter().filter(|it| !before.contains(it.span())));
+    drop_later_commas(token_text, diagnostics, &found);
+    let before = FaultyLines::of(token_text, diagnostics);
+    found.retain(|it| !before.contains(it.span()));
+    keep_first_of_each_line(token_text, &mut found);
+    if !has_header {
+        found.truncate(1);
+    }
+    diagnostics.append(&mut found);
+    keep_first_from(units_start, diagnostics);
     res.is_ok()
+}
+
+/// Of the errors on one line, keeps the first one: the parser continues within the line.
+fn keep_first_of_each_line(source: Source<'_>, errors: &mut Vec<Diagnostic>) {
+    errors.sort_by_key(|it| it.span().start);
+    let mut line = Span::default();
+    errors.retain(|it| {
+        let is_first = it.span().start > line.end || line == Span::default();
+        if is_first {
+            line = line_around(source, it.span().start);
+        }
+        is_first
+    });
+}
+
+/// Drops the missing commas behind the first other error of a line: what the brackets behind it mean is unknown.
+fn drop_later_commas(source: Source<'_>, diagnostics: &mut Vec<Diagnostic>, found: &[Diagnostic]) {
+    let lines = FaultyLines::of(source, found);
+    if !lines.lines.is_empty() {
+        diagnostics.retain(|it| !is_missing_comma(it) || !lines.is_behind_error(it.span()));
+    }
+}
+
+/// Returns whether an error is a comma that a list lacks.
+fn is_missing_comma(it: &Diagnostic) -> bool {
+    it.code == Code::Syntax && it.message.starts_with(MISSING_COMMA)
+}
+
+/// Of the syntax errors from an offset on, where the HostUnits begin, keeps the first one: in the text of a HostUnit
+/// whose first line has an error, each line has one.
+fn keep_first_from(start: u32, diagnostics: &mut Vec<Diagnostic>) {
+    let is_meant = |it: &Diagnostic| it.code == Code::Syntax && it.span().start >= start;
+    let first = diagnostics.iter().filter(|it| is_meant(it)).map(|it| it.span().start).min();
+    diagnostics.retain(|it| !is_meant(it) || Some(it.span().start) == first);
 }
 
 /// Parses one scalar expression, such as `(rank+streamIdx)%8`.
@@ -176,6 +219,8 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
 pub(crate) struct FaultyLines {
     /// Byte ranges of the lines, in order.
     lines: Vec<Span>,
+    /// The first error of each line.
+    firsts: Vec<u32>,
 }
 
 impl FaultyLines {
@@ -186,20 +231,31 @@ impl FaultyLines {
         let errors = diagnostics.iter().filter(is_syntax_error);
         let mut places: Vec<u32> = errors.map(|it| it.span().start).collect();
         places.sort_unstable();
-        let mut lines: Vec<Span> = Vec::new();
+        let (mut lines, mut firsts) = (Vec::<Span>::new(), Vec::new());
         for at in places {
             // A line with many errors is searched once, so that the time is linear.
             if lines.last().is_none_or(|it| at > it.end) {
                 lines.push(line_around(source, at));
+                firsts.push(at);
             }
         }
-        Self { lines }
+        Self { lines, firsts }
     }
 
     /// Returns whether a span begins on one of the lines.
     pub(crate) fn contains(&self, span: Span) -> bool {
-        let at = self.lines.partition_point(|it| it.start <= span.start);
-        at.checked_sub(1).and_then(|at| self.lines.get(at)).is_some_and(|it| span.start <= it.end)
+        self.line_of(span).is_some()
+    }
+
+    /// Returns whether a span begins on one of the lines, behind the first error of the line.
+    fn is_behind_error(&self, span: Span) -> bool {
+        self.line_of(span).and_then(|at| self.firsts.get(at)).is_some_and(|first| *first < span.start)
+    }
+
+    /// Returns the index of the line on which a span begins.
+    fn line_of(&self, span: Span) -> Option<usize> {
+        let at = self.lines.partition_point(|it| it.start <= span.start).checked_sub(1)?;
+        self.lines.get(at).filter(|it| span.start <= it.end).map(|_| at)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads programs from text: cleans the text, parses it and resolves names.
 
 use crate::{
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, has_errors},
     dump_cleanup,
     ir::{ExprId, Program},
     parse, resolve,
@@ -21,8 +21,15 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 /// Reads a text that needs no cleanup.
 pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
+    let mut faulty_from = None;
     parse::for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
-        programs.extend(resolve::resolve(token_stream, source, diagnostics));
+        let start = token_stream.source().base;
+        let res = resolve::resolve(token_stream, source, faulty_from.unwrap_or(start), diagnostics);
+        programs.extend(res);
+        // A container that ends too early has the declarations of the next one.
+        if has_errors(diagnostics) {
+            faulty_from.get_or_insert(start);
+        }
     });
     (programs, diagnostics)
 }

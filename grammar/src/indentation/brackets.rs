@@ -48,6 +48,8 @@ impl TokenStreamBuilder<'_, '_> {
                     closer_omitted: never_closed,
                     comma_style: list,
                     is_call,
+                    errors_before: self.diagnostics.len(),
+                    missing_comma: None,
                 });
                 self.check_depth(next);
             }
@@ -129,11 +131,25 @@ impl TokenStreamBuilder<'_, '_> {
     fn report_unclosed(&mut self, place: u32) {
         let Some(open) = self.open_brackets.last() else { return };
         let (opener, closer) = bracket_chars(open.kind);
+        self.drop_errors_of_next_lines(open.errors_before, open.span);
+        let Some(open) = self.open_brackets.last() else { return };
         let message = format!("`{opener}` is never closed");
         let diagnostic = Diagnostic::new(Code::Syntax, open.span, message, "opened here");
         self.diagnostics
             .push(diagnostic.label(Span { start: place, end: place }, format!("expected `{closer}` here")));
         self.insert_closer(place);
+    }
+
+    /// Drops the errors from an index on that are on other lines than the bracket at `opener`: these lines are read
+    /// as elements of the bracket only because it is not closed.
+    fn drop_errors_of_next_lines(&mut self, from: usize, opener: Span) {
+        let mut inside = self.diagnostics.split_off(from.min(self.diagnostics.len()));
+        if let Some(last) = inside.iter().map(|it| it.span().start).max() {
+            let behind = self.source.slice(opener.end, last.max(opener.end));
+            let line_end = behind.find('\n').map_or(u32::MAX, |at| opener.end + at as u32);
+            inside.retain(|it| it.span().start <= line_end);
+            self.diagnostics.append(&mut inside);
+        }
     }
 
     fn insert_closer(&mut self, place: u32) {
@@ -162,6 +178,9 @@ impl TokenStreamBuilder<'_, '_> {
 
     /// Reports that the text ends inside the current statement and drops the statement.
     pub(super) fn close_truncated(&mut self, place: u32) {
+        if let Some(open) = self.open_brackets.first() {
+            self.drop_errors_of_next_lines(open.errors_before, open.span);
+        }
         if !self.is_truncation_reported()
             && let Some(open) = self.open_brackets.first()
         {

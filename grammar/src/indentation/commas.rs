@@ -1,13 +1,16 @@
 //! Checks the commas of bracketed lists: reports each missing, doubled or trailing comma, unless nvFuser
 //! prints the list in that form.
 
-use super::{CommaStyle, GROUPED_REDUCTION, TokenStreamBuilder};
+use super::{CommaStyle, GROUPED_REDUCTION, MISSING_COMMA, TokenStreamBuilder};
 use crate::{
     codes::Code,
-    diagnostic::Diagnostic,
+    diagnostic::{Diagnostic, Fix},
     span::Span,
     token::{Lexeme, TokenKind},
 };
+
+/// Maximum number of missing commas of a list that a diagnostic shows.
+const MAX_COMMAS: usize = 4;
 
 impl TokenStreamBuilder<'_, '_> {
     /// Returns the comma placement of the list that `opener` begins.
@@ -97,8 +100,21 @@ impl TokenStreamBuilder<'_, '_> {
                 _ => text.to_owned(),
             }
         };
-        let message = format!("a comma is missing between `{}` and `{}`", what(self, last), what(self, next));
+        let message = format!("{MISSING_COMMA} between `{}` and `{}`", what(self, last), what(self, next));
         let comma = if last.end == next.start { ", " } else { "," };
+        // One diagnostic for all commas that a list lacks.
+        let first = self.open_brackets.last().and_then(|it| it.missing_comma);
+        let is_first = |it: &&mut Diagnostic| Some(it.span()) == first && it.code == Code::Syntax;
+        if let Some(it) = self.diagnostics.iter_mut().rev().find(is_first) {
+            if it.labels.len() < MAX_COMMAS {
+                it.labels.push((gap, "and here".to_owned()));
+            }
+            it.fixes.push(Fix { span: gap, text: comma.to_owned() });
+            return;
+        }
+        if let Some(list) = self.open_brackets.last_mut() {
+            list.missing_comma = Some(gap);
+        }
         self.diagnostics
             .push(Diagnostic::new(Code::Syntax, gap, message, "expected `,` here").fix(gap, comma));
     }

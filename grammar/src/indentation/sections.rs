@@ -13,12 +13,18 @@ use crate::{
 impl TokenStreamBuilder<'_, '_> {
     pub(super) fn container(&mut self) {
         self.correct_keywords();
-        while matches!(self.kind(0), Some(TokenKind::OptionsStart | TokenKind::DeclarationStart)) {
-            self.options();
+        let is_entry = |it: TokenKind| matches!(it, TokenKind::OptionsStart | TokenKind::DeclarationStart);
+        if self.kind(0).is_some_and(is_entry) {
+            // Also lines that begin with another token, which the grammar reports, if the first line follows.
+            let header = self.input.iter().position(|it| it.kind == TokenKind::ContainerStart).unwrap_or(0);
+            while self.position < header || self.kind(0).is_some_and(is_entry) {
+                self.options();
+            }
         }
         let container_column = self.peek().map_or(0, |it| it.column);
         self.header();
         self.block(Some(container_column));
+        self.units_start = self.peek().map_or(u32::MAX, |it| it.start);
         while self.peek().is_some_and(|it| !it.kind.ends_block()) {
             let before = self.position;
             self.unit();
@@ -102,10 +108,18 @@ impl TokenStreamBuilder<'_, '_> {
         (!is_block).then_some((before[opener].span(), before.last()?.end))
     }
 
+    /// Processes a line before the first line of the container. Its brackets can continue on the next lines.
     fn options(&mut self) {
         self.begin_statement();
         self.emit_next();
-        while self.peek().is_some_and(|it| !it.first || !self.open_brackets.is_empty()) {
+        let is_next_entry = |it: Lexeme| {
+            use TokenKind::{ContainerStart, DeclarationStart, OptionsStart};
+            it.first && matches!(it.kind, ContainerStart | DeclarationStart | OptionsStart)
+        };
+        while self
+            .peek()
+            .is_some_and(|it| !it.first || !self.open_brackets.is_empty() && !is_next_entry(it))
+        {
             self.emit_next();
         }
         self.check_trailing_comma();
@@ -169,7 +183,7 @@ impl TokenStreamBuilder<'_, '_> {
     /// Processes a section `HostUnit0: Inputs={…} -> Outputs={…}` with its kernel.
     fn unit(&mut self) {
         self.begin_statement();
-        let mut lists = 0;
+        let (mut lists, mut is_reported) = (0, false);
         while let Some(next) = self.peek() {
             let is_outside = self.open_brackets.is_empty();
             match next.kind {
@@ -185,7 +199,9 @@ impl TokenStreamBuilder<'_, '_> {
                 TokenKind::Word if is_outside && lists == 2 => {
                     let message = format!("unexpected `{}` after the lists of a HostUnit", self.text(next));
                     let label = "expected `%kernel {`";
-                    self.diagnostics.push(Diagnostic::new(Code::Syntax, next.span(), message, label));
+                    if !std::mem::replace(&mut is_reported, true) {
+                        self.diagnostics.push(Diagnostic::new(Code::Syntax, next.span(), message, label));
+                    }
                     self.position += 1;
                     continue;
                 }
@@ -220,6 +236,8 @@ impl TokenStreamBuilder<'_, '_> {
             closer_omitted: true,
             comma_style: CommaStyle::OptionalBetweenLines,
             is_call: false,
+            errors_before: self.diagnostics.len(),
+            missing_comma: None,
         });
         while let Some(next) = self.peek() {
             let is_outside = self.open_brackets.len() == 1;
@@ -333,6 +351,8 @@ impl TokenStreamBuilder<'_, '_> {
                     closer_omitted: false,
                     comma_style: CommaStyle::OptionalBetweenLines,
                     is_call: false,
+                    errors_before: self.diagnostics.len(),
+                    missing_comma: None,
                 });
             } else if next.kind == TokenKind::KernelStart {
                 let open = std::mem::take(&mut self.open_brackets);
@@ -370,7 +390,9 @@ impl TokenStreamBuilder<'_, '_> {
         if kind == TokenKind::Definitions {
             let mut lines = Vec::new();
             while self.peek().is_some() {
-                self.statement(&mut lines);
+                if !self.skip_foreign_line(true) {
+                    self.statement(&mut lines);
+                }
             }
             return;
         }
@@ -379,6 +401,9 @@ impl TokenStreamBuilder<'_, '_> {
             self.emit_next();
             while let Some(next) = self.peek() {
                 let is_name = matches!(next.kind, TokenKind::Tensor | TokenKind::Word);
+                if self.open_brackets.is_empty() && self.skip_foreign_line(false) {
+                    continue;
+                }
                 if next.first && is_name && self.kind(1) == Some(TokenKind::Colon) {
                     break;
                 }
@@ -421,14 +446,18 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
         };
     };
     let (here, start) = (at, at + length);
-    let mut lines = text.get(at..)?.split_inclusive('\n');
+    let mut lines = text.get(at..)?.split_inclusive('\n').peekable();
     let mut end = at + lines.next().map_or(0, str::len);
     // A text in which every line is followed by a blank line has several before the heading; nvFuser prints
     // one.
     let before = text.get(..here).unwrap_or("");
     let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
     let mut blank = 0;
-    for line in lines {
+    let belongs = |line: &str| match kind {
+        TokenKind::Domains => line.starts_with('T') && line.contains(':'),
+        _ => line.contains('='),
+    };
+    while let Some(line) = lines.next() {
         let trimmed = line.trim();
         if trimmed.is_empty() && !doubled {
             break;
@@ -438,15 +467,18 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
             continue;
         }
         let indented = line.starts_with([' ', '\t']);
-        let belongs = match kind {
-            TokenKind::Domains => trimmed.starts_with('T') && trimmed.contains(':'),
-            _ => trimmed.contains('='),
-        };
+        let belongs_here = belongs(trimmed);
         let other = trimmed.starts_with('%') || self::leading_heading(trimmed).is_some();
         // After a blank line, a line belongs to the section only if it cannot be anything else.
         let certain =
-            blank == 0 || indented && belongs && (kind == TokenKind::Domains || trimmed.ends_with(';'));
-        if other || !certain || !(indented || belongs || is_comment(trimmed)) {
+            blank == 0 || indented && belongs_here && (kind == TokenKind::Domains || trimmed.ends_with(';'));
+        // A line between two lines of the section, such as that of a log, is read as one, and reported.
+        let is_certain = |line: &str| match kind {
+            TokenKind::Domains => line.starts_with('T') && line.contains(": logical("),
+            _ => line.contains(" = ") && line.ends_with(';'),
+        };
+        let mut is_between = || lines.peek().is_some_and(|it| it.starts_with([' ', '\t']) && is_certain(it.trim()));
+        if other || !certain || !(indented || belongs_here || is_comment(trimmed) || is_between()) {
             break;
         }
         end += line.len() + std::mem::take(&mut blank);

@@ -133,8 +133,19 @@ impl<'s> TokenStreamBuilder<'s, '_> {
         tensor && self.input.get(at + 1).is_some_and(|it| it.kind == TokenKind::Assign)
     }
 
-    /// Returns whether a HostUnit section begins here.
+    /// Returns whether a HostUnit section, or a list of one, begins here.
     pub(super) fn at_section(&self) -> bool {
         self.kind(0) == Some(TokenKind::Word) && self.kind(1) == Some(TokenKind::Colon)
+    }
+
+    /// Returns whether a HostUnit section begins here, or the last part of one. Lines of logs begin with other words and a colon.
+    pub(super) fn at_unit(&self) -> bool {
+        use TokenKind::{Elided, KernelStart, Word};
+        let word = |ahead: usize| self.input.get(self.position + ahead).map_or("", |it| self.text(*it));
+        self.at_section()
+            && (word(0).starts_with("HostUnit")
+                || word(0) == "TransformPrinter"
+                || self.kind(2) == Some(Word) && matches!(word(3), "=" | ":")
+                || matches!(self.kind(2), Some(Elided | KernelStart)))
     }
 }

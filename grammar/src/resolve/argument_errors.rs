@@ -11,34 +11,24 @@ use crate::{
     diagnostic::Diagnostic,
     ops::{Arity, AsmFormat, OpDef, OperandDef},
     span::Span,
-    suggest::{list_text, nearest},
+    suggest::{count_text, list_text, nearest},
 };
 
+/// Maximum number of unknown keys of a statement that are reported one by one.
+const MAX_KEYS: usize = 2;
+
 impl<'s> Resolver<'s, '_> {
-    /// Reports a key that the operator does not have.
-    pub(super) fn unknown_attr(&mut self, row: &OpDef, args: &[ast::Arg<'s>], key: ast::Name<'s>) {
-        let given = |name: &str| args.iter().any(|it| it.key.is_some_and(|it| is_same_key(name, it.text)));
-        // A key that the statement already has is not what was meant.
-        let free: Vec<&str> = row.attrs.iter().map(|it| it.name).filter(|it| !given(it)).collect();
-        let label = match free.as_slice() {
-            [] if row.attrs.is_empty() => "it has no attributes".to_owned(),
-            [] => "all its attributes are given already".to_owned(),
-            free => {
-                let names: Vec<_> = free.iter().map(|it| format!("`{it}`")).collect();
-                format!("expected {}", list_text(names.iter().map(String::as_str), 9, "or"))
-            }
-        };
-        let message = format!("`{}` has no attribute `{}`", row.mnemonic, key.text);
-        let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
-        let mut missing = row.attrs.iter().filter(|it| it.arity == Arity::One && !given(it.name));
-        let it = match (nearest(key.text, free.iter().copied()), missing.next(), missing.next()) {
-            (Some(near), ..) => it.help(format!("did you mean `{near}`?")),
-            (None, Some(only), None) => {
-                it.help(format!("the attribute `{}` is missing: did you mean it?", only.name))
-            }
-            _ => it,
-        };
-        self.diagnostics.push(it);
+    /// Reports keys that the operator does not have. Of many, the first one: the operator is probably another one
+    /// than the text means.
+    pub(super) fn unknown_attrs(&mut self, row: &OpDef, args: &[ast::Arg<'s>], keys: &[ast::Name<'s>]) {
+        let reported = if keys.len() > MAX_KEYS || row.attrs.is_empty() { 1 } else { keys.len() };
+        for key in keys.iter().take(reported) {
+            let it = unknown_attr(row, args, *key);
+            self.diagnostics.push(match keys.len() - reported {
+                0 => it,
+                count => it.note(format!("the statement has {} that are not", count_text(count, "more key"))),
+            });
+        }
     }
 
     /// Reports an operand that the operator does not have.
@@ -172,6 +162,31 @@ impl<'s> Resolver<'s, '_> {
             Some((_, to)) => it.help(format!("did you mean `{to}`?")),
             None => it.suggest(text, words.iter().copied()),
         });
+    }
+}
+
+/// Returns the error about a key that the operator does not have.
+fn unknown_attr(row: &OpDef, args: &[ast::Arg<'_>], key: ast::Name<'_>) -> Diagnostic {
+    let given = |name: &str| args.iter().any(|it| it.key.is_some_and(|it| is_same_key(name, it.text)));
+    // A key that the statement already has is not what was meant.
+    let free: Vec<&str> = row.attrs.iter().map(|it| it.name).filter(|it| !given(it)).collect();
+    let label = match free.as_slice() {
+        [] if row.attrs.is_empty() => "it has no attributes".to_owned(),
+        [] => "all its attributes are given already".to_owned(),
+        free => {
+            let names: Vec<_> = free.iter().map(|it| format!("`{it}`")).collect();
+            format!("expected {}", list_text(names.iter().map(String::as_str), 9, "or"))
+        }
+    };
+    let message = format!("`{}` has no attribute `{}`", row.mnemonic, key.text);
+    let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
+    let mut missing = row.attrs.iter().filter(|it| it.arity == Arity::One && !given(it.name));
+    match (nearest(key.text, free.iter().copied()), missing.next(), missing.next()) {
+        (Some(near), ..) => it.help(format!("did you mean `{near}`?")),
+        (None, Some(only), None) => {
+            it.help(format!("the attribute `{}` is missing: did you mean it?", only.name))
+        }
+        _ => it,
     }
 }
 

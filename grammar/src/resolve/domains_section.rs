@@ -49,7 +49,7 @@ impl<'s> Resolver<'s, '_> {
             return;
         }
         let section = canonical::domains_section(&self.program);
-        let fix = edits::insert_section_after(self.source, self.end_offset, &section);
+        let fix = edits::insert_section_after(self.source, self.place.end, &section);
         for it in &ambiguous {
             let mut warning = ambiguity_warning(&self.program, it);
             warning.fixes.push(fix.clone());
@@ -64,12 +64,20 @@ impl<'s> Resolver<'s, '_> {
         drop(all);
         let (Some(only), None) = found else {
             let known: Vec<String> = self.tensor_names();
-            let message = match found.0 {
-                Some(_) => format!("`{}` is the number of several tensors of the container", name.text),
-                None => format!("the container has no tensor `{}`", name.text),
+            let label = match known.is_empty() {
+                true => "the container has no tensors".to_owned(),
+                false => format!("expected {}", list_text(known.iter().map(String::as_str), 8, "or")),
             };
-            let label = format!("expected {}", list_text(known.iter().map(String::as_str), 8, "or"));
-            self.error(Code::BadDomain, name.span, message, label);
+            match found.0 {
+                Some(_) => {
+                    let message = format!("`{}` is the number of several tensors of the container", name.text);
+                    self.error(Code::BadDomain, name.span, message, label);
+                }
+                None => {
+                    let message = format!("the container has no tensor `{}`", name.text);
+                    self.unknown_tensor(number, Diagnostic::new(Code::BadDomain, name.span, message, label));
+                }
+            }
             return None;
         };
         Some(only)

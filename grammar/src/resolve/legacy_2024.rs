@@ -49,9 +49,7 @@ impl<'s> Resolver<'s, '_> {
                 }
                 self.add_implied_red_op(&mut stmt);
                 self.resolve_root(&mut stmt, span);
-                let errors = self.diagnostics.len();
-                self.report_missing_attrs(&stmt, span);
-                if self.diagnostics.len() > errors {
+                if !self.report_missing_attrs(&stmt, args, span) {
                     return None;
                 }
                 stmt.number = Some(self.next_free_number());

@@ -32,7 +32,7 @@ use crate::{
     arena::Id,
     ast,
     codes::{Code, Severity},
-    diagnostic::{Diagnostic, Fix},
+    diagnostic::{Diagnostic, Fix, has_errors},
     indentation::TokenStream,
     ir::{AxisId, Mesh, P2P_PROTOCOL, Program, StmtId, StreamId, SymbolId, TensorId, UnitId},
     list_text,
@@ -43,17 +43,19 @@ use crate::{
 };
 
 /// Parses and resolves one container, statement by statement. Returns `None` if the parser does not reach its
-/// end. `source` is the text that the tokens borrow from, `diagnostics` those of the container so far.
+/// end. `source` is the text that the tokens borrow from, `diagnostics` those of the container so far. The text
+/// from `spelled_from` on, up to the container, has errors.
 pub fn resolve<'s>(
     token_stream: TokenStream<'s>,
     source: &'s str,
+    spelled_from: u32,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<Program> {
     let mut faults = Vec::new();
     let mut resolver = Resolver::new(Program::default(), source, &mut faults);
-    resolver.end_offset = token_stream.end_offset();
-    resolver.detect_version(&token_stream);
     let place = Span { start: token_stream.source().base, end: token_stream.end_offset() };
+    (resolver.place, resolver.spelled_from) = (place, spelled_from);
+    resolver.detect_version(&token_stream);
     let text = token_stream.own_source();
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
@@ -61,10 +63,13 @@ pub fn resolve<'s>(
     // The canonical text shows to which block a line belongs that stands between two columns.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
-    let program = resolver.program;
+    let (program, consequences) = (resolver.program, resolver.consequences);
     // What follows from a syntax error on the same line is not reported.
     faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
+    if !has_errors(diagnostics) {
+        diagnostics.extend(consequences.into_iter().next());
+    }
     if needs_canonical_fix && complete {
         edits::replace_with_canonical_text(source, place, &program, diagnostics);
     }
@@ -86,8 +91,10 @@ pub fn resolve_scalar(
 
 struct Resolver<'s, 'd> {
     source: &'s str,
-    /// Byte offset at which the container ends.
-    end_offset: u32,
+    /// The text of the container and its sections.
+    place: Span,
+    /// The offset from which on the text may spell tensors that are lost by an error.
+    spelled_from: u32,
     program: Program,
     /// The HostUnit whose namespace is current; `None` for the container.
     current_unit: Option<UnitId>,
@@ -138,6 +145,8 @@ struct Resolver<'s, 'd> {
     option_spans: FxHashMap<&'s str, Span>,
     /// The number of the next group of reductions.
     next_group: i64,
+    /// Errors that probably follow from others. The first one is reported if there is no other error.
+    consequences: Vec<Diagnostic>,
     diagnostics: &'d mut Vec<Diagnostic>,
 }
 
@@ -243,7 +252,8 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn new(program: Program, source: &'s str, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
         Self {
             source,
-            end_offset: 0,
+            place: Span::default(),
+            spelled_from: 0,
             program,
             current_unit: None,
             tensors_by_text: FxHashMap::default(),
@@ -270,6 +280,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             unit_spans: FxHashMap::default(),
             option_spans: FxHashMap::default(),
             next_group: 0,
+            consequences: Vec::new(),
             diagnostics,
         }
     }

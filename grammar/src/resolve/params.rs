@@ -92,6 +92,12 @@ impl<'s> Resolver<'s, '_> {
         let operands = Vec::with_capacity((args.len() - keyed).saturating_sub(named));
         let mut stmt = OpStmt { op, number: None, outs: outs.to_vec(), args: operands, attrs };
         let errors = self.diagnostics.len();
+        let (known, unknown): (Vec<_>, Vec<_>) = args
+            .iter()
+            .filter_map(|arg| Some((arg.key?, &arg.value)))
+            .partition(|(key, _)| row.attrs.iter().any(|attr| is_same_key(attr.name, key.text)));
+        // The keys of another operator: its operands are not those of this one.
+        let is_other = row.attrs.is_empty() && !unknown.is_empty();
         let mut positional = args.iter().filter(|arg| arg.key.is_none()).peekable();
         for param in row.args {
             if param.kind == OperandKind::Stmts {
@@ -103,7 +109,7 @@ impl<'s> Resolver<'s, '_> {
             loop {
                 match positional.next() {
                     Some(arg) => self.bind_positional(&mut stmt, param, &arg.value),
-                    None if param.arity == Arity::One => {
+                    None if param.arity == Arity::One && self.diagnostics.len() == errors && !is_other => {
                         // The last byte of a call is its closing parenthesis.
                         let end = Span { start: span.end.saturating_sub(1).max(span.start), end: span.end };
                         let place = if end.text(self.source) == ")" { end } else { span };
@@ -124,12 +130,11 @@ impl<'s> Resolver<'s, '_> {
         if let Some(extra) = positional.next() {
             self.extra_operand(row, &extra.value);
         }
-        for arg in args {
-            if let Some(key) = arg.key {
-                self.bind_keyed(&mut stmt, args, key, &arg.value);
-            }
+        for (key, value) in known {
+            self.bind_keyed(&mut stmt, args, key, value);
         }
-        self.report_missing_attrs(&stmt, span);
+        self.unknown_attrs(row, args, &unknown.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        let is_complete = self.report_missing_attrs(&stmt, args, span);
         let outs_fit = match row.outs {
             [] => outs.is_empty(),
             [.., last] if last.arity == Arity::Many => !outs.is_empty(),
@@ -139,7 +144,7 @@ impl<'s> Resolver<'s, '_> {
             self.wrong_results(row, outs.len(), span);
         }
         order_attrs(&mut stmt);
-        (self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
+        (is_complete && self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
     }
 
     /// Binds `key=value`, one of `args`, to an attribute.
@@ -152,7 +157,7 @@ impl<'s> Resolver<'s, '_> {
     ) {
         let row = stmt.op.def();
         let Some(param) = row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) else {
-            return self.unknown_attr(row, args, key);
+            return self.unknown_attrs(row, args, &[key]);
         };
         let mut keys = args.iter().filter_map(|it| it.key);
         let first = keys.find(|it| is_same_key(param.name, it.text));
@@ -165,18 +170,26 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    /// Reports the required attributes that a statement lacks.
-    pub(super) fn report_missing_attrs(&mut self, stmt: &OpStmt, span: Span) {
+    /// Reports the required attributes that a statement lacks. An attribute with an invalid value is reported
+    /// already. Returns whether the statement has all of them.
+    pub(super) fn report_missing_attrs(
+        &mut self,
+        stmt: &OpStmt,
+        args: &[ast::Arg<'s>],
+        span: Span,
+    ) -> bool {
         let required = stmt.op.def().attrs.iter().filter(|param| param.arity == Arity::One);
-        for param in required.filter(|param| stmt.attr(param.key()).is_none()) {
-            // An attribute with an invalid value was already reported.
-            let faulty = self
-                .diagnostics
-                .iter()
-                .rev()
-                .take(8)
-                .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
-            if !faulty {
+        let lacking: Vec<_> = required.filter(|param| stmt.attr(param.key()).is_none()).collect();
+        let mut is_reported = self
+            .diagnostics
+            .iter()
+            .rev()
+            .take(8)
+            .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
+        for param in &lacking {
+            let is_given = args.iter().any(|it| it.key.is_some_and(|key| is_same_key(param.name, key.text)));
+            if !is_given && !is_reported {
+                is_reported = true;
                 self.error(
                     Code::BadAttribute,
                     span,
@@ -185,6 +198,7 @@ impl<'s> Resolver<'s, '_> {
                 );
             }
         }
+        lacking.is_empty()
     }
 
     fn bind_positional(&mut self, stmt: &mut OpStmt, param: &OperandDef, value: &ast::Expr<'s>) {

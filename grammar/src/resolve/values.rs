@@ -164,11 +164,6 @@ impl<'s> Resolver<'s, '_> {
             [only] => return Some(only),
             [] => {
                 self.unreadable_texts.insert((self.current_unit, text));
-                // A statement with an error may spell it; that error is the only one to report.
-                let header = self.program.spans.header.start;
-                if number.is_some_and(|it| self.spelled_tensors.has(self.source, it, header..span.start)) {
-                    return None;
-                }
                 let known = self.tensor_names();
                 let names = || known.iter().map(String::as_str);
                 let message = format!("`{text}` is not declared");
@@ -181,9 +176,10 @@ impl<'s> Resolver<'s, '_> {
                 let it = Diagnostic::new(Code::UnknownTensor, span, message, label).help(format!(
                     "declare it before the container, as in `%tensor {text}_g_float[iS0{{i0}}]`, or write it in full at its first use"
                 ));
-                self.diagnostics.push(it);
+                self.unknown_tensor(number, it);
             }
             [last, first, ..] => {
+                self.unreadable_texts.insert((self.current_unit, text));
                 let message = format!("`{text}` is ambiguous: several tensors have this number");
                 let it = Diagnostic::new(Code::UnknownTensor, span, message, "write the tensor in full here")
                     .label(self.program.tensor_span(first), "one of them")
@@ -192,6 +188,16 @@ impl<'s> Resolver<'s, '_> {
             }
         }
         None
+    }
+
+    /// Reports that no tensor has a number. If the text before spells one in full, that has an error, which is the
+    /// only one to report.
+    pub(super) fn unknown_tensor(&mut self, number: Option<u32>, error: Diagnostic) {
+        let before = self.spelled_from..error.span().start;
+        match number.is_some_and(|it| self.spelled_tensors.has(self.source, it, before)) {
+            true => self.consequences.push(error),
+            false => self.diagnostics.push(error),
+        }
     }
 
     /// Returns whether the last diagnostics report the same of the same word, as for a misspelled element type of

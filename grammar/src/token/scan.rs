@@ -20,6 +20,8 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
     // A container that lost its first line is open from the start.
     let headless = source.text.trim_start().starts_with("HOST");
     let (mut previous, mut depth, mut opened) = (0, usize::from(headless), headless);
+    // Before the first line of the container, braces are those of `%options` and of tensors.
+    let mut is_before_header = false;
     let mut bad_until = None;
     let mut unclosed = FxHashSet::default();
     while let Some(item) = lexer.next() {
@@ -56,11 +58,16 @@ pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnost
         let begins_line = first && blanks.is_empty();
         if until == ScanLimit::ContainerEnd {
             match kind {
+                TokenKind::OptionsStart | TokenKind::DeclarationStart if res.is_empty() => {
+                    is_before_header = true;
+                }
                 TokenKind::ContainerStart if opened => return (res, range.start),
+                TokenKind::ContainerStart => is_before_header = false,
                 // The sections follow the closing brace; here it is missing.
                 TokenKind::Word if opened && begins_line && is_section(source.text.get(range.start..)) => {
                     return (res, range.start);
                 }
+                TokenKind::BraceOpen | TokenKind::BraceClose if is_before_header => (),
                 TokenKind::BraceOpen => (depth, opened) = (depth + 1, true),
                 TokenKind::PostInputsPhrase | TokenKind::PostPhrase if !lexer.slice().starts_with('}') => {
                     depth += 1
