@@ -45,9 +45,7 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
     };
     match <[_; 1]>::try_from(edits) {
         Ok([(help, fixes)]) => (Some(help), fixes),
-        Err(edits) if edits.is_empty() => {
-            (race.edits.last().map(|edit| outline(edit, context)), Vec::new())
-        }
+        Err(edits) if edits.is_empty() => (race.edits.last().map(|edit| outline(edit, context)), Vec::new()),
         Err(edits) => {
             let texts: Vec<String> = edits.into_iter().map(|it| it.0).collect();
             (Some(texts.join(", or ")), Vec::new())

@@ -151,7 +151,9 @@ impl<'a> FixableRace<'a> {
     /// blocks: it is the same stream, or it waits for that stream in between.
     fn blocks_before(&self, edit: &Edit, wanted: &Edit, other: &Self) -> bool {
         let [_, second] = &self.sides;
-        let Some((blocked, waiting)) = edit.blocked_stream().zip(wanted.blocked_stream()) else { return false };
+        let Some((blocked, waiting)) = edit.blocked_stream().zip(wanted.blocked_stream()) else {
+            return false;
+        };
         let plan = second.plan;
         let number = |wanted: &PlanStream| plan.streams.iter().position(|it| it == wanted);
         let ordered = || {

@@ -43,10 +43,7 @@ pub fn trials() -> Vec<Trial> {
             let name = format!("scaling::{}", axis.name.replace(' ', "_"));
             Trial::test(name, move || grows_slowly(axis, size))
         })
-        .chain([
-            Trial::test("scaling::many_ranks", many_ranks),
-            Trial::test("scaling::stages", stages),
-        ])
+        .chain([Trial::test("scaling::many_ranks", many_ranks), Trial::test("scaling::stages", stages)])
         .collect()
 }
 
@@ -58,14 +55,9 @@ fn work_grows_slowly(size: usize, one: &[Cost], four: &[Cost]) -> Result<(), Fai
     let wrong = four.iter().zip(one).find(|(four, one)| four.2 > one.2 * GROWTH_OF_WORK + FEW);
     match wrong {
         None => Ok(()),
-        Some((four, one)) => Err(format!(
-            "`{}` visits {} elements at {size}, {} at {}",
-            one.0,
-            one.2,
-            four.2,
-            4 * size
-        )
-        .into()),
+        Some((four, one)) => {
+            Err(format!("`{}` visits {} elements at {size}, {} at {}", one.0, one.2, four.2, 4 * size).into())
+        }
     }
 }
 
@@ -171,14 +163,12 @@ fn costs(text: &str, pipeline: &str) -> Result<Vec<Cost>, Failed> {
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
     let (mut costs, mut visits) = (Vec::new(), 0);
     let settings = Settings { verify: Verify::Off, roundtrip: false };
-    let mut observe = |event: PassEvent<'_>| {
-        match event {
-            PassEvent::Before { .. } => visits = arena::visits(),
-            PassEvent::After { call, time, .. } => {
-                costs.push((call.to_string(), time, arena::visits() - visits));
-            }
-            PassEvent::Failed { .. } => (),
+    let mut observe = |event: PassEvent<'_>| match event {
+        PassEvent::Before { .. } => visits = arena::visits(),
+        PassEvent::After { call, time, .. } => {
+            costs.push((call.to_string(), time, arena::visits() - visits));
         }
+        PassEvent::Failed { .. } => (),
     };
     passes::run(program, &calls, settings, &mut observe).map_err(|it| it.to_string())?;
     Ok(costs)

@@ -63,8 +63,8 @@ impl TokenStreamBuilder<'_, '_> {
     /// the current statement.
     fn is_foreign(&self, line: &[Lexeme]) -> bool {
         use TokenKind::{
-            Assign, Axis, BraceOpen, Colon, Comma, Float, From, In, Int, Into, ParenOpen, Slash, Stream, Tensor, To,
-            Word,
+            Assign, Axis, BraceOpen, Colon, Comma, Float, From, In, Int, Into, ParenOpen, Slash, Stream,
+            Tensor, To, Word,
         };
         let is_own = |it: &Lexeme| {
             matches!(it.kind, Tensor | Axis | Stream | Assign)

@@ -116,9 +116,7 @@ impl TokenStreamBuilder<'_, '_> {
             use TokenKind::{ContainerStart, DeclarationStart, OptionsStart};
             it.first && matches!(it.kind, ContainerStart | DeclarationStart | OptionsStart)
         };
-        while self
-            .peek()
-            .is_some_and(|it| !it.first || !self.open_brackets.is_empty() && !is_next_entry(it))
+        while self.peek().is_some_and(|it| !it.first || !self.open_brackets.is_empty() && !is_next_entry(it))
         {
             self.emit_next();
         }
@@ -477,7 +475,8 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
             TokenKind::Domains => line.starts_with('T') && line.contains(": logical("),
             _ => line.contains(" = ") && line.ends_with(';'),
         };
-        let mut is_between = || lines.peek().is_some_and(|it| it.starts_with([' ', '\t']) && is_certain(it.trim()));
+        let mut is_between =
+            || lines.peek().is_some_and(|it| it.starts_with([' ', '\t']) && is_certain(it.trim()));
         if other || !certain || !(indented || belongs_here || is_comment(trimmed) || is_between()) {
             break;
         }

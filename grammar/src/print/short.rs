@@ -49,9 +49,10 @@ pub fn line_text(program: &Program, stmt: StmtId, at: u32) -> String {
     let mut printer = Printer::new(program, Dialect::Short);
     let ambiguous = ambiguous_tensors(program);
     let is_short = |id: TensorId| program.tensor_span(id).start < at && !ambiguous.contains(&id);
-    let names = program.tensors.ids().map(|id| {
-        (id, if is_short(id) { program.tensor_name(id) } else { tensor_text(program, id) })
-    });
+    let names = program
+        .tensors
+        .ids()
+        .map(|id| (id, if is_short(id) { program.tensor_name(id) } else { tensor_text(program, id) }));
     printer.tensors.extend(names);
     printer.short_op(it);
     printer.out

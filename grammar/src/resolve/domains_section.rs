@@ -70,7 +70,8 @@ impl<'s> Resolver<'s, '_> {
             };
             match found.0 {
                 Some(_) => {
-                    let message = format!("`{}` is the number of several tensors of the container", name.text);
+                    let message =
+                        format!("`{}` is the number of several tensors of the container", name.text);
                     self.error(Code::BadDomain, name.span, message, label);
                 }
                 None => {

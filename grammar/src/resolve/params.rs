@@ -172,12 +172,7 @@ impl<'s> Resolver<'s, '_> {
 
     /// Reports the required attributes that a statement lacks. An attribute with an invalid value is reported
     /// already. Returns whether the statement has all of them.
-    pub(super) fn report_missing_attrs(
-        &mut self,
-        stmt: &OpStmt,
-        args: &[ast::Arg<'s>],
-        span: Span,
-    ) -> bool {
+    pub(super) fn report_missing_attrs(&mut self, stmt: &OpStmt, args: &[ast::Arg<'s>], span: Span) -> bool {
         let required = stmt.op.def().attrs.iter().filter(|param| param.arity == Arity::One);
         let lacking: Vec<_> = required.filter(|param| stmt.attr(param.key()).is_none()).collect();
         let mut is_reported = self

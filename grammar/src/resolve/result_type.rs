@@ -158,7 +158,8 @@ impl Operands<'_> {
     }
 
     fn dtype(&self, text: &str) -> Option<DType> {
-        let of = |position: usize| self.args.iter().skip(position).find_map(|it| self.program.tensors[*it].dtype);
+        let of =
+            |position: usize| self.args.iter().skip(position).find_map(|it| self.program.tensors[*it].dtype);
         match self.stmt.op {
             Op::Eq
             | Op::Ne
@@ -190,5 +191,7 @@ fn cast_dtype(text: &str) -> Option<DType> {
     let name = text.split_once('=')?.1.split('(').next()?.trim();
     let name = name.strip_prefix("__").map_or(name, |it| it.strip_prefix("to_").unwrap_or(it));
     let last = name.rsplit_once('2').map_or(name, |(_, to)| to);
-    [name, last].into_iter().find_map(|it| DType::from_name(it).or_else(|| DType::from_name(&format!("__{it}"))))
+    [name, last]
+        .into_iter()
+        .find_map(|it| DType::from_name(it).or_else(|| DType::from_name(&format!("__{it}"))))
 }

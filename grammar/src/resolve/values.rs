@@ -139,16 +139,23 @@ impl<'s> Resolver<'s, '_> {
     fn has_repeated_number(&mut self, tensor: u32, axes: &[AxisId], places: &[Span]) -> bool {
         let number = |axis: &AxisId| self.program.axes[*axis].number;
         let earlier = |at: usize| axes[..at].iter().position(|it| number(it) == number(&axes[at]));
-        let Some((first, second)) = (1..axes.len()).find_map(|at| Some((earlier(at)?, at))) else { return false };
+        let Some((first, second)) = (1..axes.len()).find_map(|at| Some((earlier(at)?, at))) else {
+            return false;
+        };
         let repeated = number(&axes[second]);
         let free = free_number(self.program.axes.iter().map(|(_, it)| it.number));
         let texts = [first, second].map(|at| axis_text(&self.program, axes[at]));
         let other = texts[1].replacen(&format!("{repeated}{{"), &format!("{free}{{"), 1);
         let message = format!("two axes of `T{tensor}` have the number {repeated}");
         let place = |at: usize| places.get(at).copied().unwrap_or_default();
-        let it = Diagnostic::new(Code::DefinedTwice, place(second), message, format!("`{}` has it, too", texts[1]))
-            .label(place(first), format!("`{}` has it first", texts[0]))
-            .help(format!("the axes of a tensor have different numbers: write `{other}`"));
+        let it = Diagnostic::new(
+            Code::DefinedTwice,
+            place(second),
+            message,
+            format!("`{}` has it, too", texts[1]),
+        )
+        .label(place(first), format!("`{}` has it first", texts[0]))
+        .help(format!("the axes of a tensor have different numbers: write `{other}`"));
         self.diagnostics.push(it);
         true
     }
@@ -212,9 +219,11 @@ impl<'s> Resolver<'s, '_> {
 
     /// Returns the names of the tensors of the current namespace, by number.
     pub(super) fn tensor_names(&self) -> Vec<String> {
-        let own = self.program.tensors.iter().filter(|(id, it)| {
-            it.unit == self.current_unit && !self.undeclared.contains(*id)
-        });
+        let own = self
+            .program
+            .tensors
+            .iter()
+            .filter(|(id, it)| it.unit == self.current_unit && !self.undeclared.contains(*id));
         let numbers: std::collections::BTreeSet<u32> = own.map(|(_, it)| it.number).collect();
         numbers.into_iter().map(|it| format!("T{it}")).collect()
     }

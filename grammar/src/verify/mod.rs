@@ -32,7 +32,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, StmtId, TensorId, UnitId},
+    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, TensorId, UnitId},
     ops::{AccessMode, Op, OpClass},
     span::Span,
     tensor_uses::for_each_tensor_use,
@@ -197,8 +197,7 @@ impl Verifier<'_> {
         }
         self.check_team(stmt, span);
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
-        if !is_result_repeated
-            && !tensors.any(|it| self.faulty.contains(&it) || self.mistyped.contains(&it))
+        if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it) || self.mistyped.contains(&it))
         {
             let found = types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
             self.faulty.extend(found.cause);

@@ -107,11 +107,7 @@ struct CarriedNames<'p> {
 }
 
 impl<'p> CarriedNames<'p> {
-    fn new(
-        program: &'p Program,
-        places: &'p StmtPaths,
-        binds: &'p dyn Fn(StmtId) -> Vec<TensorId>,
-    ) -> Self {
+    fn new(program: &'p Program, places: &'p StmtPaths, binds: &'p dyn Fn(StmtId) -> Vec<TensorId>) -> Self {
         Self { program, places, binds, carried: FxHashMap::default() }
     }
 

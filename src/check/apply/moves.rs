@@ -77,7 +77,8 @@ impl Editor<'_> {
         let last_line = |it: StmtId| {
             let span = self.program.stmt_span(it);
             let line = self.index.line(span.end.checked_sub(1)?);
-            let rest = self.index.line_text(line, self.text).get(self.index.column(span.end) as usize - 1..)?;
+            let rest =
+                self.index.line_text(line, self.text).get(self.index.column(span.end) as usize - 1..)?;
             let rest = rest.trim_start();
             (rest.is_empty() || rest.starts_with("//")).then_some(line as usize)
         };

@@ -29,7 +29,9 @@ pub(super) fn help(plan: &Plan, skipped: &SkippedPost, waiting: &Plan) -> String
         }
         SkipReason::Loop { text, .. } => {
             let fixed = unequal_bounds(plan, it, waiting).and_then(|it| it.equal_loops());
-            fixed.unwrap_or_else(|| format!("let {text} run for the same values on all ranks that take part in it"))
+            fixed.unwrap_or_else(|| {
+                format!("let {text} run for the same values on all ranks that take part in it")
+            })
         }
         SkipReason::Branch(..) | SkipReason::OutsideMesh(_) => POST_ON_ALL.to_owned(),
     }
@@ -78,7 +80,10 @@ impl UnequalBounds<'_> {
         let ends: Vec<String> =
             [own[1], other[1]].into_iter().filter(|it| *it > own[0]).map(header).collect();
         is_end_only.then(|| {
-            format!("write {} on line {line}, so that all ranks run the loop equally often", ends.join(" or "))
+            format!(
+                "write {} on line {line}, so that all ranks run the loop equally often",
+                ends.join(" or ")
+            )
         })
     }
 }

@@ -14,7 +14,8 @@ impl Ctx<'_, '_> {
         let heads = |tensor: TensorId| self.dims(tensor).get(at).and_then(|axis| self.constant(*axis));
         let Some(all) = heads(query) else { return };
         let fewer: Vec<TensorId> = grouped.iter().copied().filter(|it| heads(*it) != Some(all)).collect();
-        let is_multiple = |it: &TensorId| heads(*it).is_some_and(|own| own > 0 && own < all && all % own == 0);
+        let is_multiple =
+            |it: &TensorId| heads(*it).is_some_and(|own| own > 0 && own < all && all % own == 0);
         if fewer.is_empty() || !fewer.iter().all(is_multiple) {
             return;
         }
@@ -33,13 +34,15 @@ impl Ctx<'_, '_> {
             let whole = [&extents[..at], &[format!("i{{{all}}}")], after].concat();
             let [first, second, third] = [tensor, tensor + 1, tensor + 2];
             for (number, axes) in [(first, wide), (second, expanded), (third, whole)] {
-                let axes: Vec<String> = (axis..).zip(&axes).map(|(number, it)| numbered(it, number)).collect();
+                let axes: Vec<String> =
+                    (axis..).zip(&axes).map(|(number, it)| numbered(it, number)).collect();
                 axis += axes.len() as u32;
                 let dtype = p.tensors[it].dtype.map_or(String::new(), |it| format!("_{it}"));
                 let letter = p.tensors[it].memory.letter();
                 declarations.push(format!("%tensor T{number}_{letter}{dtype}[{}]", axes.join(", ")));
             }
-            let flags: Vec<&str> = (0..=dims.len()).map(|dim| if dim == at + 1 { "true" } else { "false" }).collect();
+            let flags: Vec<&str> =
+                (0..=dims.len()).map(|dim| if dim == at + 1 { "true" } else { "false" }).collect();
             statements.push(format!("T{first} = broadcast({name}, flags = {{{}}})", flags.join(", ")));
             statements.push(format!("T{second} = expand(T{first})"));
             statements.push(format!("T{third} = reshape(T{second})"));

@@ -62,9 +62,8 @@ impl Ctx<'_, '_> {
     /// Returns the axis with which each device or stream axis was split: the one after it, or another one if the extents
     /// of a tensor of the statement show that.
     fn split_pairs(&self, dims: &[AxisId], parallel: &[AxisId], wanted: usize) -> Option<Vec<SplitPair>> {
-        let is_inner = |it: &&AxisId| {
-            !parallel.contains(*it) && self.program.axes[**it].kind == AxisKind::Iteration
-        };
+        let is_inner =
+            |it: &&AxisId| !parallel.contains(*it) && self.program.axes[**it].kind == AxisKind::Iteration;
         let mut next = Vec::new();
         for outer in parallel {
             let after = dims.iter().skip_while(|it| *it != outer).filter(is_inner);
@@ -76,16 +75,21 @@ impl Ctx<'_, '_> {
             all.push(next);
         }
         if let [outer] = parallel {
-            all.extend(dims.iter().filter(is_inner).map(|inner| vec![SplitPair { outer: *outer, inner: *inner }]));
+            all.extend(
+                dims.iter().filter(is_inner).map(|inner| vec![SplitPair { outer: *outer, inner: *inner }]),
+            );
         }
         let shapes = self.stmt.tensor_operands().into_iter().chain(self.stmt.out_tensor());
-        let shapes: Vec<Vec<AxisId>> = shapes.map(|it| self.dims(it)).filter(|it| it.len() == wanted).collect();
+        let shapes: Vec<Vec<AxisId>> =
+            shapes.map(|it| self.dims(it)).filter(|it| it.len() == wanted).collect();
         let fits = |pairs: &Vec<SplitPair>| {
             let kept: Vec<AxisId> = dims.iter().copied().filter(|it| !parallel.contains(it)).collect();
             let is_equal = |(own, other): (&AxisId, &AxisId)| {
                 let pair = pairs.iter().find(|it| it.inner == *own);
                 let extent = match pair {
-                    Some(pair) => self.constant(pair.outer).zip(self.constant(pair.inner)).map(|(a, b)| a * b),
+                    Some(pair) => {
+                        self.constant(pair.outer).zip(self.constant(pair.inner)).map(|(a, b)| a * b)
+                    }
                     None => self.constant(*own),
                 };
                 let other = self.constant(*other);

@@ -10,7 +10,8 @@ use crate::{
 };
 
 /// How the text of a permutation states it.
-const RULE: &str = "the axes of the result are listed in its own order and numbered in the order of the operand";
+const RULE: &str =
+    "the axes of the result are listed in its own order and numbered in the order of the operand";
 
 impl Ctx<'_, '_> {
     pub(super) fn permute(&mut self, args: &[TensorId]) {
@@ -20,7 +21,9 @@ impl Ctx<'_, '_> {
         self.equal_pairs(first, out, self.mapped(0));
         if self.acc.len() > errors {
             let help = match self.numbered_axes(first, out) {
-                Some(axes) => format!("number the axes of `{}` as in `[{axes}]`: {RULE}", self.program.tensor_name(out)),
+                Some(axes) => {
+                    format!("number the axes of `{}` as in `[{axes}]`: {RULE}", self.program.tensor_name(out))
+                }
                 None => format!("{RULE}, and the extents have to be equal"),
             };
             self.acc[errors].help = Some(help.into_boxed_str());

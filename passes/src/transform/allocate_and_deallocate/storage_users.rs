@@ -135,9 +135,8 @@ fn views(
     for stmt in &places.order {
         let Stmt::Op(it) = &program.stmts[*stmt] else { continue };
         let effect = it.op.def().class;
-        let unbound = |out: TensorId| {
-            effect == OpClass::Compute && !uses.bound.contains(&out) && may_become_view(it)
-        };
+        let unbound =
+            |out: TensorId| effect == OpClass::Compute && !uses.bound.contains(&out) && may_become_view(it);
         let is_view = matches!(effect, OpClass::View | OpClass::Allocate);
         if let Some(out) = it.out_tensor().filter(|out| is_view || unbound(*out)) {
             for_each_tensor_use(program, it, &mut |base, _| {
