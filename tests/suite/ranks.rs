@@ -25,7 +25,8 @@ use crate::timeout::{Deadline, RunWithTimeout};
 use crate::{MPIRUN, ROOT, emulator, lacks_mpirun};
 
 /// A program, and enough schedules to keep it running for longer than any test waits.
-const ENDLESS: &[&str] = &["samples/ring.hir", "--schedule=seed:0..100000", "--device=sim", "-T", "5"];
+const ENDLESS: &[&str] =
+    &["samples/ring.hir", "--schedule=seed:0..100000", "--max-work=1000", "--device=sim", "-T", "5"];
 /// The same on GPUs.
 const ENDLESS_ON_GPUS: &[&str] =
     &["tests/cases/launch/loop.hir", "--device=cuda", "-T", "5", "-n", "1000000"];

@@ -149,10 +149,11 @@ impl Task<'_> {
         self.monitor.activity.set("while computing the expected outputs");
         let Self { options, plans, names, .. } = self;
         let matched = CommMatching::from_plans(plans);
-        let mut runs = ScheduleIter::new(&options.schedule, plans, &matched)?;
+        let runs = ScheduleIter::new(&options.schedule, plans, &matched);
         let is_plain = options.schedule.is_program();
         // Other schedules are compared with one run under schedule `program`.
-        let count = runs.remaining().unwrap_or(1) + usize::from(!is_plain);
+        let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
+        let count = known.unwrap_or(1) + usize::from(!is_plain);
         self.work.check(plans, count).map_err(|it| self.exceeds(&it))?;
         let inputs = input_spec.fill(plans)?;
         let mut expectations = self.expectations(&input_spec)?;
@@ -193,6 +194,7 @@ impl Task<'_> {
             say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
                 .to_owned());
         }
+        let mut runs = runs?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
         let (mut done, mut last) = (0, Schedule::Program);
         let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
