@@ -84,7 +84,8 @@ impl Source {
         span.unwrap_or_else(|| Span::new(header, (header + marker.len()).min(self.text.len())))
     }
 
-    /// Reads and verifies all containers. If there are errors, returns also the programs that could be read.
+    /// Reads and verifies all containers. If there are errors, returns also the programs that could be read. Of many
+    /// errors that are alike, the first one is returned.
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = grammar::read(&self.text);
         if !grammar::diagnostic::has_errors(&diagnostics) {
@@ -92,6 +93,7 @@ impl Source {
                 .iter()
                 .for_each(|program| diagnostics.extend(grammar::verify_source(program, &self.text)));
         }
+        grammar::summarise(&mut diagnostics, &self.text);
         (programs, diagnostics)
     }
 }

@@ -25,6 +25,7 @@
 //! * on a snapshot without a case, and on an unreviewed snapshot;
 //! * on an operator of the table that no case exercises;
 //! * on a text that causes a panic instead of a diagnostic (`mutations`);
+//! * on a text in which one edit gives many errors (`cascades`);
 //! * on a mutated program that a pass breaks (`pass_mutations`);
 //! * on a program whose meaning a lowering pass (`generator`) or a later pass (`lowered`) changes;
 //! * on a statement that the checker reports as removable and that is needed (`excess`);
@@ -57,6 +58,8 @@ mod batch;
 mod batch_text;
 #[path = "suite/canonical.rs"]
 mod canonical;
+#[path = "suite/cascades.rs"]
+mod cascades;
 #[path = "suite/delayed.rs"]
 mod delayed;
 #[path = "suite/dependencies.rs"]
@@ -85,6 +88,8 @@ mod kernels;
 mod layouts;
 #[path = "suite/lowered.rs"]
 mod lowered;
+#[path = "suite/mangle.rs"]
+mod mangle;
 #[path = "suite/measured.rs"]
 mod measured;
 #[path = "suite/mutants.rs"]
@@ -167,6 +172,7 @@ fn main() -> ExitCode {
     let all = cases.clone();
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
+    trials.extend(cascades::trials(&cases));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
     trials.extend(lowered::trials());

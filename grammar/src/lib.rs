@@ -25,6 +25,7 @@ pub mod parse;
 pub mod tensor;
 pub mod token;
 
+mod alike;
 mod canonical;
 mod dialect;
 mod dim_map;
@@ -50,6 +51,7 @@ pub mod diagnostic;
 pub mod render;
 pub mod sarif;
 
+pub use alike::summarise;
 pub use canonical::{print, write, write_short};
 pub use dialect::print_as;
 pub use dim_map::{

@@ -43,6 +43,7 @@ const GRAMMAR: &[Layer] = &[
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["words"]),
     ("suggest", &["diagnostic"]),
+    ("alike", BEFORE),
     ("raw_bytes", &["codes", "diagnostic", "span"]),
     ("sarif", &["codes", "diagnostic", "raw_bytes", "span"]),
     ("attr", BEFORE),

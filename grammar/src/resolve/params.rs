@@ -10,7 +10,7 @@ use crate::{
     ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
     ops::{Arity, Op, OpDef, OperandDef},
     span::Span,
-    suggest::list_text,
+    suggest::{count_text, list_text},
 };
 
 /// Returns whether `name` is a conversion, such as `__bfloat2float(x)` or `__to_index(x)`: nvFuser names a
@@ -47,6 +47,9 @@ pub(super) fn order_attrs(stmt: &mut OpStmt) {
     let place = |name: AttrName| row.attrs.iter().position(|attr| attr.key() == name);
     stmt.attrs.sort_by_key(|(name, _)| place(*name));
 }
+
+/// Maximum number of errors of a statement that are reported one by one.
+const MAX_ERRORS: usize = 3;
 
 /// Words of other libraries, and the words of attributes that mean the same.
 pub(super) const SYNONYMS: [(&str, &str); 9] = [
@@ -144,7 +147,21 @@ impl<'s> Resolver<'s, '_> {
             self.wrong_results(row, outs.len(), span);
         }
         order_attrs(&mut stmt);
+        self.summarise_statement(errors);
         (is_complete && self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
+    }
+
+    /// Of many errors of a statement, which begin at an index, keeps the first one: the operator is probably another
+    /// one than the text means.
+    fn summarise_statement(&mut self, first: usize) {
+        let count = self.diagnostics.len() - first;
+        if count > MAX_ERRORS {
+            self.diagnostics.truncate(first + 1);
+            let others = count_text(count - 1, "more error");
+            if let Some(it) = self.diagnostics.last_mut() {
+                it.notes.push(format!("{others} in this statement"));
+            }
+        }
     }
 
     /// Binds `key=value`, one of `args`, to an attribute.
