@@ -90,6 +90,8 @@ mod layouts;
 mod lowered;
 #[path = "suite/mangle.rs"]
 mod mangle;
+#[path = "suite/mangler.rs"]
+mod mangler;
 #[path = "suite/measured.rs"]
 mod measured;
 #[path = "suite/mutants.rs"]
@@ -173,6 +175,7 @@ fn main() -> ExitCode {
     trials.push(Trial::test("every_snapshot_has_a_case", move || check_snapshots(&all)));
     trials.extend(mutations::trials(&cases, &samples));
     trials.extend(cascades::trials(&cases));
+    trials.push(mangler::trial(&cases));
     trials.extend(pass_mutations::trials(&cases));
     trials.extend(generator::trials());
     trials.extend(lowered::trials());

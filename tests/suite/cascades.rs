@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Maximum number of errors that one edit may give.
-const LIMIT: usize = 5;
+pub const LIMIT: usize = 5;
 
 /// The table.
 const TABLE: &str = "tests/suite/cascades.txt";

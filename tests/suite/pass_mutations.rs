@@ -33,7 +33,7 @@ const PROGRAMS: u64 = 200;
 /// Number of trials that share the programs.
 const SHARDS: usize = 2;
 /// Options of single passes that are tried besides the defaults.
-const PASSES_WITH_OPTIONS: &[&str] = &[
+pub const PASSES_WITH_OPTIONS: &[&str] = &[
     "decompose-resharding{reshard=result}",
     "stream-parallel{style=shard}",
     "stream-parallel{style=select}",

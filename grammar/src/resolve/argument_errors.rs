@@ -11,7 +11,7 @@ use crate::{
     diagnostic::Diagnostic,
     ops::{Arity, AsmFormat, OpDef, OperandDef},
     span::Span,
-    suggest::{count_text, list_text, nearest},
+    suggest::{list_text, nearest},
 };
 
 /// Maximum number of unknown keys of a statement that are reported one by one.
@@ -26,7 +26,8 @@ impl<'s> Resolver<'s, '_> {
             let it = unknown_attr(row, args, *key);
             self.diagnostics.push(match keys.len() - reported {
                 0 => it,
-                count => it.note(format!("the statement has {} that are not", count_text(count, "more key"))),
+                1 => it.note("1 more key of this statement is unknown"),
+                count => it.note(format!("{count} more keys of this statement are unknown")),
             });
         }
     }
