@@ -55,6 +55,9 @@ use crate::{
 
 /// Default number of inputs.
 const INPUTS: usize = 2_000;
+/// Maximum number of texts of an input, and the number of commands on a text that is read.
+const TEXTS: usize = 4;
+const COMMANDS: usize = 3;
 /// Maximum number of findings with the same message that are kept.
 const KEPT: usize = 3;
 /// Reports that replace the program on standard output, or whose text cannot be read again.
@@ -73,8 +76,8 @@ struct Mangler {
     corpus: Corpus,
     tools: PathBuf,
     findings: PathBuf,
+    texts: AtomicUsize,
     processes: AtomicUsize,
-    refused: AtomicUsize,
     /// Numbers of findings by verdict and message.
     counts: Mutex<BTreeMap<(&'static str, String), usize>>,
 }
@@ -101,8 +104,8 @@ fn mangle_all(paths: &[PathBuf]) -> Result<(), Failed> {
         corpus: cascades::corpus(),
         tools,
         findings,
+        texts: AtomicUsize::new(0),
         processes: AtomicUsize::new(0),
-        refused: AtomicUsize::new(0),
         counts: Mutex::default(),
     };
     let (start, next) = (Instant::now(), AtomicUsize::new(0));
@@ -126,31 +129,41 @@ fn mangle_all(paths: &[PathBuf]) -> Result<(), Failed> {
 }
 
 impl Mangler {
-    /// Makes one input, judges it and keeps what is found.
+    /// Makes one input, judges it and keeps what is found. Most edits give a text that is refused, so several are tried
+    /// until the tools have something to do.
     fn input(&self, rng: &mut Rng, folder: &Path) -> io::Result<()> {
-        let (text, edits, was_read) = self.text(rng);
-        let mut found = judge_reading(&text, edits, was_read);
-        let programs = match found.iter().any(|it| it.verdict == "panic") {
-            true => None,
-            false => read(&text),
-        };
         let file = folder.join("input.hir");
-        fs::write(&file, &text)?;
-        match programs {
-            Some(programs) => found.extend(self.judge_tools(&programs, &file, folder, rng)?),
-            None => {
-                self.refused.fetch_add(1, Relaxed);
-                // The library has read the text; the tool is asked now and then.
-                if rng.chance(5) {
-                    let line = CommandLine { tool: "hir-opt", arguments: Vec::new() };
-                    let ended = self.run(&line, &file, folder, None)?;
-                    found.extend(line.finding(&ended, ended.verdict()));
-                    let is_odd = ended.verdict().is_none() && ended.status.code() != Some(1);
-                    found.extend(line.finding(&ended, is_odd.then_some("exit code")));
+        for _ in 0..TEXTS {
+            let (text, edits, was_read) = self.text(rng);
+            self.texts.fetch_add(1, Relaxed);
+            let mut found = judge_reading(&text, edits, was_read);
+            fs::write(&file, &text)?;
+            let programs = if found.iter().any(|it| it.verdict == "panic") { None } else { read(&text) };
+            let is_refused = programs.is_none();
+            match programs {
+                Some(programs) => {
+                    for _ in 0..COMMANDS {
+                        found.extend(self.judge_tools(&programs, &file, folder, rng)?);
+                    }
                 }
+                // The library has refused the text; the tool is asked now and then.
+                None if rng.chance(5) => found.extend(self.judge_refusal(&file, folder)?),
+                None => (),
+            }
+            found.into_iter().try_for_each(|it| self.keep(&it, &text))?;
+            if !is_refused {
+                break;
             }
         }
-        found.into_iter().try_for_each(|it| self.keep(&it, &text))
+        Ok(())
+    }
+
+    /// Runs a tool on a text that the library refuses.
+    fn judge_refusal(&self, file: &Path, folder: &Path) -> io::Result<Option<Finding>> {
+        let line = CommandLine { tool: "hir-opt", arguments: Vec::new() };
+        let ended = self.run(&line, file, folder, None)?;
+        let is_odd = ended.status.code() != Some(1);
+        Ok(line.finding(&ended, ended.verdict().or(is_odd.then_some("exit code"))))
     }
 
     /// Returns a program with up to three edits, their number, and whether the program was read without an error.
@@ -257,8 +270,9 @@ impl Mangler {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut verdicts: BTreeMap<&str, usize> = BTreeMap::new();
         counts.iter().for_each(|((verdict, _), number)| *verdicts.entry(verdict).or_default() += number);
-        let (refused, processes) = (self.refused.load(Relaxed), self.processes.load(Relaxed));
-        let mut text = format!("{count} inputs, {refused} of them refused, {processes} processes, {:.0?}\n", start.elapsed());
+        let (texts, processes) = (self.texts.load(Relaxed), self.processes.load(Relaxed));
+        let mut text =
+            format!("{count} inputs, {texts} texts, {processes} processes, {:.0?}\n", start.elapsed());
         verdicts.iter().for_each(|(verdict, number)| _ = writeln!(text, "{number:>6} {verdict}"));
         for ((verdict, message), number) in counts.iter() {
             let _ = writeln!(text, "{number:>6} {verdict}: {message}");
