@@ -57,8 +57,9 @@ pub struct TokenStream<'s> {
     pub end: usize,
     /// Byte offset in the source at which the text ends inside an unclosed construct, if it does.
     pub truncated_at: Option<u32>,
-    /// Byte offset in the source at which the HostUnits of the container begin.
-    pub(crate) units_start: u32,
+    /// Byte offset in the source from which on syntax errors follow from the first one: that of the HostUnits, or, in
+    /// the syntax of 2024, whose statements end with braces, that of the container.
+    pub(crate) follows_from: u32,
 }
 
 impl<'s> TokenStream<'s> {
@@ -205,7 +206,7 @@ struct TokenStreamBuilder<'s, 'd> {
     /// Index in the output at which the current statement begins.
     stmt_start: usize,
     truncated_at: Option<u32>,
-    units_start: u32,
+    follows_from: u32,
     /// The foreign lines that were skipped.
     foreign_lines: Vec<Span>,
     /// Number of braces around bodies, which are reported and skipped.
@@ -228,7 +229,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             too_deep: false,
             stmt_start: 0,
             truncated_at: None,
-            units_start: u32::MAX,
+            follows_from: u32::MAX,
             foreign_lines: Vec::new(),
             stray_braces: 0,
             diagnostics,
@@ -237,8 +238,8 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
 
     fn finish(mut self, end: usize) -> TokenStream<'s> {
         self.report_foreign_lines();
-        let Self { source, output: tokens, blocks, truncated_at, units_start, .. } = self;
-        TokenStream { source, tokens, blocks, end, truncated_at, units_start }
+        let Self { source, output: tokens, blocks, truncated_at, follows_from, .. } = self;
+        TokenStream { source, tokens, blocks, end, truncated_at, follows_from }
     }
 
     /// Appends the statements up to a closing brace or a section, between block tokens.
@@ -253,6 +254,8 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
         {
             if self.at_transform() {
                 self.skip_transform();
+            } else if container_column.is_some() && self.kind(0) == Some(TokenKind::KernelStart) {
+                self.skip_stray_kernel();
             } else if self.skip_stray_brace() || self.skip_foreign_line(true) {
                 continue;
             } else if self.peek().is_some_and(|it| it.kind.is_post_or_wait_phrase()) {

@@ -127,7 +127,7 @@ pub(crate) fn parse_container<'s>(
     let mut errors = Vec::new();
     let (source, truncated) = (token_stream.source(), token_stream.truncated_at);
     let token_text = token_stream.own_source();
-    let (has_header, units_start) = (token_stream.has_header(), token_stream.units_start);
+    let (has_header, follows_from) = (token_stream.has_header(), token_stream.follows_from);
     let res = syntax::FileParser::new().parse(source, &mut errors, events, token_stream.into_tokens());
     let mut found = Vec::new();
     report_grammar_errors(errors, truncated, diagnostics, &mut found);
@@ -142,7 +142,7 @@ pub(crate) fn parse_container<'s>(
         found.truncate(1);
     }
     diagnostics.append(&mut found);
-    keep_first_from(units_start, diagnostics);
+    keep_first_from(follows_from, diagnostics);
     res.is_ok()
 }
 
@@ -172,8 +172,8 @@ fn is_missing_comma(it: &Diagnostic) -> bool {
     it.code == Code::Syntax && it.message.starts_with(MISSING_COMMA)
 }
 
-/// Of the syntax errors from an offset on, where the HostUnits begin, keeps the first one: in the text of a HostUnit
-/// whose first line has an error, each line has one.
+/// Of the syntax errors from an offset on, keeps the first one: in the text of a HostUnit whose first line has an
+/// error, for example, each line has one.
 fn keep_first_from(start: u32, diagnostics: &mut Vec<Diagnostic>) {
     let is_meant = |it: &Diagnostic| it.code == Code::Syntax && it.span().start >= start;
     let first = diagnostics.iter().filter(|it| is_meant(it)).map(|it| it.span().start).min();

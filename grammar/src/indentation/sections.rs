@@ -18,13 +18,18 @@ impl TokenStreamBuilder<'_, '_> {
             // Also lines that begin with another token, which the grammar reports, if the first line follows.
             let header = self.input.iter().position(|it| it.kind == TokenKind::ContainerStart).unwrap_or(0);
             while self.position < header || self.kind(0).is_some_and(is_entry) {
+                let is_own = self.kind(0).is_some_and(is_entry);
                 self.options();
+                // The lines behind such a line have the same error.
+                while !is_own && self.position < header && !self.kind(0).is_some_and(is_entry) {
+                    self.position += 1;
+                }
             }
         }
         let container_column = self.peek().map_or(0, |it| it.column);
         self.header();
         self.block(Some(container_column));
-        self.units_start = self.peek().map_or(u32::MAX, |it| it.start);
+        self.follows_from = self.follows_from.min(self.peek().map_or(u32::MAX, |it| it.start));
         while self.peek().is_some_and(|it| !it.kind.ends_block()) {
             let before = self.position;
             self.unit();
@@ -138,6 +143,7 @@ impl TokenStreamBuilder<'_, '_> {
             }
         }
         if self.at_host_heading() {
+            self.follows_from = place;
             self.position += 2;
             self.position += usize::from(self.kind(0) == Some(TokenKind::Colon));
         }
@@ -281,6 +287,20 @@ impl TokenStreamBuilder<'_, '_> {
             return;
         }
         self.position += usize::from(closer.is_some());
+    }
+
+    /// Reports and skips a `%kernel { … }` that follows no first line of a HostUnit.
+    pub(super) fn skip_stray_kernel(&mut self) {
+        let Some(heading) = self.peek() else { return };
+        let message = "this kernel belongs to no HostUnit";
+        let it = Diagnostic::new(Code::Syntax, heading.span(), message, "the first line of its HostUnit is missing");
+        self.diagnostics.push(it.help("write `HostUnit0: Inputs={…} -> Outputs={…}` on the line before it"));
+        self.position += 1;
+        if self.kind(0) == Some(TokenKind::BraceOpen) {
+            self.position += 1;
+            self.skip_until(|_, _| false);
+            self.position += usize::from(self.kind(0) == Some(TokenKind::BraceClose));
+        }
     }
 
     /// Returns whether a transform such as `Resize: iS1{i0}rf by 0 and 2 -> …` is next; nvFuser prints these
