@@ -87,7 +87,11 @@ pub(crate) fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) 
             Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => StmtEdit::Keep,
         }
     };
-    blocks.iter().fold(false, |changed, block| rewrite(program, *block, &mut edit) || changed)
+    let mut changed = false;
+    for block in &blocks {
+        changed |= rewrite(program, *block, &mut edit);
+    }
+    changed
 }
 
 /// Returns the scalars that statements use where no statement before them gives them a value.
