@@ -30,7 +30,7 @@ pub fn summarise(diagnostics: &mut Vec<Diagnostic>, source: &str) {
     let mut kept = 0;
     diagnostics.retain_mut(|it| {
         if is_error(it)
-            && let Some(kind) = kinds.get_mut(&(it.code, shape(&it.message)))
+            && let Some(kind) = kinds.get_mut(&kind(it))
         {
             kind.count += 1;
             kind.lines.push(lines.line(it.span().start));
@@ -38,7 +38,7 @@ pub fn summarise(diagnostics: &mut Vec<Diagnostic>, source: &str) {
             return false;
         }
         if is_error(it) {
-            kinds.insert((it.code, shape(&it.message)), Kind { first: kept, ..Kind::default() });
+            kinds.insert(kind(it), Kind { first: kept, ..Kind::default() });
         }
         kept += 1;
         true
@@ -60,6 +60,13 @@ struct Kind {
     count: usize,
     lines: Vec<u32>,
     fixes: Vec<Fix>,
+}
+
+/// Returns what errors of one kind have in common. The help for a name that is not declared is a line to paste, a
+/// different one for each name, so these errors are not alike.
+fn kind(it: &Diagnostic) -> (Code, String) {
+    let help = it.help.as_ref().filter(|_| it.code == Code::UnknownTensor);
+    (it.code, shape(&it.message) + help.map_or("", |it| it))
 }
 
 /// Returns a message with `#` for each number.

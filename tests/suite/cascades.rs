@@ -67,7 +67,8 @@ fn one_edit_gives_few_errors(cases: &[PathBuf]) -> Result<(), Failed> {
                 if found > LIMIT {
                     let file = std::env::temp_dir().join(format!("hir-cascade-{:016x}.hir", hash(&mutant)));
                     fs::write(&file, &mutant)?;
-                    let _ = writeln!(faults, "{edit:?} of {}: {found} errors: {}", shown(path), file.display());
+                    let _ =
+                        writeln!(faults, "{edit:?} of {}: {found} errors: {}", shown(path), file.display());
                 }
             }
         }

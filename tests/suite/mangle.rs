@@ -103,8 +103,17 @@ const KEYWORDS: &[&str] = &[
 ];
 
 /// The beginnings of axes, longer ones first.
-const AXIS_KINDS: &[&str] =
-    &["ideviceIdx.", "rdeviceIdx.", "bdeviceIdx.", "istreamIdx", "rstreamIdx", "bstreamIdx", "iS", "rS", "bS"];
+const AXIS_KINDS: &[&str] = &[
+    "ideviceIdx.",
+    "rdeviceIdx.",
+    "bdeviceIdx.",
+    "istreamIdx",
+    "rstreamIdx",
+    "bstreamIdx",
+    "iS",
+    "rS",
+    "bS",
+];
 
 /// Lines that logs insert between those of a program.
 const LOG_LINES: &[&str] = &[

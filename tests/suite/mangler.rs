@@ -204,7 +204,8 @@ impl Mangler {
             }
             5 | 6 => {
                 let mut line = commands::hir_run(rng);
-                let outputs = programs.first().map_or(Vec::new(), |it| Program::tensors_of(&it.outputs).collect());
+                let outputs =
+                    programs.first().map_or(Vec::new(), |it| Program::tensors_of(&it.outputs).collect());
                 let names = outputs.iter().filter_map(|it| Some(programs.first()?.tensor_name(*it)));
                 line.arguments.extend(names.take(4).map(|it| format!("--output={it}=-")));
                 let ended = self.run(&line, file, folder, Some(1))?;
@@ -234,7 +235,13 @@ impl Mangler {
         Ok(found)
     }
 
-    fn run(&self, line: &CommandLine, file: &Path, folder: &Path, threads: Option<usize>) -> io::Result<Ended> {
+    fn run(
+        &self,
+        line: &CommandLine,
+        file: &Path,
+        folder: &Path,
+        threads: Option<usize>,
+    ) -> io::Result<Ended> {
         self.processes.fetch_add(1, Relaxed);
         let mut command = Command::new(self.tools.join(line.tool));
         command.arg(file).args(&line.arguments).current_dir(folder);

@@ -293,7 +293,12 @@ impl TokenStreamBuilder<'_, '_> {
     pub(super) fn skip_stray_kernel(&mut self) {
         let Some(heading) = self.peek() else { return };
         let message = "this kernel belongs to no HostUnit";
-        let it = Diagnostic::new(Code::Syntax, heading.span(), message, "the first line of its HostUnit is missing");
+        let it = Diagnostic::new(
+            Code::Syntax,
+            heading.span(),
+            message,
+            "the first line of its HostUnit is missing",
+        );
         self.diagnostics.push(it.help("write `HostUnit0: Inputs={…} -> Outputs={…}` on the line before it"));
         self.position += 1;
         if self.kind(0) == Some(TokenKind::BraceOpen) {

@@ -88,7 +88,7 @@ pub(crate) fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) 
         }
     };
     let mut changed = false;
-    for block in &blocks {
+    for block in blocks {
         changed |= rewrite(program, *block, &mut edit);
     }
     changed
