@@ -62,10 +62,10 @@ struct Kind {
     fixes: Vec<Fix>,
 }
 
-/// Returns what errors of one kind have in common. The help for a name that is not declared is a line to paste, a
+/// Returns what errors of one kind have in common. The help for a name that a statement determines is a line to paste, a
 /// different one for each name, so these errors are not alike.
 fn kind(it: &Diagnostic) -> (Code, String) {
-    let help = it.help.as_ref().filter(|_| it.code == Code::UnknownTensor);
+    let help = it.help.as_ref().filter(|help| it.code == Code::UnknownTensor && help.contains(": `%tensor"));
     (it.code, shape(&it.message) + help.map_or("", |it| it))
 }
 
