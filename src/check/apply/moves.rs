@@ -84,13 +84,12 @@ impl Editor<'_> {
         };
         // `last_line` counts from 1, and so is the index, from 0, of the next line.
         let moved = self.lines.lines.get(self.line_of(stmt)?..last_line(stmt)?)?;
-        let mut at = last_line(after)?;
+        let end = last_line(after)?;
         let mut lines = self.lines.clone();
         let mut first = None;
-        for line in moved {
+        for (at, line) in (end..).zip(moved) {
             let id = lines.insert(at, line.text.trim_end_matches('\r').to_owned());
             first.get_or_insert(id);
-            at += 1;
         }
         let lines = lines.without_lines(&moved.iter().map(|it| it.id).collect::<Vec<_>>());
         let kind = ChangeKind::Delayed(grammar::summary(self.program, stmt));
