@@ -130,10 +130,7 @@ impl InstKind {
             Self::Fill { .. } => cost(CostClass::DataMovement, "fill"),
             Self::Iota { .. } => cost(CostClass::DataMovement, "iota"),
             Self::Alloc { zeroed: Some(_), .. } => cost(CostClass::DataMovement, "zero"),
-            Self::Gemm(it) => CostInfo {
-                reduction_len: it.a.shape.last().copied().unwrap_or(1),
-                ..cost(CostClass::Compute, "gemm")
-            },
+            Self::Gemm(it) => CostInfo { reduction_len: it.depth(), ..cost(CostClass::Compute, "gemm") },
             Self::Attention(it) => {
                 CostInfo { reduction_len: it.longest_sum(), ..cost(CostClass::Compute, "sdpa") }
             }

@@ -240,6 +240,18 @@ pub struct Gemm {
     pub out: View,
 }
 
+impl Gemm {
+    /// Returns the number of products that are summed into one element.
+    pub fn depth(&self) -> usize {
+        self.a.shape.last().copied().unwrap_or(1)
+    }
+
+    /// Returns the number of multiplications. It saturates instead of overflowing.
+    pub fn multiplications(&self) -> usize {
+        self.out.len().saturating_mul(self.depth())
+    }
+}
+
 /// A reduction of `input` along `axes`, starting from `init`. `out` has the remaining axes, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {

@@ -35,7 +35,7 @@ use crate::{
         trial::{FailureKind, RunFailure, run_trial},
         verdict::{self, Expectation, ExpectationSource, expectations},
     },
-    sim::{Schedule, SimLimits, WorkBudget},
+    sim::{self, Schedule, SimLimits, WorkBudget},
     source::Binding,
 };
 
@@ -240,9 +240,8 @@ impl FailureTest<'_> {
         let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
         let inputs = fill(&input_spec, &plans)?;
         // One more run computes what the results are compared with.
-        self.work
-            .take(&plans, self.schedules.len() + 1)
-            .map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
+        let work = sim::work(&plans, self.schedules.len() + 1);
+        self.work.take(work).map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
         let expected = match self.oracle {
             FailureOracle::Race => {
                 let ran = run_trial(&plans, &inputs, &Schedule::Program, &[], self.limits.memory);

@@ -30,7 +30,7 @@ use super::{
 use crate::{
     io::{data::Data, generate::InputKind},
     plan::{self, Plan, limits::Limits, opaque_call_diagnostic},
-    sim::{Schedule, WorkBudget},
+    sim::{self, Schedule, WorkBudget},
 };
 
 /// Number of seeded schedules that are tried, in addition to `program` and `adversarial`.
@@ -76,8 +76,9 @@ impl SemanticOracle for SimulationOracle<'_> {
         let inputs = input_spec.clone().fill(&plans).map_err(|it| refuse(it.to_string()))?;
         let all = schedules();
         // The reference is of no use if no pass can be compared with it.
-        self.work.check(&plans, 2 * all.len()).map_err(|it| vec![it.diagnostic(program.spans.header)])?;
-        self.work.take(&plans, all.len()).map_err(|it| vec![it.diagnostic(program.spans.header)])?;
+        let work = sim::work(&plans, all.len());
+        let taken = self.work.check(work.saturating_mul(2)).and_then(|()| self.work.take(work));
+        taken.map_err(|it| vec![it.diagnostic(program.spans.header)])?;
         let mut outputs = Vec::new();
         for schedule in all {
             let ran = run_trial(&plans, &inputs, &schedule, &outputs, self.limits.memory)
@@ -155,7 +156,8 @@ impl Reference for SimulatedReference<'_> {
         }
         let inputs = self.input_spec.clone().fill(&plans).map_err(|it| fault(it.to_string()))?;
         let all = schedules();
-        self.oracle.work.take(&plans, all.len()).map_err(|it| it.diagnostic(program.spans.header))?;
+        let work = sim::work(&plans, all.len());
+        self.oracle.work.take(work).map_err(|it| it.diagnostic(program.spans.header))?;
         all.into_iter()
             .try_for_each(|schedule| self.check_schedule(program, all_ranks, &plans, &inputs, schedule))
     }

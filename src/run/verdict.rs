@@ -148,7 +148,7 @@ pub fn simulated_expectations(
     origin: &str,
     limits: SimLimits<'_>,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
-    limits.work.take(plans, 1).map_err(RunError::from)?;
+    limits.work.take(sim::work(plans, 1)).map_err(RunError::from)?;
     let outcome = simulate(plans, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
@@ -255,7 +255,7 @@ pub fn reference_expectations(
         return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
     let inputs = input_spec.fill_corresponding(plans, &prepared.plans)?;
-    limits.work.take(&prepared.plans, 1).map_err(RunError::from)?;
+    limits.work.take(sim::work(&prepared.plans, 1)).map_err(RunError::from)?;
     let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(&prepared.plans, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {

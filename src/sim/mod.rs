@@ -49,7 +49,7 @@ pub use {
     footprint::{Footprint, footprint, shadow_bytes},
     progress_query::ProgressQuery,
     schedule::{Schedule, ScheduleError, ScheduleSet},
-    work::{OverBudget, SimLimits, WorkBudget},
+    work::{OverBudget, SimLimits, WorkBudget, work},
 };
 
 /// Options of a run.

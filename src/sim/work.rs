@@ -12,7 +12,7 @@ use std::{
 
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
-use crate::plan::{Attention, Gemm, InstKind, Plan};
+use crate::plan::{CostClass, InstKind, Plan};
 
 /// The work of an instruction that touches no element: scheduling it.
 const INSTRUCTION: u64 = 16;
@@ -29,57 +29,29 @@ const SECONDS: u64 = 30;
 /// The unit of `--max-work`.
 const BILLION: u64 = 1_000_000_000;
 
-/// Returns the work of one run of all ranks. Sums saturate instead of overflowing.
-pub fn work(plans: &[Plan]) -> u64 {
+/// Returns the work of `runs` runs of all ranks, in elements. Sums saturate instead of overflowing.
+pub fn work(plans: &[Plan], runs: usize) -> u64 {
     let insts = plans.iter().flat_map(|plan| plan.code.iter().map(|inst| (plan.rank, &inst.kind)));
-    insts.fold(0, |sum: u64, (rank, kind)| sum.saturating_add(inst_work(rank, kind)))
+    let one = insts.fold(0, |sum: u64, (rank, kind)| sum.saturating_add(inst_work(rank, kind)));
+    one.saturating_mul(runs as u64)
 }
 
 fn inst_work(rank: usize, kind: &InstKind) -> u64 {
     let mut elements: u64 = 0;
     kind.visit_accesses(rank, &mut |it| elements = elements.saturating_add(it.view.len() as u64));
     let work = match kind {
-        InstKind::Alloc { .. } | InstKind::Copy { .. } | InstKind::Fill { .. } | InstKind::Iota { .. } => {
-            elements / COPIES
-        }
-        InstKind::Gemm(it) => elements.saturating_add(products(it) / PRODUCTS),
-        InstKind::Attention(it) => elements.saturating_add(scores(it) / PRODUCTS),
+        InstKind::Gemm(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
+        InstKind::Attention(it) => elements.saturating_add(it.multiplications() as u64 / PRODUCTS),
         // The first member of the team computes the whole result, for all of them.
         InstKind::Reshard(it) if it.team.first() == Some(&rank) => {
             let whole = it.buffers.iter().map(|it| it.len as u64);
             let body = it.body.iter().map(|it| inst_work(rank, it));
             whole.chain(body).fold(elements, u64::saturating_add)
         }
-        InstKind::Map { .. }
-        | InstKind::Reduce(_)
-        | InstKind::PeerReduce { .. }
-        | InstKind::Collective(_)
-        | InstKind::P2pGroup(_)
-        | InstKind::Wait { .. }
-        | InstKind::Signal { .. }
-        | InstKind::WaitSignal { .. }
-        | InstKind::RecordEvent { .. }
-        | InstKind::WaitEvent { .. }
-        | InstKind::ShareMemHandles { .. }
-        | InstKind::Barrier
-        | InstKind::Reshard(_)
-        | InstKind::OpaqueCall(_)
-        | InstKind::ReadOutputs => elements,
+        _ if kind.cost_info().class == CostClass::DataMovement => elements / COPIES,
+        _ => elements,
     };
     work.saturating_add(INSTRUCTION)
-}
-
-/// Returns the number of multiplications of a matrix product.
-fn products(gemm: &Gemm) -> u64 {
-    (gemm.out.len() as u64).saturating_mul(gemm.a.shape.last().copied().unwrap_or(1) as u64)
-}
-
-/// Returns the number of multiplications of an attention: for each row of the query, each key and each value.
-fn scores(it: &Attention) -> u64 {
-    let last = |shape: &[usize], back: usize| shape.iter().rev().nth(back).copied().unwrap_or(1) as u64;
-    let keys = last(&it.key.shape, 1);
-    let widths = (it.query.len() as u64).saturating_add(it.out.len() as u64);
-    widths.saturating_mul(keys)
 }
 
 /// The work that all runs of a tool may do together.
@@ -120,25 +92,25 @@ impl WorkBudget {
         Self { allowed: u64::from(billions).saturating_mul(BILLION), used: AtomicU64::new(0) }
     }
 
-    /// Takes the work of `runs` runs of the plans, before they start.
+    /// Takes `work` elements, before the runs that need them start.
     ///
     /// # Errors
     /// The budget has less. Nothing is taken then.
-    pub fn take(&self, plans: &[Plan], runs: usize) -> Result<(), OverBudget> {
-        let wanted = work(plans).saturating_mul(runs as u64);
-        let take = |used: u64| Some(used.saturating_add(wanted)).filter(|it| *it <= self.allowed);
-        let exceeded = |used: u64| OverBudget { needed: used.saturating_add(wanted), allowed: self.allowed };
-        self.used.fetch_update(Relaxed, Relaxed, take).map(|_| ()).map_err(exceeded)
+    pub fn take(&self, work: u64) -> Result<(), OverBudget> {
+        // The runs of a tool follow one another, so nothing is taken in between.
+        self.check(work)?;
+        self.used.fetch_add(work, Relaxed);
+        Ok(())
     }
 
-    /// Checks that the budget has the work of `runs` runs of the plans, and takes nothing.
+    /// Checks that the budget has `work` elements, and takes nothing.
     ///
     /// # Errors
     /// The budget has less.
-    pub fn check(&self, plans: &[Plan], runs: usize) -> Result<(), OverBudget> {
-        let allowed = self.allowed.saturating_sub(self.used.load(Relaxed));
-        let rest = Self { allowed, used: AtomicU64::new(0) };
-        rest.take(plans, runs).map_err(|it| OverBudget { allowed: self.allowed, ..it })
+    pub fn check(&self, work: u64) -> Result<(), OverBudget> {
+        let Self { allowed, used } = self;
+        let needed = used.load(Relaxed).saturating_add(work);
+        if needed <= *allowed { Ok(()) } else { Err(OverBudget { needed, allowed: *allowed }) }
     }
 }
 

@@ -37,16 +37,14 @@ pub fn microseconds(plan: &Plan, inst: &Inst) -> f64 {
     let over_link = traffic.bytes as f64 * traffic.bus_factor / LINK_BYTES;
     match &inst.kind {
         InstKind::Gemm(it) => {
-            let depth = it.a.shape.last().copied().unwrap_or(1);
-            let flops = 2.0 * it.out.len() as f64 * depth as f64;
+            let flops = 2.0 * it.multiplications() as f64;
             let rate = if dtype(plan, &it.a).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
             let memory = [&it.a, &it.b, &it.out].into_iter().map(bytes).sum::<f64>() / MEMORY_BYTES;
             KERNEL.max(flops / rate).max(memory)
         }
         InstKind::Attention(it) => {
-            let keys = it.value.shape.iter().rev().nth(1).copied().unwrap_or(1);
             let masked = if it.is_causal { 0.5 } else { 1.0 };
-            let flops = 2.0 * (it.query.len() + it.out.len()) as f64 * keys as f64 * masked;
+            let flops = 2.0 * it.multiplications() as f64 * masked;
             let rate = if dtype(plan, &it.query).size() <= 2 { HALF_FLOPS } else { FULL_FLOPS };
             let memory = it.operands().chain(it.results()).map(bytes).sum::<f64>() / MEMORY_BYTES;
             KERNEL.max(flops / rate).max(memory)

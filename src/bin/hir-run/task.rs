@@ -154,7 +154,8 @@ impl Task<'_> {
         // Other schedules are compared with one run under schedule `program`.
         let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
         let count = known.unwrap_or(1) + usize::from(!is_plain);
-        self.work.check(plans, count).map_err(|it| self.exceeds(&it))?;
+        let work = sim::work(plans, 1);
+        self.work.check(work.saturating_mul(count as u64)).map_err(|it| self.exceeds(&it))?;
         let inputs = input_spec.fill(plans)?;
         let mut expectations = self.expectations(&input_spec)?;
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
@@ -208,7 +209,7 @@ impl Task<'_> {
         let say = &mut |line: String| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
             let difference = if done == 0 { "" } else { difference };
-            self.work.take(plans, 1).map_err(|it| self.exceeds(&it))?;
+            self.work.take(work).map_err(|it| self.exceeds(&it))?;
             self.monitor.activity.set(match done + runs.remaining().unwrap_or(1) {
                 0 => format!("while simulating schedule {schedule}"),
                 _ => format!("after {done} {all}{difference}"),

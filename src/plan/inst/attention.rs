@@ -40,7 +40,17 @@ impl Attention {
 
     /// Returns the number of scores of a row, and of columns of the query: how many terms the longest sum has.
     pub fn longest_sum(&self) -> usize {
-        let last = |it: &View, back: usize| it.shape.iter().rev().nth(back).copied().unwrap_or(1);
-        last(&self.value, 1).max(last(&self.query, 0))
+        self.keys().max(self.query.shape.last().copied().unwrap_or(1))
+    }
+
+    /// Returns the number of multiplications, without regard to a mask: each element of the query and of the result
+    /// takes one for each key. It saturates instead of overflowing.
+    pub fn multiplications(&self) -> usize {
+        self.query.len().saturating_add(self.out.len()).saturating_mul(self.keys())
+    }
+
+    /// Returns the number of keys of a row of the query.
+    fn keys(&self) -> usize {
+        self.value.shape.iter().rev().nth(1).copied().unwrap_or(1)
     }
 }
