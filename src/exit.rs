@@ -3,10 +3,7 @@
 
 use std::{ops::ControlFlow, process::ExitCode};
 
-use grammar::{
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-};
+use grammar::{codes::Code, diagnostic::Diagnostic};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT};
 
@@ -60,8 +57,7 @@ impl Exit {
     /// Returns the exit code of a program that is rejected with these diagnostics: a program that needs more than a
     /// limit allows is not wrong.
     pub fn of_rejection(diagnostics: &[Diagnostic]) -> Self {
-        let first = diagnostics.iter().find(|it| it.severity() == Severity::Error);
-        match first {
+        match diagnostics.iter().find(|it| it.is_error()) {
             Some(it) if it.code == Code::OverBudget => Self::Environment,
             Some(_) | None => Self::Rejected,
         }

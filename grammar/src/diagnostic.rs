@@ -124,6 +124,11 @@ impl Diagnostic {
         self.code.severity()
     }
 
+    /// Returns whether the diagnostic is an error.
+    pub fn is_error(&self) -> bool {
+        self.severity() == Severity::Error
+    }
+
     /// Returns the main position.
     pub fn span(&self) -> Span {
         self.labels.first().map(|(span, _)| *span).unwrap_or_default()
@@ -132,5 +137,5 @@ impl Diagnostic {
 
 /// Returns whether any of the diagnostics is an error.
 pub fn has_errors(diagnostics: &[Diagnostic]) -> bool {
-    diagnostics.iter().any(|it| it.severity() == Severity::Error)
+    diagnostics.iter().any(Diagnostic::is_error)
 }

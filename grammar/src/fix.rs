@@ -6,7 +6,6 @@
 use std::borrow::Cow;
 
 use crate::{
-    codes::Severity,
     diagnostic::{Diagnostic, Fix, has_errors},
     dump_cleanup,
     read::read_clean,
@@ -26,7 +25,7 @@ const MAX_ROUNDS: usize = 16;
 
 /// Returns whether each error among the diagnostics has an edit.
 pub fn is_fixable(diagnostics: &[Diagnostic]) -> bool {
-    diagnostics.iter().all(|it| it.severity() != Severity::Error || !it.fixes.is_empty())
+    diagnostics.iter().all(|it| !it.is_error() || !it.fixes.is_empty())
 }
 
 fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
@@ -34,7 +33,7 @@ fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
     let (_, mut diagnostics) = read_clean(&clean.text);
     if rounds > 0 && has_errors(&diagnostics) && is_fixable(&diagnostics) {
         // Facts inferred from a text with errors may differ from those inferred from the corrected text.
-        diagnostics.retain(|it| it.severity() == Severity::Error);
+        diagnostics.retain(Diagnostic::is_error);
         return Cow::Owned(fix_rounds(&apply(&clean.text, &diagnostics), rounds - 1).into_owned());
     }
     let pasted = !clean.diagnostics.is_empty();

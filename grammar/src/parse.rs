@@ -7,7 +7,7 @@ use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
 
 use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
-    codes::{Code, Severity},
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     indentation::{self, MISSING_COMMA, TokenStream},
     span::Span,
@@ -226,8 +226,7 @@ pub(crate) struct FaultyLines {
 impl FaultyLines {
     /// Returns the lines of the syntax errors in `diagnostics`, those of the container whose text is `source`.
     pub(crate) fn of(source: Source<'_>, diagnostics: &[Diagnostic]) -> Self {
-        let is_syntax_error =
-            |it: &&Diagnostic| it.severity() == Severity::Error && it.code.text().starts_with("E01");
+        let is_syntax_error = |it: &&Diagnostic| it.is_error() && it.code.text().starts_with("E01");
         let errors = diagnostics.iter().filter(is_syntax_error);
         let mut places: Vec<u32> = errors.map(|it| it.span().start).collect();
         places.sort_unstable();

@@ -6,10 +6,7 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use grammar::{
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-};
+use grammar::{codes::Code, diagnostic::Diagnostic};
 
 use super::rank_process::RunVerdict;
 use crate::{
@@ -75,7 +72,7 @@ pub fn check_before_run(
     for reason in &report.not_checked {
         say(format!("# not checked: {reason}"));
     }
-    let mut all = found.iter().flatten().filter(|it| it.severity() == Severity::Error);
+    let mut all = found.iter().flatten().filter(|it| it.is_error());
     let Some(first) = all.next() else {
         if report.not_checked.is_empty() {
             let model = if model == OrderingModel::default() { String::new() } else { format!(" ({model})") };

@@ -125,7 +125,7 @@ impl JobFailure {
     pub fn summary(&self) -> (Exit, String) {
         match self {
             Self::Rejected(source, diagnostics) => {
-                let first = diagnostics.iter().find(|it| has_errors(std::slice::from_ref(it)));
+                let first = diagnostics.iter().find(|it| it.is_error());
                 let message = first.map_or("rejected", |it| it.message.as_str());
                 (Exit::of_rejection(diagnostics), format!("{}: {message}", source.name))
             }

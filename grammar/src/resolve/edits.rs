@@ -2,8 +2,7 @@
 
 use crate::{
     canonical,
-    codes::Severity,
-    diagnostic::{Diagnostic, Fix},
+    diagnostic::{Diagnostic, Fix, has_errors},
     indentation,
     ir::Program,
     span::Span,
@@ -35,7 +34,7 @@ pub(super) fn replace_with_canonical_text(
     program: &Program,
     diagnostics: &mut [Diagnostic],
 ) {
-    if diagnostics.iter().any(|it| it.severity() == Severity::Error) {
+    if has_errors(diagnostics) {
         return;
     }
     let end = closer_line_end(source, place.end);

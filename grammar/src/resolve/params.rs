@@ -148,7 +148,7 @@ impl<'s> Resolver<'s, '_> {
         }
         order_attrs(&mut stmt);
         self.summarise_statement(errors);
-        (is_complete && self.diagnostics[errors..].iter().all(|it| !is_error(it))).then_some(stmt)
+        (is_complete && self.diagnostics[errors..].iter().all(|it| !it.is_error())).then_some(stmt)
     }
 
     /// Of many errors of a statement, which begin at an index, keeps the first one: the operator is probably another
@@ -197,7 +197,7 @@ impl<'s> Resolver<'s, '_> {
             .iter()
             .rev()
             .take(8)
-            .any(|it| is_error(it) && it.span().start >= span.start && it.span().end <= span.end);
+            .any(|it| it.is_error() && it.span().start >= span.start && it.span().end <= span.end);
         for param in &lacking {
             let is_given = args.iter().any(|it| it.key.is_some_and(|key| is_same_key(param.name, key.text)));
             if !is_given && !is_reported {
@@ -373,8 +373,4 @@ fn hyphenated_word(value: &ast::Expr<'_>) -> Option<String> {
         ast::ExprKind::Infix("-", lhs, rhs) => Some(hyphenated_word(lhs)? + "-" + &hyphenated_word(rhs)?),
         _ => None,
     }
-}
-
-fn is_error(diagnostic: &Diagnostic) -> bool {
-    diagnostic.severity() == crate::codes::Severity::Error
 }

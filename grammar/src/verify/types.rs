@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     attr,
-    codes::{Code, Severity},
+    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
@@ -70,7 +70,7 @@ pub(super) fn check(
     // The first error often implies the others.
     acc.truncate(first + 1);
     if program.spans.are_domains_inferred && source.is_some() {
-        for error in acc[first..].iter_mut().filter(|it| it.severity() == Severity::Error) {
+        for error in acc[first..].iter_mut().filter(|it| it.is_error()) {
             error.notes.extend(inferred_domain_notes(program, stmt));
         }
     }

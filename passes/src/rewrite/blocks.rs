@@ -1,7 +1,6 @@
 //! Rewrites the statement lists of a program, innermost blocks first.
 
 use grammar::{
-    codes::Severity,
     diagnostic::Diagnostic,
     ir::{BlockId, Program, Stmt, StmtId, SymbolId},
 };
@@ -53,7 +52,7 @@ pub(crate) fn rewrite(
 /// Returns the first error of the verifier. After values become constant, the verifier may find errors that a
 /// symbolic index or rank had hidden.
 pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
-    let fault = grammar::verify(program).into_iter().find(|it| it.code.severity() == Severity::Error)?;
+    let fault = grammar::verify(program).into_iter().find(Diagnostic::is_error)?;
     Some(match fault.help {
         Some(_) => fault.note("this error does not come from the pass"),
         None => fault.help("correct the program first; this error does not come from the pass"),

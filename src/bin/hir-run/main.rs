@@ -8,7 +8,7 @@ mod task;
 
 use std::{convert::Infallible, process::ExitCode};
 
-use grammar::{codes::Severity, count_text};
+use grammar::count_text;
 use hir::{
     cuda,
     exit::Exit,
@@ -222,7 +222,7 @@ fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
 fn failure_line(failure: &JobFailure) -> String {
     match failure {
         JobFailure::Rejected(_, diagnostics) => {
-            let mut errors = diagnostics.iter().filter(|it| it.severity() == Severity::Error);
+            let mut errors = diagnostics.iter().filter(|it| it.is_error());
             let first = errors.next().map_or("the program is rejected".to_owned(), |it| {
                 format!("{}: {}", it.code.text(), it.message)
             });

@@ -1,11 +1,6 @@
 //! Verifies passes with the checker: the oracle of `--verify-each=check`.
 
-use grammar::{
-    codes::{Code, Severity},
-    diagnostic::Diagnostic,
-    ir::Program,
-    span::Span,
-};
+use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 use passes::{Reference, SemanticOracle};
 
 use super::{SimulationOracle, planning_diagnostic, program_of_rank};
@@ -59,7 +54,7 @@ fn first_fault<'p>(
     let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
     report.findings.iter().find_map(|finding| {
         let found = finding.diagnostic(plans, &[]).1;
-        if found.severity() != Severity::Error {
+        if !found.is_error() {
             return None;
         }
         let places = finding.labeled_statements(plans).into_iter();

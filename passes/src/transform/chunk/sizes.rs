@@ -10,7 +10,7 @@
 //! ```
 
 use grammar::{
-    codes::{Code, Severity},
+    codes::Code,
     diagnostic::Diagnostic,
     ir::{Program, Stmt, StmtId, TensorId},
 };
@@ -50,7 +50,7 @@ pub(crate) fn chunk_by_sizes(
     program.blocks[body] = new;
     // Each statement of a part has the source location of the statement that it was made from, so the error
     // points there.
-    match grammar::verify(program).into_iter().find(|it| it.severity() == Severity::Error) {
+    match grammar::verify(program).into_iter().find(Diagnostic::is_error) {
         None => Ok(Change::Changed),
         Some(error) => {
             let message =
