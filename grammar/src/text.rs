@@ -20,6 +20,11 @@ pub fn axis_text(program: &Program, axis: AxisId) -> String {
     AxisText(program, &program.axes[axis]).to_string()
 }
 
+/// Returns the text of an iteration domain with another number.
+pub(crate) fn axis_text_with_number(program: &Program, axis: AxisId, number: u32) -> String {
+    AxisText(program, &Axis { number, ..program.axes[axis].clone() }).to_string()
+}
+
 /// Returns the full text of a tensor, such as `T0_g_float[iS0{i0}] (DeviceMesh{0 1})`.
 pub fn tensor_text(program: &Program, tensor: TensorId) -> String {
     let it = &program.tensors[tensor];

@@ -5,8 +5,8 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dim_map::permutation,
-    ir::{AxisId, Program, TensorId},
-    text::axis_text,
+    ir::TensorId,
+    text::{axis_text, axis_text_with_number},
 };
 
 /// How the text of a permutation states it.
@@ -45,7 +45,7 @@ impl Ctx<'_, '_> {
             let at = free.iter().position(|it| self.constant(*it) == Some(extent))?;
             let source = free.remove(at);
             let number = numbers.get(operand_dims.iter().position(|it| *it == source)?)?;
-            texts.push(with_number(self.program, *axis, *number));
+            texts.push(axis_text_with_number(self.program, *axis, *number));
         }
         free.is_empty().then(|| texts.join(", "))
     }
@@ -70,10 +70,4 @@ impl Ctx<'_, '_> {
             texts.join(", ")
         )));
     }
-}
-
-/// Returns the text of an axis with another number.
-fn with_number(program: &Program, axis: AxisId, number: u32) -> String {
-    let own = format!("{}{{", program.axes[axis].number);
-    axis_text(program, axis).replacen(&own, &format!("{number}{{"), 1)
 }
