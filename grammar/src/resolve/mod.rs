@@ -21,7 +21,10 @@ mod undeclared;
 mod units;
 mod values;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -31,7 +34,7 @@ use undeclared::Undeclared;
 use crate::{
     arena::Id,
     ast,
-    codes::{Code, Severity},
+    codes::Code,
     diagnostic::{Diagnostic, Fix, has_errors},
     indentation::TokenStream,
     ir::{AxisId, Mesh, P2P_PROTOCOL, Program, StmtId, StreamId, SymbolId, TensorId, UnitId},
@@ -65,7 +68,7 @@ pub fn resolve<'s>(
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
     let (program, consequences) = (resolver.program, resolver.consequences);
     // What follows from a syntax error on the same line is not reported.
-    faults.retain(|it| it.severity() != Severity::Error || !syntax.contains(it.span()));
+    faults.retain(|it| !it.is_error() || !syntax.contains(it.span()));
     diagnostics.append(&mut faults);
     if !has_errors(diagnostics) {
         diagnostics.extend(consequences.into_iter().next());
@@ -168,6 +171,11 @@ impl<I: Id> IdsByNumber<I> {
     fn all(&self, unit: Option<UnitId>, number: u32) -> impl Iterator<Item = I> {
         let last = self.last.get(&(unit, number)).copied();
         std::iter::successors(last, |id| self.earlier.get(id).copied())
+    }
+
+    /// Returns the numbers that a namespace uses, in ascending order.
+    fn numbers(&self, unit: Option<UnitId>) -> BTreeSet<u32> {
+        self.last.keys().filter(|it| it.0 == unit).map(|it| it.1).collect()
     }
 
     fn add(&mut self, unit: Option<UnitId>, number: u32, id: I) {

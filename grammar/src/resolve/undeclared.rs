@@ -27,7 +27,7 @@ impl Undeclared {
         self.by_number.get(&(unit, number)).copied()
     }
 
-    pub(super) fn contains(&self, tensor: TensorId) -> bool {
+    fn contains(&self, tensor: TensorId) -> bool {
         self.tensors.contains(&tensor)
     }
 }
@@ -80,6 +80,15 @@ impl Resolver<'_, '_> {
 
     /// Proposes the declarations that statements determine.
     pub(super) fn propose_declarations(&mut self, stmts: &[StmtId]) {
+        // By place: the index of the report. A text may have as many reports as statements.
+        let reports: FxHashMap<u32, usize> = match stmts.is_empty() {
+            true => FxHashMap::default(),
+            false => {
+                let reports =
+                    self.diagnostics.iter().enumerate().filter(|(_, it)| it.code == Code::UnknownTensor);
+                reports.map(|(at, it)| (it.span().start, at)).collect()
+            }
+        };
         let mut axis_number = free_number(self.program.axes.iter().map(|(_, axis)| axis.number));
         let mut unknown = self.undeclared.tensors.clone();
         for stmt in stmts {
@@ -104,7 +113,8 @@ impl Resolver<'_, '_> {
             tensor.loop_domain = loops;
             unknown.remove(&out);
             let span = self.program.tensor_span(out);
-            if let Some(report) = self.diagnostics.iter_mut().find(|it| is_report(it, span)) {
+            let report = reports.get(&span.start).and_then(|at| self.diagnostics.get_mut(*at));
+            if let Some(report) = report.filter(|it| is_report(it, span)) {
                 let help =
                     format!("declare it before the container: `%tensor {}`", tensor_text(&self.program, out));
                 report.help = Some(help.into_boxed_str());

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
 use super::{Resolver, argument_errors::found_text};
 use crate::{
     ast,
@@ -13,7 +15,7 @@ use crate::{
     span::Span,
     suggest::list_text,
     tensor::{parse_axis_text, parse_tensor_text},
-    text::axis_text,
+    text::{axis_text, axis_text_with_number},
 };
 
 /// The operators of scalar expressions. The IR refers to them as static strings.
@@ -137,15 +139,13 @@ impl<'s> Resolver<'s, '_> {
 
     /// Reports the first axis of a tensor that has the number of an earlier one. Returns whether there is one.
     fn has_repeated_number(&mut self, tensor: u32, axes: &[AxisId], places: &[Span]) -> bool {
-        let number = |axis: &AxisId| self.program.axes[*axis].number;
-        let earlier = |at: usize| axes[..at].iter().position(|it| number(it) == number(&axes[at]));
-        let Some((first, second)) = (1..axes.len()).find_map(|at| Some((earlier(at)?, at))) else {
-            return false;
-        };
-        let repeated = number(&axes[second]);
+        let mut seen = FxHashMap::default();
+        let numbers = axes.iter().map(|axis| self.program.axes[*axis].number).enumerate();
+        let earlier = |(at, number): (usize, u32)| Some((seen.insert(number, at)?, at, number));
+        let Some((first, second, repeated)) = numbers.into_iter().find_map(earlier) else { return false };
         let free = free_number(self.program.axes.iter().map(|(_, it)| it.number));
         let texts = [first, second].map(|at| axis_text(&self.program, axes[at]));
-        let other = texts[1].replacen(&format!("{repeated}{{"), &format!("{free}{{"), 1);
+        let other = axis_text_with_number(&self.program, axes[second], free);
         let message = format!("two axes of `T{tensor}` have the number {repeated}");
         let place = |at: usize| places.get(at).copied().unwrap_or_default();
         let it = Diagnostic::new(
@@ -217,15 +217,9 @@ impl<'s> Resolver<'s, '_> {
         word(diagnostic).len() > 1 && self.diagnostics.iter().rev().take(16).any(same)
     }
 
-    /// Returns the names of the tensors of the current namespace, by number.
+    /// Returns the names of the declared tensors of the current namespace, by number.
     pub(super) fn tensor_names(&self) -> Vec<String> {
-        let own = self
-            .program
-            .tensors
-            .iter()
-            .filter(|(id, it)| it.unit == self.current_unit && !self.undeclared.contains(*id));
-        let numbers: std::collections::BTreeSet<u32> = own.map(|(_, it)| it.number).collect();
-        numbers.into_iter().map(|it| format!("T{it}")).collect()
+        self.tensors_by_number.numbers(self.current_unit).iter().map(|it| format!("T{it}")).collect()
     }
 
     pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
