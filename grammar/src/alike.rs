@@ -3,10 +3,12 @@
 //!
 //! Invariant: the first error of a text stays as it is, and no error is left out without a note.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 
 use crate::{
-    codes::{Code, Severity},
+    codes::Code,
     diagnostic::{Diagnostic, Fix},
     span::LineIndex,
     suggest::{count_text, list_text},
@@ -21,24 +23,24 @@ const MAX_LINES: usize = 8;
 /// Of many errors, keeps the first one of each kind, with a note that names the lines of the others. Errors are
 /// of one kind if they differ only in numbers.
 pub fn summarise(diagnostics: &mut Vec<Diagnostic>, source: &str) {
-    let is_error = |it: &Diagnostic| it.severity() == Severity::Error;
-    if diagnostics.iter().filter(|it| is_error(it)).count() <= MAX_ERRORS {
+    if diagnostics.iter().filter(|it| it.is_error()).count() <= MAX_ERRORS {
         return;
     }
     let lines = LineIndex::new(source);
     let mut kinds: FxHashMap<(Code, String), Kind> = FxHashMap::default();
     let mut kept = 0;
     diagnostics.retain_mut(|it| {
-        if is_error(it)
-            && let Some(kind) = kinds.get_mut(&kind(it))
-        {
-            kind.count += 1;
-            kind.lines.push(lines.line(it.span().start));
-            kind.fixes.append(&mut it.fixes);
-            return false;
-        }
-        if is_error(it) {
-            kinds.insert(kind(it), Kind { first: kept, ..Kind::default() });
+        if it.is_error() {
+            match kinds.entry(kind(it)) {
+                Entry::Occupied(known) => {
+                    let known = known.into_mut();
+                    known.count += 1;
+                    known.lines.push(lines.line(it.span().start));
+                    known.fixes.append(&mut it.fixes);
+                    return false;
+                }
+                Entry::Vacant(new) => drop(new.insert(Kind { first: kept, ..Kind::default() })),
+            }
         }
         kept += 1;
         true
