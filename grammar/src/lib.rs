@@ -62,7 +62,7 @@ pub use fix::{fix, is_fixable};
 pub use loop_variance::loop_variant_tensors;
 pub use numbering::free_number;
 pub use parse::parse;
-pub use print::{Dialect, line_text, summary};
+pub use print::{Dialect, LinePrinter, summary};
 pub use raw_bytes::{decode, encode};
 pub use read::{read, read_scalar};
 pub use render::visible_text;

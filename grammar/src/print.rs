@@ -51,7 +51,7 @@ pub(crate) struct Options {
     pub(crate) domains: Option<Vec<TensorId>>,
 }
 
-pub use short::line_text;
+pub use short::LinePrinter;
 pub(crate) use short::write_short;
 
 /// Writes the text of a container in the newest spelling, in pieces.

@@ -2,7 +2,7 @@
 //! where it is inserted.
 
 use grammar::{
-    attr,
+    LinePrinter, attr,
     diagnostic::Fix,
     for_each_tensor_use,
     ir::{BlockId, ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
@@ -27,13 +27,13 @@ struct Insertion {
 pub(super) fn insertions(program: &Program, lines: &LineIndex, unshared: StmtId) -> (String, Vec<Fix>) {
     let mut search = Search::new(program, unshared);
     program.body.iter().for_each(|body| search.collect(*body));
+    let printer = LinePrinter::new(program);
     let mut texts = Vec::new();
     let mut fixes = Vec::new();
     for it in &search.found {
         let Some(first) = it.transfers.first() else { continue };
         let at = program.stmt_span(*first).start;
-        let listed: Vec<String> =
-            it.transfers.iter().map(|transfer| grammar::line_text(program, *transfer, at)).collect();
+        let listed: Vec<String> = it.transfers.iter().map(|transfer| printer.line(*transfer, at)).collect();
         let text = format!("ShareMemHandles({})", listed.join(", "));
         texts.push(format!("`{text}` before line {}", lines.line(at)));
         let indentation = " ".repeat(lines.column(at) as usize - 1);

@@ -17,7 +17,7 @@ use rustc_hash::FxHashSet;
 use super::{Dialect, Options, Printer};
 use crate::{
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
-    tensor_uses::tensors_in_text_order,
+    tensor_uses::{for_each_tensor_use, tensors_in_text_order},
     text::tensor_text,
 };
 
@@ -42,20 +42,32 @@ pub(crate) fn write_short(program: &Program, options: &Options, out: &mut dyn io
     printer.write_container(options, out)
 }
 
-/// Returns the text of an operator's statement on one line, as it can stand at the offset `at` of the source text:
-/// tensors that this text mentions only later, or whose short name is not unique, are written in full.
-pub fn line_text(program: &Program, stmt: StmtId, at: u32) -> String {
-    let Stmt::Op(it) = &program.stmts[stmt] else { return String::new() };
-    let mut printer = Printer::new(program, Dialect::Short);
-    let ambiguous = ambiguous_tensors(program);
-    let is_short = |id: TensorId| program.tensor_span(id).start < at && !ambiguous.contains(&id);
-    let names = program
-        .tensors
-        .ids()
-        .map(|id| (id, if is_short(id) { program.tensor_name(id) } else { tensor_text(program, id) }));
-    printer.tensors.extend(names);
-    printer.short_op(it);
-    printer.out
+/// Prints operators' statements on one line each, as they can stand in the source text.
+pub struct LinePrinter<'p> {
+    program: &'p Program,
+    ambiguous: FxHashSet<TensorId>,
+}
+
+impl<'p> LinePrinter<'p> {
+    /// Creates a printer for the statements of a program.
+    pub fn new(program: &'p Program) -> Self {
+        Self { program, ambiguous: ambiguous_tensors(program) }
+    }
+
+    /// Returns the text of a statement for the offset `at` of the source text: tensors that this text mentions only
+    /// later, or whose short name is not unique, are written in full.
+    pub fn line(&self, stmt: StmtId, at: u32) -> String {
+        let program = self.program;
+        let Stmt::Op(it) = &program.stmts[stmt] else { return String::new() };
+        let mut printer = Printer::new(program, Dialect::Short);
+        for_each_tensor_use(program, it, &mut |id, _| {
+            let is_short = program.tensor_span(id).start < at && !self.ambiguous.contains(&id);
+            let text = if is_short { program.tensor_name(id) } else { tensor_text(program, id) };
+            printer.tensors.insert(id, text);
+        });
+        printer.short_op(it);
+        printer.out
+    }
 }
 
 /// Returns the tensors whose number another tensor of the same namespace has, too.
