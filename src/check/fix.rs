@@ -7,8 +7,7 @@
 //!
 //! Inserted or moved Synchronize and Wait statements only add orders that already hold in statement order: a
 //! stream that loses its Wait waits for the stream that gets it. A Deallocate that moves down only frees its storage
-//! later. A program that is correct when its
-//! statements execute in order therefore gives the same results.
+//! later. A program that is correct when its statements execute in order therefore gives the same results.
 
 use std::{
     cell::Cell,

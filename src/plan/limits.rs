@@ -34,7 +34,8 @@ pub const DEFAULT_MEMORY_GIB: u32 = 16;
 /// The same in bytes.
 pub const DEFAULT_MEMORY_LIMIT: usize = (DEFAULT_MEMORY_GIB as usize) << 30;
 
-/// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or communicated.
+/// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or
+/// communicated.
 pub const DEFAULT_MAX_WORK: u32 = 4;
 
 /// The same for tools that decide themselves how many programs they run, and under how many schedules.

@@ -114,7 +114,8 @@ pub struct Options {
     #[arg(help_heading = "Output", long, conflicts_with = "overlap")]
     pub print_plan: bool,
     /// Prove that the result is free of races, deadlocks and unwritten outputs, or report where it is
-    /// not and exit with code 7. The program is printed only if `-o`, `--passes` or `--print` asks for it. WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
+    /// not and exit with code 7. The program is printed only if `-o`, `--passes` or `--print` asks for it.
+    /// WHAT is a list of `race`, `comm`, `memory`, `excess` and `repeat`, or `all`.
     /// `excess` reports statements that the program does not need, as remarks that do not change the exit
     /// code (`excess` alone exits with code 7 if the program has races). `repeat` reports races between two
     /// consecutive runs, and includes `race`. Default: all but `repeat`.

@@ -43,12 +43,14 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
     }
 }
 
-/// Returns whether no GPU can take part: the simulator is asked for, or the machine has none.
+/// Returns whether no GPU can take part: the options ask for the simulator, or the machine has none.
 pub fn only_simulates(options: &Options) -> bool {
     match options.device() {
         Device::Sim => true,
         Device::Cuda => false,
-        Device::Auto => !cuda::device_names().is_ok_and(|it| !it.is_empty()),
+        Device::Auto => {
+            !options.schedule.is_program() || !cuda::device_names().is_ok_and(|it| !it.is_empty())
+        }
     }
 }
 

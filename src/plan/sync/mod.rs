@@ -12,6 +12,7 @@
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
+//! | `skip_edit` | the change with which all ranks post a communication that one of them skips |
 //! | `peer_edit` | the peer with which a send or a receive meets its partner |
 //! | `lint` | warnings for tools that do not run the program |
 //! | `progress` | explains why a running job makes no progress |
