@@ -13,7 +13,7 @@ use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
-    print, verify,
+    keep_get_protocol, print, verify,
 };
 
 use crate::{
@@ -150,6 +150,9 @@ fn run_pass(
     let mut change = declared;
     // Printing or verifying a broken program may panic.
     catch_panic(|| {
+        if declared == Change::Changed {
+            keep_get_protocol(program);
+        }
         if let Some(before) = before {
             let after = print(program);
             change = Change::from_flag(before != after);

@@ -28,6 +28,7 @@ use std::{
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+pub use protocol::keep_get_protocol;
 use spelled_tensors::SpelledTensors;
 use undeclared::Undeclared;
 

@@ -16,18 +16,8 @@ use crate::{
 impl Resolver<'_, '_> {
     /// Adds the option `p2p_protocol=put` if the order of the statements implies it, and reports a warning.
     pub(super) fn infer_protocol(&mut self) {
-        if self.program.options.contains_key(P2P_PROTOCOL) {
-            return;
-        }
-        let mut orders = Vec::new();
-        if let Some(body) = self.program.body {
-            exchange_orders(&self.program, body, &mut orders);
-        }
-        let Some((_, span)) = orders.first().copied() else { return };
-        if orders.iter().all(|(recv_first, _)| *recv_first) {
-            let put = self.program.intern_symbol(None, "put", span);
-            let put = self.program.intern_expr(Expr::Symbol(put));
-            self.program.options.insert(P2P_PROTOCOL.to_owned(), put);
+        if let Some(span) = first_of_put(&self.program) {
+            state(&mut self.program, "put", span);
             let it = Diagnostic::new(
                 Code::LossyProtocol,
                 span,
@@ -39,6 +29,29 @@ impl Resolver<'_, '_> {
             self.diagnostics.push(it);
         }
     }
+}
+
+/// States the get protocol in a program without a stated one if the order of its statements implies put. A pass may have
+/// removed the exchanges from which the reader inferred get.
+pub fn keep_get_protocol(program: &mut Program) {
+    if let Some(span) = first_of_put(program) {
+        state(program, "get", span);
+    }
+}
+
+fn state(program: &mut Program, protocol: &str, span: Span) {
+    let protocol = program.intern_symbol(None, protocol, span);
+    let protocol = program.intern_expr(Expr::Symbol(protocol));
+    program.options.insert(P2P_PROTOCOL.to_owned(), protocol);
+}
+
+/// Returns the first receive of a program that states no protocol and whose statements imply put.
+fn first_of_put(program: &Program) -> Option<Span> {
+    let body = program.body.filter(|_| !program.options.contains_key(P2P_PROTOCOL))?;
+    let mut orders = Vec::new();
+    exchange_orders(program, body, &mut orders);
+    let (_, span) = *orders.first()?;
+    orders.iter().all(|(recv_first, _)| *recv_first).then_some(span)
 }
 
 /// Appends, for each block with CUDA transfers in both directions, whether the first one is a receive.
