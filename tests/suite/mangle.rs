@@ -1,8 +1,6 @@
 //! Mutations of the texts of programs, one edit each: of a token, of all equal tokens, or of a line. The tokens
 //! that replace others come from a corpus of programs. The same seed gives the same mutations.
 
-#![allow(dead_code, reason = "every user takes some of the kinds")]
-
 use std::{collections::BTreeSet, ops::Range};
 
 use crate::rng::Rng;
