@@ -12,7 +12,8 @@
 //! | verdict | meaning |
 //! | --- | --- |
 //! | `panic`, `internal error`, `signal` | the reader panics; a tool ends with exit code 101 or by a signal |
-//! | `10 s`, `2 GB` | a tool needs more |
+//! | `10 s`, `2 GB` | the threads of a tool compute for longer; a tool needs more memory |
+//! | `no end` | a tool does not end and does not compute |
 //! | `cascade` | one edit gives more than five errors |
 //! | `reading` | a text that was read is not read again as printed, or `--fix` changes its meaning |
 //! | `fix twice` | `--fix` changes its own result |

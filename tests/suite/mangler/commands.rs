@@ -60,10 +60,13 @@ pub fn hir_opt(rng: &mut Rng) -> CommandLine {
     CommandLine { tool: "hir-opt", arguments }
 }
 
+/// The limit on the work of a simulation: the default of hir-opt and hir-reduce. That of hir-run is larger.
+const MAX_WORK: &str = "--max-work=1000000000";
+
 /// Returns a command that simulates a program and prints each number that it computes.
 pub fn hir_run(rng: &mut Rng) -> CommandLine {
     let mut arguments: Vec<String> =
-        ["--device=sim", "--max-ranks=64", "--memory-limit=1", "--timeout=10"].map(str::to_owned).into();
+        ["--device=sim", "--max-ranks=64", "--memory-limit=1", "--timeout=10", MAX_WORK].map(str::to_owned).into();
     arguments.push(format!("--inputs={}", rng.choose(&INPUTS).unwrap_or_default()));
     arguments.push(format!("--check={}", rng.choose(&["error", "warn", "off"]).unwrap_or_default()));
     if rng.chance(50) {
