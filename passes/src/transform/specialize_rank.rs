@@ -63,6 +63,11 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let message = format!("no mesh of the program contains rank {rank}");
         return Err(arguments.error("rank", message, format!("expected 0 to {last}")));
     }
+    if let Some(other) = rank_of(program).filter(|it| *it != rank) {
+        let message = format!("this is the program of rank {other} only, and cannot become that of rank {rank}");
+        let it = Diagnostic::new(Code::NotRewritten, program.spans.header, message, "`%options rank=` says so");
+        return Err(it.help("specialize the program of all ranks for each rank"));
+    }
     let mut changed =
         (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
     changed |= substitute_rank(program, rank)?;
@@ -82,6 +87,11 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
+}
+
+/// Returns the rank that a program was specialized for.
+fn rank_of(program: &Program) -> Option<i64> {
+    program.options.get("rank").and_then(|it| program.constant(*it))
 }
 
 /// Removes the statements that a rank does not take part in.
