@@ -56,7 +56,10 @@ pub fn infer(program: &mut Program) -> Vec<AmbiguousTensor> {
     let facts = DomainFacts::collect(program);
     let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
     let all_inferred = facts.inferred_domains(program);
-    let ambiguous = ambiguous::ambiguous_tensors(program, &facts, &all_inferred);
+    let mut ambiguous = ambiguous::ambiguous_tensors(program, &facts, &all_inferred);
+    // What only a `%tensor` line mentions is not part of the program, so its domains do not matter.
+    let mentioned: HashSet<TensorId> = tensors_in_text_order(program).into_iter().collect();
+    ambiguous.retain(|it| mentioned.contains(&it.tensor));
     for (tensor, inferred) in all_inferred {
         let domains = build_domains(program, tensor, &inferred, &facts, &mut next);
         program.tensors[tensor].domains = domains;
