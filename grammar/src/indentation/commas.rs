@@ -26,7 +26,9 @@ impl TokenStreamBuilder<'_, '_> {
                 CommaStyle::TrailingAllowed
             }
             // `Communication Allgather: { team: 0 1, }` of May 2024.
-            (TokenKind::BraceOpen, TokenKind::Colon) if outer == CommaStyle::OptionalBetweenLines => {
+            (TokenKind::BraceOpen, TokenKind::Colon)
+                if outer == CommaStyle::OptionalBetweenLines || self.is_communication_of_2024(written) =>
+            {
                 CommaStyle::OptionalBetweenLines
             }
             // A team or a mesh in braces has another kind, which the resolver reports.
@@ -39,6 +41,12 @@ impl TokenStreamBuilder<'_, '_> {
             },
             _ => CommaStyle::Separated,
         }
+    }
+
+    /// Returns whether a list is that of `Communication Allgather:`, also if its statement has a fault.
+    fn is_communication_of_2024(&self, written: &[Lexeme]) -> bool {
+        let [.., word, _, _] = written else { return false };
+        self.text(*word) == "Communication"
     }
 
     /// Reports a comma that has no element before it. Returns true if the caller must omit the comma from the
@@ -148,10 +156,11 @@ impl TokenStreamBuilder<'_, '_> {
                 operand || first && (in_braces || is_name)
             }
             (TokenKind::Word, TokenKind::BraceOpen) => operand || in_braces && first,
-            // `{i7 ( i5 - 5 )}`: the name of a scalar, one letter and a number, is not a function.
+            // `{i7 ( i5 - 5 )}`: the name of a scalar, one letter and a number, is not a function in a list.
             (TokenKind::Word, TokenKind::ParenOpen) => {
+                let in_list = in_braces || open.is_call;
                 let number = self.text(*last).strip_prefix(|it: char| it.is_ascii_lowercase());
-                number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))
+                in_list && number.is_some_and(|it| !it.is_empty() && it.bytes().all(|it| it.is_ascii_digit()))
             }
             // A team: `(0 1)`.
             (TokenKind::Int, TokenKind::Int) => in_braces || open.is_call,

@@ -23,7 +23,7 @@ pub(super) fn diagnose(fault: GrammarError<'_>) -> Option<Diagnostic> {
             Code::Syntax,
             Span { start: location, end: location },
             "the text ends too early",
-            format!("expected {}", expected_text(&expected)),
+            expected_text(&expected).map_or("the text stops here".to_owned(), |it| format!("expected {it}")),
         )),
         ParseError::InvalidToken { location } => {
             let span = Span { start: location, end: location };
@@ -50,7 +50,8 @@ fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
         _ if token.text.is_empty() => "the text does not continue as expected".to_string(),
         _ => format!("unexpected `{}`", token.text),
     };
-    Diagnostic::new(Code::Syntax, span, message, format!("expected {}", expected_text(expected)))
+    let label = expected_text(expected).map_or("it cannot stand here".to_owned(), |it| format!("expected {it}"));
+    Diagnostic::new(Code::Syntax, span, message, label)
 }
 
 /// Terminals that begin a value. If three or more of them are expected, the message says "a value".
@@ -81,12 +82,13 @@ const TOKEN_TEXTS: &[(&str, &str)] = &[
     ("Count", "`Count`"),
 ];
 
-fn expected_text(expected: &[String]) -> String {
+/// Returns the text of what may stand at a place; `None` if the messages have no name for any of it.
+fn expected_text(expected: &[String]) -> Option<String> {
     let has = |name: &&str| expected.iter().any(|it| it == name);
     let values = VALUE_TOKENS.iter().filter(|it| has(it)).count();
     let mut res: Vec<&str> = Vec::new();
     if has(&"\"FOR\"") {
-        return "a statement".to_string();
+        return Some("a statement".to_owned());
     }
     if values > 2 {
         res.push("a value");
@@ -114,8 +116,8 @@ fn expected_text(expected: &[String]) -> String {
     }
     res.truncate(5);
     match res.as_slice() {
-        [] => "something else".to_string(),
-        [one] => (*one).to_string(),
-        [first @ .., last] => format!("{} or {last}", first.join(", ")),
+        [] => None,
+        [one] => Some((*one).to_owned()),
+        [first @ .., last] => Some(format!("{} or {last}", first.join(", "))),
     }
 }
