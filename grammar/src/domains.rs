@@ -104,6 +104,9 @@ struct DomainFacts {
     /// Equations between ranks: the second tensor has `i32` more logical axes than the first; `RankCount`
     /// states whether reductions of the second count.
     rank_equations: Vec<(TensorId, TensorId, i32, RankCount)>,
+    /// Matrix products: both operands, the result, and the number of axes that the result has besides: its rank is
+    /// the larger of those of the operands.
+    matrix_products: Vec<(TensorId, TensorId, TensorId, i32)>,
     /// Tensors of known logical rank.
     known_ranks: Vec<(TensorId, usize)>,
     /// Results of ShardByStream, with its operand.
@@ -193,12 +196,13 @@ impl DomainFacts {
                 self.shard_sources.insert(out, first);
                 self.rank_equations.push((first, out, 0, RankCount::WithoutReductions));
             }
+            TypeRule::Matmul => {
+                let second = tensors.get(1).copied();
+                let extra = partial_sums(program, out);
+                self.matrix_products.extend(second.map(|second| (first, second, out, extra)));
+            }
             TypeRule::Linear => {
-                let partial = |axis: &&AxisId| {
-                    let axis = &program.axes[**axis];
-                    matches!(axis.parallel, ParallelType::Device(_)) && axis.suffix.contains("rf")
-                };
-                let extra = program.tensors[out].loop_domain.iter().filter(partial).count() as i32;
+                let extra = partial_sums(program, out);
                 let weight = tensors.get(1).copied();
                 self.known_ranks.extend(weight.map(|it| (it, 2)));
                 self.known_ranks.extend(tensors.get(2).map(|it| (*it, 1)));
@@ -206,7 +210,6 @@ impl DomainFacts {
             }
             TypeRule::Unchecked
             | TypeRule::Generate
-            | TypeRule::Matmul
             | TypeRule::Attention
             | TypeRule::Broadcast
             | TypeRule::Squeeze
@@ -271,6 +274,18 @@ impl DomainFacts {
                     (rank(&all_inferred, *a, RankCount::WithoutReductions), rank(&all_inferred, *b, *count));
                 want(&mut all_inferred, *a, at_b - more, RankCount::WithoutReductions);
                 want(&mut all_inferred, *b, at_a + more, *count);
+            }
+            for (a, b, out, more) in &self.matrix_products {
+                let of = |all_inferred: &[InferredDomains], tensor: &TensorId| {
+                    rank(all_inferred, *tensor, RankCount::WithoutReductions)
+                };
+                let [at_a, at_b, at_out] = [a, b, out].map(|it| of(&all_inferred, it));
+                want(&mut all_inferred, *out, at_a.max(at_b) + more, RankCount::WithoutReductions);
+                // An operand has at most the axes of the result, unless one of them is a vector.
+                let are_matrices = at_a.min(at_b).min(at_out - more) >= 2;
+                for operand in [a, b].into_iter().filter(|_| are_matrices) {
+                    want(&mut all_inferred, *operand, at_out - more, RankCount::WithoutReductions);
+                }
             }
         }
         let container = program.tensors.iter().filter(|(_, it)| it.unit.is_none()).map(|(id, _)| id);
@@ -380,4 +395,13 @@ fn build_domains(
     }
     let allocation = inferred.is_stream_split.then_some(loops);
     Domains { logical, transforms, allocation }
+}
+
+/// Returns the number of device axes of the partial sums that a matrix product leaves.
+fn partial_sums(program: &Program, out: TensorId) -> i32 {
+    let partial = |axis: &&AxisId| {
+        let axis = &program.axes[**axis];
+        matches!(axis.parallel, ParallelType::Device(_)) && axis.suffix.contains("rf")
+    };
+    program.tensors[out].loop_domain.iter().filter(partial).count() as i32
 }

@@ -71,6 +71,7 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
         verifier.check_sharding(tensor);
     }
     verifier.check_unique_names();
+    verifier.check_expanded_axes();
     verifier.check_transforms();
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {

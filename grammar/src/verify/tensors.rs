@@ -139,6 +139,28 @@ impl Verifier<'_> {
         }
     }
 
+    /// Checks that only broadcast axes are expanded: `bS3{1 ex 8}` repeats its one element.
+    pub(super) fn check_expanded_axes(&mut self) {
+        for tensor in tensors_in_text_order(self.program) {
+            if self.faulty.contains(&tensor) {
+                continue;
+            }
+            let it = &self.program.tensors[tensor];
+            let mut axes = it.loop_domain.iter().chain(&it.domains.logical);
+            let is_faulty = |axis: &&AxisId| {
+                let axis = &self.program.axes[**axis];
+                axis.expanded.is_some() && axis.kind != AxisKind::Broadcast
+            };
+            let Some(axis) = axes.find(is_faulty) else { continue };
+            let (name, axis) = (self.program.tensor_name(tensor), axis_text(self.program, *axis));
+            let message = format!("`{axis}` of `{name}` is expanded, but it is not a broadcast axis");
+            let place = places::domain_place(self.program, self.source, tensor, &axis);
+            let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
+            self.error(Code::BadDomain, span, message, "expected a broadcast axis, whose text begins with `b`".to_owned());
+            self.faulty.insert(tensor);
+        }
+    }
+
     /// Checks that the results of splits and merges have the kinds that their operands determine, and the
     /// extents, if all are constants.
     pub(super) fn check_transforms(&mut self) {

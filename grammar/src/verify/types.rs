@@ -336,13 +336,15 @@ impl Ctx<'_, '_> {
                 let rule = "`matmul` takes `[k, n]`; `linear` takes `[n, k]`: did you mean `linear`?";
                 return self.transposed_weight(b, &b_dims, rule);
             }
+            let wanted = a_dims.len().max(b_dims.len());
+            if out_dims.len() != wanted {
+                return self.rank_error(out, out_dims.len(), wanted);
+            }
             self.equal_axes(a, k, b, k2);
-            if out_dims.len() == a_dims.len().max(b_dims.len()) {
-                // Rows and columns only; the planner compares batch dimensions when their extents are known.
-                for (position, arg) in [(0, a), (1, b)] {
-                    let pair = self.mapped(position).pop();
-                    pair.into_iter().for_each(|(axis, its)| self.equal_axes(arg, axis, out, its));
-                }
+            // Rows and columns only; the planner compares batch dimensions when their extents are known.
+            for (position, arg) in [(0, a), (1, b)] {
+                let pair = self.mapped(position).pop();
+                pair.into_iter().for_each(|(axis, its)| self.equal_axes(arg, axis, out, its));
             }
         }
         self.equal_types(&[a, b, out]);

@@ -60,8 +60,9 @@ pub fn hir_opt(rng: &mut Rng) -> CommandLine {
     CommandLine { tool: "hir-opt", arguments }
 }
 
-/// The limit on the work of a simulation: the default of hir-opt and hir-reduce. That of hir-run is larger.
-const MAX_WORK: &str = "--max-work=1000000000";
+/// The limit on the work of a simulation, in billions of elements: the default of hir-opt and hir-reduce. That of hir-run
+/// is larger.
+const MAX_WORK: &str = "--max-work=1";
 
 /// Returns a command that simulates a program and prints each number that it computes.
 pub fn hir_run(rng: &mut Rng) -> CommandLine {
