@@ -144,7 +144,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let Stmt::Op(mut it) = self.pass.program.stmts[member.stmt].clone() else { return };
         let slicing = &member.slicing;
         if let (Style::Select, Some(dim)) = (self.group.style, slicing.out_dim) {
-            remove_flag(&mut it, dim, &slicing.operands);
+            remove_dimension(&mut it, dim, &slicing.operands);
         }
         for (at, operand) in slicing.operands.iter().enumerate() {
             let slice = self.operand_slice(*operand);
@@ -332,8 +332,16 @@ fn stream_axis(program: &Program, group: &StmtGroup) -> Option<AxisId> {
     program.dimensions(tensor).nth(dim)
 }
 
-/// Removes from the `flags` of a broadcast or squeeze the dimension that is selected.
-fn remove_flag(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+/// Removes the dimension that is selected from the `flags` of a broadcast or squeeze and from the extents of an
+/// expansion.
+fn remove_dimension(it: &mut OpStmt, dim: usize, operands: &[OperandSlice]) {
+    if let (Op::Expand, Some(extents)) = (it.op, it.get(attr::EXTENTS)) {
+        let mut extents = extents.to_vec();
+        if dim < extents.len() {
+            extents.remove(dim);
+            it.set(attr::EXTENTS, extents);
+        }
+    }
     let at = match it.op.def().type_rule {
         TypeRule::Broadcast => Some(dim),
         TypeRule::Squeeze => operands.first().and_then(|it| it.dim),

@@ -2,7 +2,7 @@
 
 use grammar::{
     DimMap, ResultDim, attr,
-    ir::{DeviceDim, ExprId, OpStmt, Program, TensorId},
+    ir::{AxisKind, DeviceDim, ExprId, OpStmt, Program, TensorId},
     ops::TypeRule,
     result_dims,
 };
@@ -132,6 +132,10 @@ impl SliceAnalysis<'_> {
     /// Slices a statement whose result has a stream axis in dimension `dim`.
     fn streamed(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
+        // All slices of a broadcast axis are the same element.
+        if self.goal.dims[dim].kind == AxisKind::Broadcast {
+            return None;
+        }
         // Slices are ranges of a rank's part only if the stream piece is the outermost non-device piece.
         if self.goal.dims[dim].first_non_device_piece() != Some(&stream) {
             return None;
