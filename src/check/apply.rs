@@ -5,15 +5,16 @@ mod moves;
 
 use grammar::{
     attr,
-    ir::{BlockId, Program, Stmt, StmtId, Stream},
-    ops::{Op, OpClass},
-    span::LineIndex,
+    ir::{Program, Stmt, StmtId, Stream},
+    ops::Op,
 };
+use rustc_hash::FxHashSet;
 
 use super::{
     edit::{Edit, InsertionPoint, WaitedStream},
-    numbered_lines::{NumberedLine, NumberedLines},
-    stream_operand::stream_operand,
+    editable_text::EditableText,
+    line_changes::LineChanges,
+    numbered_lines::NumberedLine,
 };
 
 /// A line that an edit inserted or changed.
@@ -56,11 +57,11 @@ impl Change {
     }
 }
 
-/// A text after one edit.
+/// The changes of a text by one edit.
 #[derive(Clone, Debug)]
 pub struct EditedText {
-    /// The edited text.
-    pub lines: NumberedLines,
+    /// The changed lines.
+    pub lines: LineChanges,
     /// The lines that the edit inserted or changed. A stream capture precedes the lines that use it.
     pub changes: Vec<Change>,
     /// Statements of the original program that the edit moved or changed.
@@ -69,68 +70,40 @@ pub struct EditedText {
     pub adds_capture: bool,
 }
 
-impl NumberedLines {
-    fn insert_statement(&mut self, at: usize, indentation: &str, statement: &str) -> Change {
-        let line = self.insert(at, format!("{indentation}{statement}"));
-        Change { line_id: line, kind: ChangeKind::Inserted(statement.to_owned()) }
+impl Change {
+    fn inserted(line_id: u32, statement: &str) -> Self {
+        Self { line_id, kind: ChangeKind::Inserted(statement.to_owned()) }
     }
+}
 
-    /// Applies `edit` to `program`, the program that this text contains. Returns `None` if the text is
-    /// formatted in a way that the edit does not support.
-    pub fn apply(&self, program: &Program, edit: &Edit) -> Option<EditedText> {
-        let text = self.text();
-        let at = Editor { lines: self, text: &text, index: LineIndex::new(&text), program };
+impl EditableText {
+    /// Applies an edit. Returns `None` if the text is formatted in a way that the edit does not support.
+    pub fn apply(&self, edit: &Edit) -> Option<EditedText> {
         match edit {
             Edit::InsertSynchronize { stream: WaitedStream::Index { index, stmt }, before } => {
-                let stream = stream_operand(program, *index, *stmt, before.statement());
-                at.insert(&at.synchronize(&stream), before)
+                let stream = self.stream_operand(*index, *stmt, before.statement());
+                self.insert(&self.synchronize(&stream), before)
             }
             Edit::InsertSynchronize { stream: WaitedStream::Entry, before }
-            | Edit::CaptureEntryStream { before } => at.synchronize_with_entry(before),
+            | Edit::CaptureEntryStream { before } => self.synchronize_with_entry(before),
             Edit::InsertWait { communication, before } => {
-                let number = program.posted_work(communication.stmt?)?;
-                let wait = at.format_statement("Wait", &format!("Communication {number}"));
-                at.insert(&wait, before)
+                let number = self.program.posted_work(communication.stmt?)?;
+                let wait = self.format_statement("Wait", &format!("Communication {number}"));
+                self.insert(&wait, before)
             }
             Edit::MoveWait { wait, before, synchronize } => {
-                at.move_wait((*wait)?, before, synchronize.as_ref())
+                self.move_wait((*wait)?, before, synchronize.as_ref())
             }
-            Edit::MoveDeallocate { deallocate, after } => at.move_deallocate((*deallocate)?, (*after)?),
-            Edit::ShortenAllocate { allocate } => at.shorten_allocate((*allocate)?),
+            Edit::MoveDeallocate { deallocate, after } => self.move_deallocate((*deallocate)?, (*after)?),
+            Edit::ShortenAllocate { allocate } => self.shorten_allocate((*allocate)?),
         }
     }
-}
 
-/// Returns true if the edit is inside a loop and therefore affects every iteration.
-pub fn is_in_loop(program: &Program, edit: &Edit) -> bool {
-    let Some(point) = edit.insertion() else { return true };
-    let stmt = point.statement();
-    let mut is_inside = false;
-    let mut loops = |it: StmtId| {
-        if let Stmt::For(it) = &program.stmts[it] {
-            program.walk(it.body, &mut |inner| is_inside |= Some(inner) == stmt);
-        }
-    };
-    program.body.into_iter().for_each(|body| program.walk(body, &mut loops));
-    is_inside
-}
-
-/// A text and the program parsed from it.
-struct Editor<'a> {
-    lines: &'a NumberedLines,
-    text: &'a str,
-    index: LineIndex,
-    program: &'a Program,
-}
-
-impl Editor<'_> {
-    /// Returns the 0-based line of a statement, or `None` if another statement precedes it on that line.
-    fn line_of(&self, stmt: StmtId) -> Option<usize> {
-        let start = self.program.stmt_span(stmt).start;
-        let line = (self.index.line(start) as usize).checked_sub(1)?;
-        let before = (self.index.column(start) - 1) as usize;
-        let is_first = self.lines.lines[line].text.get(..before)?.trim().is_empty();
-        is_first.then_some(line)
+    /// Returns true if the edit is inside a loop and therefore affects every iteration.
+    pub fn is_in_loop(&self, edit: &Edit) -> bool {
+        let Some(point) = edit.insertion() else { return true };
+        let is_loop = |(_, outer): (_, StmtId)| matches!(self.program.stmts[outer], Stmt::For(_));
+        point.statement().is_some_and(|stmt| self.places().around(stmt).any(is_loop))
     }
 
     fn indentation(&self, line: usize) -> &str {
@@ -149,55 +122,22 @@ impl Editor<'_> {
                 Some((line - comments, self.indentation(line).to_owned()))
             }
             InsertionPoint::BlockEnd { of } => {
-                let last = *self.program.block(self.block_of(of.stmt?)?).last()?;
-                let mut end = self.program.stmt_span(last).end;
-                let inner = match &self.program.stmts[last] {
-                    Stmt::Op(_) | Stmt::Let(..) => Vec::new(),
-                    Stmt::For(it) => vec![it.body],
-                    Stmt::If(it) => [it.then_block].into_iter().chain(it.else_block).collect(),
-                };
-                for block in inner {
-                    self.program.walk(block, &mut |it| end = end.max(self.program.stmt_span(it).end));
-                }
-                let line = self.index.line(end.checked_sub(1)?) as usize;
+                let block = self.places().of_stmt(of.stmt?)?.block;
+                let last = *self.program.block(block).last()?;
+                let line = self.index.line(self.block_end(block).checked_sub(1)?) as usize;
                 Some((line, self.indentation(self.line_of(last)?).to_owned()))
             }
             InsertionPoint::End { .. } => {
-                let body = self.program.body?;
-                let mut end = 0;
-                self.program.walk(body, &mut |stmt| end = end.max(self.program.stmt_span(stmt).end));
-                let last = self.index.line(end.checked_sub(1)?) as usize;
-                let is_end = |it: &&NumberedLine| it.text.trim_start().starts_with('}');
-                let closing = last + self.lines.lines[last..].iter().take_while(|it| !is_end(it)).count();
                 let first = self.line_of(*self.program.body().first()?)?;
-                (closing < self.lines.lines.len()).then(|| (closing, self.indentation(first).to_owned()))
+                Some((self.closing_line()?, self.indentation(first).to_owned()))
             }
         }
-    }
-
-    /// Returns the block that contains a statement.
-    fn block_of(&self, stmt: StmtId) -> Option<BlockId> {
-        self.program.blocks.ids().find(|it| self.program.block(*it).contains(&stmt))
     }
 
     /// Returns the StartCoalescing of the group that contains `stmt`, or `stmt` itself. Statements must not
     /// be inserted into a group.
     fn enclosing_group_start(&self, stmt: StmtId) -> StmtId {
-        let Some(block) = self.block_of(stmt) else { return stmt };
-        let mut start = None;
-        for it in self.program.block(block) {
-            let op = operator(self.program, *it);
-            if op == Some(Op::StartCoalescing) {
-                start = Some(*it);
-            }
-            if *it == stmt {
-                break;
-            }
-            if op == Some(Op::EndCoalescing) {
-                start = None;
-            }
-        }
-        start.unwrap_or(stmt)
+        self.places().of_stmt(stmt).and_then(|it| it.group_start).unwrap_or(stmt)
     }
 
     /// Formats a statement with one operand in the syntax of the text: `Wait(Communication 3)`, or
@@ -209,20 +149,12 @@ impl Editor<'_> {
         }
     }
 
-    /// Returns true if operands follow the operator without parentheses, as in the syntax before January
-    /// 2026.
-    fn is_keyword_style(&self) -> bool {
-        const OLD: [&str; 4] =
-            ["GetCurrentStream into", "SetCurrentStream to", "Synchronize Stream", "Wait Communication"];
-        let is_old = |it: &NumberedLine| OLD.iter().any(|old| it.text.trim_start().starts_with(old));
-        self.lines.lines.iter().any(is_old)
-    }
-
     fn insert(&self, statement: &str, before: &InsertionPoint) -> Option<EditedText> {
         let (at, indentation) = self.position(before)?;
-        let mut lines = self.lines.clone();
-        let change = lines.insert_statement(at, &indentation, statement);
-        Some(EditedText { lines, changes: vec![change], replaced: Vec::new(), adds_capture: false })
+        let mut lines = LineChanges::default();
+        let line = lines.insert(&self.lines, at, &format!("{indentation}{statement}"));
+        let changes = vec![Change::inserted(line, statement)];
+        Some(EditedText { lines, changes, replaced: Vec::new(), adds_capture: false })
     }
 
     fn synchronize(&self, stream: &str) -> String {
@@ -241,12 +173,9 @@ impl Editor<'_> {
     /// name and the statement that defines it.
     fn entry_stream_name(&self, before: usize) -> Option<(String, Option<String>)> {
         if let Some((_, name)) = self.captured_entry_stream().filter(|it| it.0 < before) {
-            return Some((name, None));
+            return Some((name.clone(), None));
         }
-        let is_taken = |name: &String| {
-            self.text.split(|it: char| !it.is_alphanumeric() && it != '_').any(|word| word == name)
-        };
-        let name = (0..).map(|it| format!("s{it}")).find(|it| !is_taken(it))?;
+        let name = self.new_stream_name().to_owned();
         let capture = match self.is_keyword_style() {
             true => format!("GetCurrentStream into Stream {name}"),
             false => format!("Stream {name} = GetCurrentStream()"),
@@ -258,30 +187,11 @@ impl Editor<'_> {
     fn with_capture(&self, mut it: EditedText, capture: Option<&str>, inserted: usize) -> Option<EditedText> {
         let Some(capture) = capture else { return Some(it) };
         let first = self.line_of(*self.program.body().first()?)?;
-        let change = it.lines.insert_statement(first.min(inserted), self.indentation(first), capture);
-        it.changes.insert(0, change);
+        let line = format!("{}{capture}", self.indentation(first));
+        let line = it.lines.insert_in_front(&self.lines, first.min(inserted), &line);
+        it.changes.insert(0, Change::inserted(line, capture));
         it.adds_capture = true;
         Some(it)
-    }
-
-    /// Returns the 0-based line and the name of the first GetCurrentStream that executes while the entry
-    /// stream is current.
-    fn captured_entry_stream(&self) -> Option<(usize, String)> {
-        for stmt in self.program.body() {
-            let op = operator(self.program, *stmt);
-            match op {
-                Some(Op::GetCurrentStream) => {
-                    let text = self.program.stmt_span(*stmt).text(self.text);
-                    let name =
-                        text.strip_prefix("Stream ").or_else(|| Some(text.split_once(" into Stream ")?.1))?;
-                    let name = name.split('=').next()?.trim();
-                    return Some((self.line_of(*stmt)?, name.to_owned()));
-                }
-                Some(Op::SetCurrentStream) | None => return None,
-                Some(_) => (),
-            }
-        }
-        None
     }
 
     /// Converts a long-form ALLOCATE into the short form. Returns `None` if the ALLOCATE zeroes the buffer or
@@ -292,15 +202,7 @@ impl Editor<'_> {
         let is_plain = it.op == Op::AllocateOnce
             && it.get(attr::ZERO_INIT) != Some(true)
             && it.get(attr::RESETS_TO_ZERO) != Some(true);
-        let mut is_viewed = false;
-        self.program.walk(self.program.body?, &mut |other| {
-            if let Stmt::Op(it) = &self.program.stmts[other] {
-                let is_operand = it.args.iter().any(|it| it.tensor() == Some(tensor));
-                is_viewed |= is_operand && matches!(it.op.def().class, OpClass::View);
-                is_viewed |= it.get(attr::ALIAS) == Some(tensor);
-            }
-        });
-        if !is_plain || is_viewed {
+        if !is_plain || self.is_viewed(tensor) {
             return None;
         }
         let line = self.line_of(stmt)?;
@@ -308,30 +210,24 @@ impl Editor<'_> {
         let (left, right) = text.split_once("ALLOCATE(")?;
         let memory = right.split_once("mem_type=")?.1.split([',', ')']).next()?.trim();
         let rest = right.rsplit_once(')')?.1;
-        let mut lines = self.lines.clone();
+        let mut lines = LineChanges::default();
         let short = format!("ALLOCATE(mem_type={memory}, zero_init=false)");
-        lines.lines[line].text = format!("{left}{short}{rest}");
-        let id = lines.lines[line].id;
-        let change = Change { line_id: id, kind: ChangeKind::ShortenedAllocate(short) };
+        lines.replace(line, format!("{left}{short}{rest}"));
+        let change =
+            Change { line_id: self.lines.lines[line].id, kind: ChangeKind::ShortenedAllocate(short) };
         Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], adds_capture: false })
     }
 }
 
-fn operator(program: &Program, stmt: StmtId) -> Option<Op> {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => Some(it.op),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
-    }
-}
-
 impl EditedText {
-    /// Returns true if `after`, parsed from the edited text, differs from `before` only by the edit. An
+    /// Returns true if the program of the edited text `edited` differs from `before` only by the edit. An
     /// insertion may change how the reader interprets other lines.
-    pub fn changes_nothing_else(&self, before: &Program, after: &Program) -> bool {
-        let index = LineIndex::new(&self.lines.text());
+    pub fn changes_nothing_else(&self, before: &Program, edited: &EditableText) -> bool {
+        let after = &edited.program;
+        let changed: FxHashSet<u32> = self.changes.iter().map(|it| it.line_id).collect();
         let is_touched = |it: StmtId| {
-            let line = self.lines.id(index.line(after.stmt_span(it).start));
-            line.is_some_and(|line| self.changes.iter().any(|it| it.line_id == line))
+            let line = edited.lines.id(edited.index.line(after.stmt_span(it).start));
+            line.is_some_and(|line| changed.contains(&line))
         };
         let rest = text_without_statements(after.clone(), &is_touched, self.adds_capture);
         rest == text_without_statements(before.clone(), &|it| self.replaced.contains(&it), false)

@@ -13,10 +13,13 @@ use rustc_hash::FxHashMap;
 use super::{
     conflict::{Party, Race, ReusedStorage},
     edit_help::{self, EditContext},
+    editable_text::EditableText,
     explanation::RaceExplanation,
     finding::{Finding, Occurrences},
     memory::UnwrittenRead,
+    numbered_lines::NumberedLines,
     overlap::ElementRange,
+    plan_index::PlanIndexes,
     race_side::RaceSide,
 };
 use crate::{
@@ -42,7 +45,7 @@ impl Finding {
     /// Formats the finding as a diagnostic, and returns it with the index of its source text. Rank `r` runs
     /// text `r`, or the last text if there are fewer texts than ranks.
     pub fn diagnostic(&self, plans: &[Plan], sources: &[Source]) -> (usize, Diagnostic) {
-        DiagnosticBuilder::new(plans, sources).finding(self)
+        DiagnosticBuilder::new(plans, sources, &PlanIndexes::new(plans)).finding(self)
     }
 }
 
@@ -50,14 +53,15 @@ impl Finding {
 pub(super) struct DiagnosticBuilder<'a> {
     pub(super) plans: &'a [Plan],
     sources: &'a [Source],
-    /// The program that the plans execute of each text, once a help needs it.
-    programs: Vec<OnceCell<Option<Program>>>,
+    indexes: &'a PlanIndexes<'a>,
+    /// Each text with the program that the plans execute of it, once a help needs it.
+    texts: Vec<OnceCell<Option<EditableText>>>,
 }
 
 impl<'a> DiagnosticBuilder<'a> {
     /// Creates a builder. Rank `r` runs text `r`, or the last text if there are fewer texts than ranks.
-    pub(super) fn new(plans: &'a [Plan], sources: &'a [Source]) -> Self {
-        Self { plans, sources, programs: sources.iter().map(|_| OnceCell::new()).collect() }
+    pub(super) fn new(plans: &'a [Plan], sources: &'a [Source], indexes: &'a PlanIndexes<'a>) -> Self {
+        Self { plans, sources, indexes, texts: sources.iter().map(|_| OnceCell::new()).collect() }
     }
 
     /// Formats a finding, and returns it with the index of its source text.
@@ -77,8 +81,10 @@ impl<'a> DiagnosticBuilder<'a> {
     fn edit_context(&self, rank: usize) -> Option<EditContext<'_>> {
         let (plan, text) = (self.plans.get(rank)?, self.text_of(rank));
         let source = self.sources.get(text)?;
-        let program = self.programs[text].get_or_init(|| program_of(source, plan)).as_ref()?;
-        Some(EditContext { source, program, plan })
+        let lines = || NumberedLines::of(&source.text);
+        let text =
+            self.texts[text].get_or_init(|| Some(EditableText::new(lines(), program_of(source, plan)?)));
+        Some(EditContext { text: text.as_ref()?, plan, index: self.indexes.of(rank) })
     }
 
     pub(super) fn text_of(&self, rank: usize) -> usize {
@@ -154,7 +160,7 @@ impl<'a> DiagnosticBuilder<'a> {
         if !race.between_runs {
             labels.sort_by_key(|it| it.0.start);
         }
-        let reason = RaceExplanation::of(race, first, second);
+        let reason = RaceExplanation::of(race, first, second, self.indexes);
         let rank = if reason.is_in_second { second.plan.rank } else { first.plan.rank };
         let (help, fixes) = edit_help::help(&reason, self.edit_context(rank).as_ref());
         notes.extend(reason.why);

@@ -3,11 +3,14 @@
 
 use grammar::ir::StmtId;
 
-use super::race_side::{RaceSide, stream_of};
+use super::{
+    plan_index::PlanIndex,
+    race_side::{RaceSide, stream_of},
+};
 use crate::plan::{InstKind, Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Edit {
     /// Insert `Synchronize(Stream …)`: the current stream waits for the work issued so far on another stream.
     InsertSynchronize {
@@ -57,7 +60,7 @@ pub enum Edit {
 }
 
 /// The operand of a `Synchronize`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WaitedStream {
     /// The stream that is current at program entry. The program names it with GetCurrentStream.
     Entry,
@@ -72,7 +75,7 @@ pub enum WaitedStream {
 }
 
 /// A statement and its name in reports.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NamedStmt {
     /// The statement.
     pub stmt: Option<StmtId>,
@@ -81,7 +84,7 @@ pub struct NamedStmt {
 }
 
 /// The position at which a statement is inserted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InsertionPoint {
     /// Before a statement.
     Before {
@@ -196,18 +199,19 @@ impl Edit {
     }
 
     /// Returns the edit that makes the stream current at `before` wait for `side`. `inst` is the instruction
-    /// at the insertion point (`None`: the end of the program), and `frame` is its loop iteration.
+    /// at the insertion point (`None`: the end of the program), and `frame` is its loop iteration. `index` is that of the plan of `side`.
     pub fn order_after(
         side: &RaceSide<'_>,
         before: InsertionPoint,
         inst: Option<usize>,
         frame: Option<u32>,
+        index: PlanIndex<'_>,
     ) -> Self {
         if !side.is_posted() {
             let stream = WaitedStream::of(side.plan, side.inst_index());
             return Self::InsertSynchronize { stream, before };
         }
-        match side.first_wait() {
+        match side.first_wait(index) {
             None => Self::insert_wait(side.plan, side.origin, before, frame),
             // Another stream already waits for the communication; waiting for that stream is enough.
             Some(wait) if inst.is_none_or(|it| wait < it) => {
@@ -222,6 +226,18 @@ impl Edit {
     /// Returns whether two edits change a text in the same way.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self == other || (self.waits_like(other) && self.insertion() == other.insertion())
+    }
+
+    /// Returns an edit that is the same one for all edits that change a text in the same way.
+    pub fn normalized(&self) -> Self {
+        match (self.blocked_stream().and(self.awaited_stream()), self.insertion()) {
+            (Some(WaitedStream::Entry), Some(before)) => Self::CaptureEntryStream { before: before.clone() },
+            (Some(WaitedStream::Index { index, .. }), Some(before)) => Self::InsertSynchronize {
+                stream: WaitedStream::Index { index: *index, stmt: None },
+                before: before.clone(),
+            },
+            (_, _) => self.clone(),
+        }
     }
 
     /// Returns whether two edits insert the same statement, and it blocks the same stream.

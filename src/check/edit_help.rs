@@ -2,28 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use grammar::{diagnostic::Fix, ir::Program, list_text};
+use grammar::{diagnostic::Fix, ir::StmtId, list_text};
 
 use super::{
     apply::{Change, ChangeKind, EditedText},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
+    editable_text::EditableText,
     explanation::RaceExplanation,
-    numbered_lines::NumberedLines,
+    plan_index::PlanIndex,
     race_side::stream_of,
 };
-use crate::{
-    plan::{Plan, PlanStream},
-    source::Source,
-};
+use crate::plan::{Plan, PlanStream};
 
 /// The text of a program and the plan of a rank that executes it.
 pub struct EditContext<'a> {
-    /// The text.
-    pub source: &'a Source,
-    /// The program that the text contains.
-    pub program: &'a Program,
+    /// The text, with the program that it contains.
+    pub text: &'a EditableText,
     /// The plan.
     pub plan: &'a Plan,
+    /// The index of the plan.
+    pub index: PlanIndex<'a>,
 }
 
 /// Formats the alternative edits of a race, or the advice if there are none. Without a context the edits are
@@ -32,11 +30,11 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
     if race.edits.is_empty() {
         return (race.advice.clone(), Vec::new());
     }
-    let lines = context.map(|it| (NumberedLines::of(&it.source.text), it));
     let of_edit = |edit: &Edit| {
-        let (lines, context) = lines.as_ref()?;
-        let applied = lines.apply(context.program, edit)?;
-        Some((describe(lines, context, edit, &applied), lines.changes_to(&applied.lines)))
+        let context = context?;
+        let applied = context.text.apply(edit)?;
+        let fixes = applied.lines.fixes(&context.text.lines, &context.text.index);
+        Some((describe(context, edit, &applied), fixes))
     };
     let free = race.edits.iter().filter(|it| it.costs_no_overlap()).find_map(of_edit);
     let edits = match free {
@@ -54,22 +52,24 @@ pub fn help(race: &RaceExplanation, context: Option<&EditContext<'_>>) -> (Optio
 }
 
 /// Describes the changes of an applied edit as an imperative.
-fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
+fn describe(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
     let mut parts: Vec<String> = Vec::new();
     let mut is_moved = false;
     for change in &applied.changes {
         let is_capture = applied.adds_capture && parts.is_empty();
         let place = match (is_capture, is_moved, edit.insertion()) {
-            (true, ..) => before_line(lines, applied, change),
+            (true, ..) => before_line(context, applied, change),
             (false, true, _) => "in its place".to_owned(),
             (false, false, Some(InsertionPoint::BlockEnd { .. })) => {
-                let line = applied.lines.previous_line_of(lines, change.line_id);
+                let line = applied.lines.previous_line_of(change.line_id);
                 line.map_or(String::new(), |it| format!("after line {it}, in the same block"))
             }
             (false, false, Some(InsertionPoint::End { .. })) => {
-                format!("as the last statement, {}", before_line(lines, applied, change))
+                format!("as the last statement, {}", before_line(context, applied, change))
             }
-            (false, false, Some(InsertionPoint::Before { .. }) | None) => before_line(lines, applied, change),
+            (false, false, Some(InsertionPoint::Before { .. }) | None) => {
+                before_line(context, applied, change)
+            }
         };
         parts.push(match &change.kind {
             ChangeKind::Inserted(statement) => format!("insert `{statement}` {place}"),
@@ -78,35 +78,36 @@ fn describe(lines: &NumberedLines, context: &EditContext<'_>, edit: &Edit, appli
                 format!("move `{statement}`{} to the line {place}", old_line(context, applied))
             }
             ChangeKind::Delayed(statement) => {
-                let line = applied.lines.previous_line_of(lines, change.line_id);
+                let line = applied.lines.previous_line_of(change.line_id);
                 let place = line.map_or(String::new(), |it| format!(" to the line after line {it}"));
                 format!("move `{statement}`{}{place}", old_line(context, applied))
             }
             ChangeKind::ShortenedAllocate(short) => {
-                let line = lines.line(change.line_id).unwrap_or_default();
+                let line = context.text.lines.line(change.line_id).unwrap_or_default();
                 format!(
                     "write `{short}` on line {line}, which gives every iteration its own storage, if no iteration reads what an earlier one wrote"
                 )
             }
         });
     }
-    parts.join(", and ") + &other_streams(context.plan, edit, applied)
+    parts.join(", and ") + &other_streams(context, edit, applied)
 }
 
 /// Returns where a moved statement was: ` from line 14`.
 fn old_line(context: &EditContext<'_>, applied: &EditedText) -> String {
-    let from = applied.replaced.first().map(|it| context.program.stmt_span(*it).start);
-    from.map_or(String::new(), |it| format!(" from line {}", context.source.lines.line(it)))
+    let from = applied.replaced.first().map(|it| context.text.program.stmt_span(*it).start);
+    from.map_or(String::new(), |it| format!(" from line {}", context.text.index.line(it)))
 }
 
-fn before_line(lines: &NumberedLines, applied: &EditedText, change: &Change) -> String {
-    let line = applied.lines.next_line_of(lines, change.line_id);
+fn before_line(context: &EditContext<'_>, applied: &EditedText, change: &Change) -> String {
+    let line = applied.lines.next_line_of(change.line_id, context.text.lines.lines.len());
     line.map_or(String::new(), |it| format!("before line {it}"))
 }
 
 /// Names the other streams that need the same `Synchronize`: several streams execute the awaited statement,
 /// and the inserted operand names one of them.
-fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
+fn other_streams(context: &EditContext<'_>, edit: &Edit, applied: &EditedText) -> String {
+    let plan = context.plan;
     let (Some(WaitedStream::Index { index, stmt: Some(stmt) }), Some(before)) =
         (edit.awaited_stream(), edit.insertion())
     else {
@@ -120,15 +121,13 @@ fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
     if !applied.changes.iter().any(names_index) {
         return String::new();
     }
-    let origin = |at: usize| plan.origins[plan.code[at].origin as usize];
-    let of_stmt = |wanted| (0..plan.code.len()).filter(move |at| origin(*at).stmt == Some(wanted));
     let is_needed = |at: &usize| {
         let stream = stream_of(plan, *at);
         match before {
             InsertionPoint::End { current } => stream != current,
-            InsertionPoint::Before { statement, .. } => statement
-                .stmt
-                .is_some_and(|it| of_stmt(it).any(|later| later > *at && stream_of(plan, later) != stream)),
+            InsertionPoint::Before { statement, .. } => {
+                statement.stmt.is_some_and(|it| has_other_stream(context, it, *at, stream))
+            }
             InsertionPoint::BlockEnd { .. } => false,
         }
     };
@@ -136,13 +135,20 @@ fn other_streams(plan: &Plan, edit: &Edit, applied: &EditedText) -> String {
         PlanStream::Indexed(other) if other != index => Some(*other),
         PlanStream::Indexed(_) | PlanStream::Entry | PlanStream::Queue(_) | PlanStream::Unwaited => None,
     };
-    let others: BTreeSet<i64> = of_stmt(*stmt).filter(is_needed).filter_map(other_index).collect();
+    let others: BTreeSet<i64> =
+        context.index.of_stmt(*stmt).iter().copied().filter(is_needed).filter_map(other_index).collect();
     let others: Vec<String> = others.iter().map(i64::to_string).collect();
     match others.as_slice() {
         [] => String::new(),
         [only] => format!(", and the same for stream {only}"),
         all => format!(", and the same for streams {}", list_text(all.iter().map(String::as_str), 16, "and")),
     }
+}
+
+/// Returns whether a statement has an instruction after `at` on another stream than `stream`.
+fn has_other_stream(context: &EditContext<'_>, stmt: StmtId, at: usize, stream: &PlanStream) -> bool {
+    let all = context.index.of_stmt(stmt);
+    all[all.partition_point(|it| *it <= at)..].iter().any(|it| stream_of(context.plan, *it) != stream)
 }
 
 /// Describes an edit of a program whose text is not known, or is formatted in a way that `apply` does not

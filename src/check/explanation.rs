@@ -3,8 +3,8 @@
 use super::{
     conflict::{Party, Race, ReusedStorage},
     edit::{Edit, InsertionPoint, NamedStmt, WaitedStream},
-    race_side::{RaceSide, first_wait_for, stream_of},
-    stream_waits::first_stream_wait,
+    plan_index::{PlanIndex, PlanIndexes},
+    race_side::{RaceSide, stream_of},
 };
 use crate::plan::{Allocation, BufferNo, InstKind, Plan, PlanStream};
 
@@ -27,29 +27,29 @@ impl RaceExplanation {
     }
 
     /// Explains a race. If both sides are on one rank, `first` is issued before `second`.
-    pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+    pub fn of(race: &Race, first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
         if let (Party::Operation(..), Party::Operation(..)) = (first.party, second.party) {
             return Self::within_coalescing();
         }
         if race.between_runs {
-            return Self::between_runs(first, second);
+            return Self::between_runs(first, second, indexes);
         }
         if let Party::CallerBefore = first.party {
-            return Self::entry(first.plan, second);
+            return Self::entry(first.plan, second, indexes);
         }
         if first.plan.rank != second.plan.rank {
-            return Self::across_ranks(first, second);
+            return Self::across_ranks(first, second, indexes);
         }
         if let Some(reused) = race.reused {
-            return Self::reused(&reused, first);
+            return Self::reused(&reused, first, indexes);
         }
-        if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second) {
+        if let Some(it) = Self::same_buffer_in_all_iterations(race.buffer, first, second, indexes) {
             return it;
         }
         if first.allocates() {
             return Self::allocated(first, second);
         }
-        Self::between_streams(first, second)
+        Self::between_streams(first, second, indexes)
     }
 
     /// Explains a race of two operations of one group.
@@ -67,11 +67,11 @@ impl RaceExplanation {
     }
 
     /// Explains a race of one run with the next: `second`'s rank starts the next run too early.
-    fn between_runs(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+    fn between_runs(first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
         let (a, b) = (first.plan.rank, second.plan.rank);
         let location = first.location();
         let barrier = "before its program ends, or separate the runs by a barrier of all ranks";
-        let advice = match ready_signal_inst(second.plan, first) {
+        let advice = match ready_signal_inst(second.plan, first, indexes) {
             Some(at) => {
                 let origin = second.plan.code[at].origin;
                 let stmt = second.plan.origins[origin as usize].stmt;
@@ -89,9 +89,9 @@ impl RaceExplanation {
     }
 
     /// Explains a race of two ranks: either one may be the peer of a transfer.
-    fn across_ranks(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
-        Self::between_ranks(first, second)
-            .or_else(|| Some(Self { is_in_second: true, ..Self::between_ranks(second, first)? }))
+    fn across_ranks(first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+        Self::between_ranks(first, second, indexes)
+            .or_else(|| Some(Self { is_in_second: true, ..Self::between_ranks(second, first, indexes)? }))
             .unwrap_or_else(|| {
                 let why = format!(
                     "no communication orders {} on rank {} and {} on rank {}",
@@ -105,7 +105,7 @@ impl RaceExplanation {
     }
 
     /// Explains a race of two streams of one rank, or of a stream and a posted communication.
-    fn between_streams(first: &RaceSide<'_>, second: &RaceSide<'_>) -> Self {
+    fn between_streams(first: &RaceSide<'_>, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
         let (before, waiting) = match second.party {
             Party::CallerAfter(_) => {
                 let stream = format!("the stream that is current at exit ({})", second.stream());
@@ -116,7 +116,7 @@ impl RaceExplanation {
             }
         };
         let why = match first.is_posted() {
-            true => why_not_awaited(first, second, &waiting),
+            true => why_not_awaited(first, second, &waiting, indexes.of(first.plan.rank)),
             false => {
                 let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
                 format!(
@@ -126,16 +126,16 @@ impl RaceExplanation {
                 )
             }
         };
-        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame()))
+        let index = indexes.of(first.plan.rank);
+        Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame(), index))
     }
 
     /// Explains a reuse of storage by the allocator while `first` still uses it.
-    fn reused(reused: &ReusedStorage, first: &RaceSide<'_>) -> Self {
-        let plan = first.plan;
-        let allocation = plan.allocations.iter().find(|it| it.buffer == reused.earlier);
+    fn reused(reused: &ReusedStorage, first: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+        let (plan, index) = (first.plan, indexes.of(first.plan.rank));
+        let allocation = index.allocation(reused.earlier);
         let stream = allocation.map_or(&PlanStream::Entry, |it| &plan.streams[it.stream as usize]);
-        let is_next = |kind: &InstKind| matches!((kind, reused.later), (InstKind::Alloc { buffer, .. }, Some(later)) if *buffer == later);
-        let next = plan.code.iter().position(|it| is_next(&it.kind));
+        let next = reused.later.and_then(|later| index.alloc(later));
         let (insertion, frame) = match next {
             Some(at) => {
                 let origin = plan.origins[plan.code[at].origin as usize];
@@ -148,8 +148,8 @@ impl RaceExplanation {
             "the allocator reuses the storage on {stream}, which does not wait for {}",
             first.actor_name()
         );
-        let moved = allocation.and_then(|it| move_deallocate(it, first));
-        let order = Edit::order_after(first, insertion, next, frame);
+        let moved = allocation.and_then(|it| move_deallocate(it, first, index));
+        let order = Edit::order_after(first, insertion, next, frame, index);
         Self { why: Some(why), edits: moved.into_iter().chain([order]).collect(), ..Self::default() }
     }
 
@@ -169,8 +169,9 @@ impl RaceExplanation {
     }
 
     /// Explains an access to an input that does not follow the caller's write.
-    fn entry(mine: &Plan, second: &RaceSide<'_>) -> Self {
-        if let Some(raised) = ready_signal_inst(mine, second).filter(|_| second.plan.rank != second.owner) {
+    fn entry(mine: &Plan, second: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Self {
+        let raised = ready_signal_inst(mine, second, indexes);
+        if let Some(raised) = raised.filter(|_| second.plan.rank != second.owner) {
             let (name, posts) = (mine.describe_origin(mine.code[raised].origin), stream_of(mine, raised));
             let verb = if second.writes { "write" } else { "read" };
             let why = format!(
@@ -194,12 +195,11 @@ impl RaceExplanation {
         buffer: BufferNo,
         first: &RaceSide<'_>,
         second: &RaceSide<'_>,
+        indexes: &PlanIndexes<'_>,
     ) -> Option<Self> {
         let plan = Some(first.plan).filter(|it| it.rank == first.owner)?;
-        let alloc = plan
-            .code
-            .iter()
-            .find(|it| matches!(it.kind, InstKind::Alloc { buffer: it, .. } if it == buffer))?;
+        let index = indexes.of(plan.rank);
+        let alloc = &plan.code[index.alloc(buffer)?];
         let origin = plan.origins[alloc.origin as usize];
         let frame = origin.iteration?;
         let (name, value) = plan.enclosing_loops(Some(frame)).pop()?;
@@ -207,8 +207,7 @@ impl RaceExplanation {
         // ALLOCATE.
         let value_at = |side: &RaceSide<'_>| {
             let it = plan.origins[side.origin as usize];
-            let is_there =
-                plan.origins.iter().any(|other| other.stmt == it.stmt && other.iteration == Some(frame));
+            let is_there = index.is_in_iteration(it.stmt, frame);
             let around = plan.enclosing_loops(it.iteration).pop().filter(|it| is_there && it.0 == name);
             around.map(|it| it.1)
         };
@@ -222,8 +221,13 @@ impl RaceExplanation {
         // Without an ALLOCATE, the statement that first writes the tensor allocates it.
         let is_allocate = plan.skipped_allocations.iter().any(|it| Some(it.stmt) == origin.stmt);
         let short = (is_allocate && !is_zeroed).then_some(Edit::ShortenAllocate { allocate: origin.stmt });
-        let order =
-            Edit::order_after(first, InsertionPoint::before(second), second.inst_index(), second.frame());
+        let order = Edit::order_after(
+            first,
+            InsertionPoint::before(second),
+            second.inst_index(),
+            second.frame(),
+            index,
+        );
         let edits = short.into_iter().chain([order]).collect();
         let (line, tensor) = (origin.line, &plan.buffers[buffer as usize].name);
         let why = match is_allocate {
@@ -241,7 +245,7 @@ impl RaceExplanation {
 
     /// Explains a race with a transfer over peer memory. `far` is the peer's copy, which runs between two
     /// signals: `near`'s rank sends the first and waits for the second.
-    fn between_ranks(near: &RaceSide<'_>, far: &RaceSide<'_>) -> Option<Self> {
+    fn between_ranks(near: &RaceSide<'_>, far: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Option<Self> {
         let (mine, theirs) = (near.plan, far.plan);
         // The peer's copy accesses the memory of another rank.
         if theirs.rank == far.owner {
@@ -249,15 +253,10 @@ impl RaceExplanation {
         }
         let copy = far.inst_index()?;
         let here = near.inst_index()?;
-        let stream = theirs.code[copy].stream;
-        let on_stream = |it: &usize| theirs.code[*it].stream == stream;
+        let index = indexes.of(mine.rank);
         // After its copy, the peer signals this rank.
-        let done =
-            (copy + 1..theirs.code.len()).filter(on_stream).find_map(|it| match theirs.code[it].kind {
-                InstKind::Signal { signal } if signal.to == mine.rank => Some(signal),
-                _ => None,
-            });
-        let raised = ready_signal_inst(mine, far)?;
+        let done = indexes.of(theirs.rank).next_signal_to(copy, mine.rank);
+        let raised = ready_signal_inst(mine, far, indexes)?;
         let name = mine.describe_origin(mine.code[raised].origin);
         let verb = if far.writes { "write" } else { "read" };
         if here < raised {
@@ -280,15 +279,14 @@ impl RaceExplanation {
                     },
                     Some(raised),
                     mine.origins[mine.code[raised].origin as usize].iteration,
+                    index,
                 ),
             ));
         }
         // A wait on a communicator's queue does not block a stream of the program.
         let awaited = match stream_of(mine, raised).is_in_program() {
-            true => done.and_then(|signal| {
-                find_inst(mine, |kind| matches!(kind, InstKind::WaitSignal { signal: it } if *it == signal))
-            }),
-            false => first_wait_for(mine, raised),
+            true => done.and_then(|signal| index.signal_wait(signal)),
+            false => index.first_wait_for(raised),
         };
         let stream = near.stream();
         Some(match awaited {
@@ -326,21 +324,26 @@ impl RaceExplanation {
 
 /// Returns the edit that moves the Deallocate of an allocation behind the statement by which the stream of the
 /// allocation waits for `first`; `None` if that stream does not wait in the iteration of the Deallocate.
-fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>) -> Option<Edit> {
+fn move_deallocate(allocation: &Allocation, first: &RaceSide<'_>, index: PlanIndex<'_>) -> Option<Edit> {
     let plan = first.plan;
     let freed = allocation.freed_by?;
     let access = first.inst_index()?;
-    let wait = first_stream_wait(plan, access, allocation.stream)?;
+    let wait = index.first_stream_wait(access, allocation.stream)?;
     let [from, after] = [freed, plan.code[wait].origin].map(|it| plan.origins[it as usize]);
     (freed < plan.code[wait].origin && from.iteration == after.iteration)
         .then_some(Edit::MoveDeallocate { deallocate: from.stmt, after: after.stmt })
 }
 
 /// Says why the posted communication `posted` may still run when `waiting` accesses its storage.
-fn why_not_awaited(posted: &RaceSide<'_>, second: &RaceSide<'_>, waiting: &str) -> String {
+fn why_not_awaited(
+    posted: &RaceSide<'_>,
+    second: &RaceSide<'_>,
+    waiting: &str,
+    index: PlanIndex<'_>,
+) -> String {
     let plan = posted.plan;
     let name = plan.describe_origin(posted.origin);
-    let Some(at) = posted.first_wait() else { return format!("nothing waits for {name}") };
+    let Some(at) = posted.first_wait(index) else { return format!("nothing waits for {name}") };
     let (location, stream) = (plan.location(&plan.code[at]), stream_of(plan, at));
     if second.inst_index().is_some_and(|it| at >= it) {
         return format!("the Wait for {name} is at {location}, after this access");
@@ -352,17 +355,7 @@ fn why_not_awaited(posted: &RaceSide<'_>, second: &RaceSide<'_>, waiting: &str) 
 
 /// Returns the instruction that sends the signal for which the peer waits before it copies from or to this
 /// rank's memory.
-fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>) -> Option<usize> {
-    let (theirs, copy) = (far.plan, far.inst_index()?);
-    let stream = theirs.code[copy].stream;
-    let before = theirs.code[..copy].iter().rev().filter(|it| it.stream == stream);
-    let ready = before.into_iter().find_map(|it| match it.kind {
-        InstKind::WaitSignal { signal } if signal.from == mine.rank => Some(signal),
-        _ => None,
-    })?;
-    find_inst(mine, |kind| matches!(kind, InstKind::Signal { signal } if *signal == ready))
-}
-
-fn find_inst(plan: &Plan, is_it: impl Fn(&InstKind) -> bool) -> Option<usize> {
-    plan.code.iter().position(|it| is_it(&it.kind))
+fn ready_signal_inst(mine: &Plan, far: &RaceSide<'_>, indexes: &PlanIndexes<'_>) -> Option<usize> {
+    let ready = indexes.of(far.plan.rank).last_signal_from(far.inst_index()?, mine.rank)?;
+    indexes.of(mine.rank).signal(ready)
 }

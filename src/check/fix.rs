@@ -17,13 +17,16 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
 
 use super::{
-    apply::{Change, EditedText, is_in_loop},
+    apply::{Change, EditedText},
     checker::{CheckResults, run_checks},
     conflict::{Party, Race},
     edit::Edit,
+    editable_text::EditableText,
     explanation::RaceExplanation,
     finding::{Checks, Finding},
+    line_changes::LineChanges,
     numbered_lines::NumberedLines,
+    plan_index::PlanIndexes,
     race_side::RaceSide,
 };
 use crate::{plan::Plan, source::Source};
@@ -70,14 +73,14 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
     for _ in 0..MAX_EDITS {
-        let mut attempts = Attempts::new();
+        let mut round = Round::new(&state);
         let races = state.races();
-        let fixed = races.iter().find_map(|it| session.fix_one(&state, it, &mut attempts));
-        let fixed = fixed.or_else(|| session.fix_with_wait(&state, &races, &mut attempts));
+        let fixed = races.iter().find_map(|it| session.fix_one(&mut round, it));
+        let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
         // A Wait that was inserted and then moved is reported as inserted.
-        for gone in changes.extract_if(.., |it| state.lines.line(it.line_id).is_none()) {
+        for gone in changes.extract_if(.., |it| state.text.lines.line(it.line_id).is_none()) {
             if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion()) {
                 moved.kind = gone.kind;
             }
@@ -87,11 +90,12 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     if state.found.races.is_empty() {
         session.remove_redundant_lines(&mut state, &mut changes);
     }
-    let edit =
-        |it: Change| Some(AppliedEdit { line: state.lines.line(it.line_id)?, description: it.description() });
+    let edit = |it: Change| {
+        Some(AppliedEdit { line: state.text.lines.line(it.line_id)?, description: it.description() })
+    };
     let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
-    FixResult { text: state.lines.text(), edits }
+    FixResult { text: state.text.text, edits }
 }
 
 /// Parameters that are constant while a text is edited, and the work budget.
@@ -105,8 +109,7 @@ struct FixSession<'a> {
 
 /// A text and its check results.
 struct CheckedText {
-    lines: NumberedLines,
-    program: Program,
+    text: EditableText,
     plans: Vec<Plan>,
     found: CheckResults,
     keys: BTreeSet<FindingKey>,
@@ -142,8 +145,25 @@ enum FixExtent {
     Partial,
 }
 
-/// Results by edited text. Several races may suggest the same edit.
-type Attempts = BTreeMap<String, Option<Attempt>>;
+/// The edits of one text that are tried.
+struct Round<'a> {
+    state: &'a CheckedText,
+    indexes: PlanIndexes<'a>,
+    /// Results by changes. Several races may suggest the same edit.
+    attempts: BTreeMap<LineChanges, Option<Attempt>>,
+}
+
+impl<'a> Round<'a> {
+    fn new(state: &'a CheckedText) -> Self {
+        Self { state, indexes: PlanIndexes::new(&state.plans), attempts: BTreeMap::new() }
+    }
+
+    /// Returns the edits that may remove a race.
+    fn edits(&self, race: &Race) -> Vec<Edit> {
+        let [first, second] = RaceSide::in_issue_order(&self.state.plans, race);
+        RaceExplanation::of(race, &first, &second, &self.indexes).edits
+    }
+}
 
 /// The findings in an edited text that parses to the same program plus the edit.
 struct Attempt {
@@ -174,7 +194,7 @@ impl CheckedText {
     }
 
     fn key(&self, race: &Race) -> FindingKey {
-        race_key(&self.lines, &self.plans, race)
+        race_key(&self.text.lines, &self.plans, race)
     }
 }
 
@@ -220,27 +240,22 @@ impl FixSession<'_> {
                 sides: [lines.id(line).map(|line| (line, String::new())), None],
             }
         }));
-        Some(CheckedText { lines, program, plans, found, keys })
+        Some(CheckedText { text: EditableText::new(lines, program), plans, found, keys })
     }
 
     /// Returns the edited text of the only edit that helps against `race`, and its check results.
-    fn fix_one(
-        &self,
-        state: &CheckedText,
-        race: &Race,
-        attempts: &mut Attempts,
-    ) -> Option<(EditedText, CheckedText)> {
-        let [first, second] = RaceSide::in_issue_order(&state.plans, race);
+    fn fix_one(&self, round: &mut Round<'_>, race: &Race) -> Option<(EditedText, CheckedText)> {
+        let state = round.state;
         let key = state.key(race);
         let mut helpful: Vec<(FixExtent, EditedText)> = Vec::new();
-        for edit in RaceExplanation::of(race, &first, &second).edits {
-            let Some(applied) = state.lines.apply(&state.program, &edit) else { continue };
-            let text = applied.lines.text();
-            let is_over = attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
-            if is_over && !attempts.contains_key(&text) {
+        for edit in round.edits(race) {
+            let Some(applied) = state.text.apply(&edit) else { continue };
+            let is_over = round.attempts.len() >= MAX_ATTEMPTS || self.instructions.get() > MAX_INSTRUCTIONS;
+            if is_over && !round.attempts.contains_key(&applied.lines) {
                 continue;
             }
-            let attempt = attempts.entry(text).or_insert_with(|| self.attempt(state, &applied));
+            let tried = round.attempts.entry(applied.lines.clone());
+            let attempt = tried.or_insert_with(|| self.attempt(state, &applied));
             let help = attempt.as_ref().and_then(|it| fix_extent(state, &key, &edit, it));
             helpful.extend(help.map(|help| (help, applied)));
             if help == Some(FixExtent::Complete) && edit.costs_no_overlap() {
@@ -255,35 +270,30 @@ impl FixSession<'_> {
         };
         let mut helpful = helpful.into_iter().filter(|it| it.0 == best);
         let (_, applied) = helpful.next()?;
-        let next = self.check_text(applied.lines.clone()).filter(|_| helpful.next().is_none())?;
+        let next =
+            self.check_text(applied.lines.apply(&state.text.lines)).filter(|_| helpful.next().is_none())?;
         Some((applied, next))
     }
 
     /// Fixes a race with a communication for which nothing waits, if its Wait is not enough: the stream that
     /// executes the Wait has to be joined, too. Returns the text with both edits.
-    fn fix_with_wait(
-        &self,
-        state: &CheckedText,
-        races: &[Race],
-        attempts: &mut Attempts,
-    ) -> Option<(EditedText, CheckedText)> {
+    fn fix_with_wait(&self, round: &Round<'_>, races: &[Race]) -> Option<(EditedText, CheckedText)> {
+        let state = round.state;
         let mut tried = BTreeSet::new();
         for race in races {
-            let [first, second] = RaceSide::in_issue_order(&state.plans, race);
-            let edits = RaceExplanation::of(race, &first, &second).edits;
+            let edits = round.edits(race);
             let [edit @ Edit::InsertWait { .. }] = edits.as_slice() else { continue };
-            let Some(wait) = state.lines.apply(&state.program, edit) else { continue };
-            let text = wait.lines.text();
+            let Some(wait) = state.text.apply(edit) else { continue };
             // `fix_one` has tried this text.
-            let is_valid = attempts.get(&text).is_some_and(|it| {
+            let is_valid = round.attempts.get(&wait.lines).is_some_and(|it| {
                 it.as_ref().is_some_and(|it| it.keys.is_subset(&state.keys) && it.not_checked.is_empty())
             });
-            if !is_valid || !tried.insert(text) {
+            if !is_valid || !tried.insert(wait.lines.clone()) {
                 continue;
             }
-            let Some(next) = self.check_text(wait.lines.clone()) else { continue };
-            let mut attempts = Attempts::new();
-            let fixed = next.races().iter().find_map(|it| self.fix_one(&next, it, &mut attempts));
+            let Some(next) = self.check_text(wait.lines.apply(&state.text.lines)) else { continue };
+            let mut after = Round::new(&next);
+            let fixed = next.races().iter().find_map(|it| self.fix_one(&mut after, it));
             let Some((mut applied, next)) = fixed else { continue };
             if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
                 applied.changes.splice(0..0, wait.changes);
@@ -294,10 +304,11 @@ impl FixSession<'_> {
     }
 
     fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {
-        let next = self.check_text(applied.lines.clone())?;
+        let lines = applied.lines.apply(&state.text.lines);
+        let next = self.check_text(lines)?;
         let instructions: usize = next.plans.iter().map(|it| it.code.len()).sum();
         self.instructions.set(self.instructions.get() + instructions);
-        let is_same = applied.changes_nothing_else(&state.program, &next.program);
+        let is_same = applied.changes_nothing_else(&state.text.program, &next.text);
         let CheckResults { unwritten_reads: reads, not_checked, .. } = next.found;
         let is_written = reads.is_empty() && not_checked.is_empty();
         is_same.then_some(Attempt { keys: next.keys, is_every_read_written: is_written, not_checked })
@@ -310,7 +321,7 @@ impl FixSession<'_> {
             return;
         }
         for at in (0..changes.len()).rev().filter(|at| changes[*at].is_insertion()).collect::<Vec<_>>() {
-            let without = self.check_text(state.lines.without_lines(&[changes[at].line_id]));
+            let without = self.check_text(state.text.lines.without_lines(&[changes[at].line_id]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;
                 changes.remove(at);
@@ -339,6 +350,6 @@ fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt
     } else {
         FixExtent::Complete
     };
-    let is_taken = is_safe && (help == FixExtent::Complete || !is_in_loop(&state.program, edit));
+    let is_taken = is_safe && (help == FixExtent::Complete || !state.text.is_in_loop(edit));
     is_taken.then_some(help)
 }

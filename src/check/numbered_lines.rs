@@ -1,9 +1,7 @@
 //! A text as a list of lines with ids that stay the same while the text is edited.
 
-use grammar::{diagnostic::Fix, span::Span};
-
 /// A line and its stable id, which does not change when other lines are inserted or removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedLine {
     /// The id.
     pub id: u32,
@@ -28,6 +26,11 @@ impl NumberedLines {
         Self { lines, next }
     }
 
+    /// Creates a text of lines whose ids are less than `next`.
+    pub fn new(lines: Vec<NumberedLine>, next: u32) -> Self {
+        Self { lines, next }
+    }
+
     /// Returns the lines joined by newlines.
     pub fn text(&self) -> String {
         self.lines.iter().map(|it| it.text.as_str()).collect::<Vec<_>>().join("\n")
@@ -49,55 +52,15 @@ impl NumberedLines {
         Self { lines: kept.collect(), next: self.next }
     }
 
-    /// Inserts a line before the line `at`, counted from 0, and returns its id.
-    pub fn insert(&mut self, at: usize, text: String) -> u32 {
-        let id = self.next;
-        self.next += 1;
-        // In a text with CRLF line ends, each line ends with CR.
+    /// Returns the id of the next line that is inserted.
+    pub fn next_id(&self) -> u32 {
+        self.next
+    }
+
+    /// Returns a line to insert: in a text with CRLF line ends, each line ends with CR.
+    pub fn with_line_end(&self, line: &str) -> String {
         let is_crlf = self.lines.first().is_some_and(|it| it.text.ends_with('\r'));
-        let text = if is_crlf && !text.ends_with('\r') { text + "\r" } else { text };
-        self.lines.insert(at, NumberedLine { id, text });
-        id
-    }
-
-    /// Returns the changes of this text that give `edited`, which was edited from it.
-    pub fn changes_to(&self, edited: &Self) -> Vec<Fix> {
-        let mut changes = Vec::new();
-        let mut start = 0;
-        let mut new = edited.lines.iter().peekable();
-        for old in &self.lines {
-            let end = start + old.text.len();
-            // Lines with new ids precede the old line that follows them.
-            let mut inserted = String::new();
-            while let Some(line) = new.next_if(|it| it.id >= self.next) {
-                inserted += &format!("{}\n", line.text);
-            }
-            if !inserted.is_empty() {
-                changes.push(Fix { span: Span::new(start, start), text: inserted });
-            }
-            match new.next_if(|it| it.id == old.id) {
-                Some(line) if line.text != old.text => {
-                    changes.push(Fix { span: Span::new(start, end), text: line.text.clone() });
-                }
-                Some(_) => (),
-                None => changes.push(Fix { span: Span::new(start, end + 1), text: String::new() }),
-            }
-            start = end + 1;
-        }
-        changes
-    }
-
-    /// Returns the number in `original` of the first of its lines after the line `id` of this text, which was
-    /// edited from it.
-    pub fn next_line_of(&self, original: &Self, id: u32) -> Option<u32> {
-        let at = self.line(id)? as usize;
-        self.lines[at..].iter().find_map(|it| original.line(it.id))
-    }
-
-    /// Returns the number in `original` of its last line before the line `id` of this text, which was edited
-    /// from it.
-    pub fn previous_line_of(&self, original: &Self, id: u32) -> Option<u32> {
-        let at = self.line(id)? as usize - 1;
-        self.lines[..at].iter().rev().find_map(|it| original.line(it.id))
+        let end = if is_crlf && !line.ends_with('\r') { "\r" } else { "" };
+        format!("{line}{end}")
     }
 }

@@ -2,7 +2,10 @@
 
 use grammar::codes::Code;
 
-use super::conflict::{Party, Race};
+use super::{
+    conflict::{Party, Race},
+    plan_index::PlanIndex,
+};
 use crate::plan::{
     Communication, ExecutionSite, InstKind, Plan, PlanStream, SyncEffect, iteration_text, sync::InstRef,
 };
@@ -162,33 +165,13 @@ impl<'a> RaceSide<'a> {
     }
 
     /// Returns the first instruction by which a stream of the program waits for this communication.
-    pub fn first_wait(&self) -> Option<usize> {
-        first_wait_for(self.plan, self.inst_ref?.inst)
+    /// `index` is that of its plan.
+    pub fn first_wait(&self, index: PlanIndex<'_>) -> Option<usize> {
+        index.first_wait_for(self.inst_ref?.inst)
     }
 }
 
 /// Returns the stream of an instruction; the entry stream if the plan has no such instruction.
 pub fn stream_of(plan: &Plan, inst: usize) -> &PlanStream {
     plan.code.get(inst).and_then(|it| plan.stream_of(it)).unwrap_or(&PlanStream::Entry)
-}
-
-/// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
-/// communication or a part of it.
-pub fn first_wait_for(plan: &Plan, inst: usize) -> Option<usize> {
-    let is_it = |kind: &InstKind, is_wait: &dyn Fn(&InstKind) -> bool, at: usize| {
-        is_wait(kind) && stream_of(plan, at).is_in_program()
-    };
-    let first = |is_wait: &dyn Fn(&InstKind) -> bool| {
-        plan.code.iter().enumerate().find(|(at, it)| is_it(&it.kind, is_wait, *at)).map(|it| it.0)
-    };
-    if let Some(it) = plan.code[inst].kind.communication() {
-        return first(&|kind| matches!(kind, InstKind::Wait { work } if *work == it.work()));
-    }
-    // A queue records an event after each communication that it runs itself.
-    let queue = plan.code[inst].stream;
-    let recorded = plan.code[inst..].iter().filter(|it| it.stream == queue).find_map(|it| match it.kind {
-        InstKind::RecordEvent { event } => Some(event),
-        _ => None,
-    })?;
-    first(&|kind| matches!(kind, InstKind::WaitEvent { event } if *event == recorded))
 }

@@ -1,0 +1,170 @@
+//! What explanations look up in the instructions of a plan, collected in one pass. A report explains many races of the
+//! same plans.
+
+use std::cell::{OnceCell, RefCell};
+
+use grammar::ir::StmtId;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::stream_waits::StreamWaits;
+use crate::plan::{Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo};
+
+/// The indexes of the plans of all ranks, each created when it is needed.
+pub struct PlanIndexes<'p> {
+    tables: Vec<OnceCell<Tables>>,
+    plans: &'p [Plan],
+}
+
+impl<'p> PlanIndexes<'p> {
+    /// Creates the indexes of `plans`: the plan of rank `r` is the one at index `r`.
+    pub fn new(plans: &'p [Plan]) -> Self {
+        Self { tables: plans.iter().map(|_| OnceCell::new()).collect(), plans }
+    }
+
+    /// Returns the index of the plan of a rank.
+    pub fn of(&self, rank: usize) -> PlanIndex<'_> {
+        let plan = &self.plans[rank];
+        PlanIndex { plan, tables: self.tables[rank].get_or_init(|| Tables::of(plan)) }
+    }
+}
+
+/// A plan and the positions of its instructions.
+#[derive(Clone, Copy)]
+pub struct PlanIndex<'p> {
+    plan: &'p Plan,
+    tables: &'p Tables,
+}
+
+/// Positions of instructions of a plan: indices into `Plan::code`.
+struct Tables {
+    /// The first `Wait` on a stream of the program, by work.
+    waits: FxHashMap<WorkNo, usize>,
+    /// The first `WaitEvent` on a stream of the program, by event.
+    event_waits: FxHashMap<EventNo, usize>,
+    /// The events that each stream records, in order.
+    records: FxHashMap<StreamNo, Vec<(usize, EventNo)>>,
+    allocs: FxHashMap<BufferNo, usize>,
+    allocations: FxHashMap<BufferNo, Allocation>,
+    signals: FxHashMap<SignalId, usize>,
+    signal_waits: FxHashMap<SignalId, usize>,
+    /// The signals that each stream sends to a rank, in order.
+    sent: FxHashMap<(StreamNo, usize), Vec<(usize, SignalId)>>,
+    /// The signals of a rank for which each stream waits, in order.
+    awaited: FxHashMap<(StreamNo, usize), Vec<(usize, SignalId)>>,
+    by_stmt: FxHashMap<StmtId, Vec<usize>>,
+    iterations: OnceCell<FxHashSet<(StmtId, Option<u32>)>>,
+    stream_waits: RefCell<StreamWaits>,
+}
+
+impl Tables {
+    fn of(plan: &Plan) -> Self {
+        let mut it = Self {
+            waits: FxHashMap::default(),
+            event_waits: FxHashMap::default(),
+            records: FxHashMap::default(),
+            allocs: FxHashMap::default(),
+            allocations: FxHashMap::default(),
+            signals: FxHashMap::default(),
+            signal_waits: FxHashMap::default(),
+            sent: FxHashMap::default(),
+            awaited: FxHashMap::default(),
+            by_stmt: FxHashMap::default(),
+            iterations: OnceCell::new(),
+            stream_waits: RefCell::new(StreamWaits::new(plan)),
+        };
+        for allocation in &plan.allocations {
+            it.allocations.entry(allocation.buffer).or_insert(*allocation);
+        }
+        for (at, inst) in plan.code.iter().enumerate() {
+            let is_in_program = plan.stream_of(inst).is_none_or(PlanStream::is_in_program);
+            match inst.kind {
+                InstKind::Wait { work } if is_in_program => _ = it.waits.entry(work).or_insert(at),
+                InstKind::WaitEvent { event } if is_in_program => {
+                    it.event_waits.entry(event).or_insert(at);
+                }
+                InstKind::RecordEvent { event } => {
+                    it.records.entry(inst.stream).or_default().push((at, event));
+                }
+                InstKind::Alloc { buffer, .. } => _ = it.allocs.entry(buffer).or_insert(at),
+                InstKind::Signal { signal } => {
+                    it.signals.entry(signal).or_insert(at);
+                    it.sent.entry((inst.stream, signal.to)).or_default().push((at, signal));
+                }
+                InstKind::WaitSignal { signal } => {
+                    it.signal_waits.entry(signal).or_insert(at);
+                    it.awaited.entry((inst.stream, signal.from)).or_default().push((at, signal));
+                }
+                _ => (),
+            }
+            if let Some(stmt) = plan.origins[inst.origin as usize].stmt {
+                it.by_stmt.entry(stmt).or_default().push(at);
+            }
+        }
+        it
+    }
+}
+
+impl<'p> PlanIndex<'p> {
+    /// Returns the first instruction by which a stream of the program waits for a communication. `inst` is the
+    /// communication or a part of it.
+    pub fn first_wait_for(self, inst: usize) -> Option<usize> {
+        if let Some(it) = self.plan.code[inst].kind.communication() {
+            return self.tables.waits.get(&it.work()).copied();
+        }
+        // A queue records an event after each communication that it runs itself.
+        let recorded = self.tables.records.get(&self.plan.code[inst].stream)?;
+        let (_, event) = recorded.get(recorded.partition_point(|it| it.0 < inst))?;
+        self.tables.event_waits.get(event).copied()
+    }
+
+    /// Returns the first instruction after which the stream `waiting` has waited for the instruction `at`, or for the
+    /// communication that `at` posts.
+    pub fn first_stream_wait(self, at: usize, waiting: StreamNo) -> Option<usize> {
+        self.tables.stream_waits.borrow_mut().first(self.plan, at, waiting)
+    }
+
+    /// Returns the instruction that allocates a buffer.
+    pub fn alloc(self, buffer: BufferNo) -> Option<usize> {
+        self.tables.allocs.get(&buffer).copied()
+    }
+
+    /// Returns the storage of a buffer.
+    pub fn allocation(self, buffer: BufferNo) -> Option<&'p Allocation> {
+        self.tables.allocations.get(&buffer)
+    }
+
+    /// Returns the instruction that sends a signal.
+    pub fn signal(self, signal: SignalId) -> Option<usize> {
+        self.tables.signals.get(&signal).copied()
+    }
+
+    /// Returns the instruction that waits for a signal.
+    pub fn signal_wait(self, signal: SignalId) -> Option<usize> {
+        self.tables.signal_waits.get(&signal).copied()
+    }
+
+    /// Returns the first signal to `rank` that the stream of the instruction `at` sends after it.
+    pub fn next_signal_to(self, at: usize, rank: usize) -> Option<SignalId> {
+        let sent = self.tables.sent.get(&(self.plan.code[at].stream, rank))?;
+        sent.get(sent.partition_point(|it| it.0 <= at)).map(|it| it.1)
+    }
+
+    /// Returns the last signal of `rank` for which the stream of the instruction `at` waits before it.
+    pub fn last_signal_from(self, at: usize, rank: usize) -> Option<SignalId> {
+        let awaited = self.tables.awaited.get(&(self.plan.code[at].stream, rank))?;
+        awaited[..awaited.partition_point(|it| it.0 < at)].last().map(|it| it.1)
+    }
+
+    /// Returns the instructions of a statement.
+    pub fn of_stmt(self, stmt: StmtId) -> &'p [usize] {
+        self.tables.by_stmt.get(&stmt).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns whether a statement is executed in an iteration.
+    pub fn is_in_iteration(self, stmt: Option<StmtId>, iteration: u32) -> bool {
+        let all = self.tables.iterations.get_or_init(|| {
+            self.plan.origins.iter().filter_map(|it| Some((it.stmt?, it.iteration))).collect()
+        });
+        stmt.is_some_and(|stmt| all.contains(&(stmt, Some(iteration))))
+    }
+}

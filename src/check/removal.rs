@@ -1,0 +1,220 @@
+//! Finds for each race of a report another one whose edits remove it, without a comparison of all pairs.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, hash_map::Entry},
+    ops::Range,
+};
+
+use rustc_hash::FxHashMap;
+
+use super::{
+    edit::{Edit, NamedStmt},
+    fixable_race::FixableRace,
+};
+use crate::plan::PlanStream;
+
+/// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
+const MAX_COMPARED: usize = 1 << 20;
+
+/// Returns for each finding the first other finding whose edits remove it. If the edits of each remove the other, a race of
+/// two statements comes before one of a statement with itself.
+pub(super) fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> {
+    let rank: Vec<bool> = races.iter().map(|it| it.as_ref().is_none_or(|it| it.lines().len() < 2)).collect();
+    let all: Vec<(usize, &FixableRace<'r>)> =
+        races.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();
+    let candidates = Candidates::of(&all, &rank);
+    let mut compared = 0;
+    let mut found = vec![None; races.len()];
+    for (at, race) in &all {
+        let removes = |it: usize| {
+            let other = races[it].as_ref().filter(|_| it != *at);
+            other.is_some_and(|other| {
+                other.removes(race) && (!race.removes(other) || (rank[it], it) < (rank[*at], *at))
+            })
+        };
+        let first = candidates.with_same_edits(race).filter(|it| removes(*it)).min();
+        let mut removes = |it: usize| {
+            compared += 1;
+            compared > MAX_COMPARED || removes(it)
+        };
+        let earlier = candidates.earlier(race, first, &mut removes);
+        found[*at] = earlier.filter(|_| compared <= MAX_COMPARED).or(first);
+    }
+    found
+}
+
+/// What an edit inserts. Edits with equal keys make a stream wait for the same work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Inserted<'r> {
+    Wait(&'r NamedStmt),
+    /// `None` is the entry stream. A capture of it is another edit than a Synchronize with it.
+    Synchronize(Option<i64>, bool),
+}
+
+impl<'r> Inserted<'r> {
+    /// Returns what the edits insert that `Edit::inserts_same_as` compares with `edit`.
+    fn same_as(edit: &'r Edit) -> Vec<Self> {
+        use super::edit::WaitedStream;
+        match (edit, edit.awaited_stream()) {
+            (Edit::InsertWait { communication, .. }, _) => vec![Self::Wait(communication)],
+            (_, Some(WaitedStream::Index { index, .. })) => vec![Self::Synchronize(Some(*index), false)],
+            (_, Some(WaitedStream::Entry)) => [true, false].map(|it| Self::Synchronize(None, it)).into(),
+            (_, None) => Vec::new(),
+        }
+    }
+
+    fn of(edit: &'r Edit) -> Option<Self> {
+        let is_capture = matches!(edit, Edit::CaptureEntryStream { .. });
+        Self::same_as(edit).into_iter().find(|it| match it {
+            Self::Wait(_) | Self::Synchronize(Some(_), _) => true,
+            Self::Synchronize(None, capture) => *capture == is_capture,
+        })
+    }
+}
+
+/// The first race of a statement with itself, and the first of two statements.
+type FirstRaces = [Option<usize>; 2];
+
+/// All races, by their edits.
+struct Candidates<'r> {
+    by_edits: FxHashMap<Vec<Edit>, FirstRaces>,
+    by_free_edit: FxHashMap<&'r Edit, FirstRaces>,
+    /// Races whose only edit inserts a statement, by rank, by what it inserts, and by the stream that is blocked; `None`: on
+    /// all streams.
+    by_insertion: FxHashMap<(Option<usize>, Inserted<'r>, Option<&'r PlanStream>), Positions<'r>>,
+}
+
+impl<'r> Candidates<'r> {
+    fn of(races: &[(usize, &'r FixableRace<'r>)], is_single: &[bool]) -> Self {
+        let mut it = Self {
+            by_edits: FxHashMap::default(),
+            by_free_edit: FxHashMap::default(),
+            by_insertion: FxHashMap::default(),
+        };
+        for (at, race) in races {
+            let single = usize::from(is_single[*at]);
+            it.by_edits.entry(normalized(&race.edits)).or_default()[single].get_or_insert(*at);
+            if let Some(free) = race.free_edit() {
+                it.by_free_edit.entry(free).or_default()[single].get_or_insert(*at);
+            }
+            let early = race.early_edit().and_then(|edit| Some((edit, Inserted::of(edit)?)));
+            if let (Some((edit, inserted)), Some(position)) = (early, race.sides[1].inst_index()) {
+                let Some(blocked) = edit.blocked_stream() else { continue };
+                for stream in [None, Some(blocked)] {
+                    let key = (race.rank(), inserted, stream);
+                    let positions = match it.by_insertion.entry(key) {
+                        Entry::Occupied(it) => it.into_mut(),
+                        Entry::Vacant(it) => {
+                            it.insert(Positions { edit, sorted: Vec::new(), tree: Vec::new() })
+                        }
+                    };
+                    positions.sorted.push((position, *at));
+                }
+            }
+        }
+        it.by_insertion.values_mut().for_each(Positions::index);
+        it
+    }
+
+    /// Returns the first races with the same edits or with the same free edit.
+    fn with_same_edits(&self, race: &FixableRace<'_>) -> impl Iterator<Item = usize> {
+        let equal = self.by_edits.get(&normalized(&race.edits));
+        let free = race.free_edit().and_then(|it| self.by_free_edit.get(it));
+        [equal, free].into_iter().flatten().copied().flatten().flatten()
+    }
+
+    /// Returns the first race before `limit` whose only edit is inserted early enough and for which `accepts` holds.
+    fn earlier(
+        &self,
+        race: &FixableRace<'r>,
+        limit: Option<usize>,
+        accepts: &mut dyn FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        let wanted = race.late_edit()?;
+        let mut first = limit.unwrap_or(usize::MAX);
+        let waiting = wanted.blocked_stream()?;
+        for inserted in Inserted::same_as(wanted) {
+            // Edits that block the same stream are compared first: most of them remove the race.
+            for stream in [Some(waiting), None] {
+                let Some(positions) = self.by_insertion.get(&(race.rank(), inserted, stream)) else {
+                    continue;
+                };
+                let Some(range) = race.insertion_range(positions.edit) else { continue };
+                first = positions.first(range, first, accepts).unwrap_or(first);
+            }
+        }
+        (first < limit.unwrap_or(usize::MAX)).then_some(first)
+    }
+}
+
+/// Returns edits that are equal if `Edit::is_same_as` holds for each pair.
+fn normalized(edits: &[Edit]) -> Vec<Edit> {
+    edits.iter().map(Edit::normalized).collect()
+}
+
+/// Races by the position before which their edit is inserted.
+struct Positions<'r> {
+    /// One of the edits.
+    edit: &'r Edit,
+    /// The positions in ascending order, with the races.
+    sorted: Vec<(usize, usize)>,
+    /// A segment tree: the smallest race, and its index in `sorted`, of each range.
+    tree: Vec<(usize, usize)>,
+}
+
+impl Positions<'_> {
+    fn index(&mut self) {
+        self.sorted.sort_unstable();
+        let count = self.sorted.len();
+        self.tree = vec![(usize::MAX, 0); count];
+        self.tree.extend(self.sorted.iter().enumerate().map(|(at, it)| (it.1, at)));
+        for at in (1..count).rev() {
+            self.tree[at] = self.tree[2 * at].min(self.tree[2 * at + 1]);
+        }
+    }
+
+    /// Returns the smallest race of a range of `sorted`, and its index there.
+    fn smallest(&self, range: &Range<usize>) -> Option<(usize, usize)> {
+        let (mut start, mut end) = (range.start + self.sorted.len(), range.end + self.sorted.len());
+        let mut found = None;
+        let mut add =
+            |it: (usize, usize)| found = Some(found.map_or(it, |found: (usize, usize)| found.min(it)));
+        while start < end {
+            if start % 2 == 1 {
+                add(self.tree[start]);
+                start += 1;
+            }
+            if end % 2 == 1 {
+                end -= 1;
+                add(self.tree[end]);
+            }
+            (start, end) = (start / 2, end / 2);
+        }
+        found
+    }
+
+    /// Returns the smallest race below `limit` with a position in `positions` for which `accepts` holds.
+    fn first(
+        &self,
+        positions: Range<usize>,
+        limit: usize,
+        accepts: &mut dyn FnMut(usize) -> bool,
+    ) -> Option<usize> {
+        let at = |position: usize| self.sorted.partition_point(|it| it.0 < position);
+        let mut pending = BinaryHeap::new();
+        let add = |pending: &mut BinaryHeap<_>, range: Range<usize>| {
+            pending
+                .extend(self.smallest(&range).map(|(race, at)| Reverse((race, at, range.start, range.end))));
+        };
+        add(&mut pending, at(positions.start)..at(positions.end));
+        while let Some(Reverse((race, at, start, end))) = pending.pop().filter(|it| it.0.0 < limit) {
+            if accepts(race) {
+                return Some(race);
+            }
+            add(&mut pending, start..at);
+            add(&mut pending, at + 1..end);
+        }
+        None
+    }
+}
