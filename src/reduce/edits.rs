@@ -11,7 +11,7 @@ use grammar::{
 };
 use passes::{Settings, Verify};
 
-use super::Reducer;
+use super::{MAX_SINGLE, Reducer};
 
 /// The largest number of communications that are removed in pairs. Each pair costs a test.
 const MAX_PAIRED: usize = 16;
@@ -90,26 +90,19 @@ pub(super) fn remove_tensors(reducer: &mut Reducer<'_>) -> bool {
     }
     let mut seen = HashSet::new();
     names.retain(|name| seen.insert(name.clone()));
-    let without = |name: &str| {
-        let name = name.to_owned();
-        move |program: &mut Program| {
-            remove(program, &|program, stmt| match &program.stmts[stmt] {
-                Stmt::Op(it) => {
-                    let mut found = false;
-                    for_each_tensor_use(program, it, &mut |tensor, _| {
-                        found |= program.tensor_name(tensor) == name
-                    });
-                    found
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            });
-        }
-    };
-    let mut helped = false;
-    for name in &names {
-        helped |= reducer.attempt(&without(name));
-    }
-    helped
+    reducer.attempt_groups(names, 1, &|program, group| {
+        let group: HashSet<&String> = group.iter().collect();
+        remove(program, &|program, stmt| match &program.stmts[stmt] {
+            Stmt::Op(it) => {
+                let mut found = false;
+                for_each_tensor_use(program, it, &mut |tensor, _| {
+                    found |= group.contains(&program.tensor_name(tensor));
+                });
+                found
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        });
+    })
 }
 
 /// Removes communications with their waits, alone and in pairs, because a send must be removed with its
@@ -120,26 +113,22 @@ pub(super) fn remove_communications(reducer: &mut Reducer<'_>) -> bool {
     let mut numbers: Vec<u32> = posted.filter_map(|(_, it)| it.number).collect();
     let mut seen = HashSet::new();
     numbers.retain(|number| seen.insert(*number));
-    let without = |gone: [u32; 2]| {
-        move |program: &mut Program| {
-            remove(program, &|program, stmt| match &program.stmts[stmt] {
-                Stmt::Op(it) => {
-                    let waits =
-                        |(_, attr): &(AttrName, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
-                    posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
-                }
-                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-            });
-        }
+    let without = |program: &mut Program, gone: &[u32]| {
+        let gone: HashSet<&u32> = gone.iter().collect();
+        remove(program, &|program, stmt| match &program.stmts[stmt] {
+            Stmt::Op(it) => {
+                let waits =
+                    |(_, attr): &(AttrName, Attr)| matches!(attr, Attr::Work(it) if gone.contains(it));
+                posts(it) && it.number.is_some_and(|it| gone.contains(&it)) || it.attrs.iter().any(waits)
+            }
+            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+        });
     };
-    let mut helped = false;
-    for number in &numbers {
-        helped |= reducer.attempt(&without([*number; 2]));
-    }
+    let mut helped = reducer.attempt_groups(numbers.clone(), 1, &without);
     numbers.truncate(MAX_PAIRED);
     for (at, first) in numbers.iter().enumerate() {
         for second in &numbers[at + 1..] {
-            helped |= reducer.attempt(&without([*first, *second]));
+            helped |= reducer.attempt(&|program| without(program, &[*first, *second]));
         }
     }
     helped
@@ -230,9 +219,18 @@ fn edit_each(
     helped
 }
 
+/// Removes outputs if there are many: the statements that define an output cannot be removed, and each would be tried.
+pub(super) fn remove_many_outputs(reducer: &mut Reducer<'_>) -> bool {
+    reducer.best.program.outputs.len() > MAX_SINGLE && remove_outputs(reducer)
+}
+
+fn remove_outputs(reducer: &mut Reducer<'_>) -> bool {
+    reducer.drop_chunks(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)))
+}
+
 /// Removes inputs, outputs, options and definitions of scalars.
 pub(super) fn shrink_header(reducer: &mut Reducer<'_>) -> bool {
-    let outputs = reducer.drop_chunks(&|it| it.outputs.len(), &|it, run| drop(it.outputs.drain(run)));
+    let outputs = remove_outputs(reducer);
     let inputs = reducer.drop_chunks(&|it| it.inputs.len(), &|it, run| drop(it.inputs.drain(run)));
     let options = reducer.drop_chunks(&|it| it.options.len(), &|it, run| drop(it.options.drain(run)));
     let definitions =

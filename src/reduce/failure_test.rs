@@ -112,14 +112,15 @@ pub struct SameFailure<'a> {
 
 impl InterestingnessTest for SameFailure<'_> {
     fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool {
-        let plan = |program: &Program| self.test.plan(program, before);
         match self.test.oracle {
             // A program that cannot be planned has no order to preserve.
-            FailureOracle::Race | FailureOracle::WrongResult => match (plan(&before.program), plan(after)) {
-                (Ok(before), Ok(after)) => order::preserves_order(&before, &after),
-                (Ok(_), Err(_)) => false,
-                (Err(_), _) => true,
-            },
+            FailureOracle::Race | FailureOracle::WrongResult => {
+                match (self.test.plans_of(before), self.test.plan(after, before)) {
+                    (Ok(before), Ok(after)) => order::preserves_order(before, &after),
+                    (Ok(_), Err(_)) => false,
+                    (Err(_), _) => true,
+                }
+            }
             FailureOracle::Deadlock | FailureOracle::Crash | FailureOracle::Command(_) => true,
         }
     }
@@ -230,21 +231,28 @@ impl FailureTest<'_> {
     }
 
     fn run(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
-        let mut program = candidate.program.clone();
-        let settings = Settings { verify: Verify::Structural, roundtrip: false };
-        passes::run(&mut program, self.calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
-        let plans = self.plan(&program, candidate)?;
+        let (rewritten, planned);
+        let (program, plans) = if self.calls.is_empty() {
+            (&candidate.program, self.plans_of(candidate).as_ref().map_err(Clone::clone)?)
+        } else {
+            let mut program = candidate.program.clone();
+            let settings = Settings { verify: Verify::Structural, roundtrip: false };
+            passes::run(&mut program, self.calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
+            planned = self.plan(&program, candidate)?;
+            rewritten = program;
+            (&rewritten, &planned)
+        };
         if self.checks_races && *self.oracle == FailureOracle::Race {
-            return race_signatures(&program, &plans);
+            return race_signatures(program, plans);
         }
-        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
-        let inputs = fill(&input_spec, &plans)?;
+        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
+        let inputs = fill(&input_spec, plans)?;
         // One more run computes what the results are compared with.
-        let work = sim::work(&plans, self.schedules.len() + 1);
+        let work = sim::work(plans, self.schedules.len() + 1);
         self.work.take(work).map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
         let expected = match self.oracle {
             FailureOracle::Race => {
-                let ran = run_trial(&plans, &inputs, &Schedule::Program, &[], self.limits.memory);
+                let ran = run_trial(plans, &inputs, &Schedule::Program, &[], self.limits.memory);
                 let ran =
                     ran.map_err(|it| format!("the program fails under schedule program: {}", it.message))?;
                 expectations(
@@ -253,21 +261,21 @@ impl FailureTest<'_> {
                     ExpectationSource::Simulated { exact: ran.exact },
                 )
             }
-            FailureOracle::WrongResult => self.expected_outputs(candidate, &plans, &input_spec)?,
+            FailureOracle::WrongResult => self.expected_outputs(candidate, plans, &input_spec)?,
             FailureOracle::Deadlock | FailureOracle::Crash | FailureOracle::Command(_) => Vec::new(),
         };
         let mut signatures = FailureSignatures::new();
         let (mut found, mut other) = (false, None);
         for schedule in self.schedules {
-            let Err(failure) = run_trial(&plans, &inputs, schedule, &expected, self.limits.memory) else {
+            let Err(failure) = run_trial(plans, &inputs, schedule, &expected, self.limits.memory) else {
                 continue;
             };
             match self.classify(&failure) {
                 Relevance::Target => {
                     found = true;
-                    signatures.insert(failure_signature(&failure, &program, &plans));
+                    signatures.insert(failure_signature(&failure, program, plans));
                 }
-                Relevance::Other => signatures.extend([failure_signature(&failure, &program, &plans)]),
+                Relevance::Other => signatures.extend([failure_signature(&failure, program, plans)]),
                 Relevance::Ignored => (),
             }
             other.get_or_insert(format!(
@@ -332,8 +340,8 @@ impl FailureTest<'_> {
                 },
             );
         }
-        let plans = self.plan(&candidate.program, candidate)?;
-        let ran = run_trial(&plans, &fill(input_spec, &plans)?, &Schedule::Program, &[], self.limits.memory);
+        let plans = self.plans_of(candidate).as_ref().map_err(Clone::clone)?;
+        let ran = run_trial(plans, &fill(input_spec, plans)?, &Schedule::Program, &[], self.limits.memory);
         let ran = ran.map_err(|it| format!("the program fails before the passes: {}", it.message))?;
         let basis = ExpectationSource::Reference { exact: ran.exact };
         Ok(expectations(ran.outputs, "the program before the passes", basis))
@@ -344,6 +352,11 @@ impl FailureTest<'_> {
         let text = format!("the program cannot run: {}", with_help(limit));
         self.running.record_fault(text.clone());
         text
+    }
+
+    /// Returns the plans of a program before the passes.
+    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<Vec<Plan>, String> {
+        candidate.plans.get_or_init(|| self.plan(&candidate.program, candidate))
     }
 
     fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {

@@ -16,7 +16,7 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashSet, ops::Range};
+use std::{cell::OnceCell, collections::HashSet, ops::Range};
 
 pub use command_runner::CommandRunner;
 
@@ -27,6 +27,8 @@ use grammar::{
     span::LineIndex,
 };
 
+use crate::plan::Plan;
+
 /// A program and its canonical text.
 pub struct Candidate {
     /// The canonical text.
@@ -35,6 +37,8 @@ pub struct Candidate {
     pub program: Program,
     /// Line index of the text.
     pub lines: LineIndex,
+    /// The plans of the program, once a test needs them, or why it has none.
+    plans: OnceCell<Result<Vec<Plan>, String>>,
 }
 
 impl Candidate {
@@ -51,14 +55,14 @@ impl Candidate {
         let canonical = print(&program);
         if canonical == text {
             let lines = LineIndex::new(&text);
-            return Ok(Self { text, program, lines });
+            return Ok(Self { text, program, lines, plans: OnceCell::new() });
         }
         // Locations must refer to the stored text. If the canonical text does not print as itself, the
         // printer has a bug.
         let (mut programs, diagnostics) = grammar::read(&canonical);
         let lines = LineIndex::new(&canonical);
         let program = programs.pop().ok_or(diagnostics)?;
-        Ok(Self { text: canonical, program, lines })
+        Ok(Self { text: canonical, program, lines, plans: OnceCell::new() })
     }
 
     /// Returns the number of statements, including nested ones and those of HostUnits.
@@ -70,6 +74,9 @@ impl Candidate {
 /// The number of programs that are proposed but not tested and that count as one test: most of their time is that of
 /// printing and reading.
 const PROPOSALS_PER_TEST: usize = 4;
+
+/// The largest number of items that are edited one by one from the start.
+const MAX_SINGLE: usize = 64;
 
 /// The result of shrinking a program.
 pub struct ShrinkResult {
@@ -102,6 +109,7 @@ pub fn reduce(
     // Numbers shrink first, because that makes all later tests cheaper.
     let steps: &[fn(&mut Reducer<'_>) -> bool] = &[
         shrink::shrink_numbers,
+        edits::remove_many_outputs,
         edits::remove_statements,
         edits::remove_tensors,
         edits::remove_communications,
@@ -149,7 +157,11 @@ impl Reducer<'_> {
         edit(&mut program);
         edits::drop_unreferenced(&mut program);
         self.untested += 1;
-        let Ok(candidate) = Candidate::read(print(&program)) else { return false };
+        let text = print(&program);
+        if self.tried.contains(&text) {
+            return false;
+        }
+        let Ok(candidate) = Candidate::read(text) else { return false };
         if !self.tried.insert(candidate.text.clone()) || !self.goal.is_worth_testing(&self.best, &program) {
             return false;
         }
@@ -160,6 +172,27 @@ impl Reducer<'_> {
             self.best = candidate;
         }
         kept
+    }
+
+    /// Applies an edit to groups of items: if there are many, to all of them, then to halves, quarters and so on of those for
+    /// which it was not kept; the smallest groups have at least `smallest` items. Returns whether a result was kept.
+    fn attempt_groups<T: Clone>(
+        &mut self,
+        mut items: Vec<T>,
+        smallest: usize,
+        edit: &dyn Fn(&mut Program, &[T]),
+    ) -> bool {
+        let (mut helped, mut size) = (false, if items.len() > MAX_SINGLE { items.len() } else { 1 });
+        while size >= smallest && !items.is_empty() {
+            let mut left = Vec::new();
+            for group in items.chunks(size) {
+                let is_kept = self.attempt(&|program| edit(program, group));
+                helped |= is_kept;
+                left.extend_from_slice(if is_kept { &[] } else { group });
+            }
+            (items, size) = (left, size / 2);
+        }
+        helped
     }
 
     /// Removes items by delta debugging (Zeller and Hildebrandt 2002, without the reduction to subsets).

@@ -10,9 +10,6 @@ use grammar::ir::{Attr, Expr, Mesh, Program, Stmt};
 
 use super::Reducer;
 
-/// The largest number of distinct numbers that are shrunk one by one from the start.
-const MAX_SINGLE: usize = 64;
-
 /// Shrinks each number, large ones first: to 1, to 2, to a half, alone and together with its multiples.
 pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
     let mut helped = shrink_many(reducer);
@@ -33,26 +30,16 @@ pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
 /// Replaces many numbers by 1 at once, if there are many: all of them, then halves, quarters and so on. Numbers that do not
 /// matter, such as those of scalars that nothing uses, need no test of their own then. Sizes of meshes and teams stay.
 fn shrink_many(reducer: &mut Reducer<'_>) -> bool {
-    let mut numbers: Vec<i64> = other_numbers(&reducer.best.program).into_iter().collect();
-    let (mut helped, mut run) = (false, numbers.len());
-    while run > 1 && numbers.len() > MAX_SINGLE {
-        let mut kept = Vec::new();
-        for group in numbers.chunks(run) {
-            let shrinks = reducer.attempt(&|program| {
-                for expr in program.exprs.ids().collect::<Vec<_>>() {
-                    if let Expr::Int(value) = &mut program.exprs[expr]
-                        && group.binary_search(value).is_ok()
-                    {
-                        *value = 1;
-                    }
-                }
-            });
-            helped |= shrinks;
-            kept.extend_from_slice(if shrinks { &[] } else { group });
+    let numbers: Vec<i64> = other_numbers(&reducer.best.program).into_iter().collect();
+    reducer.attempt_groups(numbers, 2, &|program, group| {
+        for expr in program.exprs.ids().collect::<Vec<_>>() {
+            if let Expr::Int(value) = &mut program.exprs[expr]
+                && group.binary_search(value).is_ok()
+            {
+                *value = 1;
+            }
         }
-        (numbers, run) = (kept, run / 2);
-    }
-    helped
+    })
 }
 
 /// Returns the constants that can shrink and are not the size of a mesh or a team.
