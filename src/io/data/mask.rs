@@ -2,30 +2,36 @@
 
 use crate::plan::View;
 
-use super::strided::{for_each_run, gather, scatter};
+use super::strided::{for_each_run, gather};
 
 /// A mask of the elements that have been written.
 #[derive(Clone, Debug)]
 pub struct WrittenMask {
     len: usize,
-    /// One flag for each element; `None`: all elements are written.
-    flags: Option<Vec<bool>>,
+    /// One flag for each element; empty if all elements are written.
+    flags: Vec<bool>,
+    /// The number of unwritten elements.
+    unwritten: usize,
 }
 
 impl WrittenMask {
     /// Creates a mask of `len` written elements.
     pub fn full(len: usize) -> Self {
-        Self { len, flags: None }
+        Self { len, flags: Vec::new(), unwritten: 0 }
     }
 
     /// Creates a mask of `len` unwritten elements.
     pub fn empty(len: usize) -> Self {
-        Self { len, flags: (len > 0).then(|| vec![false; len]) }
+        Self { len, flags: vec![false; len], unwritten: len }
     }
 
     /// Creates a mask from one flag for each element.
     pub fn from_flags(flags: Vec<bool>) -> Self {
-        Self { len: flags.len(), flags: flags.contains(&false).then_some(flags) }
+        let unwritten = flags.iter().filter(|written| !**written).count();
+        match unwritten {
+            0 => Self::full(flags.len()),
+            _ => Self { len: flags.len(), flags, unwritten },
+        }
     }
 
     /// Returns the number of elements.
@@ -38,47 +44,54 @@ impl WrittenMask {
         self.len == 0
     }
 
-    /// Returns whether all elements are written, in constant time.
+    /// Returns whether all elements are written.
     pub fn is_full(&self) -> bool {
-        self.flags.is_none()
+        self.unwritten == 0
     }
 
     /// Returns whether element `i` is written.
     pub fn get(&self, i: usize) -> bool {
-        self.flags.as_ref().is_none_or(|it| it[i])
+        self.is_full() || self.flags[i]
     }
 
     /// Returns the index of the first unwritten element.
     pub fn first_unwritten(&self) -> Option<usize> {
-        self.flags.as_ref().and_then(|it| it.iter().position(|written| !written))
+        self.flags.iter().position(|written| !written)
     }
 
     /// Returns the number of unwritten elements.
     pub fn unwritten_count(&self) -> usize {
-        self.flags.as_ref().map_or(0, |it| it.iter().filter(|written| !**written).count())
+        self.unwritten
     }
 
     /// Returns the flags of `view` as a dense mask.
     pub fn gather(&self, view: &View) -> Self {
-        match &self.flags {
-            None => Self::full(view.len()),
-            Some(flags) => Self::from_flags(gather(flags, view)),
+        match self.is_full() {
+            true => Self::full(view.len()),
+            false => Self::from_flags(gather(&self.flags, view)),
         }
     }
 
-    /// Writes dense flags to `view`.
+    /// Writes dense flags to `view`. The time depends on the size of the view only, except for the first flag
+    /// that makes a full mask incomplete.
     pub fn scatter(&mut self, view: &View, from: &Self) {
         if self.is_full() && from.is_full() {
             return;
         }
-        let mut flags = self.flags.take().unwrap_or_else(|| vec![true; self.len]);
-        match &from.flags {
-            Some(it) => scatter(&mut flags, view, it),
-            None => for_each_run(view, |_, start, count, stride| {
-                (0..count).for_each(|at| flags[start + at * stride] = true);
-            }),
+        if self.is_full() {
+            self.flags = vec![true; self.len];
         }
-        *self = Self::from_flags(flags);
+        for_each_run(view, |position, start, count, stride| {
+            for at in 0..count {
+                let (flag, written) = (&mut self.flags[start + at * stride], from.get(position + at));
+                self.unwritten += usize::from(!written);
+                self.unwritten -= usize::from(!*flag);
+                *flag = written;
+            }
+        });
+        if self.is_full() {
+            self.flags = Vec::new();
+        }
     }
 }
 
