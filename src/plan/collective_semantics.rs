@@ -78,6 +78,39 @@ impl CollectiveKind {
         }
     }
 
+    /// Returns the number of pieces of the output of a member in a team of `n`, without building the list.
+    pub fn piece_count(self, member: usize, n: usize) -> usize {
+        match self {
+            Self::Gather { root } | Self::Reduce { root, .. } if member != root => 0,
+            Self::SendRecv { root } if n > 1 && member != usize::from(root == 0) => 0,
+            Self::Gather { .. } | Self::Allgather | Self::AllToAll => n,
+            Self::Broadcast { .. }
+            | Self::Scatter { .. }
+            | Self::Reduce { .. }
+            | Self::Allreduce { .. }
+            | Self::ReduceScatter { .. }
+            | Self::SendRecv { .. }
+            | Self::Permute { .. } => 1,
+        }
+    }
+
+    /// Returns whether the output of a member in a team of `n` depends on the inputs of all members.
+    pub fn receives_from_all(self, member: usize, n: usize) -> bool {
+        self.piece_count(member, n) > 0
+            && match self {
+                Self::Gather { .. }
+                | Self::Allgather
+                | Self::AllToAll
+                | Self::Reduce { .. }
+                | Self::Allreduce { .. }
+                | Self::ReduceScatter { .. } => true,
+                Self::Broadcast { .. }
+                | Self::Scatter { .. }
+                | Self::SendRecv { .. }
+                | Self::Permute { .. } => false,
+            }
+    }
+
     /// Returns the piece of the output of member `to` that comes from the input of member `from`, in a team
     /// of `n`, and the index of the piece in the output; `None` if there is no such piece, or if the
     /// collective reduces. The result agrees with `output_pieces`, without building the list.
@@ -116,10 +149,7 @@ impl CollectiveKind {
     /// Returns the number of elements that a member of a team of `n` receives, if each input has `given`
     /// elements.
     pub fn output_len(self, member: usize, n: usize, given: usize) -> usize {
-        self.output_pieces(member, n)
-            .iter()
-            .map(|it| if it.part.is_some() { given / n.max(1) } else { given })
-            .sum()
+        self.piece_count(member, n) * if self.splits_input() { given / n.max(1) } else { given }
     }
 
     /// Returns whether the collective divides an input, or the reduction of all inputs, into `n` equal parts.
@@ -195,6 +225,10 @@ mod tests {
 
     /// Asserts that `output_piece_from` finds each piece that `output_pieces` lists, and no other.
     fn assert_pieces_agree(kind: CollectiveKind, member: usize, n: usize) {
+        assert_eq!(kind.piece_count(member, n), kind.output_pieces(member, n).len(), "{kind:?} of {n}");
+        if kind.receives_from_all(member, n) {
+            assert_eq!(kind.source_members(member, n), (0..n).collect::<Vec<_>>(), "{kind:?} of {n}");
+        }
         for from in 0..n {
             let mut listed = kind.output_pieces(member, n).into_iter().enumerate();
             let listed = listed.find(|(_, it)| it.source_member() == Some(from));

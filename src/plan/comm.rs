@@ -12,6 +12,7 @@ use super::{
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     limits::too_few_ranks_text,
     missing_handles::insertions,
+    teams::position_in,
 };
 use grammar::{
     attr,
@@ -72,15 +73,14 @@ impl PlanBuilder<'_> {
 
     fn team(&self, stmt: &OpStmt) -> Result<Arc<[usize]>> {
         let Some(team) = stmt.get(attr::TEAM) else { return Ok(Arc::default()) };
-        if let Some(outside) = team.iter().find(|rank| **rank >= self.plan.world) {
-            let message = too_few_ranks_text("the program", outside.saturating_add(1), self.plan.world);
-            return Err(self.error(
-                Code::WorldTooSmall,
-                message,
-                format!("this team contains rank {outside}"),
-            ));
-        }
-        Ok(self.teams.team(stmt, || team.to_vec()))
+        self.teams.team(stmt, || match team.iter().find(|rank| **rank >= self.plan.world) {
+            None => Ok(team.to_vec()),
+            Some(outside) => {
+                let message = too_few_ranks_text("the program", outside.saturating_add(1), self.plan.world);
+                let label = format!("this team contains rank {outside}");
+                Err(self.error(Code::WorldTooSmall, message, label))
+            }
+        })
     }
 
     /// Returns the view that this rank receives into, or `None` if it receives nothing. Allocates storage for
@@ -98,7 +98,7 @@ impl PlanBuilder<'_> {
 
     fn collective(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
-        let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
+        let Some(me) = position_in(&team, self.rank()) else { return Ok(()) };
         let root = match stmt.get(attr::ROOT) {
             Some(root) => self.index(root, team.len(), "the root", Some("root"))?,
             None => 0,
@@ -133,7 +133,7 @@ impl PlanBuilder<'_> {
             return Err(self.outside_mesh(input));
         }
         let input = self.send_view(stmt.get(attr::INPUT), kind.reads_input(me))?;
-        let gets = !kind.output_pieces(me, team.len()).is_empty();
+        let gets = kind.piece_count(me, team.len()) > 0;
         let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
         let communicator = self.communicator(backend, team);
         let work = self.new_work(stmt.number);
@@ -159,7 +159,7 @@ impl PlanBuilder<'_> {
 
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
-        let Some(me) = team.iter().position(|rank| *rank == self.rank()) else { return Ok(()) };
+        let Some(me) = position_in(&team, self.rank()) else { return Ok(()) };
         let peer = |this: &Self, key: attr::Key<ExprId>, name| match stmt.get(key) {
             Some(peer) => this.index(peer, team.len(), "the peer", Some(name)),
             None => Ok(0),
@@ -248,7 +248,7 @@ impl PlanBuilder<'_> {
         );
         let mut it =
             self.error(Code::NotShared, message, "no earlier ShareMemHandles lists this buffer and peer");
-        if let Some(stmt) = self.current_origin().stmt {
+        if let Some(stmt) = self.current_stmt() {
             let (help, fixes) = insertions(self.program, self.lines, stmt);
             it.help = Some(help.into_boxed_str());
             it.fixes = fixes;

@@ -37,6 +37,11 @@ impl PlanBuilder<'_> {
             return Err(self.unsupported(stmt.op, NOT_IMPLEMENTED));
         }
         let args = stmt.tensor_operands();
+        // Most ranks of a program with many meshes have no part in a statement, whether it reshards or not.
+        if args.iter().chain([&out]).all(|it| !self.holds_part(*it)) {
+            self.note_slice(&args, out);
+            return Ok(());
+        }
         if self.needs_reshard(stmt, &args, out)? {
             return self.reshard(stmt, &args, out);
         }
@@ -72,7 +77,7 @@ impl PlanBuilder<'_> {
 
     /// Remembers that the current statement made `out` a view of its operand.
     fn note_view_of_copy(&mut self, out: TensorId) {
-        let stmt = self.current_origin().stmt;
+        let stmt = self.current_stmt();
         if let Some(it) = &mut self.bindings[out.index()] {
             it.copied_by = stmt;
         }
@@ -87,7 +92,7 @@ impl PlanBuilder<'_> {
         arg: TensorId,
         out: TensorId,
     ) -> Result<()> {
-        let stmt_id = self.current_origin().stmt;
+        let stmt_id = self.current_stmt();
         let Some(bound) = self.binding(out).filter(|it| it.copied_by.is_some() && it.copied_by == stmt_id)
         else {
             return Ok(());

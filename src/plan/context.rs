@@ -95,8 +95,8 @@ pub(super) struct PlanBuilder<'p> {
 pub(super) enum OriginNo {
     /// An index into `Plan::origins`.
     Known(u32),
-    /// An origin that is not in the plan yet.
-    New(Origin),
+    /// A statement and its innermost iteration, which are not in the plan yet.
+    New(StmtId, Option<u32>),
 }
 
 /// The identity of a stream: equal keys denote the same stream.
@@ -346,11 +346,11 @@ impl PlanBuilder<'_> {
         }
     }
 
-    /// Returns the source location of the current statement.
-    pub(super) fn current_origin(&self) -> Origin {
+    /// Returns the current statement.
+    pub(super) fn current_stmt(&self) -> Option<StmtId> {
         match self.origin {
-            OriginNo::Known(origin) => self.plan.origins[origin as usize],
-            OriginNo::New(it) => it,
+            OriginNo::Known(origin) => self.plan.origins[origin as usize].stmt,
+            OriginNo::New(stmt, _) => Some(stmt),
         }
     }
 
@@ -358,8 +358,10 @@ impl PlanBuilder<'_> {
     pub(super) fn origin_no(&mut self) -> u32 {
         match self.origin {
             OriginNo::Known(origin) => origin,
-            OriginNo::New(it) => {
+            OriginNo::New(stmt, iteration) => {
                 let origin = self.plan.origins.len() as u32;
+                let line = self.lines.line(self.program.stmt_span(stmt).start);
+                let it = Origin { stmt: Some(stmt), line, iteration };
                 Arc::make_mut(&mut self.plan.origins).push(it);
                 self.origin = OriginNo::Known(origin);
                 origin
@@ -373,8 +375,7 @@ impl PlanBuilder<'_> {
     /// The program unrolls to too many instructions.
     pub(super) fn enter_statement(&mut self, stmt: StmtId) -> Result<()> {
         self.span = self.program.stmt_span(stmt);
-        let line = self.lines.line(self.span.start);
-        self.origin = OriginNo::New(Origin { stmt: Some(stmt), line, iteration: self.iteration });
+        self.origin = OriginNo::New(stmt, self.iteration);
         self.work += 1;
         self.check_instruction_limit(self.work.max(self.plan.code.len()))
     }

@@ -26,12 +26,12 @@ impl PlanBuilder<'_> {
         let everywhere = meshes.clone().any(|mesh| mesh.is_empty());
         let team = match everywhere {
             true => Arc::clone(self.teams.world()),
-            false => self.teams.team(stmt, || {
+            false => self.teams.team(stmt, || -> Result<_> {
                 let mut team: Vec<usize> = meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect();
                 team.sort_unstable();
                 team.dedup();
-                team
-            }),
+                Ok(team)
+            })?,
         };
         if team.binary_search(&self.rank()).is_err() {
             self.note_slice(args, out);

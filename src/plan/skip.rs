@@ -13,7 +13,7 @@ use grammar::{
     words::P2pType,
 };
 
-use super::context::{OriginNo, PlanBuilder};
+use super::context::PlanBuilder;
 
 /// A communication that a rank does not post.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ impl PlanBuilder<'_> {
 
     /// Records a communication of a tensor of which this rank holds no part.
     pub(super) fn skip_outside_mesh(&mut self, it: &OpStmt) {
-        let (Some(tensor), Some(stmt)) = (it.get(attr::BUFFER), self.statement()) else { return };
+        let (Some(tensor), Some(stmt)) = (it.get(attr::BUFFER), self.current_stmt()) else { return };
         self.skip(stmt, it, &SkipReason::OutsideMesh(self.program.tensor_name(tensor).into()));
     }
 
@@ -149,14 +149,6 @@ impl PlanBuilder<'_> {
             return;
         }
         self.plan.skips.push(SkippedComm { stmt, iteration: self.iteration, role, reason: why.clone() });
-    }
-
-    /// Returns the current statement.
-    fn statement(&self) -> Option<StmtId> {
-        match self.origin {
-            OriginNo::Known(origin) => self.plan.origins.get(origin as usize)?.stmt,
-            OriginNo::New(it) => it.stmt,
-        }
     }
 
     fn line_of(&self, stmt: StmtId) -> String {

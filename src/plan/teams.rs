@@ -29,15 +29,32 @@ impl Teams {
 
     /// Returns the team of a statement. `make` computes it if no rank has done so yet. Equal teams share one
     /// list.
-    pub(super) fn team(&self, stmt: &OpStmt, make: impl FnOnce() -> Vec<usize>) -> Arc<[usize]> {
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn team<E>(
+        &self,
+        stmt: &OpStmt,
+        make: impl FnOnce() -> Result<Vec<usize>, E>,
+    ) -> Result<Arc<[usize]>, E> {
         if let Some(known) = self.of.borrow().get(&std::ptr::from_ref(stmt)) {
-            return Arc::clone(known);
+            return Ok(Arc::clone(known));
         }
-        let team: Arc<[usize]> = make().into();
+        let team: Arc<[usize]> = make()?.into();
         let mut all = self.all.borrow_mut();
         let team = all.get(&team).map(Arc::clone).unwrap_or(team);
         all.insert(Arc::clone(&team));
         self.of.borrow_mut().insert(std::ptr::from_ref(stmt), Arc::clone(&team));
-        team
+        Ok(team)
+    }
+}
+
+/// Returns the position of a rank in a team. Most teams are sorted, and then each member is found in logarithmic
+/// time.
+pub(super) fn position_in(team: &[usize], rank: usize) -> Option<usize> {
+    let at = team.partition_point(|it| *it < rank);
+    match team.get(at) {
+        Some(it) if *it == rank => Some(at),
+        Some(_) | None => team.iter().position(|it| *it == rank),
     }
 }

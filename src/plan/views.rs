@@ -85,7 +85,7 @@ impl PlanBuilder<'_> {
 
     /// Counts an ALLOCATE in a loop that has no effect in this iteration, since its name is bound.
     fn count_skipped_allocation(&mut self) {
-        let Some(stmt) = self.current_origin().stmt.filter(|_| self.iteration.is_some()) else { return };
+        let Some(stmt) = self.current_stmt().filter(|_| self.iteration.is_some()) else { return };
         match self.plan.skipped_allocations.iter_mut().find(|it| it.stmt == stmt) {
             Some(it) => it.count += 1,
             None => self.plan.skipped_allocations.push(SkippedAllocation { stmt, count: 1 }),
@@ -108,7 +108,7 @@ impl PlanBuilder<'_> {
             self.view(tensor)?;
             self.plan.deallocates = true;
             self.unbind(tensor);
-            self.unbound_by.extend(self.current_origin().stmt.map(|stmt| (tensor, stmt)));
+            self.unbound_by.extend(self.current_stmt().map(|stmt| (tensor, stmt)));
         }
         Ok(())
     }

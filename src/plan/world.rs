@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
 
+use rustc_hash::FxHashMap;
+
 use super::{
     CommNames, Plan,
     build::build_rank,
@@ -93,10 +95,11 @@ fn plan_each(
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
     let mut names: Vec<Arc<CommNames>> = Vec::with_capacity(world);
+    let mut ids: FxHashMap<*const Program, usize> = FxHashMap::default();
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
             Ok(mut it) => {
-                it.program_id = (0..rank).find(|other| same(*other, rank)).unwrap_or(rank);
+                it.program_id = *ids.entry(std::ptr::from_ref(*program)).or_insert(rank);
                 let known = names.get(it.program_id).map(Arc::clone);
                 it.comm_names = known.unwrap_or_else(|| CommNames::from_program(program, lines).into());
                 names.push(Arc::clone(&it.comm_names));

@@ -139,7 +139,7 @@ impl<'a> TeamCollective<'a> {
         }
         match &it.output {
             // Only members that receive something write their output.
-            Some(output) if !it.kind.source_members(member, self.members.len()).is_empty() => {
+            Some(output) if it.kind.piece_count(member, self.members.len()) > 0 => {
                 mark_unwritten(self.plans, self.members[member], output, memories)
             }
             Some(_) | None => Ok(()),
@@ -251,18 +251,14 @@ impl<'a> TeamCollective<'a> {
             Memories::World(memories).read(at.rank, view, notes).map_err(|it| self.error_at(from, it))?;
         // The inputs may be views of different shapes but equal size.
         block.shape = vec![block.data.len()];
-        for (other, theirs) in self.inputs.iter().enumerate() {
-            if let Some(theirs) = theirs
-                && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
-            {
-                let mine = format!("gives {} to {kind}", tensor_size_text(&block));
-                return Err(self.mismatch_error(
-                    from,
-                    mine,
-                    other,
-                    format!("gives {}", tensor_size_text(theirs)),
-                ));
-            }
+        // All inputs that have been read are alike.
+        let first = self.inputs.iter().enumerate().find_map(|(other, it)| Some((other, it.as_ref()?)));
+        if let Some((other, theirs)) = first
+            && (theirs.data.len(), theirs.data.dtype()) != (block.data.len(), block.data.dtype())
+        {
+            let mine = format!("gives {} to {kind}", tensor_size_text(&block));
+            let theirs = format!("gives {}", tensor_size_text(theirs));
+            return Err(self.mismatch_error(from, mine, other, theirs));
         }
         self.inputs[from] = Some(block);
         Ok(())

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect};
+use crate::plan::{
+    Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect, teams::position_in,
+};
 
 /// A reference to an instruction of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -215,7 +217,7 @@ impl Matcher {
         let rank = plan.rank;
         let groups: Vec<GroupNo> =
             plan.communicators.iter().map(|it| self.group(Some(it.backend), &it.team)).collect();
-        let place = |team: &[usize]| team.iter().position(|it| *it == rank);
+        let place = |team: &[usize]| position_in(team, rank);
         let places: Vec<Option<usize>> = plan.communicators.iter().map(|it| place(&it.team)).collect();
         let mut parts = Parts { first: Vec::with_capacity(plan.code.len() + 1), comms: Vec::new() };
         let mut events = vec![None; plan.event_count];

@@ -4,6 +4,7 @@ use super::{Deps, Event, World};
 use crate::plan::{
     Collective, Communication, Direction, P2pGroup, Plan, SyncEffect,
     sync::{CommKey, CommMatching, CommNo, InstRef, MatchedComm},
+    teams::position_in,
 };
 
 /// The state while the actors are built from plans.
@@ -93,28 +94,17 @@ impl<'m> WorldBuilder<'m> {
                     None
                 }
                 SyncEffect::Reshard(it) => {
-                    let me = it.team.iter().position(|it| *it == rank);
-                    self.add_collective_deps(
-                        comms,
-                        me,
-                        it.team.len(),
-                        &(0..it.team.len()).collect::<Vec<_>>(),
-                        &mut deps,
-                    );
+                    let me = position_in(&it.team, rank);
+                    self.add_collective_deps(comms, me, it.team.len(), Givers::All, &mut deps);
                     None
                 }
                 SyncEffect::Post(it) => {
                     match it {
                         Communication::Collective(it) => {
                             let team = &plan.communicators[it.communicator as usize].team;
-                            let me = team.iter().position(|it| *it == rank);
-                            self.add_collective_deps(
-                                comms,
-                                me,
-                                team.len(),
-                                &source_members(it, team, rank),
-                                &mut deps,
-                            );
+                            let me = position_in(team, rank);
+                            let givers = me.map_or(Givers::All, |me| Givers::of(it, me, team.len()));
+                            self.add_collective_deps(comms, me, team.len(), givers, &mut deps);
                         }
                         Communication::P2pGroup(it) => self.add_p2p_deps(comms, it, &mut deps),
                     }
@@ -147,7 +137,7 @@ impl<'m> WorldBuilder<'m> {
         comms: &[CommNo],
         me: Option<usize>,
         members: usize,
-        givers: &[usize],
+        givers: Givers,
         deps: &mut Deps,
     ) {
         let (Some(comm), Some(me)) = (comms.first(), me) else { return };
@@ -155,12 +145,11 @@ impl<'m> WorldBuilder<'m> {
         deps.begun.extend([token(me), token(members)]);
         // A member that needs all others waits for the one event that all members signal, so that a team of n
         // needs n tokens instead of n². Each member signals that event exactly once.
-        let others = givers.iter().filter(|it| **it != me).count();
-        if others > 1 && others + 1 == members {
-            deps.to_end.push(token(members));
-            return;
+        match givers {
+            Givers::All if members > 2 => deps.to_end.push(token(members)),
+            Givers::All => deps.to_end.extend((0..members).filter(|it| *it != me).map(token)),
+            Givers::Some(givers) => deps.to_end.extend(givers.into_iter().filter(|it| *it != me).map(token)),
         }
-        deps.to_end.extend(givers.iter().filter(|it| **it != me).map(|it| token(*it)));
     }
 
     /// Adds the dependences of a group: it begins, and ends after the sends that match its receives have
@@ -176,11 +165,21 @@ impl<'m> WorldBuilder<'m> {
     }
 }
 
-/// Returns the members of a collective whose data a rank receives.
-fn source_members(it: &Collective, team: &[usize], rank: usize) -> Vec<usize> {
-    let Some(me) = team.iter().position(|it| *it == rank) else { return Vec::new() };
-    if it.output.as_ref().is_none_or(|view| view.is_empty()) {
-        return Vec::new();
+/// The members of a collective whose data a member receives.
+enum Givers {
+    All,
+    Some(Vec<usize>),
+}
+
+impl Givers {
+    /// Returns the members from which member `me` of a team of `n` receives data.
+    fn of(it: &Collective, me: usize, n: usize) -> Self {
+        match &it.output {
+            Some(view) if !view.is_empty() => match it.kind.receives_from_all(me, n) {
+                true => Self::All,
+                false => Self::Some(it.kind.source_members(me, n)),
+            },
+            Some(_) | None => Self::Some(Vec::new()),
+        }
     }
-    it.kind.source_members(me, team.len())
 }
