@@ -63,6 +63,20 @@ impl Exit {
         }
     }
 
+    /// Returns whether the tool has done its work, and the code is what it found.
+    pub fn is_verdict(self) -> bool {
+        match self {
+            Self::Success | Self::Rejected | Self::WrongResult | Self::Hang | Self::Check => true,
+            Self::Usage
+            | Self::Device
+            | Self::Environment
+            | Self::InternalError
+            | Self::HungUp
+            | Self::Interrupted
+            | Self::Terminated => false,
+        }
+    }
+
     /// Returns whether a signal stopped the process.
     pub fn is_signal(self) -> bool {
         matches!(self, Self::HungUp | Self::Interrupted | Self::Terminated)

@@ -23,7 +23,7 @@ use hir::{
     sim::{ScheduleSet, WorkBudget},
     source::{Binding, apply_bindings},
     tool::{
-        self, Reporter,
+        self, DiagnosticOutput, Reporter,
         flags::{DiagnosticFlags, WorldFlags, with_help},
         progress::Progress,
         report_usage_error,
@@ -97,8 +97,8 @@ fn main() -> ExitCode {
             let exit = crash_reproducer::run_guarded(screen, None, || {
                 run(&options, screen).unwrap_or_else(|exit| exit)
             });
-            tool::sarif_log::close(exit, true);
-            exit.into()
+            // Standard output contains only the program.
+            screen.finish(exit, true, |_| ()).into()
         }
         Err(error) => report_usage_error("hir-reduce", &error).into(),
     })
@@ -254,7 +254,7 @@ fn shrink(
         // Standard error is one SARIF log.
         Format::Sarif => screen.message(&line),
         Format::Human | Format::Short | Format::Json => {
-            progress.suspend(|| drop(writeln!(std::io::stderr(), "# {line}")));
+            progress.suspend(|| drop(writeln!(DiagnosticOutput, "# {line}")));
         }
     };
     symptoms.iter().for_each(|it| say(it.clone()));

@@ -6,6 +6,7 @@ use grammar::{Dialect, ir::Program, nearest, print_as};
 use passes::{Change, PASSES, PassError, PassEvent};
 use similar::TextDiff;
 
+use super::DiagnosticOutput;
 use crate::atomic_file;
 
 /// Selects the programs to print. A flag without a list of passes applies to all passes.
@@ -171,7 +172,7 @@ impl<'f> Dumper<'f> {
     fn show(&mut self, when: &str, pass: &str, outcome: &str, text: &str) {
         let text = format!("// -----// IR Dump {when} {pass}{outcome} //----- //\n{text}");
         let Some(folder) = &self.flags.print_ir_tree_dir else {
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            let _ = DiagnosticOutput.write_all(text.as_bytes());
             return;
         };
         let when = if when == "Before" { "-before" } else { "" };

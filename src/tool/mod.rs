@@ -14,13 +14,15 @@ pub mod reproducer;
 pub mod sarif_log;
 pub mod startup;
 pub mod statistics;
+mod streams;
 pub mod usage;
+
+pub use streams::{DiagnosticOutput, ResultOutput, print_line, stderr_if_separate};
 
 use std::{
     fmt::Display,
     io::{self, IsTerminal, Write},
     path::Path,
-    sync::OnceLock,
 };
 
 use clap::ValueEnum;
@@ -98,8 +100,7 @@ impl Reporter {
         }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
-        // If standard error is closed, diagnostics cannot be delivered.
-        let _ = drawn.and_then(|()| io::stderr().write_all(&text));
+        let _ = drawn.and_then(|()| DiagnosticOutput.write_all(&text));
     }
 
     /// Prints a message that does not refer to a position in a text.
@@ -118,7 +119,7 @@ impl Reporter {
             _ if self.quiet => (),
             Format::Sarif => sarif_log::note(message, is_error),
             Format::Human | Format::Short | Format::Json => {
-                let _ = writeln!(io::stderr(), "{}: {}", self.tool, visible_text(message));
+                let _ = writeln!(DiagnosticOutput, "{}: {}", self.tool, visible_text(message));
             }
         }
     }
@@ -156,15 +157,25 @@ impl Reporter {
         })
     }
 
-    /// Returns the exit code of a tool that has printed results: a failure if standard output did not accept
-    /// all of them.
-    pub fn finish(&self, exit: Exit) -> Exit {
-        record_stdout_error(io::stdout().flush().as_ref().copied());
-        match STDOUT_ERROR.get() {
+    /// Ends the output of a tool: writes the log of `sarif`, also an empty one if this process `reports` for its job.
+    /// Returns the exit code: that of a failure if standard output or standard error did not accept everything. `say`
+    /// gets the fault of standard error, which cannot deliver it.
+    pub fn finish(&self, exit: Exit, reports: bool, say: impl FnOnce(&str)) -> Exit {
+        let exit = match streams::stdout_error() {
             Some(fault) if exit == Exit::Success => {
                 self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
             }
             Some(_) | None => exit,
+        };
+        sarif_log::close(exit, reports);
+        // Without its log, the exit code of a verdict says nothing to the reader of logs.
+        let is_due = exit == Exit::Success || self.format == Format::Sarif && exit.is_verdict();
+        match streams::stderr_error().filter(|_| is_due) {
+            Some(fault) => {
+                say(&format!("cannot write standard error: {fault}"));
+                Exit::Environment
+            }
+            None => exit,
         }
     }
 
@@ -209,50 +220,6 @@ impl Reporter {
             Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
             Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
         }
-    }
-}
-
-/// The first error in writing to standard output.
-static STDOUT_ERROR: OnceLock<String> = OnceLock::new();
-
-/// Prints a line on standard output, with control characters of names replaced. A closed pipe is ignored;
-/// `Reporter::finish` reports any other error.
-pub fn print_line(line: &str) {
-    record_stdout_error(writeln!(io::stdout(), "{}", visible_text(line)).as_ref().copied());
-}
-
-/// Standard output for results that are not lines; errors are recorded as by `print_line`.
-#[derive(Clone, Copy, Debug)]
-pub struct ResultOutput;
-
-impl Write for ResultOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        with_error_recorded(io::stdout().write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        with_error_recorded(io::stdout().flush())
-    }
-}
-
-/// Returns standard error, unless it is the same file as standard output.
-pub fn stderr_if_separate() -> Option<Box<dyn Write + Send>> {
-    let (out, err) = (rustix::fs::fstat(io::stdout()), rustix::fs::fstat(io::stderr()));
-    let place = |it: rustix::fs::Stat| (it.st_dev, it.st_ino);
-    let is_one = out.is_ok_and(|out| err.is_ok_and(|err| place(out) == place(err)));
-    (!is_one).then(|| Box::new(io::stderr()) as _)
-}
-
-fn with_error_recorded<T>(written: io::Result<T>) -> io::Result<T> {
-    record_stdout_error(written.as_ref().map(|_| ()));
-    written
-}
-
-fn record_stdout_error(written: Result<(), &io::Error>) {
-    if let Err(fault) = written
-        && fault.kind() != io::ErrorKind::BrokenPipe
-    {
-        STDOUT_ERROR.get_or_init(|| fault.to_string());
     }
 }
 

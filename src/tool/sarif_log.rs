@@ -2,7 +2,7 @@
 //! standard error when the tool ends.
 
 use std::{
-    io::{self, Write},
+    io::Write,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -11,6 +11,7 @@ use grammar::{
     sarif::{Invocation, Log},
 };
 
+use super::DiagnosticOutput;
 use crate::{exit::Exit, source::Source, tool_name::tool_name};
 
 /// The log; removed when it is written.
@@ -43,18 +44,7 @@ pub(super) fn note(message: &str, is_error: bool) {
 /// (`reports`).
 pub fn close(exit: Exit, reports: bool) {
     let Some(log) = log().take().filter(|it| reports || !it.is_empty()) else { return };
-    let is_success = match exit {
-        Exit::Success | Exit::Rejected | Exit::WrongResult | Exit::Hang | Exit::Check => true,
-        Exit::Usage
-        | Exit::Device
-        | Exit::Environment
-        | Exit::InternalError
-        | Exit::HungUp
-        | Exit::Interrupted
-        | Exit::Terminated => false,
-    };
-    let ending = Invocation { code: exit as u8, is_success };
+    let ending = Invocation { code: exit as u8, is_success: exit.is_verdict() };
     let text = log.text(tool_name(), env!("CARGO_PKG_VERSION"), Some(ending));
-    // If standard error is closed, the log cannot be delivered.
-    let _ = io::stderr().write_all(text.as_bytes());
+    let _ = DiagnosticOutput.write_all(text.as_bytes());
 }

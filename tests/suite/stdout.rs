@@ -22,6 +22,8 @@ pub fn trials() -> Vec<Trial> {
             .with_ignored_flag(is_missing),
         Trial::test("stdout::what_ranks_print_arrives", what_ranks_print_arrives)
             .with_ignored_flag(is_missing || emulator::is_missing()),
+        Trial::test("stdout::a_lost_report_is_no_success", a_lost_report_is_no_success)
+            .with_ignored_flag(is_missing),
         Trial::test("stdout::lines_of_a_rank_stay_in_order", lines_of_a_rank_stay_in_order),
     ]
 }
@@ -84,6 +86,36 @@ fn a_full_device_is_no_success() -> Result<(), Failed> {
         let mut command = Command::new(tool);
         command.args(arguments);
         is_refused(command)?;
+    }
+    Ok(())
+}
+
+/// Standard error has the diagnostics, the log of `sarif`, and the programs between passes.
+fn a_lost_report_is_no_success() -> Result<(), Failed> {
+    let (run, opt) = (env!("CARGO_BIN_EXE_hir-run"), env!("CARGO_BIN_EXE_hir-opt"));
+    let (program, race) = ("samples/allgather.hir", "tests/cases/check/race-streams.hir");
+    let sarif = "--error-format=sarif";
+    for (tool, arguments, expected) in [
+        (opt, &[program, sarif][..], 6),
+        (opt, &[race, "--check", sarif], 6),
+        (run, &[race, sarif], 6),
+        (run, &[program, "--device=sim", sarif], 6),
+        (env!("CARGO_BIN_EXE_hir-reduce"), &[race, "--oracle", "race", sarif], 6),
+        (opt, &[program, "--check"], 6),
+        (opt, &[program, "--passes", "unroll", "--print-ir-after-all"], 6),
+        (opt, &[program, "--passes", "unroll", "--statistics"], 6),
+        // Without the text of its diagnostics, a verdict is still one.
+        (opt, &[race, "--check"], 7),
+        (opt, &["--no-such-option", sarif], 2),
+    ] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec \"$0\" \"$@\" 2>{FULL}"), tool]).args(arguments);
+        let output = command.current_dir(ROOT).output_with_timeout()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let has_said = tool != run || said.trim_end().ends_with("(os error 28)");
+        if output.status.code() != Some(expected) || !has_said {
+            return Err(format!("{command:?} ends with {:?}: {said}", output.status.code()).into());
+        }
     }
     Ok(())
 }

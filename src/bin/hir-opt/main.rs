@@ -16,7 +16,7 @@ use hir::{
     out_of_memory::{self, Allocator},
     sim::WorkBudget,
     tool::{
-        self, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
+        self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
         statistics::Statistics,
     },
 };
@@ -30,14 +30,19 @@ static ALLOCATOR: Allocator = Allocator;
 
 fn main() -> ExitCode {
     start_tool("hir-opt", || {
-        let guarded = |options: Options| {
-            let screen = options.diagnostics.reporter("hir-opt");
-            let path = options.crash_reproducer.as_deref();
-            crash_reproducer::run_guarded(screen, path, || run(&options, screen).unwrap_or_else(|exit| exit))
+        let options = match reproducer::parse_options() {
+            Ok(options) => options,
+            Err(exit) => {
+                tool::sarif_log::close(exit, true);
+                return exit.into();
+            }
         };
-        let exit = reproducer::parse_options().map_or_else(|exit| exit, guarded);
-        tool::sarif_log::close(exit, true);
-        exit.into()
+        let screen = options.diagnostics.reporter("hir-opt");
+        let path = options.crash_reproducer.as_deref();
+        let work = || run(&options, screen).unwrap_or_else(|exit| exit);
+        let exit = crash_reproducer::run_guarded(screen, path, work);
+        // Standard output contains only the program.
+        screen.finish(exit, true, |_| ()).into()
     })
 }
 
@@ -48,7 +53,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     options.validate().map_err(|message| screen.fail(Exit::Usage, &message))?;
     if options.dump_pass_pipeline {
-        let _ = writeln!(std::io::stderr(), "{}", pipeline_text(&calls));
+        let _ = writeln!(DiagnosticOutput, "{}", pipeline_text(&calls));
     }
     out_of_memory::limit_memory(options.world.memory_limit);
     let activity = Activity::default();
@@ -86,10 +91,10 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         screen.message("the reproducer no longer fails");
     }
     if options.statistics {
-        let _ = write!(std::io::stderr(), "{}", processor.statistics.table());
+        let _ = write!(DiagnosticOutput, "{}", processor.statistics.table());
     }
     if options.timing {
-        let _ = write!(std::io::stderr(), "{}", processor.dumper.timing(processor.reading));
+        let _ = write!(DiagnosticOutput, "{}", processor.dumper.timing(processor.reading));
     }
     match processor.dumper.file_error() {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),

@@ -6,7 +6,7 @@ use grammar::ir::Program;
 use hir::{
     run::oracle::{CheckerOracle, SimulationOracle},
     source::Source,
-    tool::{dump::diff, progress::Progress},
+    tool::{DiagnosticOutput, dump::diff, progress::Progress},
 };
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
@@ -82,7 +82,7 @@ impl<'p> Processor<'p> {
         ));
         // The program after a panic may be impossible to print.
         if !matches!(culprit.error.error, PassError::Panicked(_)) {
-            let _ = write!(std::io::stderr(), "{}", diff(&culprit.before, &culprit.after));
+            let _ = write!(DiagnosticOutput, "{}", diff(&culprit.before, &culprit.after));
         }
         self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &grammar::print(&culprit.before));
         Err(Box::new(culprit.error))

@@ -53,10 +53,7 @@ fn run_tool() -> ExitCode {
     };
     let programs = match read {
         Ok(programs) => programs,
-        Err(exit) => {
-            tool::sarif_log::close(exit, true);
-            return exit.into();
-        }
+        Err(exit) => return finish(screen, exit, true),
     };
     // Only one process of a job writes the log.
     let mut reports = true;
@@ -73,9 +70,12 @@ fn run_tool() -> ExitCode {
         Ok(_) => run_single_process(&programs, screen),
     };
     let exit = crash_reproducer::run_guarded(screen, None, work);
-    let exit = screen.finish(exit);
-    tool::sarif_log::close(exit, reports);
-    exit.into()
+    finish(screen, exit, reports)
+}
+
+/// Ends the output of the tool. The last line is the verdict, also on what standard error did not accept.
+fn finish(screen: Reporter, exit: Exit, reports: bool) -> ExitCode {
+    screen.finish(exit, reports, |fault| print_line(&format!("[FAILED] {fault}"))).into()
 }
 
 /// Runs the programs of a job that has a single process.
