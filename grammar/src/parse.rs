@@ -217,10 +217,16 @@ pub fn parse_scalar_at(source: &str, base: u32) -> Result<Expr<'_>, Vec<Diagnost
 
 /// The lines on which errors are already reported. Errors of later stages on these lines follow from them.
 pub(crate) struct FaultyLines {
-    /// Byte ranges of the lines, in order.
-    lines: Vec<Span>,
-    /// The first error of each line.
-    firsts: Vec<u32>,
+    /// In the order of the text.
+    lines: Vec<FaultyLine>,
+}
+
+/// A line with an error.
+struct FaultyLine {
+    /// Its byte range.
+    range: Span,
+    /// The offset of its first error.
+    first: u32,
 }
 
 impl FaultyLines {
@@ -230,15 +236,14 @@ impl FaultyLines {
         let errors = diagnostics.iter().filter(is_syntax_error);
         let mut places: Vec<u32> = errors.map(|it| it.span().start).collect();
         places.sort_unstable();
-        let (mut lines, mut firsts) = (Vec::<Span>::new(), Vec::new());
-        for at in places {
+        let mut lines: Vec<FaultyLine> = Vec::new();
+        for first in places {
             // A line with many errors is searched once, so that the time is linear.
-            if lines.last().is_none_or(|it| at > it.end) {
-                lines.push(line_around(source, at));
-                firsts.push(at);
+            if lines.last().is_none_or(|it| first > it.range.end) {
+                lines.push(FaultyLine { range: line_around(source, first), first });
             }
         }
-        Self { lines, firsts }
+        Self { lines }
     }
 
     /// Returns whether a span begins on one of the lines.
@@ -248,13 +253,13 @@ impl FaultyLines {
 
     /// Returns whether a span begins on one of the lines, behind the first error of the line.
     fn is_behind_error(&self, span: Span) -> bool {
-        self.line_of(span).and_then(|at| self.firsts.get(at)).is_some_and(|first| *first < span.start)
+        self.line_of(span).is_some_and(|it| it.first < span.start)
     }
 
-    /// Returns the index of the line on which a span begins.
-    fn line_of(&self, span: Span) -> Option<usize> {
-        let at = self.lines.partition_point(|it| it.start <= span.start).checked_sub(1)?;
-        self.lines.get(at).filter(|it| span.start <= it.end).map(|_| at)
+    /// Returns the line on which a span begins.
+    fn line_of(&self, span: Span) -> Option<&FaultyLine> {
+        let at = self.lines.partition_point(|it| it.range.start <= span.start).checked_sub(1)?;
+        self.lines.get(at).filter(|it| span.start <= it.range.end)
     }
 }
 
