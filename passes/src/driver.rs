@@ -110,7 +110,7 @@ pub fn run(
     for call in calls {
         observe(PassEvent::Before { call, program });
         let mut remarks = Remarks::default();
-        let reference = reference.as_deref().map(|it| (it, all_ranks.at(program)));
+        let reference = reference.as_deref().map(|it| (it, all_ranks.at(program, call.pass)));
         match run_pass(program, call, settings, reference, &mut text, &mut remarks) {
             Ok((change, time, checks)) => {
                 let remarks = remarks.all();
@@ -131,7 +131,7 @@ fn run_pass(
     program: &mut Program,
     call: &PassCall,
     settings: Settings<'_>,
-    reference: Option<(&dyn Reference, &Program)>,
+    reference: Option<(&dyn Reference, Option<&Program>)>,
     text: &mut Option<String>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
@@ -166,6 +166,7 @@ fn run_pass(
             *text = Some(after);
         }
         if let Some((reference, all_ranks)) = reference.filter(|_| change == Change::Changed) {
+            let all_ranks = all_ranks.unwrap_or(program);
             reference.check_equivalent(program, all_ranks).map_err(PassError::of_comparison)?;
         }
         match (settings.roundtrip, &text) {

@@ -3,6 +3,8 @@
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 
+use crate::pass::Pass;
+
 /// Decides whether programs are equivalent.
 pub trait SemanticOracle {
     /// Returns a reference for `program`. Every program that passes produce from it must be equivalent to the
@@ -23,17 +25,37 @@ pub trait Reference {
     fn check_equivalent(&self, program: &Program, all_ranks: &Program) -> Result<(), Diagnostic>;
 }
 
-/// The last program of a pipeline that all ranks run. If the first one is already that of one rank, it stands
-/// in for those of the others.
+/// The last program of a pipeline that all ranks run, once a pass may have rewritten it for one rank. If the first
+/// one is already that of one rank, it stands in for those of the others.
 #[derive(Debug, Default)]
 pub(crate) struct AllRanks(Option<Program>);
 
 impl AllRanks {
-    /// Returns what the other ranks run after a pass that rewrites `before` for one rank.
-    pub(crate) fn at(&mut self, before: &Program) -> &Program {
-        if !before.options.contains_key("rank") {
+    /// Returns what the other ranks run after `pass`, which rewrites `before`; `None` if they run the result, too.
+    pub(crate) fn at(&mut self, before: &Program, pass: &Pass) -> Option<&Program> {
+        let is_of_one = before.options.contains_key("rank");
+        if !is_of_one {
             self.0 = None;
         }
-        self.0.get_or_insert_with(|| before.clone())
+        (is_of_one || pass.for_one_rank).then(|| &*self.0.get_or_insert_with(|| before.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PASSES;
+
+    #[test]
+    fn a_program_is_copied_only_for_a_pass_that_rewrites_it_for_one_rank() {
+        let mut all_ranks = AllRanks::default();
+        let mut program = Program::default();
+        for pass in PASSES {
+            assert_eq!(all_ranks.at(&program, pass).is_some(), pass.for_one_rank, "{}", pass.name);
+        }
+        let rank = program.intern_int(0);
+        program.options.insert("rank".to_owned(), rank);
+        let other = PASSES.iter().find(|it| !it.for_one_rank);
+        assert!(other.is_some_and(|it| all_ranks.at(&program, it).is_some()));
     }
 }

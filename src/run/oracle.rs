@@ -88,7 +88,8 @@ impl SemanticOracle for SimulationOracle<'_> {
                 outputs = expectations(ran.outputs, &format!("schedule {schedule}"), basis);
             }
         }
-        Ok(Box::new(SimulatedReference { oracle: *self, plans, input_spec, outputs }))
+        let oracle = Self { ranks: Some(plans.len()), ..*self };
+        Ok(Box::new(SimulatedReference { oracle, plans, input_spec, outputs }))
     }
 }
 

@@ -29,7 +29,10 @@ impl SemanticOracle for CheckerOracle<'_> {
         let plans = self.planner.plan(program, program)?;
         match first_fault(&plans, self.model, Code::InvalidReference, &|_| program) {
             Some(it) => Err(vec![it]),
-            None => Ok(Box::new(CheckedReference { checker: *self })),
+            None => {
+                let planner = SimulationOracle { ranks: Some(plans.len()), ..self.planner };
+                Ok(Box::new(CheckedReference { checker: Self { planner, ..*self } }))
+            }
         }
     }
 }
