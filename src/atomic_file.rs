@@ -18,7 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{fs::OFlags, io::Errno};
+use rustix::{
+    fs::{OFlags, fcntl_setfl},
+    io::Errno,
+};
 use tempfile::NamedTempFile;
 
 use crate::out_of_memory::{TemporaryPath, remove_on_out_of_memory};
@@ -115,8 +118,11 @@ fn open_direct(path: &Path) -> io::Result<File> {
     let start = Instant::now();
     loop {
         match open(OFlags::NONBLOCK) {
-            // The reader sees no end of the file while one of the two is open.
-            Ok(_writer) => return open(OFlags::empty()),
+            Ok(writer) => {
+                // Opening it again would wait without end for another reader if this one has gone.
+                fcntl_setfl(&writer, OFlags::APPEND)?;
+                return Ok(writer);
+            }
             Err(fault) if fault.raw_os_error() != Some(Errno::NXIO.raw_os_error()) => return Err(fault),
             Err(fault) if start.elapsed() > READER_WAIT => {
                 let message = format!("no process reads this FIFO (waited {READER_WAIT:?})");

@@ -1,10 +1,14 @@
 //! Parses the command lines of a batch file (`--batch`).
 
-use std::{ffi::OsString, iter::once};
+use std::{collections::BTreeMap, ffi::OsString, iter::once, path::PathBuf};
 
-use super::command_line::Options;
-use crate::tool;
 use clap::Parser;
+
+use super::{
+    command_line::Options,
+    option_files::{OptionFile, exclusive_destination},
+};
+use crate::{io::file::TensorFile, tool};
 
 /// A command line of a batch file.
 pub struct BatchLine {
@@ -33,6 +37,34 @@ pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (u
         Ok(BatchLine { number, text: line.to_owned(), options })
     };
     lines.map(read).collect()
+}
+
+/// Checks that no two lines write the same file. Several lines may add to one table of `--tune`.
+///
+/// # Errors
+/// The number of the second of the two lines, and the reason.
+pub fn check_destinations(lines: &[BatchLine]) -> Result<(), (usize, String)> {
+    let mut written: BTreeMap<PathBuf, (usize, &str)> = BTreeMap::new();
+    for line in lines {
+        let tables = ["--tune", "--tuning"];
+        let files = line.options.option_files();
+        let tensors: Vec<TensorFile> =
+            line.options.output.iter().filter_map(|it| it.value.parse().ok()).collect();
+        let tensors = tensors.iter().map(|it| OptionFile { option: "--output", path: it.path() });
+        let files = files.into_iter().filter(|it| !tables.contains(&it.option)).chain(tensors);
+        for OptionFile { option, path } in files {
+            let Some(destination) = exclusive_destination(path) else { continue };
+            let (first, other) = *written.entry(destination).or_insert((line.number, option));
+            if first != line.number {
+                let shown = path.display();
+                let why = format!(
+                    "`{option}` would replace `{shown}`, which `{other}` of line {first} writes: use another file"
+                );
+                return Err((line.number, why));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes `--batch` and its value from a command line.

@@ -81,6 +81,8 @@ pub fn trials() -> Vec<Trial> {
     let others = [
         Trial::test("files::only_one_module_writes_files", only_one_module_writes_files),
         Trial::test("files::open_descriptors_and_fifos_are_written", open_descriptors_and_fifos_are_written),
+        Trial::test("files::a_fifo_without_a_reader_is_reported", a_fifo_without_a_reader_is_reported),
+        Trial::test("files::lines_of_a_batch_write_their_own_files", lines_of_a_batch_write_their_own_files),
     ];
     writers.chain(others).collect()
 }
@@ -143,13 +145,67 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
     let script = format!(
         "set -e; {tool} samples/ring.hir > plain; {tool} samples/ring.hir -o /dev/stdout > out; cmp plain out; \
          {{ echo first; {tool} samples/ring.hir -o /dev/stdout; }} > both; test \"$(head -n 1 both)\" = first; \
-         {tool} samples/ring.hir -o - > dash; cmp plain dash; mkfifo {fifo}; cat {fifo} > piped & \
+         {tool} samples/ring.hir -o - > dash; cmp plain dash; \
+         {tool} samples/ring.hir --check -o /dev/stdout > out 2> err; cmp plain out; \
+         {tool} samples/ring.hir --fix > plain-fix; {tool} samples/ring.hir --fix -o /dev/stdout > out; cmp plain-fix out; \
+         echo first > both; {tool} samples/ring.hir -o /dev/stdout >> both; tail -n +2 both | cmp plain -; mkfifo {fifo}; cat {fifo} > piped & \
          {tool} samples/ring.hir -o {fifo}; wait; cmp plain piped; test -p {fifo}"
     );
     let script = script.replace("samples/", &format!("{ROOT}/samples/"));
     let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output_with_timeout()?;
     fs::remove_dir_all(&folder)?;
     if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
+}
+
+/// Nobody opens the other end: the tools say so instead of waiting for it without end.
+fn a_fifo_without_a_reader_is_reported() -> Result<(), Failed> {
+    let folder = folder("no-reader")?;
+    let fifo = folder.join("fifo").display().to_string();
+    let (opt, reduce) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-reduce"));
+    let script = format!(
+        "mkfifo {fifo}; {opt} samples/ring.hir -o {fifo} & first=$!; \
+         {reduce} tests/cases/errors/unreadable-npy.hir --oracle 'cmd:grep -q relu' --max-tests 1 -qo {fifo} & second=$!; \
+         wait $first; echo $?; wait $second; echo $?; test -p {fifo}"
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(ROOT).output_with_timeout()?;
+    fs::remove_dir_all(&folder)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_reported = said.matches("fifo: no process reads this FIFO (waited 5s)").count() == 2;
+    match is_reported && output.stdout == b"6\n6\n" && output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{output:?}").into()),
+    }
+}
+
+/// A file that two lines would write is refused before the first of them runs.
+fn lines_of_a_batch_write_their_own_files() -> Result<(), Failed> {
+    let folder = folder("batch")?;
+    let (tool, program) = (env!("CARGO_BIN_EXE_hir-run"), format!("{ROOT}/tests/cases/errors/unreadable-npy.hir"));
+    let run = |options: &str, lines: [&str; 2]| {
+        let text = lines.map(|it| format!("{program} --device=sim {it}\n")).concat();
+        fs::write(folder.join("batch.txt"), text)?;
+        let script = format!("ln -sf y.npy link.npy; exec {tool} --batch batch.txt {options}");
+        Command::new("sh").args(["-c", &script]).current_dir(&folder).output_with_timeout()
+    };
+    let refused = [
+        ("", ["--output T1=@y.npy", "--output T1=@./y.npy"]),
+        ("", ["--output T1=@y.npy", "--output T1=@link.npy"]),
+        ("", ["--output T1@local=@y.%r.npy", "--output T1@local=@y.%r.npy"]),
+        ("", ["--timeline t.svg", "--timeline t.svg"]),
+        ("--timeline t.svg", ["", ""]),
+    ];
+    for (options, lines) in refused {
+        let output = run(options, lines)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let is_refused = said.starts_with("[FAILED] not run: batch.txt:2: ") && output.status.code() == Some(2);
+        if !is_refused || folder.join("y.npy").is_file() || folder.join("t.svg").exists() {
+            return Err(format!("{lines:?}: {output:?}").into());
+        }
+    }
+    let output = run("", ["--output T1=@y.npy --timeline t.svg", "--output T1=@z.npy --timeline u.svg"])?;
+    let are_written = ["y.npy", "z.npy", "t.svg", "u.svg"].iter().all(|it| folder.join(it).is_file());
+    fs::remove_dir_all(&folder)?;
+    if are_written && output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
 }
 
 /// Code that writes a file by other means would lose the old one on a full disk.

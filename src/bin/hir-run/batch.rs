@@ -149,6 +149,7 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     let common = batch_file::without_batch(words);
     let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
     let lines = batch_file::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
+    batch_file::check_destinations(&lines).map_err(|it| wrong(it.0, &it.1))?;
     let all = lines.len();
     let entry = |(at, line): (usize, BatchLine)| {
         let BatchLine { number, text, options } = line;
