@@ -46,6 +46,8 @@ pub struct Diagnostic {
     pub parts: Vec<(usize, Part)>,
     /// Additional information, such as the report of a deadlock. A note may have several lines.
     pub notes: Vec<String>,
+    /// The number of further errors of the same kind that this one stands for; a note names their lines.
+    pub alike: usize,
     /// Advice to the user, if there is any.
     pub help: Option<Box<str>>,
     /// Edits that correct the error or state explicitly what was inferred; empty if only the user can decide.
@@ -64,6 +66,7 @@ impl Diagnostic {
             labels: vec![(span, label.into())],
             parts: Vec::new(),
             notes: Vec::new(),
+            alike: 0,
             help: None,
             fixes: Vec::new(),
             remedy: None,

@@ -9,7 +9,9 @@ use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source
 
 use self::excerpt::{Excerpt, excerpts};
 pub use self::visible::visible_text;
-use crate::{codes::Severity, diagnostic::Diagnostic, raw_bytes, sarif::Log, span::LineIndex};
+use crate::{
+    codes::Severity, diagnostic::Diagnostic, raw_bytes, sarif::Log, span::LineIndex, suggest::count_text,
+};
 
 /// How diagnostics with source excerpts look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,9 +229,13 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
 fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
     let at = it.span().start;
     let (line, column) = (lines.line(at), lines.column(at));
+    let alike = match it.alike {
+        0 => String::new(),
+        count => format!(" (and {} of this kind)", count_text(count, "more error")),
+    };
     writeln!(
         out,
-        "{}:{line}:{column}: {}[{}]: {}",
+        "{}:{line}:{column}: {}[{}]: {}{alike}",
         visible_text(file),
         severity_name(it.severity()),
         it.code.text(),

@@ -222,13 +222,13 @@ fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
 fn failure_line(failure: &JobFailure) -> String {
     match failure {
         JobFailure::Rejected(_, diagnostics) => {
-            let mut errors = diagnostics.iter().filter(|it| it.is_error());
-            let first = errors.next().map_or("the program is rejected".to_owned(), |it| {
+            let errors = || diagnostics.iter().filter(|it| it.is_error());
+            let first = errors().next().map_or("the program is rejected".to_owned(), |it| {
                 format!("{}: {}", it.code.text(), it.message)
             });
-            let more = match errors.count() {
-                0 => String::new(),
-                count => format!(", and {}", count_text(count, "more error")),
+            let more = match errors().map(|it| 1 + it.alike).sum::<usize>() {
+                0 | 1 => String::new(),
+                count => format!(", and {}", count_text(count - 1, "more error")),
             };
             format!("[FAILED] not run: {first}{more}")
         }
