@@ -78,7 +78,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         options,
         screen,
         calls,
-        dumper: Dumper::new(&options.dumps, options.print),
+        dumper: Dumper::new(&options.dumps, options.print.unwrap_or_default()),
         remarks: Vec::new(),
         statistics: Statistics::default(),
         reading: Duration::ZERO,

@@ -102,14 +102,9 @@ pub struct Options {
     pub dumps: DumpFlags,
     /// The form in which programs are printed: `short` declares each tensor on a `%tensor` line and uses
     /// short names after it; `2025` is an older dialect, and a warning reports what it cannot express.
-    #[arg(
-        help_heading = "Output",
-        long,
-        alias = "print-dialect",
-        value_name = "canonical|short|2025",
-        default_value = "canonical"
-    )]
-    pub print: Dialect,
+    /// Default: canonical.
+    #[arg(help_heading = "Output", long, alias = "print-dialect", value_name = "canonical|short|2025")]
+    pub print: Option<Dialect>,
     /// Print the plan of every rank instead of the program.
     #[arg(help_heading = "Output", long, conflicts_with = "overlap")]
     pub print_plan: bool,
@@ -261,7 +256,7 @@ impl Options {
             || self.output.is_some()
             || !self.passes.is_empty()
             || self.fix.is_some()
-            || self.print != Dialect::default()
+            || self.print.is_some()
             || self.print_plan
             || self.print_hb
             || self.timelines.overlap

@@ -257,7 +257,7 @@ impl Processor<'_> {
         if !self.options.prints_result() {
             return Some(String::new());
         }
-        let (text, losses) = grammar::print_as(program, self.options.print);
+        let (text, losses) = grammar::print_as(program, self.options.print.unwrap_or_default());
         outcome.diagnostics.extend(losses);
         Some(text)
     }
