@@ -8,9 +8,10 @@ use std::{
 };
 
 use grammar::{
+    arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{P2P_PROTOCOL, Program, SymbolId},
+    ir::{Expr, ExprId, P2P_PROTOCOL, Program, SymbolId},
     list_text,
     span::{LineIndex, Span},
 };
@@ -126,6 +127,9 @@ impl std::str::FromStr for Binding {
     }
 }
 
+/// Names that have a value in every program.
+const KNOWN_NAMES: &[&str] = &["rank", "numberOfStreams", "deviceIdx.x"];
+
 /// Options that can be bound even if the program does not mention them.
 const PROGRAM_OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
 
@@ -140,8 +144,9 @@ impl Binding {
 /// Adds bindings to a program's definitions, overriding those of the text.
 ///
 /// # Errors
-/// Reports a value that is not an expression, a name that the program does not mention, or a cyclic
-/// definition, together with the text of the command line to which the diagnostic refers.
+/// Reports a value that is not an expression or not an integer, a name that the program does not mention, or a cyclic
+/// definition, together with the text of the command line to which the diagnostic refers. The command line is invalid
+/// then: exit code 2.
 pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(), Box<(Source, Diagnostic)>> {
     for (at, Binding { name, value: text }) in bindings.iter().enumerate() {
         let stated = Source::new("--set".to_owned(), format!("{name}={text}"));
@@ -159,18 +164,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         if known.is_none() && !PROGRAM_OPTIONS.contains(&name.as_str()) {
             let it =
                 reject(of_name, format!("the program has no scalar `{name}`"), "not a scalar of the program");
-            let mut names: Vec<&str> = program
-                .symbols
-                .ids()
-                .map(|it| program.symbols[it].as_str())
-                .filter(|it| it.len() > 1 && it.bytes().skip(1).all(|it| it.is_ascii_digit()))
-                .collect();
-            names.dedup();
-            let it = it.help(match names.as_slice() {
-                [] => "the program has no scalars to bind".to_owned(),
-                [only] => format!("the only scalar of the program is {only}"),
-                all => format!("the scalars of the program are {}", list_text(all.iter().copied(), 8, "and")),
-            });
+            let it = it.help(scalars_text(program, program.symbols.len()));
             return Err(Box::new((stated, it)));
         }
         let digits = text.strip_prefix('-').unwrap_or(text);
@@ -179,6 +173,7 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
             let label = format!("expected at most {}", i64::MAX);
             return Err(Box::new((stated, Diagnostic::new(Code::BadNumber, of_value, message, label))));
         }
+        let own_names = program.symbols.len();
         let Some(value) = grammar::read_scalar(program, text) else {
             let it = reject(
                 of_value,
@@ -187,6 +182,22 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
             );
             return Err(Box::new((stated, it)));
         };
+        if name != P2P_PROTOCOL {
+            let mut used = Vec::new();
+            program.collect_symbols(value, &mut used);
+            let is_unknown = |it: &SymbolId| it.index() >= own_names && !KNOWN_NAMES.contains(&&*program.symbols[*it]);
+            if let Some(other) = used.into_iter().find(is_unknown) {
+                let other = program.symbols[other].as_str();
+                let message = format!("the value of `{name}`: the program has no scalar `{other}`");
+                let it = reject(of_value, message, "expected a number or an expression of the program's scalars");
+                return Err(Box::new((stated, it.help(scalars_text(program, own_names)))));
+            }
+            if is_integer_name(name) && !may_be_integer(program, value) {
+                let message = format!("the value of `{name}` must be an integer");
+                let it = Diagnostic::new(Code::BadIndex, of_value, message, "not an integer");
+                return Err(Box::new((stated, it.help(format!("give it a number, such as `{name}=8`")))));
+            }
+        }
         match PROGRAM_OPTIONS.contains(&name.as_str()) {
             true => {
                 program.options.insert(name.clone(), value);
@@ -199,7 +210,10 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         }
         let stated_number =
             |text: &str| text.trim_matches(['(', ')', ' ']).replace(' ', "").parse::<f64>().ok();
-        if name == "numberOfStreams" && stated_number(text).is_some_and(|it| it < 1.0 || it.fract() != 0.0) {
+        let is_count = |it: f64| it >= 1.0 && it.fract() == 0.0;
+        if name == "numberOfStreams"
+            && !(stated_number(text).is_none_or(is_count) && may_be_integer(program, value))
+        {
             let message = "`numberOfStreams` must be a positive integer";
             let it = Diagnostic::new(Code::BadIndex, of_value, message, "expected 1, 2, …");
             return Err(Box::new((stated, it)));
@@ -219,6 +233,35 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         Diagnostic::new(Code::CircularDefinition, span, message, "the definitions are circular")
             .help("set one of them to a number"),
     )))
+}
+
+/// Returns which of the first `count` scalars of a program can be bound.
+fn scalars_text(program: &Program, count: usize) -> String {
+    let names = program.symbols.ids().take(count).map(|it| program.symbols[it].as_str());
+    let mut names: Vec<&str> =
+        names.filter(|it| it.len() > 1 && it.bytes().skip(1).all(|it| it.is_ascii_digit())).collect();
+    names.dedup();
+    match names.as_slice() {
+        [] => "the program has no scalars to bind".to_owned(),
+        [only] => format!("the only scalar of the program is {only}"),
+        all => format!("the scalars of the program are {}", list_text(all.iter().copied(), 8, "and")),
+    }
+}
+
+/// Returns whether a scalar of this name is an integer: nvFuser numbers integers `i0`, floating-point numbers `d0` and
+/// truth values `b0`.
+fn is_integer_name(name: &str) -> bool {
+    let number = name.strip_prefix('i').unwrap_or("-");
+    !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())
+}
+
+/// Returns false for a truth value and a floating-point number, with or without a sign.
+fn may_be_integer(program: &Program, value: ExprId) -> bool {
+    match &program.exprs[value] {
+        Expr::Bool(_) | Expr::Float(..) => false,
+        Expr::Prefix("-", of) => may_be_integer(program, *of),
+        Expr::Int(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => true,
+    }
 }
 
 /// Sorts the definitions as the reader does: each follows the definitions that it uses. A binding of the command

@@ -204,7 +204,7 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
     };
     apply_bindings(program, &options.set).map_err(|fault| {
         screen.report_diagnostics(&fault.0, &[fault.1]);
-        Exit::Rejected
+        Exit::Usage
     })?;
     let smallest = plan::smallest_world(program);
     if let Some(ranks) = options.world.ranks.filter(|ranks| *ranks < smallest) {

@@ -121,6 +121,11 @@ pub enum JobFailure {
 }
 
 impl JobFailure {
+    /// Returns the failure for a wrong option, whose text is the source.
+    pub fn bad_option((source, fault): (Source, Diagnostic)) -> Self {
+        Self::BadOption(source, Box::new(fault))
+    }
+
     /// Returns the exit code and a one-line message.
     pub fn summary(&self) -> (Exit, String) {
         match self {
@@ -133,10 +138,6 @@ impl JobFailure {
             Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
         }
     }
-}
-
-fn rejected((source, fault): (Source, Diagnostic)) -> JobFailure {
-    JobFailure::Rejected(source, vec![fault])
 }
 
 impl From<RunError> for JobFailure {
@@ -256,7 +257,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         let is_unmatched = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
         let unmatched: Vec<Binding> = setup.bindings.iter().filter(is_unmatched).cloned().collect();
         if let Err(fault) = apply_bindings(&mut programs[0], &unmatched) {
-            return Err(rejected(*fault));
+            return Err(JobFailure::bad_option(*fault));
         }
     }
     let (ranks, smallest) = world_size(texts, setup, &programs, &sources[0].name)?;
@@ -415,7 +416,7 @@ pub(super) fn prepare_program(
         false => !setup.is_reference || program.find_symbol(&it.name).is_some(),
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
-    apply_bindings(&mut program, &bindings).map_err(|fault| rejected(*fault))?;
+    apply_bindings(&mut program, &bindings).map_err(|fault| JobFailure::bad_option(*fault))?;
     bind_extents(&mut program, setup.inputs)?;
     (setup.passes)(&mut program, &source)?;
     Ok((source, program, diagnostics))

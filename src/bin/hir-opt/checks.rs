@@ -49,7 +49,7 @@ impl Processor<'_> {
                 self.check(program, part, checks, outcome).is_some()
             }
             Err(fault) => {
-                outcome.other_source_diagnostic = Some(fault);
+                outcome.bad_option = Some(fault);
                 false
             }
         })

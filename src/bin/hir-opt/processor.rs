@@ -6,7 +6,6 @@ use std::{
 };
 
 use grammar::{
-    codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
 };
@@ -29,8 +28,8 @@ pub struct PartOutcome {
     pub text: String,
     /// Diagnostics about the part.
     pub diagnostics: Vec<Diagnostic>,
-    /// A diagnostic about a text on the command line, such as a `--set` value.
-    pub other_source_diagnostic: Option<Box<(Source, Diagnostic)>>,
+    /// A fault in an option of the command line, `--set` or `--passes`, with the text of the option.
+    pub bad_option: Option<Box<(Source, Diagnostic)>>,
     /// A summary for each program without faults. Printed after the diagnostics.
     pub summaries: Vec<String>,
     /// The exit code and message of a failure, in addition to the diagnostics.
@@ -125,6 +124,11 @@ impl Processor<'_> {
 
     /// Prints the results of a part, or compares them with the expected diagnostics.
     fn report(&self, part: &Source, outcome: &PartOutcome) -> Exit {
+        if let Some((source, fault)) = outcome.bad_option.as_deref() {
+            self.screen.report_diagnostics(part, &outcome.diagnostics);
+            self.screen.report_diagnostics(source, std::slice::from_ref(fault));
+            return Exit::Usage;
+        }
         if self.options.verify_diagnostics {
             let mut faults = expect::mismatches(part, &outcome.diagnostics);
             faults.extend(
@@ -134,18 +138,11 @@ impl Processor<'_> {
             return if faults.is_empty() { Exit::Success } else { Exit::Rejected };
         }
         self.screen.report_diagnostics(part, &outcome.diagnostics);
-        if let Some((source, fault)) = outcome.other_source_diagnostic.as_deref() {
-            self.screen.report_diagnostics(source, std::slice::from_ref(fault));
-        }
         outcome.summaries.iter().for_each(|it| self.screen.message(it));
         match &outcome.failure {
             Some((exit, message)) => self.screen.fail(*exit, message),
-            None => match &outcome.other_source_diagnostic {
-                Some(it) if it.1.code == Code::BadOption => Exit::Usage,
-                Some(it) => Exit::of_rejection(std::slice::from_ref(&it.1)),
-                None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
-                None => Exit::Success,
-            },
+            None if has_errors(&outcome.diagnostics) => Exit::of_rejection(&outcome.diagnostics),
+            None => Exit::Success,
         }
     }
 
@@ -208,7 +205,7 @@ impl Processor<'_> {
         outcome: &mut PartOutcome,
     ) -> Option<String> {
         if let Err(fault) = apply_bindings(program, &self.options.set) {
-            outcome.other_source_diagnostic = Some(fault);
+            outcome.bad_option = Some(fault);
             return None;
         }
         if let (Some(_), false) = (self.container, self.options.timelines.timeline.is_empty()) {
@@ -232,7 +229,7 @@ impl Processor<'_> {
         if let Err(failure) = result {
             if let PassError::BadOption(fault) = failure.error {
                 let stated = Source::new("--passes".to_owned(), self.options.passes.join(","));
-                outcome.other_source_diagnostic = Some(Box::new((stated, fault)));
+                outcome.bad_option = Some(Box::new((stated, fault)));
                 return None;
             }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
