@@ -167,7 +167,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             true
         },
     )?;
-    let work = WorkBudget::of_billions(options.world.max_work);
+    let work = WorkBudget::of_billions(options.world.max_work(plan::limits::DEFAULT_MAX_WORK_OF_TRIALS));
     let examiner = FailureTest {
         oracle: &options.oracle,
         calls: &calls,

@@ -20,12 +20,12 @@ use crate::{
     check::OrderingModel,
     exit::Exit,
     io::generate::InputKind,
-    plan::limits::{self, DEFAULT_MAX_WORK, DEFAULT_MEMORY_GIB, Limits},
+    plan::limits::DEFAULT_MAX_WORK,
     sim::ScheduleSet,
     source::Binding,
     tool::{
         self,
-        flags::{DiagnosticFlags, parse_memory_limit, parse_ranks, with_help},
+        flags::{DiagnosticFlags, WorldFlags, with_help},
         remarks::RemarkFlags,
     },
 };
@@ -79,9 +79,6 @@ pub struct Options {
     /// The executor of the plans. Default: auto.
     #[arg(help_heading = "Execution", long, value_enum)]
     pub device: Option<Device>,
-    /// Number of ranks. Default: the smallest world that contains all meshes.
-    #[arg(help_heading = "Execution", long, value_parser = parse_ranks)]
-    pub ranks: Option<usize>,
     /// Check before the run that the program has no race and that every output is written.
     #[arg(help_heading = "Checks", long, value_enum, default_value = "error", num_args = 0..=1, require_equals = true, default_missing_value = "error", overrides_with = "check")]
     pub check: CheckMode,
@@ -117,7 +114,7 @@ pub struct Options {
     #[arg(help_heading = "Inputs and results", long, value_name = "NAME=VALUE")]
     pub input: Vec<InputFlag>,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
-    #[arg(help_heading = "Program", long, value_name = "NAME=VALUE")]
+    #[arg(help_heading = "Ranks and symbols", long, value_name = "NAME=VALUE")]
     pub set: Vec<Binding>,
     /// Write a tensor: `T3=@y.npy`, `T3=-`, `T3@local=@y.%r.npy`.
     #[arg(help_heading = "Inputs and results", long, value_name = "NAME=FILE")]
@@ -140,16 +137,9 @@ pub struct Options {
     /// Absolute tolerance; see `--rtol`. If only one of the two is given, the other is 0.
     #[arg(help_heading = "Inputs and results", long, value_parser = tolerance, allow_negative_numbers = true)]
     pub atol: Option<f64>,
-    /// The maximum number of ranks.
-    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = limits::DEFAULT_MAX_RANKS, value_parser = parse_ranks)]
-    pub max_ranks: usize,
-    /// Memory limit for the plans of all ranks, and for all simulated ranks together, in GiB.
-    #[arg(help_heading = "Execution", long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
-    pub memory_limit: u32,
-    /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
-    /// needs up to 30 seconds of one core for a billion.
-    #[arg(help_heading = "Execution", long, value_name = "N", default_value_t = DEFAULT_MAX_WORK)]
-    pub max_work: u32,
+    /// The size of the world and its limits.
+    #[command(flatten)]
+    pub world: WorldFlags,
     /// Print the location of every buffer in GPU memory and the total size, and run nothing.
     #[arg(help_heading = "GPUs", long, conflicts_with_all = ["expect", "reference", "timeline", "overlap", "witness"])]
     pub memory: bool,
@@ -242,8 +232,8 @@ impl Options {
     /// A message that says what to change.
     pub fn validate(&self) -> Result<(), JobFailure> {
         let on_gpus = self.device == Some(Device::Cuda);
-        if let Some(ranks) = self.ranks.filter(|it| *it > self.max_ranks) {
-            let limit = self.max_ranks;
+        if let Some(ranks) = self.world.ranks.filter(|it| *it > self.world.max_ranks) {
+            let limit = self.world.max_ranks;
             let message = format!(
                 "`--ranks {ranks}` exceeds the limit of {limit}: raise it with `--max-ranks={ranks}`"
             );
@@ -319,21 +309,16 @@ impl Options {
         self.device.unwrap_or(Device::Auto)
     }
 
-    /// Returns the limits on the size of the world.
-    pub fn limits(&self) -> Limits {
-        Limits { ranks: self.max_ranks, memory: self.memory_limit(), ..Limits::default() }
-    }
-
-    /// Returns the memory limit of the simulated ranks, in bytes.
-    pub fn memory_limit(&self) -> usize {
-        (self.memory_limit as usize) << 30
+    /// Returns the limit for the work of simulated runs, in billions of elements.
+    pub fn max_work(&self) -> u32 {
+        self.world.max_work(DEFAULT_MAX_WORK)
     }
 
     /// Returns how programs are prepared. `world` is the number of ranks of the job, if each has a process.
     pub fn preparation<'a>(&'a self, world: Option<usize>, passes: &'a PassRunner<'a>) -> PrepareOptions<'a> {
         PrepareOptions {
-            limits: self.limits(),
-            ranks: self.ranks.or(world),
+            limits: self.world.limits(),
+            ranks: self.world.ranks.or(world),
             container: self.container,
             bindings: &self.set,
             is_reference: false,
@@ -396,9 +381,9 @@ impl Options {
         add("profile-host", self.profile_host.then(|| "yes".to_owned()));
         add("json", self.json.as_ref().map(|_| "yes".to_owned()));
         add("memory", self.memory.then(|| "yes".to_owned()));
-        add("max-ranks", Some(self.max_ranks.to_string()));
-        add("memory-limit", Some(self.memory_limit.to_string()));
-        add("max-work", Some(self.max_work.to_string()));
+        add("max-ranks", Some(self.world.max_ranks.to_string()));
+        add("memory-limit", Some(self.world.memory_limit.to_string()));
+        add("max-work", Some(self.max_work().to_string()));
         let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
         self.output.iter().for_each(|it| add("output", output(it)));
         text

@@ -4,7 +4,7 @@ use clap::{Arg, Args};
 use grammar::render::Format;
 
 use crate::{
-    plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MAX_WORK_OF_TRIALS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
+    plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
     tool::{Color, Reporter},
 };
 
@@ -45,15 +45,25 @@ pub struct WorldFlags {
     #[arg(long, value_name = "GIB", default_value_t = DEFAULT_MEMORY_GIB, value_parser = parse_memory_limit)]
     pub memory_limit: u32,
     /// Limit for the elements that all simulated runs together compute or communicate, in billions. The simulator
-    /// needs up to 30 seconds of one core for a billion.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_WORK_OF_TRIALS)]
-    pub max_work: u32,
+    /// needs up to 30 seconds of one core for a billion. Default: 4 for hir-run, 1 for the trials of the other tools.
+    #[arg(long, value_name = "N")]
+    max_work: Option<u32>,
 }
 
 impl WorldFlags {
+    /// Returns the limit for the work of simulated runs, in billions of elements.
+    pub fn max_work(&self, default: u32) -> u32 {
+        self.max_work.unwrap_or(default)
+    }
+
+    /// Returns the memory limit in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        (self.memory_limit as usize) << 30
+    }
+
     /// Returns the limits on the plans of all ranks.
     pub fn limits(&self) -> Limits {
-        Limits { ranks: self.max_ranks, memory: (self.memory_limit as usize) << 30, ..Limits::default() }
+        Limits { ranks: self.max_ranks, memory: self.memory_bytes(), ..Limits::default() }
     }
 }
 
@@ -66,7 +76,7 @@ pub fn with_help(id: &'static str, help: &'static str) -> impl Fn(Arg) -> Arg {
 ///
 /// # Errors
 /// Rejects values that are not a valid number of ranks.
-pub fn parse_ranks(text: &str) -> Result<usize, String> {
+fn parse_ranks(text: &str) -> Result<usize, String> {
     let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
     number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
 }
@@ -75,7 +85,7 @@ pub fn parse_ranks(text: &str) -> Result<usize, String> {
 ///
 /// # Errors
 /// Rejects values that are not a whole number of GiB.
-pub fn parse_memory_limit(text: &str) -> Result<u32, String> {
+fn parse_memory_limit(text: &str) -> Result<u32, String> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
 }

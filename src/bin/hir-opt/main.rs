@@ -14,6 +14,7 @@ use hir::{
     exit::Exit,
     interrupt::{self, Activity},
     out_of_memory::{self, Allocator},
+    plan::limits::DEFAULT_MAX_WORK_OF_TRIALS,
     sim::WorkBudget,
     tool::{
         self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
@@ -71,7 +72,7 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         },
     )?;
     let source = screen.open_source(&options.file)?;
-    let work = WorkBudget::of_billions(options.world.max_work);
+    let work = WorkBudget::of_billions(options.world.max_work(DEFAULT_MAX_WORK_OF_TRIALS));
     let mut processor = Processor {
         work: &work,
         activity,

@@ -65,7 +65,7 @@ fn run_tool() -> ExitCode {
         }
         Ok(_) if gpus::should_spawn_ranks(&options) => {
             reports = false;
-            spawn_ranks(options.ranks.unwrap_or(1), screen)
+            spawn_ranks(options.world.ranks.unwrap_or(1), screen)
         }
         Ok(_) => run_single_process(&programs, screen),
     };
@@ -164,7 +164,7 @@ fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option
         return (JobManifest::default(), None);
     }
     let options = &entry.options;
-    match options.ranks.filter(|it| *it != launch.world) {
+    match options.world.ranks.filter(|it| *it != launch.world) {
         Some(ranks) => {
             let message =
                 format!("`--ranks {ranks}`: {} started {} processes", launch.launcher, launch.world);

@@ -155,7 +155,7 @@ pub fn stored_pipeline(
         Device::Cuda => true,
         Device::Auto => cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
     };
-    let ranks = member.map_or(options.ranks.unwrap_or(1), |it| it.channel.world);
+    let ranks = member.map_or(options.world.ranks.unwrap_or(1), |it| it.channel.world);
     let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, ranks)).flatten();
     pipelines::stored(path, program, member)
 }

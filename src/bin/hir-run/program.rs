@@ -56,7 +56,7 @@ pub fn run(
 ) -> Result<RunVerdict, JobFailure> {
     options.validate()?;
     if state.gpu.is_none() && gpus::only_simulates(options) {
-        out_of_memory::limit_memory(options.memory_limit);
+        out_of_memory::limit_memory(options.world.memory_limit);
     }
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
@@ -110,7 +110,7 @@ pub fn run(
         say(format!("# {note}"));
     }
     let monitor = state.monitor;
-    let work = WorkBudget::of_billions(options.max_work);
+    let work = WorkBudget::of_billions(options.max_work());
     let task = Task {
         work: &work,
         options,

@@ -110,12 +110,12 @@ impl Task<'_> {
     /// # Errors
     /// More memory than `--memory-limit` is needed.
     pub fn check_memory(&self) -> Result<(), JobFailure> {
-        self.prepared.check_memory(self.plans, self.options.memory_limit())
+        self.prepared.check_memory(self.plans, self.options.world.memory_bytes())
     }
 
     /// Returns what the simulated runs may use.
     pub fn limits(&self) -> SimLimits<'_> {
-        SimLimits { memory: self.options.memory_limit(), work: self.work }
+        SimLimits { memory: self.options.world.memory_bytes(), work: self.work }
     }
 
     fn exceeds(&self, budget: &OverBudget) -> JobFailure {
@@ -189,7 +189,7 @@ impl Task<'_> {
             progress_query: inquiry,
             deadlocks,
             watch,
-            ..verdict::simulation_options(plans, options.memory_limit())
+            ..verdict::simulation_options(plans, options.world.memory_bytes())
         };
         if sim.without_shadows && !expectations.is_empty() {
             say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
