@@ -243,6 +243,23 @@ fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io
     )
 }
 
+/// Returns the JSON object of a message that does not refer to a place in a text. It has the keys of a diagnostic.
+pub fn json_message(tool: &str, message: &str, is_error: bool) -> String {
+    let severity = severity_name(if is_error { Severity::Error } else { Severity::Remark });
+    let value = serde_json::json!({
+        "tool": tool,
+        "file": null,
+        "severity": severity,
+        "code": null,
+        "message": message,
+        "labels": [],
+        "notes": [],
+        "help": null,
+        "fixes": [],
+    });
+    value.to_string()
+}
+
 fn render_json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
     let label = |(span, text): &(crate::span::Span, String)| {
         serde_json::json!({

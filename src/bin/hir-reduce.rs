@@ -100,7 +100,7 @@ fn main() -> ExitCode {
             // Standard output contains only the program.
             screen.finish(exit, true, |_| ()).into()
         }
-        Err(error) => report_usage_error("hir-reduce", &error).into(),
+        Err(error) => report_usage_error("hir-reduce", &error, |_| ()).into(),
     })
 }
 
@@ -251,9 +251,8 @@ fn shrink(
     let progress = Progress::new(Some(options.max_tests), "tests at most", options.diagnostics.quiet);
     let say = |line: String| match options.diagnostics.error_format {
         _ if options.diagnostics.quiet => (),
-        // Standard error is one SARIF log.
-        Format::Sarif => screen.message(&line),
-        Format::Human | Format::Short | Format::Json => {
+        Format::Sarif | Format::Json => screen.message(&line),
+        Format::Human | Format::Short => {
             progress.suspend(|| drop(writeln!(DiagnosticOutput, "# {line}")));
         }
     };

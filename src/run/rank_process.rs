@@ -110,7 +110,13 @@ pub fn join(
 ) -> Exit {
     let member = match JobRank::join(launch, timeout, |name| std::env::var(name).ok(), end_handler(last)) {
         Ok(member) => member,
-        Err(fault) => return screen.fail(fault.exit().into(), &fault.to_string()),
+        Err(fault) => {
+            let message = fault.to_string();
+            if launch.rank == 0 {
+                print_line(&format!("[FAILED] {}", message.lines().next().unwrap_or_default()));
+            }
+            return screen.fail(fault.exit().into(), &message);
+        }
     };
     programs(&member).unwrap_or_else(|fault| {
         // The watchdog ends the process. If it does not, this does.
@@ -155,7 +161,8 @@ pub fn run(
             if rank == 0 {
                 screen.message(&difference);
             }
-            RunVerdict::without_line(Exit::Environment)
+            let line = difference.lines().next().map(|it| format!("[FAILED] {it}"));
+            RunVerdict { line, ..RunVerdict::without_line(Exit::Environment) }
         }
         None => {
             member.set_phase("running the program");

@@ -28,7 +28,7 @@ use std::{
 use clap::ValueEnum;
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
-    render::{Format, Style, render},
+    render::{Format, Style, json_message, render},
     visible_text,
 };
 use passes::PassCall;
@@ -115,12 +115,8 @@ impl Reporter {
     }
 
     fn report(&self, message: &str, is_error: bool) {
-        match self.format {
-            _ if self.quiet => (),
-            Format::Sarif => sarif_log::note(message, is_error),
-            Format::Human | Format::Short | Format::Json => {
-                let _ = writeln!(DiagnosticOutput, "{}: {}", self.tool, visible_text(message));
-            }
+        if !self.quiet {
+            print_message(self.tool, self.format, message, is_error);
         }
     }
 
@@ -129,30 +125,8 @@ impl Reporter {
     /// # Errors
     /// Returns the exit code for an invalid pipeline.
     pub fn parse_pipeline(&self, flag: &str, text: &str) -> Result<Vec<PassCall>, Exit> {
-        self.parse_located(text, |fault| (Source::new(flag.to_owned(), text.to_owned()), fault))
-    }
-
-    /// Parses a pipeline; `locate` returns the source text that an error is printed with, and the error with positions
-    /// in it.
-    ///
-    /// # Errors
-    /// Returns the exit code for an invalid pipeline.
-    pub fn parse_located(
-        &self,
-        text: &str,
-        locate: impl FnOnce(Diagnostic) -> (Source, Diagnostic),
-    ) -> Result<Vec<PassCall>, Exit> {
-        passes::parse(text).map_err(|fault| {
-            let word = fault.span().text(text);
-            let is_pass = passes::PASSES.iter().any(|it| it.name == word);
-            let is_explained = is_pass || fault.help.is_some();
-            let tools = usage::tools_with(word).filter(|_| !is_explained);
-            let fault = match tools {
-                Some(tools) => fault.help(format!("`--{word}` is a flag of {tools}, not a pass")),
-                None => fault,
-            };
-            let (source, fault) = locate(fault);
-            self.report_diagnostics(&source, &[fault]);
+        parse_pipeline(text).map_err(|fault| {
+            self.report_diagnostics(&Source::new(flag.to_owned(), text.to_owned()), &[*fault]);
             Exit::Usage
         })
     }
@@ -223,6 +197,33 @@ impl Reporter {
     }
 }
 
+/// Parses a pipeline.
+///
+/// # Errors
+/// Returns the error, with its position in `text`.
+pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
+    passes::parse(text).map_err(|fault| {
+        let word = fault.span().text(text);
+        let is_pass = passes::PASSES.iter().any(|it| it.name == word);
+        let is_explained = is_pass || fault.help.is_some();
+        let tools = usage::tools_with(word).filter(|_| !is_explained);
+        Box::new(match tools {
+            Some(tools) => fault.help(format!("`--{word}` is a flag of {tools}, not a pass")),
+            None => fault,
+        })
+    })
+}
+
+/// Prints a message that does not refer to a position in a text.
+fn print_message(tool: &'static str, format: Format, message: &str, is_error: bool) {
+    let line = match format {
+        Format::Sarif => return sarif_log::note(message, is_error),
+        Format::Json => json_message(tool, message, is_error),
+        Format::Human | Format::Short => format!("{tool}: {}", visible_text(message)),
+    };
+    let _ = writeln!(DiagnosticOutput, "{line}");
+}
+
 /// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.
 fn columns() -> usize {
     let default = Style::default().width;
@@ -245,27 +246,28 @@ fn exit_of_print(tool: &str, printed: io::Result<()>) -> Exit {
     }
 }
 
-/// Reports a result of clap: prints help in full, and an error in the command line as one line.
-pub fn report_usage_error(tool: &str, error: &clap::Error) -> Exit {
+/// Reports a result of clap: prints help in full, and an error in the command line as one line, which `say` gets, too.
+pub fn report_usage_error(tool: &'static str, error: &clap::Error, say: impl FnOnce(&str)) -> Exit {
     if !error.use_stderr() {
         return exit_of_print(tool, error.print());
     }
-    let message = format!("{} (see `{tool} --help`)", usage::error_text(error));
-    if is_sarif_requested() {
+    let (message, format) = (usage::error_text(error), requested_format());
+    if format == Format::Sarif {
         sarif_log::open();
-        sarif_log::note(&message, true);
-        sarif_log::close(Exit::Usage, true);
-    } else {
-        let _ = writeln!(io::stderr(), "{tool}: {}", visible_text(&message));
     }
+    print_message(tool, format, &format!("{message} (see `{tool} --help`)"), true);
+    sarif_log::close(Exit::Usage, true);
+    say(&message);
     Exit::Usage
 }
 
-/// Returns whether the command line, which may be invalid, contains `--error-format=sarif`.
-fn is_sarif_requested() -> bool {
+/// Returns the format that the command line, which may be invalid, asks for.
+fn requested_format() -> Format {
     let arguments = arguments();
-    arguments.iter().any(|it| it == "--error-format=sarif")
-        || arguments.windows(2).any(|it| it[0] == "--error-format" && it[1] == "sarif")
+    let option = "--error-format";
+    let joined = arguments.iter().filter_map(|it| it.strip_prefix(option)?.strip_prefix('='));
+    let separate = arguments.windows(2).filter(|it| it[0] == option).map(|it| it[1].as_str());
+    joined.chain(separate).find_map(|it| it.parse().ok()).unwrap_or_default()
 }
 
 /// Returns the name of an option's value.

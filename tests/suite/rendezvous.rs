@@ -174,7 +174,9 @@ fn another_secret_does_not_join() -> Result<(), Failed> {
         rank(at, 3, port, &[QUICK, "-T", "3"]).env("HIR_JOB_SECRET", secret.repeat(2)).spawn()
     };
     let ends = end((0..3).map(start).collect::<Result<_, _>>()?, LIMIT)?;
-    expect(ends.iter().all(|it| it.0 == Some(6) && it.1.is_empty()), &ends)?;
+    // Rank 0 has the verdict.
+    expect(ends.iter().all(|it| it.0 == Some(6)) && ends[1..].iter().all(|it| it.1.is_empty()), &ends)?;
+    expect(ends[0].1.starts_with("[FAILED] rendezvous at ") && ends[0].1.lines().count() == 1, &ends)?;
     expect(
         ends[0].2.contains("ranks [1] of 3 did not join; ") && ends[0].2.contains("another secret"),
         &ends,

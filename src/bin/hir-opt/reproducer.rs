@@ -19,7 +19,7 @@ use crate::{
 /// Parses the command line. With `--run-reproducer`, the flags of the reproducer come first, so that explicit
 /// flags override them.
 pub fn parse_options() -> Result<Options, Exit> {
-    let usage = |error| tool::report_usage_error("hir-opt", &error);
+    let usage = |error| tool::report_usage_error("hir-opt", &error, |_| ());
     let given: Options = tool::help::parse_arguments(EXAMPLES).map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
     let screen = given.diagnostics.reporter("hir-opt");

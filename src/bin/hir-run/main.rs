@@ -43,17 +43,20 @@ fn main() -> ExitCode {
 fn run_tool() -> ExitCode {
     let options = match tool::help::parse_arguments::<Options>(EXAMPLES) {
         Ok(options) => options,
-        Err(error) => return report_usage_error("hir-run", &error).into(),
+        Err(error) => {
+            let verdict = |message: &str| print_line(&format!("[FAILED] not run: {message}"));
+            return report_usage_error("hir-run", &error, verdict).into();
+        }
     };
     let screen = options.diagnostics.reporter("hir-run");
     let read = match options.tune_passes.is_empty() {
         true => batch::read_programs(&options, std::env::args_os().skip(1).collect())
-            .map_err(|(exit, message)| print_failure(screen, JobFailure::Other(exit, message))),
-        false => pipelines::programs(&options, screen),
+            .map_err(|(exit, message)| JobFailure::Other(exit, message)),
+        false => pipelines::programs(&options),
     };
     let programs = match read {
         Ok(programs) => programs,
-        Err(exit) => return finish(screen, exit, true),
+        Err(failure) => return finish(screen, print_failure(screen, failure), true),
     };
     // Only one process of a job writes the log.
     let mut reports = true;
@@ -185,7 +188,10 @@ fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
         let job = spawn::Job { program, arguments: std::env::args_os().skip(1).collect(), ranks };
         spawn::run(&job, tool::ResultOutput, tool::stderr_if_separate())
     });
-    exit.unwrap_or_else(|fault| screen.fail(Exit::Environment, &format!("cannot start the ranks: {fault}")))
+    exit.unwrap_or_else(|fault| {
+        let message = format!("cannot start the ranks: {fault}");
+        print_failure(screen, JobFailure::Other(Exit::Environment, message))
+    })
 }
 
 /// Reports a failure before there is a job, with its verdict.

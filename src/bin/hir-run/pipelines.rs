@@ -25,7 +25,7 @@ use hir::{
         },
     },
     source::Source,
-    tool::{Reporter, print_line},
+    tool::{parse_pipeline, print_line},
 };
 
 use grammar::diagnostic::Diagnostic;
@@ -55,24 +55,22 @@ pub struct PipelineRun {
 /// order.
 ///
 /// # Errors
-/// The exit code, after the message, if a text is not a pipeline, there are too many, or an option does not fit.
-pub fn programs(job: &Options, screen: Reporter) -> Result<Vec<JobProgram>, Exit> {
-    job.validate().map_err(|it| {
-        let (exit, message) = it.summary();
-        screen.fail(exit, &message)
-    })?;
+/// A text is not a pipeline, there are too many, or an option does not fit.
+pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
+    job.validate()?;
+    let refused = |message: String| JobFailure::Other(Exit::Usage, message);
     let reads = |name: &str| job.texts().paths().iter().any(|it| it == name);
     if reads("-") || job.reference.as_deref() == Some("-") {
         let message =
             "`--tune-passes` reads the program more than once, so it cannot be standard input: use a file";
-        return Err(screen.fail(Exit::Usage, message));
+        return Err(refused(message.to_owned()));
     }
-    let texts = all_alternatives(&job.tune_passes)
-        .map_err(|why| screen.fail(Exit::Usage, &format!("`--tune-passes`: {why}")))?;
-    job.passes().map_or(Ok(Vec::new()), |text| screen.parse_pipeline("--passes", &text))?;
+    let texts =
+        all_alternatives(&job.tune_passes).map_err(|why| refused(format!("`--tune-passes`: {why}")))?;
+    PassesText::new(job, None).parse()?;
     let mut pipelines: Vec<(Alternative, Vec<PassCall>)> = Vec::new();
     for it in texts {
-        let calls = screen.parse_located(&it.text, |fault| it.locate(0, fault))?;
+        let calls = parse_pipeline(&it.text).map_err(|fault| JobFailure::bad_option(it.locate(0, *fault)))?;
         // Another text may stand for the same passes: `@lower`, `@lower{}`.
         if pipelines.iter().all(|it| it.1 != calls) {
             pipelines.push((it, calls));
@@ -190,6 +188,14 @@ impl<'a> PassesText<'a> {
                 pipeline: options.pipeline.as_ref(),
             },
         }
+    }
+
+    /// Parses the text.
+    ///
+    /// # Errors
+    /// The text is not a pipeline.
+    pub fn parse(&self) -> Result<Vec<PassCall>, JobFailure> {
+        parse_pipeline(&self.text).map_err(|fault| JobFailure::bad_option(self.locate(*fault)))
     }
 
     /// Returns the text of the option that a diagnostic about `text` refers to, and the diagnostic with positions in it.

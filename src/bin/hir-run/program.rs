@@ -70,13 +70,7 @@ pub fn run(
     let stored = pipelines::stored_pipeline(options, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
-    let calls = match screen.parse_located(&passes.text, |fault| passes.locate(fault)) {
-        Err(exit) => {
-            let summary = "rejected".to_owned();
-            return Ok(RunVerdict { summary, ..RunVerdict::without_line(exit) });
-        }
-        Ok(calls) => calls,
-    };
+    let calls = passes.parse()?;
     let rewrite =
         |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
     let setup = options.preparation(world, &rewrite);
@@ -89,7 +83,8 @@ pub fn run(
             say("# `--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end"
                 .to_owned());
         }
-        return Ok(RunVerdict::without_line(Exit::Success));
+        let line = "[SUCCESS] nothing was run: `--memory`".to_owned();
+        return Ok(RunVerdict::with_line(Exit::Success, line));
     }
     let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
     if options.cudagraph && !is_measured && options.stress.is_none() {
@@ -255,8 +250,7 @@ fn run_passes(
     let done = passes::run(program, calls, settings, observe);
     done.map(|()| found).map_err(|failure| {
         if let PassError::BadOption(fault) = failure.error {
-            let (stated, fault) = text.locate(fault);
-            return JobFailure::BadOption(stated, Box::new(fault));
+            return JobFailure::bad_option(text.locate(fault));
         }
         let diagnostics = failure.error.diagnostics();
         match has_errors(diagnostics) && !failure.error.is_bug() {

@@ -255,7 +255,7 @@ impl Task<'_> {
         progress.finish();
         self.print_unwritten_warnings(&reads);
         let Some(verdict) = verdict else {
-            return Ok(RunVerdict::without_line(Exit::Success));
+            return Ok(RunVerdict::with_line(Exit::Success, "[SUCCESS] no schedule to run".to_owned()));
         };
         if let Some(path) = &options.witness {
             say(format!("# no order gives a different result: `{}` is not written", path.display()));
