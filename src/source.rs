@@ -185,11 +185,13 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         if name != P2P_PROTOCOL {
             let mut used = Vec::new();
             program.collect_symbols(value, &mut used);
-            let is_unknown = |it: &SymbolId| it.index() >= own_names && !KNOWN_NAMES.contains(&&*program.symbols[*it]);
+            let is_unknown =
+                |it: &SymbolId| it.index() >= own_names && !KNOWN_NAMES.contains(&&*program.symbols[*it]);
             if let Some(other) = used.into_iter().find(is_unknown) {
                 let other = program.symbols[other].as_str();
                 let message = format!("the value of `{name}`: the program has no scalar `{other}`");
-                let it = reject(of_value, message, "expected a number or an expression of the program's scalars");
+                let it =
+                    reject(of_value, message, "expected a number or an expression of the program's scalars");
                 return Err(Box::new((stated, it.help(scalars_text(program, own_names)))));
             }
             if is_integer_name(name) && !may_be_integer(program, value) {

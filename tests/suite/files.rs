@@ -180,7 +180,8 @@ fn a_fifo_without_a_reader_is_reported() -> Result<(), Failed> {
 /// A file that two lines would write is refused before the first of them runs.
 fn lines_of_a_batch_write_their_own_files() -> Result<(), Failed> {
     let folder = folder("batch")?;
-    let (tool, program) = (env!("CARGO_BIN_EXE_hir-run"), format!("{ROOT}/tests/cases/errors/unreadable-npy.hir"));
+    let (tool, program) =
+        (env!("CARGO_BIN_EXE_hir-run"), format!("{ROOT}/tests/cases/errors/unreadable-npy.hir"));
     let run = |options: &str, lines: [&str; 2]| {
         let text = lines.map(|it| format!("{program} --device=sim {it}\n")).concat();
         fs::write(folder.join("batch.txt"), text)?;
@@ -197,7 +198,8 @@ fn lines_of_a_batch_write_their_own_files() -> Result<(), Failed> {
     for (options, lines) in refused {
         let output = run(options, lines)?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let is_refused = said.starts_with("[FAILED] not run: batch.txt:2: ") && output.status.code() == Some(2);
+        let is_refused =
+            said.starts_with("[FAILED] not run: batch.txt:2: ") && output.status.code() == Some(2);
         if !is_refused || folder.join("y.npy").is_file() || folder.join("t.svg").exists() {
             return Err(format!("{lines:?}: {output:?}").into());
         }

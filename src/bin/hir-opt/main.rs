@@ -17,8 +17,8 @@ use hir::{
     plan::limits::DEFAULT_MAX_WORK_OF_TRIALS,
     sim::WorkBudget,
     tool::{
-        self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
-        statistics::Statistics,
+        self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer,
+        startup::start_tool, statistics::Statistics,
     },
 };
 

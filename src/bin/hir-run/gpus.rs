@@ -27,7 +27,8 @@ use crate::task::{Task, print_outputs};
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
 /// given, or there are enough GPUs.
 pub fn should_spawn_ranks(options: &Options) -> bool {
-    let Some(ranks) = options.world.ranks.filter(|it| (2..=options.world.max_ranks).contains(it) && !options.memory)
+    let Some(ranks) =
+        options.world.ranks.filter(|it| (2..=options.world.max_ranks).contains(it) && !options.memory)
     else {
         return false;
     };
