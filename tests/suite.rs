@@ -92,6 +92,8 @@ mod lowered;
 mod mangle;
 #[path = "suite/mangler.rs"]
 mod mangler;
+#[path = "suite/many_findings.rs"]
+mod many_findings;
 #[path = "suite/measured.rs"]
 mod measured;
 #[path = "suite/mutants.rs"]
@@ -210,6 +212,7 @@ fn main() -> ExitCode {
     trials.extend(mutants::trials(&cases));
     trials.extend(fixes::trials(&cases));
     trials.extend(files::trials());
+    trials.extend(many_findings::trials());
     trials.extend(scaling::trials());
     trials.extend(signals::trials());
     trials.extend(resources::trials());

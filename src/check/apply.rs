@@ -3,6 +3,8 @@
 
 mod moves;
 
+use std::collections::BTreeSet;
+
 use grammar::{
     attr,
     ir::{Program, Stmt, StmtId, Stream},
@@ -57,8 +59,8 @@ impl Change {
     }
 }
 
-/// The changes of a text by one edit.
-#[derive(Clone, Debug)]
+/// The changes of a text by one edit, or by several.
+#[derive(Clone, Debug, Default)]
 pub struct EditedText {
     /// The changed lines.
     pub lines: LineChanges,
@@ -68,6 +70,8 @@ pub struct EditedText {
     pub replaced: Vec<StmtId>,
     /// True if the edit inserts a stream capture before all existing ones.
     pub adds_capture: bool,
+    /// The statements that several edits insert, each with the line before which it is.
+    pub statements: BTreeSet<(usize, String)>,
 }
 
 impl Change {
@@ -154,7 +158,7 @@ impl EditableText {
         let mut lines = LineChanges::default();
         let line = lines.insert(&self.lines, at, &format!("{indentation}{statement}"));
         let changes = vec![Change::inserted(line, statement)];
-        Some(EditedText { lines, changes, replaced: Vec::new(), adds_capture: false })
+        Some(EditedText { lines, changes, ..EditedText::default() })
     }
 
     fn synchronize(&self, stream: &str) -> String {
@@ -215,7 +219,7 @@ impl EditableText {
         lines.replace(line, format!("{left}{short}{rest}"));
         let change =
             Change { line_id: self.lines.lines[line].id, kind: ChangeKind::ShortenedAllocate(short) };
-        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], adds_capture: false })
+        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], ..EditedText::default() })
     }
 }
 
@@ -230,7 +234,8 @@ impl EditedText {
             line.is_some_and(|line| changed.contains(&line))
         };
         let rest = text_without_statements(after.clone(), &is_touched, self.adds_capture);
-        rest == text_without_statements(before.clone(), &|it| self.replaced.contains(&it), false)
+        let replaced: FxHashSet<StmtId> = self.replaced.iter().copied().collect();
+        rest == text_without_statements(before.clone(), &|it| replaced.contains(&it), false)
     }
 }
 

@@ -34,6 +34,8 @@ pub struct CheckResults {
     pub excess: Vec<Excess>,
     /// The checks that could not run, and the reasons.
     pub not_checked: Vec<String>,
+    /// True if the program may have more races.
+    pub has_more_races: bool,
     /// The searches for excess that could not run, and the reasons.
     pub not_searched: Vec<ExcessNotSearched>,
 }
@@ -99,7 +101,8 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
         races.found.clear();
         races.not_compared = 0;
     }
-    if races.is_truncated() {
+    found.has_more_races = checks.race && races.is_truncated();
+    if found.has_more_races {
         found.not_checked.push(format!("races beyond the first {}", races.found.len()));
     }
     if races.not_compared > 0 {

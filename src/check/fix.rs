@@ -8,6 +8,10 @@
 //! Inserted or moved Synchronize and Wait statements only add orders that already hold in statement order: a
 //! stream that loses its Wait waits for the stream that gets it. A Deallocate that moves down only frees its storage
 //! later. A program that is correct when its statements execute in order therefore gives the same results.
+//!
+//! A program with many races gets many edits at once (`many`).
+
+mod many;
 
 use std::{
     cell::Cell,
@@ -31,8 +35,8 @@ use super::{
 };
 use crate::{plan::Plan, source::Source};
 
-/// The maximum number of edits of one program.
-const MAX_EDITS: usize = 64;
+/// The maximum number of rounds, each of which makes one edit, or the edits of many races.
+const MAX_ROUNDS: usize = 64;
 
 /// A line that an edit inserted, moved or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,15 +76,23 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
     let session = FixSession { number, checks, plan, instructions: Cell::new(0) };
     let Some(mut state) = session.check_text(NumberedLines::of(text)) else { return unchanged() };
     let mut changes: Vec<Change> = Vec::new();
-    for _ in 0..MAX_EDITS {
+    let mut single: Vec<u32> = Vec::new();
+    for _ in 0..MAX_ROUNDS {
         let mut round = Round::new(&state);
-        let races = state.races();
-        let fixed = races.iter().find_map(|it| session.fix_one(&mut round, it));
+        let findings = state.findings();
+        let races = state.races(&findings);
+        let many = session.fix_many(&round, &findings);
+        let is_single = many.is_none();
+        let fixed = many.or_else(|| races.iter().find_map(|it| session.fix_one(&mut round, it)));
         let fixed = fixed.or_else(|| session.fix_with_wait(&round, &races));
         let Some((mut applied, next)) = fixed else { break };
         state = next;
+        if is_single {
+            single.extend(applied.changes.iter().map(|it| it.line_id));
+        }
+        let lines = state.text.lines.numbers();
         // A Wait that was inserted and then moved is reported as inserted.
-        for gone in changes.extract_if(.., |it| state.text.lines.line(it.line_id).is_none()) {
+        for gone in changes.extract_if(.., |it| !lines.contains_key(&it.line_id)) {
             if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion()) {
                 moved.kind = gone.kind;
             }
@@ -88,11 +100,11 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         changes.append(&mut applied.changes);
     }
     if state.found.races.is_empty() {
-        session.remove_redundant_lines(&mut state, &mut changes);
+        session.remove_redundant_lines(&mut state, &mut changes, &single);
     }
-    let edit = |it: Change| {
-        Some(AppliedEdit { line: state.text.lines.line(it.line_id)?, description: it.description() })
-    };
+    let lines = state.text.lines.numbers();
+    let edit =
+        |it: Change| Some(AppliedEdit { line: *lines.get(&it.line_id)?, description: it.description() });
     let mut edits: Vec<AppliedEdit> = changes.into_iter().filter_map(edit).collect();
     edits.sort_by_key(|it| it.line);
     FixResult { text: state.text.text, edits }
@@ -128,6 +140,16 @@ struct FindingKey {
 }
 
 impl FindingKey {
+    fn is_race(&self) -> bool {
+        self.code != Code::UnwrittenOutput.text() && self.code != Code::UnwrittenRead.text()
+    }
+
+    /// Returns the key without streams and queues.
+    fn without_actors(&self) -> Self {
+        let sides = self.sides.each_ref().map(|it| it.as_ref().map(|it| (it.0, String::new())));
+        Self { buffer: self.buffer.clone(), sides, ..*self }
+    }
+
     /// Returns true if the two findings differ at most in streams and queues.
     fn has_same_lines(&self, other: &Self) -> bool {
         let lines = |it: &Self| it.sides.each_ref().map(|it| it.as_ref().map(|it| it.0));
@@ -179,11 +201,15 @@ const MAX_ATTEMPTS: usize = 256;
 const MAX_INSTRUCTIONS: usize = 2_000_000;
 
 impl CheckedText {
+    /// Returns the findings of a report.
+    fn findings(&self) -> Vec<Finding> {
+        self.found.clone().report(&self.plans).findings
+    }
+
     /// Returns all races. Those that reports show come first.
-    fn races(&self) -> Vec<Race> {
-        let shown = self.found.clone().report(&self.plans).findings.into_iter();
-        let shown = shown.filter_map(|it| match it {
-            Finding::Race { race, .. } => Some(race),
+    fn races(&self, findings: &[Finding]) -> Vec<Race> {
+        let shown = findings.iter().filter_map(|it| match it {
+            Finding::Race { race, .. } => Some(*race),
             Finding::Unwritten { .. }
             | Finding::OverwrittenView { .. }
             | Finding::Deadlock(_)
@@ -191,6 +217,11 @@ impl CheckedText {
             | Finding::Excess(_) => None,
         });
         shown.chain(self.found.races.iter().copied()).collect()
+    }
+
+    /// Returns true if every read was compared with the preceding writes and reads only written elements.
+    fn is_every_read_written(&self) -> bool {
+        self.found.unwritten_reads.is_empty() && self.found.not_checked.is_empty()
     }
 
     fn key(&self, race: &Race) -> FindingKey {
@@ -293,7 +324,7 @@ impl FixSession<'_> {
             }
             let Some(next) = self.check_text(wait.lines.apply(&state.text.lines)) else { continue };
             let mut after = Round::new(&next);
-            let fixed = next.races().iter().find_map(|it| self.fix_one(&mut after, it));
+            let fixed = next.races(&next.findings()).iter().find_map(|it| self.fix_one(&mut after, it));
             let Some((mut applied, next)) = fixed else { continue };
             if next.keys.len() < state.keys.len() && next.keys.is_subset(&state.keys) {
                 applied.changes.splice(0..0, wait.changes);
@@ -304,23 +335,27 @@ impl FixSession<'_> {
     }
 
     fn attempt(&self, state: &CheckedText, applied: &EditedText) -> Option<Attempt> {
-        let lines = applied.lines.apply(&state.text.lines);
-        let next = self.check_text(lines)?;
-        let instructions: usize = next.plans.iter().map(|it| it.code.len()).sum();
-        self.instructions.set(self.instructions.get() + instructions);
-        let is_same = applied.changes_nothing_else(&state.text.program, &next.text);
-        let CheckResults { unwritten_reads: reads, not_checked, .. } = next.found;
-        let is_written = reads.is_empty() && not_checked.is_empty();
-        is_same.then_some(Attempt { keys: next.keys, is_every_read_written: is_written, not_checked })
+        let next = self.attempt_text(state, applied)?;
+        let is_every_read_written = next.is_every_read_written();
+        Some(Attempt { keys: next.keys, is_every_read_written, not_checked: next.found.not_checked })
     }
 
-    /// Removes inserted lines that later edits have made redundant. A line that uses a captured stream is
+    /// Returns the edited text if it parses to the same program plus the edit.
+    fn attempt_text(&self, state: &CheckedText, applied: &EditedText) -> Option<CheckedText> {
+        let next = self.check_text(applied.lines.apply(&state.text.lines))?;
+        let instructions: usize = next.plans.iter().map(|it| it.code.len()).sum();
+        self.instructions.set(self.instructions.get() + instructions);
+        applied.changes_nothing_else(&state.text.program, &next.text).then_some(next)
+    }
+
+    /// Removes those of the inserted lines `tried` that later edits have made redundant. A line that uses a captured stream is
     /// removed before the capture.
-    fn remove_redundant_lines(&self, state: &mut CheckedText, changes: &mut Vec<Change>) {
+    fn remove_redundant_lines(&self, state: &mut CheckedText, changes: &mut Vec<Change>, tried: &[u32]) {
         if changes.len() < 2 {
             return;
         }
-        for at in (0..changes.len()).rev().filter(|at| changes[*at].is_insertion()).collect::<Vec<_>>() {
+        let is_tried = |it: &Change| it.is_insertion() && tried.contains(&it.line_id);
+        for at in (0..changes.len()).rev().filter(|at| is_tried(&changes[*at])).collect::<Vec<_>>() {
             let without = self.check_text(state.text.lines.without_lines(&[changes[at].line_id]));
             if let Some(next) = without.filter(|it| it.keys.is_subset(&state.keys)) {
                 *state = next;

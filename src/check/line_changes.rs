@@ -6,6 +6,7 @@ use grammar::{
     diagnostic::Fix,
     span::{LineIndex, Span},
 };
+use rustc_hash::FxHashMap;
 
 use super::numbered_lines::{NumberedLine, NumberedLines};
 
@@ -38,6 +39,38 @@ impl LineChanges {
         id
     }
 
+    /// Adds the changes of another edit of the same text, except the inserted lines `known`; the line `in_front` is inserted in
+    /// front of others. Returns the new ids of the inserted lines by their ids. Returns `None`, and adds nothing, if both remove or
+    /// replace one line.
+    pub fn add(
+        &mut self,
+        text: &NumberedLines,
+        other: &Self,
+        known: &BTreeSet<u32>,
+        in_front: Option<u32>,
+    ) -> Option<FxHashMap<u32, u32>> {
+        let touches = |it: &usize| self.removed.contains(it) || self.replaced.contains_key(it);
+        if other.removed.iter().chain(other.replaced.keys()).any(touches) {
+            return None;
+        }
+        let mut ids = FxHashMap::default();
+        for (before, line) in other.inserted.iter().filter(|it| !known.contains(&it.1.id)) {
+            let id = match in_front == Some(line.id) {
+                true => self.insert_in_front(text, *before, &line.text),
+                false => self.insert(text, *before, &line.text),
+            };
+            ids.insert(line.id, id);
+        }
+        self.removed.extend(&other.removed);
+        self.replaced.extend(other.replaced.iter().map(|(line, text)| (*line, text.clone())));
+        Some(ids)
+    }
+
+    /// Returns the place of an inserted line, and its text.
+    pub fn inserted(&self, id: u32) -> Option<(usize, &str)> {
+        self.inserted.iter().find(|it| it.1.id == id).map(|it| (it.0, it.1.text.as_str()))
+    }
+
     /// Removes a line of the text.
     pub fn remove(&mut self, line: usize) {
         self.removed.insert(line);
@@ -48,20 +81,15 @@ impl LineChanges {
         self.replaced.insert(line, with);
     }
 
-    /// Returns the line of the text before which the line `id` is inserted.
-    fn place_of(&self, id: u32) -> Option<usize> {
-        self.inserted.iter().find(|it| it.1.id == id).map(|it| it.0)
-    }
-
     /// Returns the number, from 1, of the first line of a text of `count` lines that follows the inserted line `id`.
     pub fn next_line_of(&self, id: u32, count: usize) -> Option<u32> {
-        let next = (self.place_of(id)?..count).find(|it| !self.removed.contains(it))?;
+        let next = (self.inserted(id)?.0..count).find(|it| !self.removed.contains(it))?;
         Some(next as u32 + 1)
     }
 
     /// Returns the number, from 1, of the last line of the text before the inserted line `id`.
     pub fn previous_line_of(&self, id: u32) -> Option<u32> {
-        let last = (0..self.place_of(id)?).rev().find(|it| !self.removed.contains(it))?;
+        let last = (0..self.inserted(id)?.0).rev().find(|it| !self.removed.contains(it))?;
         Some(last as u32 + 1)
     }
 

@@ -7,7 +7,7 @@ use super::{
     finding::Report,
     fixable_race::FixableRace,
     plan_index::PlanIndexes,
-    removal::removed_with,
+    removal::leaders,
 };
 use crate::{plan::Plan, source::Source};
 
@@ -18,7 +18,7 @@ impl Report {
         let indexes = PlanIndexes::new(plans);
         let races: Vec<Option<FixableRace<'_>>> =
             self.findings.iter().map(|it| FixableRace::of(plans, it, &indexes)).collect();
-        let leaders = leaders(&removed_with(&races));
+        let leaders = leaders(&races);
         let mut members: Vec<Vec<usize>> = vec![Vec::new(); races.len()];
         for (at, leader) in leaders.iter().enumerate().filter(|(at, leader)| at != *leader) {
             members[*leader].push(at);
@@ -48,27 +48,4 @@ impl Report {
         }
         shown
     }
-}
-
-/// Returns the finding that is reported for each finding: the last of the chain, or itself if the chain has no end.
-fn leaders(removed_with: &[Option<usize>]) -> Vec<usize> {
-    // `None` inside: the chain has no end.
-    let mut known: Vec<Option<Option<usize>>> = vec![None; removed_with.len()];
-    for start in 0..removed_with.len() {
-        let (mut chain, mut at) = (Vec::new(), start);
-        let end = loop {
-            if let Some(end) = known[at] {
-                break end;
-            }
-            // Until the end of the chain is known, it has none.
-            known[at] = Some(None);
-            chain.push(at);
-            match removed_with[at] {
-                Some(next) => at = next,
-                None => break Some(at),
-            }
-        };
-        chain.into_iter().for_each(|it| known[it] = Some(end));
-    }
-    known.into_iter().enumerate().map(|(at, end)| end.flatten().unwrap_or(at)).collect()
 }

@@ -1,5 +1,7 @@
 //! A text as a list of lines with ids that stay the same while the text is edited.
 
+use rustc_hash::FxHashMap;
+
 /// A line and its stable id, which does not change when other lines are inserted or removed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NumberedLine {
@@ -43,7 +45,15 @@ impl NumberedLines {
 
     /// Returns the current 1-based line number of a stable id.
     pub fn line(&self, id: u32) -> Option<u32> {
-        self.lines.iter().position(|it| it.id == id).map(|at| at as u32 + 1)
+        // Before the first edit, ids are line numbers.
+        let is_it = |it: &NumberedLine| it.id == id;
+        let unmoved = self.lines.get(id as usize).filter(|it| is_it(it)).map(|_| id as usize);
+        unmoved.or_else(|| self.lines.iter().position(is_it)).map(|at| at as u32 + 1)
+    }
+
+    /// Returns the current 1-based line numbers of all stable ids.
+    pub fn numbers(&self) -> FxHashMap<u32, u32> {
+        self.lines.iter().zip(1..).map(|(line, number)| (line.id, number)).collect()
     }
 
     /// Returns a copy of the text without the lines `ids`.

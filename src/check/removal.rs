@@ -17,9 +17,34 @@ use crate::plan::PlanStream;
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
 const MAX_COMPARED: usize = 1 << 20;
 
+/// Returns the finding that is reported for each finding: the last of the chain of findings whose edits remove the one before,
+/// or the finding itself if the chain has no end.
+pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
+    let removed_with = removed_with(races);
+    // `None` inside: the chain has no end.
+    let mut known: Vec<Option<Option<usize>>> = vec![None; removed_with.len()];
+    for start in 0..removed_with.len() {
+        let (mut chain, mut at) = (Vec::new(), start);
+        let end = loop {
+            if let Some(end) = known[at] {
+                break end;
+            }
+            // Until the end of the chain is known, it has none.
+            known[at] = Some(None);
+            chain.push(at);
+            match removed_with[at] {
+                Some(next) => at = next,
+                None => break Some(at),
+            }
+        };
+        chain.into_iter().for_each(|it| known[it] = Some(end));
+    }
+    known.into_iter().enumerate().map(|(at, end)| end.flatten().unwrap_or(at)).collect()
+}
+
 /// Returns for each finding the first other finding whose edits remove it. If the edits of each remove the other, a race of
 /// two statements comes before one of a statement with itself.
-pub(super) fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> {
+fn removed_with<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<Option<usize>> {
     let rank: Vec<bool> = races.iter().map(|it| it.as_ref().is_none_or(|it| it.lines().len() < 2)).collect();
     let all: Vec<(usize, &FixableRace<'r>)> =
         races.iter().enumerate().filter_map(|(at, it)| Some((at, it.as_ref()?))).collect();

@@ -85,6 +85,6 @@ impl EditableText {
         (self.line_of(stmt)?..last_line(stmt)?).for_each(|it| lines.remove(it));
         let kind = ChangeKind::Delayed(grammar::summary(&self.program, stmt));
         let change = Change { line_id: first?, kind };
-        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], adds_capture: false })
+        Some(EditedText { lines, changes: vec![change], replaced: vec![stmt], ..EditedText::default() })
     }
 }

@@ -1,0 +1,141 @@
+//! Many edits in one round. If a program has many races, most of them need edits that do not depend on each other, and a
+//! check of the whole program after each edit takes too long.
+//!
+//! Each race that no edit of another removes proposes its edit. All edits are made at once. If that adds a finding, or leaves
+//! one of the races, each half of them is tried, and so on.
+
+use std::collections::BTreeSet;
+
+use super::{Change, CheckedText, EditedText, FindingKey, FixSession, MAX_INSTRUCTIONS, Round};
+use crate::check::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
+
+/// The number of edits up to which they are made one at a time.
+const MAX_SINGLE: usize = 16;
+
+/// A race and the edit that removes it.
+struct ProposedEdit {
+    key: FindingKey,
+    edited: EditedText,
+    /// True if the edit is safe only if every read is written.
+    needs_written: bool,
+}
+
+/// Edits that are made together, and the text with them.
+#[derive(Default)]
+struct JoinedEdits {
+    edited: EditedText,
+    keys: BTreeSet<FindingKey>,
+    needs_written: bool,
+    next: Option<CheckedText>,
+}
+
+impl FixSession<'_> {
+    /// Returns the text with the edits of many races, if there are many.
+    pub(super) fn fix_many(
+        &self,
+        round: &Round<'_>,
+        findings: &[Finding],
+    ) -> Option<(EditedText, CheckedText)> {
+        if findings.len() <= MAX_SINGLE {
+            return None;
+        }
+        let proposed = proposed_edits(round, findings);
+        let mut joined = JoinedEdits::default();
+        if proposed.len() > MAX_SINGLE {
+            self.join(round.state, &proposed, &mut joined);
+        }
+        Some((joined.edited, joined.next?))
+    }
+
+    /// Adds all edits to `joined`, if the text with them has fewer findings, or those of each half.
+    fn join(&self, state: &CheckedText, edits: &[ProposedEdit], joined: &mut JoinedEdits) {
+        // What is left of the budget is for single edits.
+        if edits.is_empty() || self.instructions.get() > MAX_INSTRUCTIONS / 2 {
+            return;
+        }
+        let mut all = JoinedEdits {
+            edited: joined.edited.clone(),
+            keys: joined.keys.clone(),
+            needs_written: joined.needs_written,
+            next: None,
+        };
+        for it in edits {
+            // An edit of the same lines waits for the next round.
+            if all.edited.add(&state.text.lines, &it.edited) {
+                all.keys.insert(it.key.clone());
+                all.needs_written |= it.needs_written;
+            }
+        }
+        if let Some(next) = self.helps(state, &all) {
+            *joined = JoinedEdits { next: Some(next), ..all };
+        } else if edits.len() > 1 {
+            let (first, second) = edits.split_at(edits.len() / 2);
+            self.join(state, first, joined);
+            self.join(state, second, joined);
+        }
+    }
+
+    /// Returns the edited text if the edits remove all of their races and add no finding.
+    fn helps(&self, state: &CheckedText, edits: &JoinedEdits) -> Option<CheckedText> {
+        let next = self.attempt_text(state, &edits.edited)?;
+        let is_checked = next.found.not_checked.iter().all(|it| state.found.not_checked.contains(it));
+        let left: BTreeSet<FindingKey> = next.keys.iter().map(FindingKey::without_actors).collect();
+        let is_gone = edits.keys.iter().all(|it| !left.contains(&it.without_actors()));
+        let is_safe = !edits.needs_written || next.is_every_read_written();
+        // Statements that only make streams wait add no race. If not all races are known, others appear.
+        let only_waits = edits.edited.changes.iter().all(Change::is_insertion);
+        let is_other_race = |it: &&FindingKey| only_waits && state.found.has_more_races && it.is_race();
+        let is_known = next.keys.difference(&state.keys).all(|it| is_other_race(&it));
+        (is_checked && is_gone && is_safe && is_known).then_some(next)
+    }
+}
+
+/// Returns the edits of the races that no edit of another race removes, of those races that have one edit or a preferred one.
+fn proposed_edits(round: &Round<'_>, findings: &[Finding]) -> Vec<ProposedEdit> {
+    let state = round.state;
+    let races: Vec<Option<FixableRace<'_>>> =
+        findings.iter().map(|it| FixableRace::of(&state.plans, it, &round.indexes)).collect();
+    let leaders = leaders(&races);
+    let mut proposed = Vec::new();
+    for (at, finding) in findings.iter().enumerate().filter(|it| leaders[it.0] == it.0) {
+        let (Finding::Race { race, .. }, Some(fixable)) = (finding, &races[at]) else { continue };
+        let apply = |edit| Some((edit, state.text.apply(edit)?));
+        let mut edits = fixable.edits.iter().filter_map(apply);
+        if let Some((edit, edited)) = edits.next()
+            && (edit.costs_no_overlap() || edits.next().is_none())
+        {
+            let needs_written = matches!(edit, Edit::ShortenAllocate { .. });
+            proposed.push(ProposedEdit { key: state.key(race), edited, needs_written });
+        }
+    }
+    proposed
+}
+
+impl EditedText {
+    /// Adds the changes of another edit of the same text. Lines that both insert are inserted once. Returns false, and adds
+    /// nothing, if both change one line.
+    fn add(&mut self, text: &super::NumberedLines, other: &Self) -> bool {
+        let of_statement = |it: &Change| {
+            let (before, line) = other.lines.inserted(it.line_id).filter(|_| it.is_insertion())?;
+            Some((it.line_id, (before, line.to_owned())))
+        };
+        let known: BTreeSet<u32> = other
+            .changes
+            .iter()
+            .filter_map(of_statement)
+            .filter(|it| self.statements.contains(&it.1))
+            .map(|it| it.0)
+            .collect();
+        let capture = other.changes.first().filter(|_| other.adds_capture).map(|it| it.line_id);
+        let Some(ids) = self.lines.add(text, &other.lines, &known, capture) else { return false };
+        self.statements.extend(other.changes.iter().filter_map(of_statement).map(|it| it.1));
+        for change in other.changes.iter().filter(|it| !known.contains(&it.line_id)) {
+            // A line that is changed in place has its old id.
+            let line_id = ids.get(&change.line_id).copied().unwrap_or(change.line_id);
+            self.changes.push(Change { line_id, kind: change.kind.clone() });
+        }
+        self.replaced.extend(&other.replaced);
+        self.adds_capture |= other.adds_capture;
+        true
+    }
+}

@@ -1,0 +1,185 @@
+//! Checks that the checker, `--fix=check` and the reducer take near-linear time in the number of findings, by the counted work
+//! (`grammar::arena::visits`) and, loosely, by the time.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use grammar::{arena, ir::Program, span::LineIndex};
+use hir::{
+    check::{Checks, check, fix},
+    plan::{self, limits::Limits},
+    reduce::{
+        Candidate, CommandRunner,
+        failure_test::{FailureOracle, FailureTest, SameFailure},
+        reduce,
+    },
+    run::oracle::schedules,
+    sim::WorkBudget,
+    source::Source,
+};
+use libtest_mimic::{Failed, Trial};
+
+/// Maximum growth of the counted work when the number of findings grows by a factor of four: n log n grows by about five, n² by
+/// sixteen.
+const GROWTH_OF_WORK: u64 = 6;
+/// Maximum growth of times, besides `SHORT`.
+const GROWTH: u32 = 10;
+const SHORT: Duration = Duration::from_millis(200);
+
+/// The programs, by name: their texts with a number of findings that one edit each removes.
+const PROGRAMS: [(&str, fn(usize) -> String); 3] =
+    [("races", races), ("missing_waits", missing_waits), ("storage", storage)];
+
+/// Returns a trial for each program and each tool.
+pub fn trials() -> Vec<Trial> {
+    let of_program = |(name, program): (&'static str, fn(usize) -> String)| {
+        [
+            Trial::test(format!("many_findings::check_{name}"), move || grows_slowly(250, program, checked)),
+            Trial::test(format!("many_findings::fix_{name}"), move || grows_slowly(100, program, fixed)),
+            Trial::test(format!("many_findings::reduce_{name}"), move || grows_slowly(100, program, reduced)),
+        ]
+    };
+    PROGRAMS.into_iter().flat_map(of_program).collect()
+}
+
+/// Runs a tool on programs with `size` and four times as many findings.
+fn grows_slowly(
+    size: usize,
+    program: fn(usize) -> String,
+    run: fn(&str, usize) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let cost = |size: usize| {
+        let text = program(size);
+        let (start, visits) = (Instant::now(), arena::visits());
+        run(&text, size)?;
+        Ok::<_, Failed>((start.elapsed(), arena::visits() - visits))
+    };
+    let (one, four) = (cost(size)?, cost(4 * size)?);
+    match four.1 <= one.1 * GROWTH_OF_WORK && four.0 <= one.0 * GROWTH + SHORT {
+        true => Ok(()),
+        false => Err(format!(
+            "{size} findings take {:?} and {} visits, {} take {:?} and {}",
+            one.0,
+            one.1,
+            4 * size,
+            four.0,
+            four.1
+        )
+        .into()),
+    }
+}
+
+fn planned(program: &mut Program, lines: &LineIndex) -> Option<Vec<plan::Plan>> {
+    plan::build(program, lines, plan::smallest_world(program)).ok()
+}
+
+/// Checks a program, and formats the findings with their helps.
+fn checked(text: &str, size: usize) -> Result<(), Failed> {
+    let source = Source::new(String::new(), text.to_owned());
+    let mut program = source.programs().0.pop().ok_or("no program")?;
+    let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
+    let found = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
+    match found.len() >= size && found.iter().all(|it| it.1.help.is_some()) {
+        true => Ok(()),
+        false => Err(format!("{} findings instead of {size}", found.len()).into()),
+    }
+}
+
+/// Fixes a program.
+fn fixed(text: &str, size: usize) -> Result<(), Failed> {
+    let edits = fix(text, 0, Checks::DEFAULT, &planned).edits.len();
+    match edits >= size {
+        true => Ok(()),
+        false => Err(format!("{edits} edits for {size} findings").into()),
+    }
+}
+
+/// Reduces a program to one finding.
+fn reduced(text: &str, _: usize) -> Result<(), Failed> {
+    let test = FailureTest {
+        oracle: &FailureOracle::Race,
+        calls: &[],
+        reference: None,
+        bindings: &[],
+        ranks: None,
+        limits: Limits::default(),
+        work: &WorkBudget::default(),
+        schedules: &schedules(),
+        checks_races: true,
+        file: Path::new(""),
+        running: &CommandRunner::default(),
+    };
+    let start = Candidate::read(text.to_owned()).map_err(|it| format!("{it:?}"))?;
+    let signatures = test.failure_signatures(&start)?;
+    let reduced = reduce(start, 2_000, &SameFailure { test, signatures }, &mut |_, _| ());
+    match reduced.candidate.statements() < 16 && !reduced.hit_limit {
+        true => Ok(()),
+        false => Err(format!("{} statements are left", reduced.candidate.statements()).into()),
+    }
+}
+
+fn tensor(number: usize, mesh: &str) -> String {
+    format!("T{number}_g_float[iS{number}{{4}}]{mesh}")
+}
+
+fn container(inputs: &str, outputs: &[String], body: &[String]) -> String {
+    let lines: String = body.iter().map(|it| format!("  {it}\n")).collect();
+    format!("%HostIrContainer {{ ({inputs}) -> ({}) :\n{lines}}} // %HostIrContainer\n", outputs.join(", "))
+}
+
+fn allocate(tensor: &str) -> String {
+    format!("{tensor} = ALLOCATE(mem_type=global, zero_init=true)")
+}
+
+/// Reads on the entry stream of what stream 1 writes.
+fn races(count: usize) -> String {
+    let input = tensor(0, "");
+    let pairs: Vec<[String; 2]> = (0..count).map(|at| [1, 2].map(|it| tensor(2 * at + it, ""))).collect();
+    let mut body = vec!["Stream s0 = GetCurrentStream()".to_owned()];
+    body.extend(pairs.iter().flatten().map(|it| allocate(it)));
+    body.extend(["SetCurrentStream(Stream 1)", "Synchronize(Stream s0)"].map(str::to_owned));
+    for [a, b] in &pairs {
+        body.extend(["SetCurrentStream(Stream 1)".to_owned(), format!("{a} = neg({input})")]);
+        body.extend(["SetCurrentStream(Stream s0)".to_owned(), format!("{b} = relu({a})")]);
+    }
+    body.push("Synchronize(Stream 1)".to_owned());
+    let outputs: Vec<String> = pairs.into_iter().map(|[_, b]| b).collect();
+    container(&input, &outputs, &body)
+}
+
+/// Reads of what all-reduces write for which nothing waits.
+fn missing_waits(count: usize) -> String {
+    const MESH: &str = " (DeviceMesh{0 1})";
+    let input = tensor(0, MESH);
+    let (mut outputs, mut body) = (Vec::new(), Vec::new());
+    for at in 0..count {
+        let [a, b] = [1, 2].map(|it| tensor(2 * at + it, MESH));
+        body.push(allocate(&a));
+        body.push(format!(
+            "Communication {} (type=Allreduce, team=(0 1), red_op=SUM, input={input}, output={a}, backend=NCCL)",
+            at + 3
+        ));
+        body.push(format!("{b} = relu({a})"));
+        outputs.push(b);
+    }
+    container(&input, &outputs, &body)
+}
+
+/// Storage that is freed and used again while stream 1 reads it.
+fn storage(count: usize) -> String {
+    let input = tensor(0, "");
+    let (mut outputs, mut body) = (Vec::new(), vec!["Stream s0 = GetCurrentStream()".to_owned()]);
+    for at in 0..count {
+        let [a, b, c] = [1, 2, 3].map(|it| tensor(3 * at + it, ""));
+        body.extend([allocate(&a), allocate(&b), format!("{b} = neg({input})")]);
+        body.extend(["SetCurrentStream(Stream 1)", "Synchronize(Stream s0)"].map(str::to_owned));
+        body.extend([format!("{a} = relu({b})"), "SetCurrentStream(Stream s0)".to_owned()]);
+        body.extend(["Deallocate {".to_owned(), format!("  {b}"), "}".to_owned()]);
+        body.extend([allocate(&c), format!("{c} = exp({input})")]);
+        outputs.extend([a, c]);
+    }
+    body.push("Synchronize(Stream 1)".to_owned());
+    container(&input, &outputs, &body)
+}
