@@ -1,25 +1,62 @@
 //! Checks communications: teams and roots, coalescing groups, shared transfers, and the work that a Wait
 //! names.
 
-use rustc_hash::FxHashSet as HashSet;
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use super::{Verifier, places};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{OpStmt, Stmt, StmtId},
+    ir::{OpStmt, Program, Stmt, StmtId},
     ops::{Op, OpClass},
     span::Span,
     suggest::{count_text, list_text},
     words::CommunicationType,
 };
 
+/// The maximum number of posted communications that a report names.
+const MAX_NAMED: usize = 8;
+
 /// A StartCoalescing without its EndCoalescing so far.
 pub(super) struct OpenGroup {
     start: StmtId,
     /// The statements of the group that are not P2PCommunications.
     others: Vec<(Op, Span)>,
+}
+
+/// The statements that post communications.
+#[derive(Default)]
+pub(super) struct Posts {
+    /// The first statement that posts each number.
+    by_number: HashMap<u32, StmtId>,
+    /// The communications without a number, in text order, each with its position.
+    unnumbered: Vec<(u32, StmtId)>,
+}
+
+impl Posts {
+    fn of(program: &Program) -> Self {
+        let mut posts = Self::default();
+        for (id, stmt) in program.stmts.iter() {
+            let Stmt::Op(it) = stmt else { continue };
+            let is_post = it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing;
+            if let Some(number) = it.number.filter(|_| is_post) {
+                posts.by_number.entry(number).or_insert(id);
+            }
+            if it.number.is_none() && matches!(it.op, Op::Communication | Op::P2PCommunication) {
+                posts.unnumbered.push((program.stmt_span(id).start, id));
+            }
+        }
+        posts.unnumbered.sort_unstable();
+        posts
+    }
+
+    /// Returns the only communication without a number before a position.
+    fn only_unnumbered_before(&self, start: u32) -> Option<StmtId> {
+        let before = self.unnumbered.partition_point(|it| it.0 < start);
+        let [(_, only)] = self.unnumbered[..before] else { return None };
+        Some(only)
+    }
 }
 
 impl Verifier<'_> {
@@ -140,39 +177,34 @@ impl Verifier<'_> {
     pub(super) fn unknown_work(&mut self, number: u32, span: Span) {
         let place = places::part_place(self.source, &number.to_string(), span);
         let message = format!("no communication with the number {number} is posted before this Wait");
-        let mut posted: Vec<u32> = self.posted.iter().copied().collect();
-        posted.sort_unstable();
-        let names: Vec<String> = posted.iter().map(ToString::to_string).collect();
+        let mut names: Vec<String> = self.posted.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+        let more = self.posted.len() - names.len();
+        names.extend((more > 0).then(|| format!("{more} more")));
         let label = match names.len() {
             0 => "nothing is posted before it".to_owned(),
-            _ => format!("posted before it: {}", list_text(names.iter().map(String::as_str), 8, "and")),
+            count => {
+                format!("posted before it: {}", list_text(names.iter().map(String::as_str), count, "and"))
+            }
         };
-        let help = match posted.as_slice() {
-            [] => "remove this Wait, or post the communication that it waits for before it".to_owned(),
-            [.., last] => format!(
+        let help = match self.posted.last() {
+            None => "remove this Wait, or post the communication that it waits for before it".to_owned(),
+            Some(last) => format!(
                 "write the number of the communication that it waits for, as in `Wait(Communication {last})`, or remove this Wait"
             ),
         };
         let mut it = Diagnostic::new(Code::UnknownWork, place, message, label).help(help);
-        let posts = |stmt: &Stmt| match stmt {
-            Stmt::Op(it) => {
-                it.number == Some(number)
-                    && (it.op.def().class == OpClass::Communicate || it.op == Op::EndCoalescing)
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-        };
-        if let Some((later, _)) = self.program.stmts.iter().find(|(_, it)| posts(it)) {
+        let posts = self.posts.get_or_init(|| Posts::of(self.program));
+        if let Some(later) = posts.by_number.get(&number) {
             it = it
-                .label(self.program.stmt_span(later), "it is posted here, after the Wait")
+                .label(self.program.stmt_span(*later), "it is posted here, after the Wait")
                 .help("move the Wait behind the communication");
         }
-        let unnumbered = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if it.number.is_none() && matches!(it.op, Op::Communication | Op::P2PCommunication));
-        let before = self.program.stmts.iter().filter(|(id, stmt)| {
-            unnumbered(stmt) && self.program.stmt_span(*id).start < span.start && names.is_empty()
-        });
-        if let [(id, Stmt::Op(stmt))] = before.collect::<Vec<_>>().as_slice() {
+        if names.is_empty()
+            && let Some(id) = posts.only_unnumbered_before(span.start)
+            && let Stmt::Op(stmt) = &self.program.stmts[id]
+        {
             it = it
-                .label(self.program.stmt_span(*id), "this communication has no number")
+                .label(self.program.stmt_span(id), "this communication has no number")
                 .help(format!("write `{} {number} (…)`", stmt.op.name()));
         }
         self.diagnostics.push(it);

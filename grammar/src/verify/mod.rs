@@ -24,9 +24,11 @@ mod streams;
 mod tensors;
 mod types;
 
+use std::{cell::OnceCell, collections::BTreeSet};
+
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
-use communication::OpenGroup;
+use communication::{OpenGroup, Posts};
 
 use crate::{
     attr,
@@ -60,7 +62,8 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
         deallocated: HashMap::default(),
         captured: HashSet::default(),
         captured_names: Vec::new(),
-        posted: HashSet::default(),
+        posted: BTreeSet::new(),
+        posts: OnceCell::new(),
         never_posted: HashSet::default(),
         open_coalescing: None,
         defined_elsewhere: HashSet::default(),
@@ -95,7 +98,9 @@ struct Verifier<'p> {
     captured: HashSet<u32>,
     /// The names of the captured streams in the text.
     captured_names: Vec<String>,
-    posted: HashSet<u32>,
+    posted: BTreeSet<u32>,
+    /// All statements that post a communication, once a report needs them.
+    posts: OnceCell<Posts>,
     /// The numbers of Waits that are reported because nothing posts them.
     never_posted: HashSet<u32>,
     /// The group of transfers that is open.
