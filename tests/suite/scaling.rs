@@ -13,7 +13,7 @@ use hir::{plan, sim::footprint};
 use libtest_mimic::{Failed, Trial};
 use passes::{PassEvent, Settings, Verify};
 
-#[path = "../../benches/passes/programs.rs"]
+#[path = "../../benches/programs/mod.rs"]
 mod programs;
 
 use programs::{AXES, Axis};
@@ -25,26 +25,22 @@ const SHORT: Duration = Duration::from_millis(40);
 /// Maximum growth of the counted work, besides `FEW` visits.
 const GROWTH_OF_WORK: u64 = 6;
 const FEW: u64 = 20_000;
+/// The axes on which the work grows with the square: each loop counts what is nested in it, and the nesting is limited;
+/// each rank of a pipeline plans all statements, and each attempt of `overlap` copies them, until its limit.
+const GROW_FASTER: &[&str] = &["depth", "meshes"];
 /// Maximum number of measurements of a growth, since other processes use the machine too.
 const TRIES: usize = 4;
 
-/// Returns one trial for each axis.
+/// Returns a trial of the passes and one of the stages for each axis.
 pub fn trials() -> Vec<Trial> {
-    AXES.iter()
-        .map(|axis| {
-            let size = match axis.name {
-                // The reader limits the nesting of loops to 200.
-                "depth" => 24,
-                "ranks" => 512,
-                "loops" => 750,
-                "merged loops" => 1_500,
-                _ => 5_000,
-            };
-            let name = format!("scaling::{}", axis.name.replace(' ', "_"));
-            Trial::test(name, move || grows_slowly(axis, size))
-        })
-        .chain([Trial::test("scaling::many_ranks", many_ranks), Trial::test("scaling::stages", stages)])
-        .collect()
+    let name = |axis: &Axis| axis.name.replace(' ', "_");
+    let passes = AXES.iter().filter(|it| !it.passes.is_empty());
+    let passes =
+        passes.map(|axis| Trial::test(format!("scaling::{}", name(axis)), || grows_slowly(axis, axis.size)));
+    let stages = AXES.iter().filter(|it| !GROW_FASTER.contains(&it.name));
+    let stages =
+        stages.map(|axis| Trial::test(format!("scaling::stages::{}", name(axis)), || stages_of(axis)));
+    passes.chain(stages).chain([Trial::test("scaling::many_ranks", many_ranks)]).collect()
 }
 
 /// A pass or a stage, with its time and the counted work.
@@ -62,15 +58,9 @@ fn work_grows_slowly(size: usize, one: &[Cost], four: &[Cost]) -> Result<(), Fai
 }
 
 /// Reading, verifying, printing in each dialect, and planning.
-fn stages() -> Result<(), Failed> {
-    const SIZE: usize = 2_000;
-    let axes: [fn(usize) -> String; 4] =
-        [programs::equal, programs::views, programs::pending, programs::views_of_views];
-    for program in axes {
-        let [one, four] = [SIZE, 4 * SIZE].map(|size| stage_costs(&program(size)));
-        work_grows_slowly(SIZE, &one?, &four?)?;
-    }
-    Ok(())
+fn stages_of(axis: &Axis) -> Result<(), Failed> {
+    let [one, four] = [axis.size, 4 * axis.size].map(|size| stage_costs(&(axis.program)(size)));
+    work_grows_slowly(axis.size, &one?, &four?)
 }
 
 fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
@@ -80,19 +70,23 @@ fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
         costs.push((name.to_owned(), start.elapsed(), arena::visits() - visits));
         (start, visits) = (Instant::now(), arena::visits());
     };
-    let (mut programs, _) = grammar::read(text);
-    let program = programs.pop().ok_or("no program")?;
+    let (programs, diagnostics) = grammar::read(text);
     end("reading");
-    let faults = grammar::verify(&program);
+    if grammar::diagnostic::has_errors(&diagnostics) {
+        return Ok(costs);
+    }
+    let faults: Vec<_> = programs.iter().flat_map(grammar::verify).collect();
     end("verifying");
     for dialect in [Dialect::Canonical, Dialect::Short, Dialect::Y2025] {
-        let _ = grammar::print_as(&program, dialect);
+        programs.iter().for_each(|it| _ = grammar::print_as(it, dialect));
         end(&format!("printing: {dialect:?}"));
     }
-    let ranks = plan::smallest_world(&program);
-    let plans = plan::build(&program, &LineIndex::new(text), ranks).map_err(|it| format!("{it:?}"))?;
+    let lines = LineIndex::new(text);
+    for program in &programs {
+        plan::build(program, &lines, plan::smallest_world(program)).map_err(|it| format!("{it:?}"))?;
+    }
     end("planning");
-    match faults.is_empty() && plans.len() == ranks {
+    match faults.is_empty() {
         true => Ok(costs),
         false => Err(format!("{faults:?}").into()),
     }
@@ -101,8 +95,7 @@ fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
 fn grows_slowly(axis: &Axis, size: usize) -> Result<(), Failed> {
     let [small, large] = [size, 4 * size].map(|it| (axis.program)(it));
     let (mut one, mut four) = (costs(&small, axis.passes)?, costs(&large, axis.passes)?);
-    // Each loop counts what is nested in it, and the nesting is limited.
-    if axis.name != "depth" {
+    if !GROW_FASTER.contains(&axis.name) {
         work_grows_slowly(size, &one, &four)?;
     }
     let mut told = String::new();

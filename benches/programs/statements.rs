@@ -1,57 +1,6 @@
-//! Generates programs that grow along one axis: statements, loops, depth, ranks, pending communications, or views.
+//! Programs that grow in statements: operators, loops, depth, pending communications, or views.
 
 use std::fmt::Write as _;
-
-/// An axis along which a program grows, and the passes whose time is measured on it.
-pub struct Axis {
-    /// The name of what grows.
-    pub name: &'static str,
-    /// Returns the text of a program of the given size.
-    pub program: fn(usize) -> String,
-    /// A pipeline.
-    pub passes: &'static str,
-}
-
-/// All axes.
-pub const AXES: [Axis; 12] = [
-    Axis {
-        name: "operators",
-        program: chain,
-        passes: "decompose-resharding,lower-to-communication,@default",
-    },
-    Axis {
-        name: "equal statements",
-        program: equal,
-        passes: "allocate-and-deallocate,common-subexpression,remove-dead-code,renumber",
-    },
-    Axis { name: "views", program: views, passes: "common-subexpression,remove-redundant-sync,@default" },
-    Axis {
-        name: "loops",
-        program: loops,
-        passes: "remove-redundant-sync,common-subexpression,hoist-communication,sink-waits,double-buffer,unroll,\
-                 remove-redundant-sync,@default",
-    },
-    Axis {
-        name: "depth",
-        program: depth,
-        passes: "remove-redundant-sync,common-subexpression,hoist-communication,sink-waits,renumber,@default",
-    },
-    Axis { name: "merged loops", program: loops, passes: "merge-stream-loops" },
-    Axis { name: "waits", program: waits, passes: "sink-waits,defer-waits" },
-    Axis { name: "pending", program: pending, passes: "sink-waits,defer-waits" },
-    Axis { name: "posted late", program: posted_late, passes: "hoist-communication" },
-    Axis {
-        name: "views of views",
-        program: views_of_views,
-        passes: "allocate-and-deallocate,common-subexpression,remove-dead-code",
-    },
-    Axis {
-        name: "exchanges",
-        program: exchanges,
-        passes: "hoist-share-mem-handles,allocate-and-deallocate,remove-redundant-sync",
-    },
-    Axis { name: "ranks", program: ranks, passes: "@lower" },
-];
 
 /// Returns a chain of operators, each of which reshards its operand.
 pub fn chain(operators: usize) -> String {
@@ -94,7 +43,7 @@ pub fn chain(operators: usize) -> String {
     format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n\nDomains:\n{domains}")
 }
 
-fn container(header: &str, body: &str) -> String {
+pub(super) fn container(header: &str, body: &str) -> String {
     format!("%HostIrContainer {{ {header} :\n{body}}} // %HostIrContainer\n")
 }
 
@@ -254,22 +203,4 @@ pub fn depth(depth: usize) -> String {
     }
     let _ = writeln!(body, "{}{out} = relu({input})", "  ".repeat(depth + 1));
     container(&format!("({input}) -> ({out})"), &body)
-}
-
-/// Returns a linear layer whose rows are sharded over a mesh.
-pub fn ranks(ranks: usize) -> String {
-    let members: Vec<String> = (0..ranks).map(|it| it.to_string()).collect();
-    let mesh = format!("(DeviceMesh{{{}}})", members.join(" "));
-    let rows = 8 * ranks;
-    let input = format!("T0_g_float[ideviceIdx.x0{{{ranks}}}, iS1{{8}}, iS2{{8}}] {mesh}");
-    let weight = format!("T1_g_float[iS3{{8}}, iS4{{8}}] {mesh}");
-    let out = format!("T2_g_float[iS5{{{rows}}}, iS6{{8}}, rS8{{8}}] {mesh}");
-    let text = container(
-        &format!("({input}, {weight}) -> ({out})"),
-        &format!("  {out}\n     = linear({input},\n              {weight})\n"),
-    );
-    format!(
-        "{text}\nDomains:\n  T0: logical(iS7{{{rows}}}, iS2{{8}}), outer_split(iS7{{{rows}}}, {ranks}) -> \
-         (ideviceIdx.x0{{{ranks}}}, iS1{{8}})\n"
-    )
 }
