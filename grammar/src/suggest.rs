@@ -1,5 +1,7 @@
 //! Suggests corrections of misspelled words.
 
+use std::fmt::Display;
+
 use crate::diagnostic::Diagnostic;
 
 /// Number of characters of a word that are compared; limits the cost for long words.
@@ -52,9 +54,9 @@ pub fn count_text(count: usize, what: &str) -> String {
 
 /// Returns a list for messages: `a`, `a and b`, `a, b and c`; of more than `limit` items, the first ones and
 /// the number of the others.
-pub fn list_text<'i>(items: impl ExactSizeIterator<Item = &'i str>, limit: usize, word: &str) -> String {
+pub fn list_text<I: Display>(items: impl ExactSizeIterator<Item = I>, limit: usize, word: &str) -> String {
     let count = items.len();
-    let mut shown: Vec<String> = items.take(limit).map(str::to_owned).collect();
+    let mut shown: Vec<String> = items.take(limit).map(|it| it.to_string()).collect();
     if count > limit {
         shown.push(format!("{} more", count - limit));
     }

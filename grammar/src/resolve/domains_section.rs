@@ -63,10 +63,9 @@ impl<'s> Resolver<'s, '_> {
         let found = (all.next(), all.next());
         drop(all);
         let (Some(only), None) = found else {
-            let known: Vec<String> = self.tensor_names();
-            let label = match known.is_empty() {
-                true => "the container has no tensors".to_owned(),
-                false => format!("expected {}", list_text(known.iter().map(String::as_str), 8, "or")),
+            let label = match self.tensor_names("or").as_str() {
+                "" => "the container has no tensors".to_owned(),
+                known => format!("expected {known}"),
             };
             match found.0 {
                 Some(_) => {

@@ -159,11 +159,13 @@ struct IdsByNumber<I> {
     last: FxHashMap<(Option<UnitId>, u32), I>,
     /// For each id, the id that had the same number before it.
     earlier: FxHashMap<I, I>,
+    /// By namespace: its numbers in ascending order, from the first error that lists them on.
+    sorted: FxHashMap<Option<UnitId>, BTreeSet<u32>>,
 }
 
 impl<I> Default for IdsByNumber<I> {
     fn default() -> Self {
-        Self { last: FxHashMap::default(), earlier: FxHashMap::default() }
+        Self { last: FxHashMap::default(), earlier: FxHashMap::default(), sorted: FxHashMap::default() }
     }
 }
 
@@ -174,14 +176,21 @@ impl<I: Id> IdsByNumber<I> {
         std::iter::successors(last, |id| self.earlier.get(id).copied())
     }
 
-    /// Returns the numbers that a namespace uses, in ascending order.
-    fn numbers(&self, unit: Option<UnitId>) -> BTreeSet<u32> {
-        self.last.keys().filter(|it| it.0 == unit).map(|it| it.1).collect()
+    /// Returns the numbers that a namespace uses, in ascending order. Only errors need them.
+    fn numbers(&mut self, unit: Option<UnitId>) -> &BTreeSet<u32> {
+        let last = &self.last;
+        let own = || last.keys().filter(|it| it.0 == unit).map(|it| it.1).collect();
+        self.sorted.entry(unit).or_insert_with(own)
     }
 
     fn add(&mut self, unit: Option<UnitId>, number: u32, id: I) {
-        if let Some(before) = self.last.insert((unit, number), id) {
-            self.earlier.insert(id, before);
+        match self.last.insert((unit, number), id) {
+            Some(before) => _ = self.earlier.insert(id, before),
+            None => {
+                if let Some(sorted) = self.sorted.get_mut(&unit) {
+                    sorted.insert(number);
+                }
+            }
         }
     }
 }

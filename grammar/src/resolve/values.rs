@@ -171,14 +171,10 @@ impl<'s> Resolver<'s, '_> {
             [only] => return Some(only),
             [] => {
                 self.unreadable_texts.insert((self.current_unit, text));
-                let known = self.tensor_names();
-                let names = || known.iter().map(String::as_str);
                 let message = format!("`{text}` is not declared");
-                let label = match known.is_empty() {
-                    true => "no tensor before this is declared".to_owned(),
-                    false => {
-                        format!("the tensors that are declared before this: {}", list_text(names(), 8, "and"))
-                    }
+                let label = match self.tensor_names("and").as_str() {
+                    "" => "no tensor before this is declared".to_owned(),
+                    known => format!("the tensors that are declared before this: {known}"),
                 };
                 let it = Diagnostic::new(Code::UnknownTensor, span, message, label).help(format!(
                     "declare it before the container, as in `%tensor {text}_g_float[iS0{{i0}}]`, or write it in full at its first use"
@@ -217,9 +213,10 @@ impl<'s> Resolver<'s, '_> {
         word(diagnostic).len() > 1 && self.diagnostics.iter().rev().take(16).any(same)
     }
 
-    /// Returns the names of the declared tensors of the current namespace, by number.
-    pub(super) fn tensor_names(&self) -> Vec<String> {
-        self.tensors_by_number.numbers(self.current_unit).iter().map(|it| format!("T{it}")).collect()
+    /// Returns a list of the declared tensors of the current namespace, by number: `T0, T1 and T2`.
+    pub(super) fn tensor_names(&mut self, word: &str) -> String {
+        let numbers = self.tensors_by_number.numbers(self.current_unit);
+        list_text(numbers.iter().map(|it| format!("T{it}")), 8, word)
     }
 
     pub(super) fn axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
