@@ -164,21 +164,20 @@ fn printed_axes(program: &Program, tensor: TensorId) -> Option<Vec<PrintedAxis>>
     if it.domains.transforms.iter().any(|step| matches!(step, Transform::Swizzle1D { .. })) {
         return None;
     }
-    let pieces: Vec<Vec<_>> = program
-        .dimensions(tensor)
-        .map(|axis| {
-            let mut leaves = Vec::new();
-            leaf_axes(program, tensor, axis, &mut leaves);
-            leaves
-        })
-        .collect();
-    let find = |axis| {
-        let dims = pieces.iter().enumerate();
-        dims.flat_map(|(dim, leaves)| leaves.iter().enumerate().map(move |(piece, leaf)| (dim, piece, leaf)))
-            .find(|(_, _, leaf)| **leaf == axis)
-            .map(|(dim, piece, _)| PrintedAxis { dim, piece })
+    let (mut pieces, mut leaves) = (Vec::new(), Vec::new());
+    for (dim, axis) in program.dimensions(tensor).enumerate() {
+        leaf_axes(program, tensor, axis, &mut leaves);
+        let own = leaves.drain(..).enumerate();
+        pieces.extend(own.map(|(piece, leaf)| (leaf, PrintedAxis { dim, piece })));
+    }
+    // The axes are usually printed in the order of the dimensions.
+    let mut next = 0;
+    let mut find = |axis| {
+        let at = (next..pieces.len()).chain(0..next).find(|at| pieces[*at].0 == axis)?;
+        next = at + 1;
+        Some(pieces[at].1)
     };
     let shown = it.loop_domain.iter().filter(|axis| program.axes[**axis].kind != AxisKind::Reduction);
     let printed: Vec<PrintedAxis> = shown.map(|axis| find(*axis)).collect::<Option<_>>()?;
-    (printed.len() == pieces.iter().map(Vec::len).sum::<usize>()).then_some(printed)
+    (printed.len() == pieces.len()).then_some(printed)
 }

@@ -260,31 +260,29 @@ impl Walk<'_> {
     /// Adds the extents of all tensors of the container.
     fn extents(&mut self, inputs: &[TensorId]) {
         let program = self.program;
-        let mut seen = HashSet::new();
+        let (mut seen, inputs) = (HashSet::new(), inputs.iter().collect::<HashSet<_>>());
         for tensor in std::mem::take(&mut self.tensors) {
             if program.tensors[tensor].unit.is_some() || !seen.insert(tensor) {
                 continue;
             }
             let what = format!("an extent of {}", program.tensor_name(tensor));
+            let is_input = inputs.contains(&tensor);
             let loops = program.tensors[tensor].loop_domain.iter().map(|axis| program.axes[*axis].extent);
             let loops: Vec<ExprId> = loops.collect();
             for axis in program.dimensions(tensor) {
                 let extent = program.axes[axis].extent;
                 let mut symbols = Vec::new();
                 program.collect_symbols(extent, &mut symbols);
+                if symbols.is_empty() {
+                    continue;
+                }
                 let mut divisors = Vec::new();
-                // A constant extent depends on no symbol.
-                let parts = loops.iter().chain([&extent]).filter(|_| !symbols.is_empty());
-                for part in parts {
+                for part in loops.iter().chain([&extent]) {
                     if program.depends_on(*part, &|it| symbols.contains(&it)) {
                         collect_divisors(program, *part, &mut divisors);
                     }
                 }
-                self.add(
-                    extent,
-                    what.clone(),
-                    ScalarRole::Extent { divisors, is_input: inputs.contains(&tensor) },
-                );
+                self.add(extent, what.clone(), ScalarRole::Extent { divisors, is_input });
             }
         }
     }
