@@ -8,6 +8,9 @@ use crate::{
     span::Span,
 };
 
+/// The last line of the canonical text of a container without sections.
+const CONTAINER_END: &str = "} // %HostIrContainer";
+
 /// Returns a fix that inserts `line` before offset `at`. If other text precedes `at` on its line, the fix
 /// begins with a newline.
 pub(super) fn insert_line_before(source: &str, at: u32, line: &str) -> Fix {
@@ -38,7 +41,14 @@ pub(super) fn replace_with_canonical_text(
         return;
     }
     let end = closer_line_end(source, place.end);
-    let fix = Fix { span: Span { end, ..place }, text: canonical::print(program) };
+    let mut text = canonical::print(program);
+    // Without a blank line, the following lines would be those of the last section.
+    let rest = source.get(end as usize..).unwrap_or("");
+    let follows_section = !text.trim_end().ends_with(CONTAINER_END);
+    if follows_section && rest.lines().next().is_some_and(|line| !line.trim().is_empty()) {
+        text.push('\n');
+    }
+    let fix = Fix { span: Span { end, ..place }, text };
     for it in diagnostics.iter_mut().filter(|it| it.code.text().starts_with("lossy")) {
         it.fixes = vec![fix.clone()];
     }
