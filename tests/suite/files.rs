@@ -81,6 +81,8 @@ pub fn trials() -> Vec<Trial> {
     let others = [
         Trial::test("files::only_one_module_writes_files", only_one_module_writes_files),
         Trial::test("files::open_descriptors_and_fifos_are_written", open_descriptors_and_fifos_are_written),
+        Trial::test("files::a_full_device_is_reported", a_full_device_is_reported)
+            .with_ignored_flag(!Path::new("/dev/full").exists()),
         Trial::test("files::a_fifo_without_a_reader_is_reported", a_fifo_without_a_reader_is_reported),
         Trial::test("files::lines_of_a_batch_write_their_own_files", lines_of_a_batch_write_their_own_files),
     ];
@@ -155,6 +157,39 @@ fn open_descriptors_and_fifos_are_written() -> Result<(), Failed> {
     let output = Command::new("sh").args(["-c", &script]).current_dir(&folder).output_with_timeout()?;
     fs::remove_dir_all(&folder)?;
     if output.status.success() { Ok(()) } else { Err(format!("{output:?}").into()) }
+}
+
+/// Every option that writes a file says that it could not, with exit code 6.
+fn a_full_device_is_reported() -> Result<(), Failed> {
+    let (opt, run) = (env!("CARGO_BIN_EXE_hir-opt"), env!("CARGO_BIN_EXE_hir-run"));
+    let reduce = env!("CARGO_BIN_EXE_hir-reduce");
+    let (program, race) = ("samples/ring.hir", "tests/cases/check/race-streams.hir");
+    let vector = "tests/cases/errors/unreadable-npy.hir";
+    let folder = folder("full")?;
+    let link = |name: &str| {
+        let path = folder.join(name);
+        std::os::unix::fs::symlink("/dev/full", &path).map(|()| path.display().to_string())
+    };
+    let (svg, tensor) = (link("t.svg")?, format!("T1=@{}", link("y.npy")?));
+    for (tool, arguments) in [
+        (opt, &[program, "-o", "/dev/full"][..]),
+        (opt, &[program, "--timeline", &svg]),
+        (opt, &[race, "--check", "--witness", "/dev/full"]),
+        (opt, &["--list-passes", "-o", "/dev/full"]),
+        (run, &[program, "--timeline", &svg]),
+        (run, &[vector, "--output", &tensor]),
+        (run, &[race, "--check=off", "--schedule=explore:20", "--witness", "/dev/full"]),
+        (reduce, &[race, "--oracle", "race", "-o", "/dev/full"]),
+    ] {
+        let mut command = Command::new(tool);
+        let output = command.args(arguments).current_dir(ROOT).output_with_timeout()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() != Some(6) || !said.contains("cannot write") {
+            return Err(format!("{arguments:?}: {output:?}").into());
+        }
+    }
+    fs::remove_dir_all(&folder)?;
+    Ok(())
 }
 
 /// Nobody opens the other end: the tools say so instead of waiting for it without end.

@@ -87,9 +87,10 @@ impl Processor<'_> {
             }
         }
         let sources = std::slice::from_ref(source);
-        if let Some(path) = &self.options.witness {
-            self.write_witness(path, &plans, &report, sources);
-        }
+        let exit = match &self.options.witness {
+            None => Exit::Check,
+            Some(path) => self.write_witness(path, &plans, &report, sources).err().unwrap_or(Exit::Check),
+        };
         let all = report.diagnostics(&plans, sources).into_iter().map(|it| it.1);
         let mut remarks = 0;
         let mut found: Vec<Diagnostic> = all.collect();
@@ -143,7 +144,7 @@ impl Processor<'_> {
             outcome.summaries.push(format!("the check found no fault{more} ({world})"));
             return Some(());
         };
-        outcome.failure = Some((Exit::Check, failure));
+        outcome.failure = Some((exit, failure));
         None
     }
 }

@@ -15,13 +15,25 @@ use crate::{pass_pipeline::pipeline_text, processor::Processor};
 
 impl Processor<'_> {
     /// Writes the steps that exhibit the first race for which such steps exist.
-    pub fn write_witness(&mut self, path: &Path, plans: &[Plan], report: &Report, sources: &[Source]) {
+    ///
+    /// # Errors
+    /// Returns the exit code, after the message, if the file cannot be written.
+    pub fn write_witness(
+        &mut self,
+        path: &Path,
+        plans: &[Plan],
+        report: &Report,
+        sources: &[Source],
+    ) -> Result<(), Exit> {
         if self.has_witness {
-            return;
+            return Ok(());
         }
-        let none = |reason: &str| match self.container {
-            Some(number) => self.screen.message(&format!("no witness of container {number}: {reason}")),
-            None => self.screen.message(&format!("no witness: {reason}")),
+        let none = |reason: &str| {
+            self.screen.message(&match self.container {
+                Some(number) => format!("no witness of container {number}: {reason}"),
+                None => format!("no witness: {reason}"),
+            });
+            Ok(())
         };
         if report.has_deadlock() {
             return none("the program deadlocks");
@@ -74,11 +86,12 @@ impl Processor<'_> {
             found.message,
             self.options.file
         );
-        if self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path))
-            == Exit::Success
-        {
-            self.has_witness = true;
-            self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
+        match self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path)) {
+            Exit::Success => (),
+            exit => return Err(exit),
         }
+        self.has_witness = true;
+        self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
+        Ok(())
     }
 }
