@@ -3,7 +3,7 @@
 //! Invariant: parsing never fails as a whole. The parser returns everything that it could parse, with
 //! diagnostics in text order for the rest.
 
-use lalrpop_util::{ErrorRecovery, ParseError, lalrpop_mod};
+use lalrpop_util::{ErrorRecovery, ParseError};
 
 use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
@@ -14,23 +14,23 @@ use crate::{
     token::{Source, Token, TokenKind},
 };
 
-lalrpop_mod!(
-    #[allow(
-        clippy::all,
-        clippy::allow_attributes_without_reason,
-        clippy::match_wildcard_for_single_variants,
-        clippy::panic,
-        clippy::unwrap_used,
-        missing_docs,
-        unused,
-        reason = "generated from `syntax.lalrpop`"
-    )]
-    syntax
-);
-
 pub(crate) mod build;
 mod expected;
 mod outside;
+// Generated from `syntax.lalrpop`; tests/generated_parser.rs compares the two. It is committed, so that a build of hir
+// does not build the parser generator first.
+#[rustfmt::skip]
+#[allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::match_wildcard_for_single_variants,
+    clippy::panic,
+    clippy::unwrap_used,
+    missing_docs,
+    unused,
+    reason = "generated from `syntax.lalrpop`"
+)]
+mod syntax;
 #[cfg(test)]
 pub(crate) mod tests;
 
