@@ -12,7 +12,8 @@
 //! | verdict | meaning |
 //! | --- | --- |
 //! | `panic`, `internal error`, `signal` | the reader panics; a tool ends with exit code 101 or by a signal |
-//! | `10 s`, `2 GB` | the threads of a tool compute for longer; a tool needs more memory |
+//! | `time` | a tool computes for more than 10 s, or 40 s if it simulates: the budget of work allows 30 s |
+//! | `2 GB` | a tool needs more memory |
 //! | `no end` | a tool does not end and does not compute |
 //! | `cascade` | one edit gives more than five errors |
 //! | `reading` | a text that was read is not read again as printed, or `--fix` changes its meaning |
@@ -250,7 +251,7 @@ impl Mangler {
         if let Some(threads) = threads {
             command.env("RAYON_NUM_THREADS", threads.to_string());
         }
-        process::run(&mut command, folder)
+        process::run(&mut command, folder, line.seconds())
     }
 
     /// Counts a finding, and writes it unless there are enough of its kind.

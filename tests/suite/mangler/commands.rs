@@ -10,6 +10,23 @@ pub struct CommandLine {
     pub arguments: Vec<String>,
 }
 
+/// How long a tool may compute that does not simulate, and how much longer if it does: what `--max-work` states for a
+/// billion elements.
+const SECONDS: u64 = 10;
+const SIMULATION_SECONDS: u64 = 30;
+
+impl CommandLine {
+    /// Returns how long the tool may compute.
+    pub fn seconds(&self) -> u64 {
+        let simulates =
+            |it: &String| matches!(it.as_str(), "--verify-each=semantic" | "--bisect" | "--device=sim");
+        match self.tool == "hir-reduce" || self.arguments.iter().any(simulates) {
+            true => SECONDS + SIMULATION_SECONDS,
+            false => SECONDS,
+        }
+    }
+}
+
 const REPORTS: [&str; 12] = [
     "--timing",
     "--statistics",
@@ -67,7 +84,9 @@ const MAX_WORK: &str = "--max-work=1";
 /// Returns a command that simulates a program and prints each number that it computes.
 pub fn hir_run(rng: &mut Rng) -> CommandLine {
     let mut arguments: Vec<String> =
-        ["--device=sim", "--max-ranks=64", "--memory-limit=1", "--timeout=10", MAX_WORK].map(str::to_owned).into();
+        ["--device=sim", "--max-ranks=64", "--memory-limit=1", "--timeout=10", MAX_WORK]
+            .map(str::to_owned)
+            .into();
     arguments.push(format!("--inputs={}", rng.choose(&INPUTS).unwrap_or_default()));
     arguments.push(format!("--check={}", rng.choose(&["error", "warn", "off"]).unwrap_or_default()));
     if rng.chance(50) {

@@ -12,11 +12,10 @@ use std::{
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 
-/// The limit on the time of all threads of a process, in ticks of 1/100 s. The tools share the machine with other
-/// processes, so the time that passes says little.
-const CPU_LIMIT: u64 = 10 * 100;
+/// The number of ticks in a second.
+const TICKS: u64 = 100;
 /// The limit on the time that passes.
-const TIME_LIMIT: Duration = Duration::from_secs(90);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 /// The memory, in KiB, beyond which a process is killed, and the address space, in bytes, that it never exceeds.
 const MEMORY_LIMIT: u64 = 2 << 20;
 const ADDRESS_SPACE: u64 = 12 << 30;
@@ -44,27 +43,28 @@ impl Ended {
     }
 }
 
-/// Runs a command whose output goes to two files of a folder.
-pub fn run(command: &mut Command, folder: &Path) -> io::Result<Ended> {
+/// Runs a command whose output goes to two files of a folder. Its threads may compute for `seconds` in all: it shares the
+/// machine with other processes, so the time that passes says little.
+pub fn run(command: &mut Command, folder: &Path, seconds: u64) -> io::Result<Ended> {
     let [out, err] = ["stdout", "stderr"].map(|it| folder.join(it));
     command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?).process_group(0);
     let mut child = command.spawn()?;
     let limit = Rlimit { current: Some(ADDRESS_SPACE), maximum: Some(ADDRESS_SPACE) };
     let _ = prlimit(Some(Pid::from_child(&child)), Resource::As, limit);
-    let (killed, status) = wait(&mut child)?;
+    let (killed, status) = wait(&mut child, seconds)?;
     Ok(Ended { killed, status, stdout: text(&out)?, stderr: text(&err)? })
 }
 
 /// Waits for the end of a process, and kills it at a limit.
-fn wait(child: &mut Child) -> io::Result<(Option<&'static str>, ExitStatus)> {
+fn wait(child: &mut Child, seconds: u64) -> io::Result<(Option<&'static str>, ExitStatus)> {
     let start = Instant::now();
     let mut pause = Duration::from_micros(500);
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok((None, status));
         }
-        let limit = if cpu_ticks(child.id()) > CPU_LIMIT {
-            Some("10 s")
+        let limit = if cpu_ticks(child.id()) > seconds * TICKS {
+            Some("time")
         } else if start.elapsed() > TIME_LIMIT {
             Some("no end")
         } else {
