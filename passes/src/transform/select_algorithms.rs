@@ -22,8 +22,8 @@
 //! `table=` contains the rules (`grammar::algorithm_table`); sizes are the bytes of one rank's part of the input or
 //! the output, whichever is larger. The pass does not change a statement whose size is not a constant or is covered
 //! by no rule, nor a statement in a branch that not all ranks take, because the matching statement that other ranks
-//! post has to use the same algorithm. An Allreduce of the CUDA backend for which not all ranks wait is not changed
-//! either: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
+//! post has to use the same algorithm. An Allreduce of the CUDA backend is changed only if its own block has a Wait for
+//! it: its default algorithm may be complete when the posting stream continues, the others are only after a Wait.
 
 use grammar::{
     algorithm_table::{AlgorithmTable, DEFAULT_RULES},
@@ -33,7 +33,7 @@ use grammar::{
     ops::Op,
     words::{Algorithm, Backend, CommunicationType},
 };
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
@@ -64,15 +64,16 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     })?;
     let mut changed = false;
     let divergent = stmts_in_divergent_branches(program);
+    let awaited = awaited_posts(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &table) else { continue };
-        if it.get(attr::BACKEND) == Some(Backend::Cuda) && !is_awaited(program, &divergent, it.number) {
+        if it.get(attr::BACKEND) == Some(Backend::Cuda) && !awaited.contains(&id) {
             let number = it.number.unwrap_or_default();
             let message = format!(
-                "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` on all ranks"
+                "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` behind it"
             );
-            remarks.no_effect(program.stmt_span(id), message, "not all ranks wait for this");
+            remarks.no_effect(program.stmt_span(id), message, "no Wait for this in its block");
             continue;
         }
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };
@@ -82,12 +83,36 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     Ok(Change::from_flag(changed))
 }
 
-/// Returns whether all ranks that take part in the communication with this number wait for it.
-fn is_awaited(program: &Program, divergent: &FxHashSet<StmtId>, number: Option<u32>) -> bool {
-    program.stmts.iter().any(|(id, it)| match it {
-        Stmt::Op(it) => it.op == Op::Wait && it.get(attr::WORK) == number && !divergent.contains(&id),
-        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-    })
+/// Returns the statements whose communication a later statement of the same block waits for, before its number is used
+/// again.
+fn awaited_posts(program: &Program) -> FxHashSet<StmtId> {
+    let mut awaited = FxHashSet::default();
+    for block in program.blocks.ids() {
+        let mut pending = FxHashMap::default();
+        for stmt in program.block(block) {
+            let bodies = match &program.stmts[*stmt] {
+                Stmt::Op(it) if it.op == Op::Wait => {
+                    let posted = it.get(attr::WORK).and_then(|number| pending.remove(&number));
+                    awaited.extend(posted);
+                    continue;
+                }
+                Stmt::Op(_) | Stmt::Let(..) => {
+                    let number = program.posted_work(*stmt);
+                    number.into_iter().for_each(|number| _ = pending.insert(number, *stmt));
+                    continue;
+                }
+                Stmt::For(it) => [Some(it.body), None],
+                Stmt::If(it) => [Some(it.then_block), it.else_block],
+            };
+            // A later Wait may be for what a nested block posts.
+            for body in bodies.into_iter().flatten() {
+                program.walk(body, &mut |inner| {
+                    program.posted_work(inner).into_iter().for_each(|number| _ = pending.remove(&number));
+                });
+            }
+        }
+    }
+    awaited
 }
 
 /// Bytes of the widest access to memory.

@@ -2,7 +2,7 @@
 
 use grammar::{
     DimMap, ResultDim, attr,
-    ir::{AxisKind, DeviceDim, ExprId, OpStmt, Program, TensorId},
+    ir::{AxisKind, DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId},
     ops::TypeRule,
     result_dims,
 };
@@ -133,7 +133,8 @@ impl SliceAnalysis<'_> {
     fn streamed(&self, dim: usize) -> Option<Slicing> {
         let stream = *self.goal.dims[dim].stream()?;
         // All slices of a broadcast axis are the same element.
-        if self.goal.dims[dim].kind == AxisKind::Broadcast {
+        let mut axes = self.program.tensors[self.out].loop_domain.iter().map(|it| &self.program.axes[*it]);
+        if axes.any(|it| it.parallel == ParallelType::Stream && it.kind == AxisKind::Broadcast) {
             return None;
         }
         // Slices are ranges of a rank's part only if the stream piece is the outermost non-device piece.
