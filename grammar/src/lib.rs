@@ -68,7 +68,7 @@ pub use read::{read, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
 pub use suggest::{count_text, escape_control, list_text, nearest};
-pub use tensor_uses::for_each_tensor_use;
+pub use tensor_uses::{for_each_tensor_use, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
 pub use verify::{verify, verify_source};
 

@@ -68,3 +68,11 @@ pub fn tensors_in_text_order(program: &Program) -> Vec<TensorId> {
     }
     order
 }
+
+/// Returns the ranks in the meshes of the tensors that the text mentions, each with its tensor. A tensor that is only
+/// declared, or that a pass has replaced, is not part of the program.
+pub fn ranks_in_meshes(program: &Program) -> impl Iterator<Item = (usize, TensorId)> {
+    let in_units = program.tensors.iter().filter(|(_, it)| it.unit.is_some()).map(|(id, _)| id);
+    let all = tensors_in_text_order(program).into_iter().chain(in_units);
+    all.flat_map(|id| program.tensors[id].mesh.devices.iter().map(move |rank| (*rank, id)))
+}

@@ -7,6 +7,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Program, Stmt},
+    ranks_in_meshes,
     span::Span,
 };
 
@@ -133,10 +134,7 @@ pub fn too_few_ranks_text(program: &str, smallest: usize, ranks: usize) -> Strin
 /// Returns the largest rank in the meshes and teams of a program, and its location; rank 0 at the header if
 /// the program has no meshes or teams.
 pub(super) fn largest_rank(program: &Program) -> (usize, Span) {
-    let meshes = program.tensors.iter().filter_map(|(id, tensor)| {
-        let last = tensor.mesh.devices.iter().copied().max()?;
-        Some((last, program.tensor_span(id)))
-    });
+    let meshes = ranks_in_meshes(program).map(|(rank, tensor)| (rank, program.tensor_span(tensor)));
     let teams = program.stmts.iter().filter_map(|(id, stmt)| match stmt {
         Stmt::Op(it) => Some((it.get(attr::TEAM)?.iter().copied().max()?, program.stmt_span(id))),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,

@@ -132,12 +132,13 @@ impl PlanBuilder<'_> {
     /// which slices the other ranks take.
     fn slices_depend_on_rank(&self) -> bool {
         let is_of_one_rank = self.program.options.contains_key("rank");
-        is_of_one_rank || self.program.stmts.iter().any(|(_, it)| match it {
-            Stmt::Op(it) => {
-                it.get(attr::STREAM_INDEX).is_some_and(|index| self.scalars.depends_on_rank(index))
-            }
-            Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
-        })
+        is_of_one_rank
+            || self.program.stmts.iter().any(|(_, it)| match it {
+                Stmt::Op(it) => {
+                    it.get(attr::STREAM_INDEX).is_some_and(|index| self.scalars.depends_on_rank(index))
+                }
+                Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+            })
     }
 
     /// Returns the stream whose slice a tensor holds at this point, on this rank or on the ranks that hold

@@ -68,7 +68,8 @@ const GRAMMAR: &[Layer] = &[
 ];
 
 const PASSES: &[Layer] = &[
-    ("analysis error oracle pass", &[]),
+    ("analysis error pass", &[]),
+    ("oracle", &["pass"]),
     ("rewrite", &["analysis"]),
     ("transform", &["analysis", "pass", "rewrite"]),
     ("list", &["pass", "transform"]),

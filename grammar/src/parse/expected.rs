@@ -50,7 +50,8 @@ fn unexpected(span: Span, token: Token<'_>, expected: &[String]) -> Diagnostic {
         _ if token.text.is_empty() => "the text does not continue as expected".to_string(),
         _ => format!("unexpected `{}`", token.text),
     };
-    let label = expected_text(expected).map_or("it cannot stand here".to_owned(), |it| format!("expected {it}"));
+    let label =
+        expected_text(expected).map_or("it cannot stand here".to_owned(), |it| format!("expected {it}"));
     Diagnostic::new(Code::Syntax, span, message, label)
 }
 

@@ -156,7 +156,12 @@ impl Verifier<'_> {
             let message = format!("`{axis}` of `{name}` is expanded, but it is not a broadcast axis");
             let place = places::domain_place(self.program, self.source, tensor, &axis);
             let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
-            self.error(Code::BadDomain, span, message, "expected a broadcast axis, whose text begins with `b`".to_owned());
+            self.error(
+                Code::BadDomain,
+                span,
+                message,
+                "expected a broadcast axis, whose text begins with `b`".to_owned(),
+            );
             self.faulty.insert(tensor);
         }
     }

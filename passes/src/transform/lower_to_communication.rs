@@ -38,6 +38,7 @@ use grammar::{
     diagnostic::Diagnostic,
     ir::{AxisKind, BlockId, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{OpClass, TypeRule},
+    ranks_in_meshes,
     span::Span,
     words::{Backend, CommunicationType},
 };
@@ -314,6 +315,5 @@ fn view_tensors(program: &Program) -> FxHashSet<TensorId> {
 
 /// Returns the number of ranks of the smallest world that contains every rank of the meshes.
 pub(crate) fn world_size(program: &Program) -> usize {
-    let named = program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied());
-    named.max().map_or(0, |it| it.saturating_add(1))
+    ranks_in_meshes(program).map(|(rank, _)| rank).max().map_or(0, |it| it.saturating_add(1))
 }

@@ -26,6 +26,7 @@ use grammar::{
     for_each_tensor_use,
     ir::{BlockId, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass},
+    ranks_in_meshes,
 };
 use rustc_hash::FxHashSet;
 
@@ -57,15 +58,16 @@ pub(crate) const PASS: Pass = Pass {
 
 fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> Result<Change, Diagnostic> {
     let rank = arguments.count("rank").and_then(|it| i64::try_from(it).ok()).unwrap_or(0);
-    let named: Vec<usize> =
-        program.tensors.iter().flat_map(|(_, it)| it.mesh.devices.iter().copied()).collect();
-    if let Some(last) = named.iter().max().filter(|last| rank > **last as i64) {
+    let last = ranks_in_meshes(program).map(|(rank, _)| rank).max();
+    if let Some(last) = last.filter(|last| rank > *last as i64) {
         let message = format!("no mesh of the program contains rank {rank}");
         return Err(arguments.error("rank", message, format!("expected 0 to {last}")));
     }
     if let Some(other) = rank_of(program).filter(|it| *it != rank) {
-        let message = format!("this is the program of rank {other} only, and cannot become that of rank {rank}");
-        let it = Diagnostic::new(Code::NotRewritten, program.spans.header, message, "`%options rank=` says so");
+        let message =
+            format!("this is the program of rank {other} only, and cannot become that of rank {rank}");
+        let it =
+            Diagnostic::new(Code::NotRewritten, program.spans.header, message, "`%options rank=` says so");
         return Err(it.help("specialize the program of all ranks for each rank"));
     }
     let mut changed =
