@@ -11,7 +11,7 @@ use grammar::{
     arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, P2P_PROTOCOL, Program, SymbolId},
+    ir::{Expr, ExprId, P2P_PROTOCOL, Program, SymbolId, predefined_meaning},
     list_text,
     span::{LineIndex, Span},
 };
@@ -127,9 +127,6 @@ impl std::str::FromStr for Binding {
     }
 }
 
-/// Names that have a value in every program.
-const KNOWN_NAMES: &[&str] = &["rank", "numberOfStreams", "deviceIdx.x"];
-
 /// Options that can be bound even if the program does not mention them.
 const PROGRAM_OPTIONS: &[&str] = &["numberOfStreams", P2P_PROTOCOL];
 
@@ -185,8 +182,9 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
         if name != P2P_PROTOCOL {
             let mut used = Vec::new();
             program.collect_symbols(value, &mut used);
-            let is_unknown =
-                |it: &SymbolId| it.index() >= own_names && !KNOWN_NAMES.contains(&&*program.symbols[*it]);
+            let is_unknown = |it: &SymbolId| {
+                it.index() >= own_names && predefined_meaning(&program.symbols[*it]).is_none()
+            };
             if let Some(other) = used.into_iter().find(is_unknown) {
                 let other = program.symbols[other].as_str();
                 let message = format!("the value of `{name}`: the program has no scalar `{other}`");

@@ -85,7 +85,7 @@ codes! {
     UnknownTensor = "E0207", Error;
     /// A HostUnit, the domain of a tensor, or a key of `%options` is defined twice, a scalar has two
     /// different definitions, or two axes of one tensor have the same number. Two dumps may have been pasted
-    /// together.
+    /// together. Or a statement gives a value to `rank`, `deviceIdx.x` or `numberOfStreams`.
     DefinedTwice = "E0208", Error;
 
     /// A tensor is read before any statement allocates or defines it.

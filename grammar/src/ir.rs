@@ -26,7 +26,7 @@ use crate::{
 pub use self::{
     axis::{AXIS_SUFFIXES, Axis, AxisKind, ParallelType},
     mesh::{DeviceDim, Mesh},
-    scalar::Expr,
+    scalar::{Expr, predefined_meaning},
     stmt::{For, If, OpStmt, Stmt},
     tensor::{Domains, Memory, Tensor, Transform},
 };

@@ -26,6 +26,18 @@ pub enum Expr {
     Call(String, Vec<ExprId>),
 }
 
+/// The names that have a value in every program, with what it is.
+const PREDEFINED_NAMES: [(&str, &str); 3] = [
+    ("rank", "the rank that runs the program"),
+    ("deviceIdx.x", "the rank that runs the program"),
+    ("numberOfStreams", "the number of streams, which `%options` states"),
+];
+
+/// Returns the meaning that a name has in every program.
+pub fn predefined_meaning(name: &str) -> Option<&'static str> {
+    PREDEFINED_NAMES.iter().find(|(known, _)| *known == name).map(|(_, meaning)| *meaning)
+}
+
 impl Program {
     /// Returns the id of an expression; equal expressions have the same id.
     pub fn intern_expr(&mut self, expr: Expr) -> ExprId {

@@ -6,6 +6,7 @@
 //! * a Wait names work that is posted before it (`op`);
 //! * coalescing groups are paired and contain only P2PCommunications (`check_coalescing`);
 //! * predicates are boolean (`check_predicate`);
+//! * no statement gives a value to a predefined name (`check_bound_name`);
 //! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
 //! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
 //! * the results of a statement are different tensors (`check_results`);
@@ -34,7 +35,7 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, TensorId, UnitId},
+    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId, TensorId, UnitId, predefined_meaning},
     ops::{AccessMode, Op, OpClass},
     span::Span,
     tensor_uses::for_each_tensor_use,
@@ -76,6 +77,7 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
     verifier.check_unique_names();
     verifier.check_expanded_axes();
     verifier.check_transforms();
+    program.definitions.keys().for_each(|it| verifier.check_bound_name(*it, program.symbol_span(*it)));
     program.body.iter().for_each(|body| verifier.block(*body));
     for unit in program.units.ids() {
         verifier.unit(unit);
@@ -120,8 +122,11 @@ impl Verifier<'_> {
                     self.check_coalescing(*stmt, it, span);
                     self.op(it, span);
                 }
-                Stmt::Let(..) => (),
-                Stmt::For(it) => self.block(it.body),
+                Stmt::Let(symbol, _) => self.check_bound_name(*symbol, span),
+                Stmt::For(it) => {
+                    self.check_bound_name(it.index, span);
+                    self.block(it.body);
+                }
                 Stmt::If(it) => {
                     self.check_predicate(it.cond, span);
                     self.block(it.then_block);
@@ -131,6 +136,15 @@ impl Verifier<'_> {
         }
         self.end_of_block();
         self.open_coalescing = outer;
+    }
+
+    /// Checks that a loop or an assignment does not give another meaning to a name that has one in every program.
+    fn check_bound_name(&mut self, symbol: SymbolId, span: Span) {
+        let name = self.program.symbols[symbol].as_str();
+        let Some(meaning) = predefined_meaning(name) else { return };
+        let message = format!("`{name}` cannot be given a value: it is {meaning}");
+        let it = Diagnostic::new(Code::DefinedTwice, span, message, format!("gives `{name}` a value"));
+        self.diagnostics.push(it.help("use another name for this scalar, such as `i0`"));
     }
 
     /// Checks that the operator has these attributes. The parser guarantees this; passes may violate it.

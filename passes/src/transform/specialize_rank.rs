@@ -72,7 +72,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     }
     let mut changed =
         (inline_definitions::PASS.run)(program, &Arguments::default(), remarks)? == Change::Changed;
-    changed |= substitute_rank(program, rank)?;
+    changed |= substitute_rank(program, rank);
     // Removing untaken branches makes further statements unused, and removing statements makes further
     // branches empty.
     loop {
@@ -110,25 +110,18 @@ fn remove_other_ranks(program: &mut Program, rank: usize) -> bool {
 }
 
 /// Replaces `rank` and `deviceIdx.x` by the rank's number.
-fn substitute_rank(program: &mut Program, rank: i64) -> Result<bool, Diagnostic> {
-    let bound = scalars::assigned_symbols(program);
+fn substitute_rank(program: &mut Program, rank: i64) -> bool {
     let value = program.intern_expr(Expr::Int(rank));
     let mut constant = Substitution::default();
     for name in ["rank", "deviceIdx.x"] {
         let Some(symbol) = program.find_symbol(name) else { continue };
-        if bound.contains(&symbol) || program.definitions.contains_key(&symbol) {
-            let message = format!("the program assigns `{name}`");
-            let it =
-                Diagnostic::new(Code::Unsupported, program.symbol_span(symbol), message, "first used here");
-            return Err(it.help("rename this scalar"));
-        }
         constant.symbols.insert(symbol, value);
     }
     // The option `rank` records the rank that the program belongs to, for comparisons with other programs.
     let is_new = program.options.insert("rank".to_owned(), value) != Some(value);
     let mut rewrite = |program: &mut Program, expr| constant.expr(program, expr);
     let outside = scalars::rewrite_outside_stmts(program, &mut rewrite);
-    Ok(scalars::rewrite_in_stmts(program, &mut rewrite) || outside || is_new)
+    scalars::rewrite_in_stmts(program, &mut rewrite) || outside || is_new
 }
 
 /// Returns the operators that do something on a rank, and those that bind the names that these use: an
