@@ -147,6 +147,10 @@ impl Lowering<'_> {
         let Some(step) = reshard::step(self.program, &from, &to) else {
             return Err(self.lowering_error(it, "needs more than one resharding step"));
         };
+        let is_local = matches!(step, ReshardStep::Local | ReshardStep::Slice);
+        if !is_local && self.program.is_split_by_stream(arg) != self.program.is_split_by_stream(out) {
+            return Err(self.slice_error(it, arg, out));
+        }
         match step {
             ReshardStep::Local | ReshardStep::Slice => return Ok(false),
             ReshardStep::Broadcast => {
@@ -266,6 +270,19 @@ impl Lowering<'_> {
         }
         self.reduced.push(out);
         Ok(true)
+    }
+
+    /// The error of a statement one side of which holds all slices, and the other only that of the iteration.
+    fn slice_error(&self, it: &OpStmt, arg: TensorId, out: TensorId) -> Diagnostic {
+        let (name, other) = match self.program.is_split_by_stream(arg) {
+            true => (arg, out),
+            false => (out, arg),
+        };
+        let (name, other) = (self.program.tensor_name(name), self.program.tensor_name(other));
+        let message = format!("`{}`: a communication cannot take one slice of `{other}`", it.op.name());
+        let label = format!("`{name}` is one slice, and `{other}` has all slices");
+        let help = format!("take the slice of `{other}` with `ShardByStream` first");
+        Diagnostic::new(Code::NotRewritten, self.span, message, label).help(help)
     }
 
     fn lowering_error(&self, it: &OpStmt, why: &str) -> Diagnostic {
