@@ -38,11 +38,13 @@ pub enum PassError {
 }
 
 impl PassError {
-    /// Returns the error of a pass whose result is not equivalent to the reference, or cannot be compared with it.
+    /// Returns the error of a pass whose result is not equivalent to the reference, or cannot be compared with it. The
+    /// comparison can show that the reference itself has a fault, which keeps its code.
     pub(crate) fn of_comparison(difference: Diagnostic) -> Self {
         match difference.code {
             Code::OverBudget => Self::Unverified(difference),
-            _ => Self::Miscompiled(difference),
+            Code::Miscompiled => Self::Miscompiled(difference),
+            _ => Self::InvalidReference(vec![difference]),
         }
     }
 

@@ -28,6 +28,7 @@ use super::{
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
 use crate::{
+    check::OrderingModel,
     io::{data::Data, generate::InputKind},
     plan::{self, Plan, limits::Limits, opaque_call_diagnostic},
     sim::{self, Schedule, WorkBudget},
@@ -58,6 +59,7 @@ pub struct SimulationOracle<'a> {
 /// The outputs of the original program, which are the same under all schedules.
 struct SimulatedReference<'a> {
     oracle: SimulationOracle<'a>,
+    program: Program,
     plans: Vec<Plan>,
     input_spec: InputSpec,
     outputs: Vec<Expectation>,
@@ -89,7 +91,7 @@ impl SemanticOracle for SimulationOracle<'_> {
             }
         }
         let oracle = Self { ranks: Some(plans.len()), ..*self };
-        Ok(Box::new(SimulatedReference { oracle, plans, input_spec, outputs }))
+        Ok(Box::new(SimulatedReference { oracle, program: program.clone(), plans, input_spec, outputs }))
     }
 }
 
@@ -161,10 +163,18 @@ impl Reference for SimulatedReference<'_> {
         self.oracle.work.take(work).map_err(|it| it.diagnostic(program.spans.header))?;
         all.into_iter()
             .try_for_each(|schedule| self.check_schedule(program, all_ranks, &plans, &inputs, schedule))
+            .map_err(|difference| self.own_fault().unwrap_or(difference))
     }
 }
 
 impl SimulatedReference<'_> {
+    /// Returns the fault of the original program that the schedules did not show: a pass may change what a program with a
+    /// race computes.
+    fn own_fault(&self) -> Option<Diagnostic> {
+        let model = OrderingModel::default();
+        checker::first_fault(&self.plans, model, Code::InvalidReference, &|_| &self.program)
+    }
+
     fn check_schedule(
         &self,
         program: &Program,

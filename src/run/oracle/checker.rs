@@ -48,7 +48,7 @@ impl Reference for CheckedReference<'_> {
 }
 
 /// Returns the first fault that the checker finds.
-fn first_fault<'p>(
+pub(super) fn first_fault<'p>(
     plans: &[Plan],
     model: OrderingModel,
     code: Code,
