@@ -248,9 +248,8 @@ impl Mangler {
         let mut command = Command::new(self.tools.join(line.tool));
         command.arg(file).args(&line.arguments).current_dir(folder);
         command.env_clear().envs(ENVIRONMENT.iter().copied());
-        if let Some(threads) = threads {
-            command.env("RAYON_NUM_THREADS", threads.to_string());
-        }
+        // The mangler itself has a thread for each processor.
+        command.env("RAYON_NUM_THREADS", threads.unwrap_or(2).to_string());
         process::run(&mut command, folder, line.seconds())
     }
 

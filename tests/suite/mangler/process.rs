@@ -87,8 +87,13 @@ fn cpu_ticks(id: u32) -> u64 {
     behind_name.split_whitespace().skip(11).take(2).filter_map(|it| it.parse::<u64>().ok()).sum()
 }
 
-/// Returns the largest memory of a process so far, in KiB.
+/// Returns the largest memory of a process so far, in KiB; 0 as long as it has not replaced the program of this process,
+/// whose memory it shares until then.
 fn resident_memory(id: u32) -> u64 {
+    let program = |id: &str| fs::read_link(format!("/proc/{id}/exe")).ok();
+    if program(&id.to_string()) == program("self") {
+        return 0;
+    }
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
     let line = status.lines().find_map(|it| it.strip_prefix("VmHWM:"));
     line.and_then(|it| it.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
