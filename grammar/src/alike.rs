@@ -47,7 +47,7 @@ pub fn summarise(diagnostics: &mut Vec<Diagnostic>, source: &str) {
     });
     for kind in kinds.into_values().filter(|it| it.count > 0) {
         if let Some(first) = diagnostics.get_mut(kind.first) {
-            first.alike = kind.count;
+            first.alike = u32::try_from(kind.count).unwrap_or(u32::MAX);
             first.notes.push(note(kind.count, kind.lines));
             first.fixes.extend(kind.fixes);
         }

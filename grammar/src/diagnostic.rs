@@ -47,7 +47,7 @@ pub struct Diagnostic {
     /// Additional information, such as the report of a deadlock. A note may have several lines.
     pub notes: Vec<String>,
     /// The number of further errors of the same kind that this one stands for; a note names their lines.
-    pub alike: usize,
+    pub alike: u32,
     /// Advice to the user, if there is any.
     pub help: Option<Box<str>>,
     /// Edits that correct the error or state explicitly what was inferred; empty if only the user can decide.

@@ -231,7 +231,7 @@ fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io
     let (line, column) = (lines.line(at), lines.column(at));
     let alike = match it.alike {
         0 => String::new(),
-        count => format!(" (and {} of this kind)", count_text(count, "more error")),
+        count => format!(" (and {} of this kind)", count_text(count as usize, "more error")),
     };
     writeln!(
         out,

@@ -232,7 +232,7 @@ fn failure_line(failure: &JobFailure) -> String {
             let first = errors().next().map_or("the program is rejected".to_owned(), |it| {
                 format!("{}: {}", it.code.text(), it.message)
             });
-            let more = match errors().map(|it| 1 + it.alike).sum::<usize>() {
+            let more = match errors().map(|it| 1 + it.alike as usize).sum::<usize>() {
                 0 | 1 => String::new(),
                 count => format!(", and {}", count_text(count - 1, "more error")),
             };
