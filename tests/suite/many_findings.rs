@@ -28,13 +28,16 @@ const GROWTH_OF_WORK: u64 = 6;
 const GROWTH: u32 = 10;
 const SHORT: Duration = Duration::from_millis(200);
 
+/// Makes the text of a program with a number of findings.
+type MakeText = fn(usize) -> String;
+
 /// The programs, by name: their texts with a number of findings that one edit each removes.
-const PROGRAMS: [(&str, fn(usize) -> String); 3] =
+const PROGRAMS: [(&str, MakeText); 3] =
     [("races", races), ("missing_waits", missing_waits), ("storage", storage)];
 
 /// Returns a trial for each program and each tool.
 pub fn trials() -> Vec<Trial> {
-    let of_program = |(name, program): (&'static str, fn(usize) -> String)| {
+    let of_program = |(name, program): (&'static str, MakeText)| {
         [
             Trial::test(format!("many_findings::check_{name}"), move || grows_slowly(250, program, checked)),
             Trial::test(format!("many_findings::fix_{name}"), move || grows_slowly(100, program, fixed)),
@@ -47,7 +50,7 @@ pub fn trials() -> Vec<Trial> {
 /// Runs a tool on programs with `size` and four times as many findings.
 fn grows_slowly(
     size: usize,
-    program: fn(usize) -> String,
+    program: MakeText,
     run: fn(&str, usize) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
     let cost = |size: usize| {
