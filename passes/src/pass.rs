@@ -14,7 +14,8 @@ pub struct Pass {
     /// Options that may follow the name in braces.
     pub options: &'static [OptionSpec],
     /// Whether the pass may rewrite the program of one rank (`%options rank=`), which `specialize-rank` writes:
-    /// it changes neither what the rank exchanges with others nor the order of it. All other passes rewrite
+    /// it changes neither what the rank exchanges with others nor the order of it. A pass that writes this option has to
+    /// state it, too: the other ranks then run the program before the pass. All other passes rewrite
     /// the statements of all ranks in the same way, and the programs of the other ranks would stay as they
     /// are.
     pub for_one_rank: bool,

@@ -59,21 +59,24 @@ static RENAMER: Pass = pass("renamer", |program, _, _| {
     Ok(Change::Changed)
 });
 /// Keeps only the code of rank 1 and sets `%options rank=1`.
-static SPECIALIST: Pass = pass("specialist", |program, _, _| {
-    let own = program.intern_int(1);
-    program.options.insert("rank".to_owned(), own);
-    let branches = branches(program);
-    for branch in branches {
-        if let Stmt::If(it) = program.stmts[branch].clone() {
-            let kept = it.else_block.map(|other| program.blocks[other].clone()).unwrap_or_default();
-            if let Some(body) = program.body {
-                let at = program.blocks[body].iter().position(|it| *it == branch).unwrap_or(0);
-                program.blocks[body].splice(at..=at, kept);
+static SPECIALIST: Pass = Pass {
+    for_one_rank: true,
+    ..pass("specialist", |program, _, _| {
+        let own = program.intern_int(1);
+        program.options.insert("rank".to_owned(), own);
+        let branches = branches(program);
+        for branch in branches {
+            if let Stmt::If(it) = program.stmts[branch].clone() {
+                let kept = it.else_block.map(|other| program.blocks[other].clone()).unwrap_or_default();
+                if let Some(body) = program.body {
+                    let at = program.blocks[body].iter().position(|it| *it == branch).unwrap_or(0);
+                    program.blocks[body].splice(at..=at, kept);
+                }
             }
         }
-    }
-    Ok(Change::Changed)
-});
+        Ok(Change::Changed)
+    })
+};
 
 fn drop_all(program: &mut Program, ops: &[Op]) -> Change {
     let goes = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if ops.contains(&it.op));
