@@ -259,6 +259,7 @@ fn is_integer_name(name: &str) -> bool {
 fn may_be_integer(program: &Program, value: ExprId) -> bool {
     match &program.exprs[value] {
         Expr::Bool(_) | Expr::Float(..) => false,
+        Expr::Infix("<" | ">" | "<=" | ">=" | "==" | "!=" | "&&" | "||", ..) | Expr::Prefix("!", _) => false,
         Expr::Prefix("-", of) => may_be_integer(program, *of),
         Expr::Int(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => true,
     }

@@ -53,6 +53,16 @@ impl Change {
         }
     }
 
+    /// Returns the statement as it is in the edited text.
+    pub fn statement(&self) -> &str {
+        match &self.kind {
+            ChangeKind::Inserted(it)
+            | ChangeKind::Moved(it)
+            | ChangeKind::Delayed(it)
+            | ChangeKind::ShortenedAllocate(it) => it,
+        }
+    }
+
     /// Returns true if the change inserted a statement.
     pub fn is_insertion(&self) -> bool {
         matches!(self.kind, ChangeKind::Inserted(_))

@@ -93,7 +93,8 @@ pub fn fix(text: &str, number: usize, checks: Checks, plan: Planner<'_>) -> FixR
         let lines = state.text.lines.numbers();
         // A Wait that was inserted and then moved is reported as inserted.
         for gone in changes.extract_if(.., |it| !lines.contains_key(&it.line_id)) {
-            if let Some(moved) = applied.changes.iter_mut().find(|it| !it.is_insertion()) {
+            let mut moved = applied.changes.iter_mut().filter(|it| !it.is_insertion());
+            if let Some(moved) = moved.find(|it| it.statement() == gone.statement()) {
                 moved.kind = gone.kind;
             }
         }
@@ -159,12 +160,15 @@ impl FindingKey {
 }
 
 /// How much of a finding an edit removes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum FixExtent {
     /// The finding is gone.
     Complete,
     /// The race between these two streams is gone, but other streams still race on the same lines.
     Partial,
+    /// The finding is gone, and a race that it hid is found: the check keeps the last access of each stream only. The edit
+    /// only makes a stream wait, which adds no race.
+    Unmasking,
 }
 
 /// The edits of one text that are tried.
@@ -294,11 +298,7 @@ impl FixSession<'_> {
                 break;
             }
         }
-        let best = if helpful.iter().any(|it| it.0 == FixExtent::Complete) {
-            FixExtent::Complete
-        } else {
-            FixExtent::Partial
-        };
+        let best = helpful.iter().map(|it| it.0).min()?;
         let mut helpful = helpful.into_iter().filter(|it| it.0 == best);
         let (_, applied) = helpful.next()?;
         let next =
@@ -368,8 +368,18 @@ impl FixSession<'_> {
 /// Returns how much of the race an edit removes. Returns `None` if it removes nothing or adds a finding.
 fn fix_extent(state: &CheckedText, key: &FindingKey, edit: &Edit, next: &Attempt) -> Option<FixExtent> {
     let is_checked = next.not_checked.iter().all(|it| state.found.not_checked.contains(it));
-    if next.keys.contains(key) || !next.keys.is_subset(&state.keys) || !is_checked {
+    if next.keys.contains(key) || !is_checked {
         return None;
+    }
+    let mut other = next.keys.difference(&state.keys).peekable();
+    if other.peek().is_some() {
+        let only_waits = match edit {
+            Edit::InsertSynchronize { .. } | Edit::CaptureEntryStream { .. } | Edit::InsertWait { .. } => {
+                true
+            }
+            Edit::MoveWait { .. } | Edit::MoveDeallocate { .. } | Edit::ShortenAllocate { .. } => false,
+        };
+        return (only_waits && other.all(FindingKey::is_race)).then_some(FixExtent::Unmasking);
     }
     // Elements that an iteration reads and has not written come from an earlier iteration.
     let is_safe = match edit {

@@ -17,8 +17,9 @@ use crate::plan::PlanStream;
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// Returns the finding that is reported for each finding: the last of the chain of findings whose edits remove the one before,
-/// or the finding itself if the chain has no end.
+/// Returns the finding that is reported for each finding: the last of the chain of findings whose edits remove the one before.
+/// The finding itself is reported if the chain has no end, or if the edits of the last one do not remove it: they can be
+/// inserted before one of its accesses.
 pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
     let removed_with = removed_with(races);
     // `None` inside: the chain has no end.
@@ -39,7 +40,13 @@ pub(super) fn leaders<'r>(races: &'r [Option<FixableRace<'r>>]) -> Vec<usize> {
         };
         chain.into_iter().for_each(|it| known[it] = Some(end));
     }
-    known.into_iter().enumerate().map(|(at, end)| end.flatten().unwrap_or(at)).collect()
+    let removes = |end: usize, at: usize| match (&races[end], &races[at]) {
+        (Some(end), Some(race)) => end.removes(race),
+        (_, _) => false,
+    };
+    let of =
+        |(at, end): (usize, Option<Option<usize>>)| end.flatten().filter(|it| removes(*it, at)).unwrap_or(at);
+    known.into_iter().enumerate().map(of).collect()
 }
 
 /// Returns for each finding the first other finding whose edits remove it. If the edits of each remove the other, a race of

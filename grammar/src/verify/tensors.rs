@@ -139,29 +139,28 @@ impl Verifier<'_> {
         }
     }
 
-    /// Checks that only broadcast axes are expanded: `bS3{1 ex 8}` repeats its one element.
+    /// Checks that an axis with one element that is repeated, as in `bS3{1 ex 8}`, is a broadcast axis. A merge of it with
+    /// another axis, and a reduction over it, have other kinds in nvFuser, too, and other extents.
     pub(super) fn check_expanded_axes(&mut self) {
         for tensor in tensors_in_text_order(self.program) {
             if self.faulty.contains(&tensor) {
                 continue;
             }
             let it = &self.program.tensors[tensor];
-            let mut axes = it.loop_domain.iter().chain(&it.domains.logical);
+            let mut axes = it.domains.logical.iter();
             let is_faulty = |axis: &&AxisId| {
                 let axis = &self.program.axes[**axis];
-                axis.expanded.is_some() && axis.kind != AxisKind::Broadcast
+                let is_one = self.program.constant(axis.extent) == Some(1);
+                axis.expanded.is_some() && axis.kind == AxisKind::Iteration && is_one
             };
             let Some(axis) = axes.find(is_faulty) else { continue };
             let (name, axis) = (self.program.tensor_name(tensor), axis_text(self.program, *axis));
             let message = format!("`{axis}` of `{name}` is expanded, but it is not a broadcast axis");
             let place = places::domain_place(self.program, self.source, tensor, &axis);
             let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
-            self.error(
-                Code::BadDomain,
-                span,
-                message,
-                "expected a broadcast axis, whose text begins with `b`".to_owned(),
-            );
+            let help = format!("write `b{}`", axis.trim_start_matches('i'));
+            let it = Diagnostic::new(Code::BadDomain, span, message, "expected a broadcast axis");
+            self.diagnostics.push(it.help(help));
             self.faulty.insert(tensor);
         }
     }

@@ -214,10 +214,17 @@ impl Ctx<'_, '_> {
             (Some(out), true) => (out, have),
             _ => (tensor, want),
         };
-        let help = self.missing_domain_line(wide, fewer);
-        self.faulty = help.as_ref().map(|_| wide);
+        let help = self.missing_domain_line(wide, fewer).map(|it| (wide, it));
+        // A product has the rank of its wider operand, which may be the one that lacks the line.
+        let help = help.or_else(|| {
+            let operands = self.stmt.tensor_operands().into_iter().filter(|_| have < want);
+            operands.filter(|it| self.dims(*it).len() == want).find_map(|it| {
+                Some((it, self.missing_domain_line(it, have).or_else(|| self.missing_splits(it, have))?))
+            })
+        });
+        self.faulty = help.as_ref().map(|(tensor, _)| *tensor);
         self.acc.push(match help {
-            Some(help) => it.help(help),
+            Some((_, help)) => it.help(help),
             None => it,
         });
     }

@@ -69,10 +69,12 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
         let Some(algorithm) = choose(program, &it, &table) else { continue };
         if it.get(attr::BACKEND) == Some(Backend::Cuda) && !awaited.contains(&id) {
-            let number = it.number.unwrap_or_default();
-            let message = format!(
-                "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` behind it"
-            );
+            let message = match it.number {
+                Some(number) => format!(
+                    "`select-algorithms` does not change Communication {number}: its algorithms need a `Wait(Communication {number})` behind it"
+                ),
+                None => "`select-algorithms` does not change this: its algorithms need a Wait, for which it needs a number".to_owned(),
+            };
             remarks.no_effect(program.stmt_span(id), message, "no Wait for this in its block");
             continue;
         }

@@ -5,6 +5,7 @@ use super::Ctx;
 use crate::{
     ir::{AxisId, AxisKind, Expr, ParallelType, TensorId},
     numbering::free_number,
+    suggest::list_text,
     text::{axis_text, expr_text},
 };
 
@@ -30,17 +31,35 @@ impl Ctx<'_, '_> {
         })
     }
 
-    fn domain_line(&self, tensor: TensorId, wanted: usize) -> Option<String> {
+    /// Returns the help for such a tensor if its axes do not determine the line.
+    pub(super) fn missing_splits(&self, tensor: TensorId, wanted: usize) -> Option<String> {
+        let axes: Vec<String> =
+            self.surplus_axes(tensor, wanted)?.iter().map(|it| axis_text(self.program, *it)).collect();
+        let (name, axes) =
+            (self.program.tensor_name(tensor), list_text(axes.iter().map(String::as_str), 4, "and"));
+        Some(format!(
+            "if {axes} of `{name}` are the results of splits, add a line to a section `Domains:` after the container that \
+             says so: `{name}: logical(…), outer_split(…, …) -> (…, …)`"
+        ))
+    }
+
+    /// Returns the device and stream axes of a tensor without a line in `Domains:` if it has as many dimensions too many.
+    fn surplus_axes(&self, tensor: TensorId, wanted: usize) -> Option<Vec<AxisId>> {
         let p = self.program;
-        let dims = self.dims(tensor);
         let is_parallel = |axis: &AxisId| match p.axes[*axis].parallel {
             ParallelType::Device(_) | ParallelType::Stream => true,
             ParallelType::Serial | ParallelType::Kernel(_) => false,
         };
+        let dims = self.dims(tensor);
         let parallel: Vec<AxisId> = dims.iter().copied().filter(is_parallel).collect();
-        if parallel.is_empty() || dims.len() - parallel.len() != wanted || !p.has_plain_domains(tensor) {
-            return None;
-        }
+        let fits = !parallel.is_empty() && dims.len() - parallel.len() == wanted;
+        (fits && p.has_plain_domains(tensor)).then_some(parallel)
+    }
+
+    fn domain_line(&self, tensor: TensorId, wanted: usize) -> Option<String> {
+        let p = self.program;
+        let parallel = self.surplus_axes(tensor, wanted)?;
+        let dims = self.dims(tensor);
         let pairs = self.split_pairs(&dims, &parallel, wanted)?;
         let mut number = free_number(p.axes.iter().map(|(_, axis)| axis.number));
         let (mut logical, mut splits) = (Vec::new(), String::new());
