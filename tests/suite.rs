@@ -60,6 +60,8 @@ mod batch_text;
 mod canonical;
 #[path = "suite/cascades.rs"]
 mod cascades;
+#[path = "suite/cpu_time.rs"]
+mod cpu_time;
 #[path = "suite/delayed.rs"]
 mod delayed;
 #[path = "suite/dependencies.rs"]

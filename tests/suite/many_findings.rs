@@ -1,10 +1,7 @@
 //! Checks that the checker, `--fix=check` and the reducer take near-linear time in the number of findings, by the counted work
 //! (`grammar::arena::visits`) and, loosely, by the time.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::{path::Path, time::Duration};
 
 use grammar::{arena, ir::Program, span::LineIndex};
 use hir::{
@@ -20,6 +17,8 @@ use hir::{
     source::Source,
 };
 use libtest_mimic::{Failed, Trial};
+
+use crate::cpu_time::cpu_time;
 
 /// Maximum growth of the counted work when the number of findings grows by a factor of four: n log n grows by about five, n² by
 /// sixteen.
@@ -55,9 +54,9 @@ fn grows_slowly(
 ) -> Result<(), Failed> {
     let cost = |size: usize| {
         let text = program(size);
-        let (start, visits) = (Instant::now(), arena::visits());
+        let (start, visits) = (cpu_time(), arena::visits());
         run(&text, size)?;
-        Ok::<_, Failed>((start.elapsed(), arena::visits() - visits))
+        Ok::<_, Failed>((cpu_time() - start, arena::visits() - visits))
     };
     let (one, four) = (cost(size)?, cost(4 * size)?);
     match four.1 <= one.1 * GROWTH_OF_WORK && four.0 <= one.0 * GROWTH + SHORT {

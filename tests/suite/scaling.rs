@@ -1,12 +1,9 @@
 //! Checks that no pass, and no stage of the tools, takes quadratic time in the size of the program.
 //!
-//! Times depend on other processes, so the work is counted too: the number of statements, tensors, axes and scalars that
+//! Times depend on caches and on the allocator, so the work is counted too: the number of statements, tensors, axes and scalars that
 //! are looked up, iterated over or copied (`grammar::arena::visits`). Work on texts and on plans is not counted.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use grammar::{Dialect, arena, span::LineIndex};
 use hir::{plan, sim::footprint};
@@ -18,6 +15,8 @@ mod programs;
 
 use programs::{AXES, Axis};
 
+use crate::cpu_time::cpu_time;
+
 /// Maximum growth of the time when the size grows by a factor of four, for times that are not too short to
 /// measure: n log n takes about five times as long, and n² sixteen times.
 const GROWTH: u32 = 9;
@@ -28,7 +27,7 @@ const FEW: u64 = 20_000;
 /// The axes on which the work grows with the square: each loop counts what is nested in it, and the nesting is limited;
 /// each rank of a pipeline plans all statements, and each attempt of `overlap` copies them, until its limit.
 const GROW_FASTER: &[&str] = &["depth", "meshes"];
-/// Maximum number of measurements of a growth, since other processes use the machine too.
+/// Maximum number of measurements of a growth, since other processes use the caches too.
 const TRIES: usize = 4;
 
 /// Returns a trial of the passes and one of the stages for each axis.
@@ -65,10 +64,10 @@ fn stages_of(axis: &Axis) -> Result<(), Failed> {
 
 fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
     let mut costs: Vec<Cost> = Vec::new();
-    let (mut start, mut visits) = (Instant::now(), arena::visits());
+    let (mut start, mut visits) = (cpu_time(), arena::visits());
     let mut end = |name: &str| {
-        costs.push((name.to_owned(), start.elapsed(), arena::visits() - visits));
-        (start, visits) = (Instant::now(), arena::visits());
+        costs.push((name.to_owned(), cpu_time() - start, arena::visits() - visits));
+        (start, visits) = (cpu_time(), arena::visits());
     };
     let (programs, diagnostics) = grammar::read(text);
     end("reading");
@@ -154,12 +153,12 @@ fn costs(text: &str, pipeline: &str) -> Result<Vec<Cost>, Failed> {
     let program = programs.first_mut().filter(|_| !grammar::diagnostic::has_errors(&diagnostics));
     let program = program.ok_or_else(|| format!("{:?}", diagnostics.first()))?;
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
-    let (mut costs, mut visits) = (Vec::new(), 0);
+    let (mut costs, mut start, mut visits) = (Vec::new(), Duration::ZERO, 0);
     let settings = Settings { verify: Verify::Off, roundtrip: false };
     let mut observe = |event: PassEvent<'_>| match event {
-        PassEvent::Before { .. } => visits = arena::visits(),
-        PassEvent::After { call, time, .. } => {
-            costs.push((call.to_string(), time, arena::visits() - visits));
+        PassEvent::Before { .. } => (start, visits) = (cpu_time(), arena::visits()),
+        PassEvent::After { call, .. } => {
+            costs.push((call.to_string(), cpu_time() - start, arena::visits() - visits));
         }
         PassEvent::Failed { .. } => (),
     };
