@@ -111,6 +111,16 @@ pub struct HostUnit {
 pub const P2P_PROTOCOL: &str = "p2p_protocol";
 
 impl Program {
+    /// Returns whether this is the program of one rank, which `%options rank=` states.
+    pub fn is_of_one_rank(&self) -> bool {
+        self.options.contains_key("rank")
+    }
+
+    /// Returns the rank whose program this is, if the program is that of one rank and the rank is a constant.
+    pub fn own_rank(&self) -> Option<i64> {
+        self.constant(*self.options.get("rank")?)
+    }
+
     /// Returns the protocol that `%options p2p_protocol=` selects, if the option is set.
     pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
         match &self.exprs[*self.options.get(P2P_PROTOCOL)?] {

@@ -52,7 +52,7 @@ pub fn bisect(
         stages.push(after);
     }
     let check = |at: usize| {
-        let all_ranks = stages[..=at].iter().rfind(|it| !it.options.contains_key("rank"));
+        let all_ranks = stages[..=at].iter().rfind(|it| !it.is_of_one_rank());
         reference.check_equivalent(&stages[at], all_ranks.unwrap_or(program))
     };
     // The program `good` is equivalent to the original, and `bad` is not.

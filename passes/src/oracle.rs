@@ -33,7 +33,7 @@ pub(crate) struct AllRanks(Option<Program>);
 impl AllRanks {
     /// Returns what the other ranks run after `pass`, which rewrites `before`; `None` if they run the result, too.
     pub(crate) fn at(&mut self, before: &Program, pass: &Pass) -> Option<&Program> {
-        let is_of_one = before.options.contains_key("rank");
+        let is_of_one = before.is_of_one_rank();
         if !is_of_one {
             self.0 = None;
         }

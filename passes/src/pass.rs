@@ -29,8 +29,10 @@ impl Pass {
     /// # Errors
     /// Returns E0610 if the pass has to rewrite the programs of all ranks together.
     pub(crate) fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
-        let Some(rank) = program.options.get("rank").filter(|_| !self.for_one_rank) else { return Ok(()) };
-        let whose = match program.constant(*rank) {
+        if self.for_one_rank || !program.is_of_one_rank() {
+            return Ok(());
+        }
+        let whose = match program.own_rank() {
             Some(rank) => format!("of rank {rank} only"),
             None => "of one rank only".to_owned(),
         };

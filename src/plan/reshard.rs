@@ -131,8 +131,7 @@ impl PlanBuilder<'_> {
     /// Returns whether ranks may take slices of different numbers at the same time. The program of one rank does not say
     /// which slices the other ranks take.
     fn slices_depend_on_rank(&self) -> bool {
-        let is_of_one_rank = self.program.options.contains_key("rank");
-        is_of_one_rank
+        self.program.is_of_one_rank()
             || self.program.stmts.iter().any(|(_, it)| match it {
                 Stmt::Op(it) => {
                     it.get(attr::STREAM_INDEX).is_some_and(|index| self.scalars.depends_on_rank(index))

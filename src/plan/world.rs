@@ -25,7 +25,7 @@ pub fn smallest_world(program: &Program) -> usize {
 /// Returns the fault of a program of one rank (`%options rank=`) that another rank would run, and this rank.
 pub fn one_rank_fault(programs: &[(&Program, &LineIndex)]) -> Option<(usize, Diagnostic)> {
     programs.iter().enumerate().find_map(|(rank, (program, _))| {
-        let own = program.constant(*program.options.get("rank")?).filter(|own| *own != rank as i64)?;
+        let own = program.own_rank().filter(|own| *own != rank as i64)?;
         let message = format!("this is the program of rank {own} only, and rank {rank} would run it");
         let label = "`%options rank=` says so";
         let it = Diagnostic::new(Code::Disagreement, program.spans.header, message, label);

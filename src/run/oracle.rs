@@ -136,8 +136,7 @@ impl SimulationOracle<'_> {
 
 /// Returns the program that `rank` runs.
 fn program_of_rank<'p>(program: &'p Program, others: &'p Program, rank: usize) -> &'p Program {
-    let own = program.options.get("rank").and_then(|it| program.constant(*it));
-    if own.is_none_or(|own| own == rank as i64) { program } else { others }
+    if program.own_rank().is_none_or(|own| own == rank as i64) { program } else { others }
 }
 
 impl Reference for SimulatedReference<'_> {

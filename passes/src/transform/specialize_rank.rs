@@ -63,7 +63,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         let message = format!("no mesh of the program contains rank {rank}");
         return Err(arguments.error("rank", message, format!("expected 0 to {last}")));
     }
-    if let Some(other) = rank_of(program).filter(|it| *it != rank) {
+    if let Some(other) = program.own_rank().filter(|it| *it != rank) {
         let message =
             format!("this is the program of rank {other} only, and cannot become that of rank {rank}");
         let it =
@@ -89,11 +89,6 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
         Some(fault) => Err(fault),
         None => Ok(Change::from_flag(changed)),
     }
-}
-
-/// Returns the rank that a program was specialized for.
-fn rank_of(program: &Program) -> Option<i64> {
-    program.options.get("rank").and_then(|it| program.constant(*it))
 }
 
 /// Removes the statements that a rank does not take part in.

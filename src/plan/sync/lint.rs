@@ -28,7 +28,7 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
         let count = unrolled_statement_count(program, &Scalars::new(program, 0), body);
         count.is_some_and(|it| it.saturating_mul(world as i64) <= MAX_STATEMENTS)
     };
-    if program.options.contains_key("rank") || !communicates(program) || !is_small() {
+    if program.is_of_one_rank() || !communicates(program) || !is_small() {
         return Vec::new();
     }
     let assumed = |text: &str| match text.strip_prefix("deadlock: ") {
