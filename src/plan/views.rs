@@ -129,6 +129,7 @@ impl PlanBuilder<'_> {
 
     fn bind_view(&mut self, stmt: &OpStmt, out: TensorId, input: TensorId) -> Result<()> {
         if !self.holds_part(out) || !self.holds_part(input) {
+            self.check_source_of_view(out, input)?;
             let index = stmt.get(attr::STREAM_INDEX).and_then(|it| self.scalars.int(it).ok());
             if let Some(index) = index.and_then(|it| usize::try_from(it).ok()) {
                 self.slices.insert(out, index);
@@ -160,6 +161,20 @@ impl PlanBuilder<'_> {
             return Err(self.error(Code::RuntimeShape, message, "the shapes do not match"));
         }
         Ok(())
+    }
+
+    /// Reports an error if this rank holds a view but not what it is a view of: the name would then refer to storage of
+    /// its own. A tensor without a mesh can be a local name of the ranks that hold its source.
+    fn check_source_of_view(&self, out: TensorId, input: TensorId) -> Result<()> {
+        if !self.holds_part(out) || self.program.tensors[out].mesh.is_empty() {
+            return Ok(());
+        }
+        let [view, source] = [out, input].map(|it| self.program.tensor_name(it));
+        let rank = self.rank();
+        let message = format!("`{view}` is a view of `{source}`, which rank {rank} does not hold");
+        let label = format!("rank {rank} is a device of `{view}`");
+        let help = format!("give both tensors the mesh of the ranks that use `{view}`");
+        Err(Box::new(self.error(Code::BadSharding, message, label).help(help)))
     }
 
     pub(super) fn select(&self, stmt: &OpStmt, input: TensorId, view: View) -> Result<View> {

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! It prints a table of verdicts. Each finding is kept as a program and a file `.command`; of findings with the same
-//! message, three are kept. The same seed gives the same inputs, whatever the number of threads.
+//! message, three are kept. The same seed gives the same inputs, whatever the number of threads; `HIR_FIRST=50000` skips
+//! those before, so that several machines can share a seed.
 //!
 //! | verdict | meaning |
 //! | --- | --- |
 //! | `panic`, `internal error`, `signal` | the reader panics; a tool ends with exit code 101 or by a signal |
-//! | `time` | a tool computes for more than 10 s, or 40 s if it simulates: the budget of work allows 30 s |
+//! | `time` | a tool computes for more than 10 s, or 70 s if it simulates: the budget of work allows 30 s of a whole core |
 //! | `2 GB` | a tool needs more memory |
 //! | `no end` | a tool does not end and does not compute |
 //! | `cascade` | one edit gives more than five errors |
@@ -94,7 +95,7 @@ struct Finding {
 fn mangle_all(paths: &[PathBuf]) -> Result<(), Failed> {
     let text = |name| std::env::var(name).ok();
     let number = |name, default: usize| text(name).and_then(|it| it.parse().ok()).unwrap_or(default);
-    let (count, seed) = (number("HIR_MANGLE", INPUTS), number("HIR_SEED", 0));
+    let (count, seed, first) = (number("HIR_MANGLE", INPUTS), number("HIR_SEED", 0), number("HIR_FIRST", 0));
     let threads = number("HIR_THREADS", thread::available_parallelism().map_or(1, usize::from));
     let built = Path::new(env!("CARGO_BIN_EXE_hir-opt")).parent().unwrap_or(Path::new(ROOT));
     let tools = text("HIR_TOOLS").map_or(built.to_owned(), |it| Path::new(ROOT).join(it));
@@ -110,13 +111,13 @@ fn mangle_all(paths: &[PathBuf]) -> Result<(), Failed> {
         processes: AtomicUsize::new(0),
         counts: Mutex::default(),
     };
-    let (start, next) = (Instant::now(), AtomicUsize::new(0));
+    let (start, next) = (Instant::now(), AtomicUsize::new(first));
     let work = |at: usize| -> io::Result<()> {
         let folder = std::env::temp_dir().join(format!("hir-mangler-{}-{at}", std::process::id()));
         fs::create_dir_all(&folder)?;
         loop {
             let input = next.fetch_add(1, Relaxed);
-            if input >= count {
+            if input >= first + count {
                 return fs::remove_dir_all(&folder);
             }
             let mut rng = Rng((seed as u64) << 40 ^ (input as u64).wrapping_mul(0x9e37_79b9));

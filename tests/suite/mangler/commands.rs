@@ -10,10 +10,10 @@ pub struct CommandLine {
     pub arguments: Vec<String>,
 }
 
-/// How long a tool may compute that does not simulate, and how much longer if it does: what `--max-work` states for a
-/// billion elements.
+/// How long a tool may compute that does not simulate, and how much longer if it does: twice what `--max-work` states for
+/// a billion elements, because two threads that share a core each need up to twice as long.
 const SECONDS: u64 = 10;
-const SIMULATION_SECONDS: u64 = 30;
+const SIMULATION_SECONDS: u64 = 60;
 
 impl CommandLine {
     /// Returns how long the tool may compute.
