@@ -1,7 +1,7 @@
 //! Resolves logical and allocation domains: those of the `Domains:` section, which always take precedence, or
 //! inferred ones.
 
-use std::collections::HashSet;
+use std::{cell::OnceCell, collections::HashSet};
 
 use super::{Resolver, edits};
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     ir::{AxisId, Domains, Program, TensorId, Transform},
     span::Span,
     suggest::list_text,
+    tensor_uses::tensors_in_text_order,
     text::axis_text,
 };
 
@@ -27,8 +28,9 @@ const CLAUSES: [&str; 6] = [
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_domains(&mut self, lines: &[ast::Domain<'s>]) {
+        let mentioned = OnceCell::new();
         for line in lines {
-            let Some(tensor) = self.tensor_by_name(line.tensor) else { continue };
+            let Some(tensor) = self.tensor_by_name(line.tensor, &mentioned) else { continue };
             let (name, span) = (line.tensor.text, line.tensor.span);
             if let Some(first) = self.domain_spans.insert(tensor, span) {
                 self.stated_twice(&format!("the domain of `{name}`"), [first, span]);
@@ -57,30 +59,38 @@ impl<'s> Resolver<'s, '_> {
         }
     }
 
-    fn tensor_by_name(&mut self, name: ast::Name<'s>) -> Option<TensorId> {
+    /// Returns the tensor of a line. If several have its number, it is the one that is not only in a `%tensor` line.
+    fn tensor_by_name(
+        &mut self,
+        name: ast::Name<'s>,
+        mentioned: &OnceCell<HashSet<TensorId>>,
+    ) -> Option<TensorId> {
         let number: Option<u32> = name.text.strip_prefix('T').and_then(|digits| digits.parse().ok());
-        let mut all = number.into_iter().flat_map(|number| self.tensors_by_number.all(None, number));
-        let found = (all.next(), all.next());
-        drop(all);
-        let (Some(only), None) = found else {
-            let label = match self.tensor_names("or").as_str() {
-                "" => "the container has no tensors".to_owned(),
-                known => format!("expected {known}"),
-            };
-            match found.0 {
-                Some(_) => {
-                    let message =
-                        format!("`{}` is the number of several tensors of the container", name.text);
-                    self.error(Code::BadDomain, name.span, message, label);
-                }
-                None => {
-                    let message = format!("the container has no tensor `{}`", name.text);
-                    self.unknown_tensor(number, Diagnostic::new(Code::BadDomain, name.span, message, label));
-                }
-            }
-            return None;
+        let mut all: Vec<TensorId> =
+            number.into_iter().flat_map(|number| self.tensors_by_number.all(None, number)).collect();
+        if all.len() > 1 {
+            let mentioned =
+                mentioned.get_or_init(|| tensors_in_text_order(&self.program).into_iter().collect());
+            all.retain(|it| mentioned.contains(it));
+        }
+        if let [only] = all[..] {
+            return Some(only);
+        }
+        let label = match self.tensor_names("or").as_str() {
+            "" => "the container has no tensors".to_owned(),
+            known => format!("expected {known}"),
         };
-        Some(only)
+        match all.len() {
+            0 => {
+                let message = format!("the container has no tensor `{}`", name.text);
+                self.unknown_tensor(number, Diagnostic::new(Code::BadDomain, name.span, message, label));
+            }
+            _ => {
+                let message = format!("`{}` is the number of several tensors of the container", name.text);
+                self.error(Code::BadDomain, name.span, message, label);
+            }
+        }
+        None
     }
 
     fn domain_line(&mut self, tensor: TensorId, line: &ast::Domain<'s>) -> Option<Domains> {

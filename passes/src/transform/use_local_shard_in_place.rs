@@ -197,11 +197,14 @@ fn is_safe(
     // The statements that may access the slices.
     let stmts = program.block(block);
     let own: FxHashSet<StmtId> = FxHashSet::from_iter([view, found.copy]);
-    let (mut behind, mut other) = (FxHashSet::default(), FxHashSet::default());
-    for stmt in &stmts[at + 1..] {
-        walk(program, *stmt, &mut |stmt| {
-            behind.insert(stmt);
-        });
+    let (mut between, mut behind, mut other) =
+        (FxHashSet::default(), FxHashSet::default(), FxHashSet::default());
+    for (stmts, all) in [(&stmts[found.view + 1..at], &mut between), (&stmts[at + 1..], &mut behind)] {
+        for stmt in stmts {
+            walk(program, *stmt, &mut |stmt| {
+                all.insert(stmt);
+            });
+        }
     }
     program.walk(found.other, &mut |stmt| {
         other.insert(stmt);
@@ -228,17 +231,16 @@ fn is_safe(
             }
             let dropped = effect == OpClass::Deallocate;
             let allocated = effect == OpClass::Allocate && tensor == whole && it.get(attr::ALIAS).is_none();
-            // Sharing the handles of the slices does not read them.
+            // Sharing the handles of the slices does not read them. Another loop does it with views of its own; after the
+            // view in this block, the name is that of the view.
+            let shared = effect == OpClass::ShareHandles
+                && !(tensor == found.name && (between.contains(&stmt) || behind.contains(&stmt)));
             let viewed = effect == OpClass::View && it.out_tensor() != Some(found.name);
             let read = tensor == found.name
                 && behind.contains(&stmt)
                 && (dropped
                     || mode == AccessMode::Read && matches!(effect, OpClass::Compute | OpClass::Elementwise));
-            safe &= allocated
-                || viewed
-                || read
-                || effect == OpClass::ShareHandles
-                || dropped && tensor != found.name;
+            safe &= allocated || viewed || read || shared || dropped && tensor != found.name;
         });
     }
     safe

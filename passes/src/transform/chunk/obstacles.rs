@@ -3,7 +3,7 @@
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{AxisId, Expr, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::Op,
     span::Span,
 };
@@ -26,8 +26,10 @@ pub(super) fn allocates_parts(program: &Program, tensor: TensorId, dim: usize) -
     let Some(axis) = program.dimensions(tensor).nth(dim) else { return false };
     let (leaves, _) = loop_axes_of(program, tensor, axis);
     let allocation = &program.tensors[tensor].domains.allocation;
-    // An axis of the allocation domain is a loop axis, or the logical axis, which the new one replaces.
-    allocation.iter().flatten().any(|it| *it != axis && leaves.contains(it))
+    // An axis of the allocation domain is a loop axis, or the logical axis, which the new one replaces, unless it is
+    // itself a stream axis, of chunks of one element.
+    let is_part = |it: &AxisId| *it != axis || program.axes[axis].parallel == ParallelType::Stream;
+    allocation.iter().flatten().any(|it| is_part(it) && leaves.contains(it))
 }
 
 /// Returns the reason why a tensor cannot get new axes in dimension `dim`, which the user calls `name`.

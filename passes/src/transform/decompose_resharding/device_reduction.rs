@@ -22,7 +22,7 @@ use grammar::{
     words::{RedOp, ReductionOp},
 };
 
-use super::{Decomposer, copies::copy_stmt};
+use super::{Decomposer, copies::copy_stmt, slices::is_slice};
 use crate::{
     analysis::{
         propagation,
@@ -95,7 +95,10 @@ impl Decomposer<'_> {
         let last = goal.dims.len() - 1;
         let resharded = scattered.clone();
         let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
-        let need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
+        let mut need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
+        // In a loop over streams, a slice of the bias gives a slice of the row.
+        let stream = from[2].dims[0].stream().filter(|_| is_slice(self.program, bias)).cloned();
+        need.dims[0].pieces.extend(stream.clone());
         let bias = self.reshard(bias, &from[2], &need, None)?;
         // A single row with the result's rank.
         let one = self.program.intern_int(1);
@@ -103,7 +106,10 @@ impl Decomposer<'_> {
         for _ in 0..last {
             row.dims.insert(0, Dim { kind: AxisKind::Broadcast, ..Dim::whole(one) });
         }
-        let row = row.new_tensor(self.program, self.fresh, bias, Memory::Local);
+        let row = match stream {
+            Some(_) => self.new_tensor(&row, bias),
+            None => row.new_tensor(self.program, self.fresh, bias, Memory::Local),
+        };
         let flags = (0..=last).map(|at| at != last).collect();
         self.emit(OpStmt {
             outs: vec![Operand::Tensor(row)],

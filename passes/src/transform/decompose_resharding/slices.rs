@@ -45,7 +45,7 @@ impl Decomposer<'_> {
 }
 
 /// Returns whether a rank holds one stream's slice of the tensor at a time.
-fn is_slice(program: &Program, tensor: TensorId) -> bool {
+pub(super) fn is_slice(program: &Program, tensor: TensorId) -> bool {
     let allocation = program.tensors[tensor].domains.allocation.iter().flatten();
     allocation.into_iter().any(|axis| program.axes[*axis].parallel == ParallelType::Stream)
 }
