@@ -51,6 +51,9 @@ pub mod diagnostic;
 pub mod render;
 pub mod sarif;
 
+pub mod bindings;
+pub mod source;
+
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};
 pub use dialect::print_as;

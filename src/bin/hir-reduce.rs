@@ -8,7 +8,13 @@ use std::{
 };
 
 use clap::Parser;
-use grammar::{Dialect, count_text, ir::Program, render::Format};
+use grammar::{
+    Dialect,
+    bindings::{Binding, apply_bindings},
+    count_text,
+    ir::Program,
+    render::Format,
+};
 use hir::{
     exit::Exit,
     interrupt,
@@ -21,7 +27,6 @@ use hir::{
     },
     run::oracle,
     sim::{ScheduleSet, WorkBudget},
-    source::{Binding, apply_bindings},
     tool::{
         self, DiagnosticOutput, Reporter,
         flags::{DiagnosticFlags, WorldFlags, with_help},

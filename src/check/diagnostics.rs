@@ -6,6 +6,7 @@ use grammar::{
     codes::Code,
     diagnostic::{Diagnostic, Part},
     ir::{Program, StmtId},
+    source::Source,
     span::Span,
 };
 use rustc_hash::FxHashMap;
@@ -22,12 +23,9 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use crate::{
-    plan::{
-        InstKind, OverwrittenView, Plan,
-        sync::{CommOrderCycle, Deadlock, InstRef},
-    },
-    source::Source,
+use crate::plan::{
+    InstKind, OverwrittenView, Plan,
+    sync::{CommOrderCycle, Deadlock, InstRef},
 };
 
 /// The maximum number of bytes of a line that a label underlines. Lines are long, and the label text is

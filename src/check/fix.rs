@@ -18,7 +18,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use grammar::{codes::Code, diagnostic::has_errors, ir::Program, span::LineIndex};
+use grammar::{codes::Code, diagnostic::has_errors, ir::Program, source::Source, span::LineIndex};
 
 use super::{
     apply::{Change, EditedText},
@@ -33,7 +33,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use crate::{plan::Plan, source::Source};
+use crate::plan::Plan;
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;

@@ -1,6 +1,6 @@
 //! Formats the findings of a report. Races that one edit removes are one diagnostic; a note lists the others.
 
-use grammar::diagnostic::Diagnostic;
+use grammar::{diagnostic::Diagnostic, source::Source};
 
 use super::{
     diagnostics::{DiagnosticBuilder, MAX_LISTED, format_lines},
@@ -9,7 +9,7 @@ use super::{
     plan_index::PlanIndexes,
     removal::leaders,
 };
-use crate::{plan::Plan, source::Source};
+use crate::plan::Plan;
 
 impl Report {
     /// Formats the findings as diagnostics, each with the index of its source text. Rank `r` runs text `r`, or

@@ -147,11 +147,10 @@ fn posted_comms(plan: &Plan) -> VecDeque<PostedComm<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use grammar::source::Source;
+
     use super::*;
-    use crate::{
-        plan::{self, tests::plans_of},
-        source::Source,
-    };
+    use crate::plan::{self, tests::plans_of};
 
     /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
     /// is the order of rank 0.

@@ -1,7 +1,8 @@
 //! Plans for tests.
 
+use grammar::source::Source;
+
 use super::{Plan, build_per_rank};
-use crate::source::Source;
 
 /// Returns the plans of a valid program, by rank.
 pub(crate) fn plans_of(text: &str, ranks: usize) -> Vec<Plan> {

@@ -16,6 +16,7 @@ use std::{
 
 use grammar::{
     attr,
+    bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     for_each_tensor_use,
@@ -36,7 +37,6 @@ use crate::{
         verdict::{self, Expectation, ExpectationSource, expectations},
     },
     sim::{self, Schedule, SimLimits, WorkBudget},
-    source::Binding,
 };
 
 /// The failure to test for.

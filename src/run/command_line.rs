@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use clap::{Parser, ValueEnum};
+use grammar::bindings::Binding;
 
 use super::{
     compare::RtolAtol,
@@ -22,7 +23,6 @@ use crate::{
     io::generate::InputKind,
     plan::limits::DEFAULT_MAX_WORK,
     sim::ScheduleSet,
-    source::Binding,
     tool::{
         self,
         flags::{DiagnosticFlags, WorldFlags, with_help},

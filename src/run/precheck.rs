@@ -6,14 +6,13 @@
 use std::time::Instant;
 
 use clap::ValueEnum;
-use grammar::{codes::Code, diagnostic::Diagnostic};
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use super::rank_process::RunVerdict;
 use crate::{
     check::{Checks, OrderingModel, check},
     exit::Exit,
     plan::Plan,
-    source::Source,
     tool::Reporter,
 };
 

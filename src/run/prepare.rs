@@ -1,9 +1,11 @@
 //! Reads programs from files and plans them, or returns the diagnostics.
 
 use grammar::{
+    bindings::{Binding, apply_bindings},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::{P2P_PROTOCOL, Program, TensorId},
+    source::Source,
     span::Span,
 };
 
@@ -20,7 +22,7 @@ use crate::{
         opaque_call_diagnostic,
     },
     sim::{self, SimError},
-    source::{Binding, Source, apply_bindings},
+    source,
     tool::reproducer::crash_reproducer,
 };
 
@@ -368,7 +370,7 @@ fn load(
     setup: &PrepareOptions<'_>,
     texts: &ProgramFiles,
 ) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
-    let source = Source::open(path)
+    let source = source::open(path)
         .map_err(|fault| JobFailure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
     crash_reproducer::record_program(&source.text);
     prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))

@@ -3,7 +3,7 @@
 
 use std::{io::Write, ops::ControlFlow, time::Duration};
 
-use grammar::visible_text;
+use grammar::{source::Source, visible_text};
 
 use super::{
     digests,
@@ -17,7 +17,7 @@ use crate::{
     launch::{
         LaunchError, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, watchdog::EndProcess,
     },
-    source::Source,
+    source,
     tool::{Reporter, print_line, sarif_log},
 };
 
@@ -75,7 +75,7 @@ pub fn manifest(
                 Exit::Usage,
                 "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
             ),
-            _ => match Source::open(path) {
+            _ => match source::open(path) {
                 Ok(source) => {
                     manifest.add(what, path, canonical_text(&source));
                     continue;

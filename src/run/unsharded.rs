@@ -21,6 +21,7 @@ use grammar::{
     dtype::DType,
     ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
+    source::Source,
     span::{LineIndex, Span},
 };
 
@@ -40,7 +41,6 @@ use crate::{
         scalar::{ScalarError, Scalars},
     },
     sim::SimLimits,
-    source::Source,
 };
 
 /// Returns the outputs of the program before passes, without shardings, on the same inputs, as expectations

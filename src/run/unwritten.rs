@@ -7,13 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
 
 use crate::{
     check::UNWRITTEN_HELP,
     plan::{Plan, sync::ranks_text},
     sim::{RunNotes, Schedule},
-    source::Source,
 };
 
 /// The unwritten reads of one or several runs, merged by statement and tensor.

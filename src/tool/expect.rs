@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use grammar::{
     codes::{Code, Severity},
     diagnostic::Diagnostic,
+    source::Source,
     span::Span,
 };
-
-use crate::source::Source;
 
 /// The line that separates two parts of a file.
 pub const SEPARATOR: &str = "// -----";

@@ -29,11 +29,12 @@ use clap::ValueEnum;
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     render::{Format, Style, json_message, render},
+    source::Source,
     visible_text,
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, interrupt, source::Source};
+use crate::{atomic_file, exit::Exit, interrupt, source};
 
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -158,7 +159,7 @@ impl Reporter {
     /// # Errors
     /// Returns the exit code for a file that cannot be read.
     pub fn open_source(&self, path: &str) -> Result<Source, Exit> {
-        Source::open(path).map_err(|fault| self.fail_to_read(path, &fault))
+        source::open(path).map_err(|fault| self.fail_to_read(path, &fault))
     }
 
     /// Reports that a file cannot be read, and returns the exit code.

@@ -9,10 +9,11 @@ use std::{
 use grammar::{
     diagnostic::Diagnostic,
     sarif::{Invocation, Log},
+    source::Source,
 };
 
 use super::DiagnosticOutput;
-use crate::{exit::Exit, source::Source, tool_name::tool_name};
+use crate::{exit::Exit, tool_name::tool_name};
 
 /// The log; removed when it is written.
 static LOG: Mutex<Option<Log>> = Mutex::new(None);

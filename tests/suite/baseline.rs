@@ -15,6 +15,7 @@ use std::{
 };
 
 use grammar::{
+    bindings::apply_bindings,
     codes::{Code, Severity},
     diagnostic::{Diagnostic, has_errors},
     ir::{Program, Stmt, StmtId},
@@ -32,7 +33,6 @@ use hir::{
         verdict::{ExpectationSource, expectations},
     },
     sim::footprint,
-    source::apply_bindings,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;

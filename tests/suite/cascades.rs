@@ -13,8 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use grammar::codes::Severity;
-use hir::source::Source;
+use grammar::{codes::Severity, source::Source};
 use libtest_mimic::{Failed, Trial};
 
 use crate::{

@@ -64,6 +64,8 @@ const GRAMMAR: &[Layer] = &[
     ("read", BEFORE),
     // Modules that both read and print.
     ("dialect fix verify", BEFORE),
+    ("source", &["alike", "diagnostic", "ir", "read", "span", "verify"]),
+    ("bindings", &["arena", "codes", "diagnostic", "ir", "read", "source", "span", "suggest"]),
     ("lib reference roundtrip", ALL),
 ];
 
@@ -130,7 +132,7 @@ const HIR: &[Layer] = &[
     ("io", &["atomic_file", "input_file", "plan", "threads"]),
     ("sim", &["elementwise", "io", "plan", "threads"]),
     ("cuda", &["elementwise", "io", "plan"]),
-    ("check", &["plan", "source"]),
+    ("check", &["plan"]),
     ("launch", &["exit", "interrupt", "plan"]),
     (
         "run",
@@ -149,7 +151,7 @@ const HIR: &[Layer] = &[
             "tool",
         ],
     ),
-    ("reduce", &["check", "io", "plan", "run", "sim", "source"]),
+    ("reduce", &["check", "io", "plan", "run", "sim"]),
     // The binaries and the root of the crate use everything.
     ("bin", ALL),
     ("lib", ALL),

@@ -18,6 +18,7 @@ use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     ops::{Op, OpClass},
+    source::Source,
     span::LineIndex,
 };
 use hir::{
@@ -30,7 +31,6 @@ use hir::{
         verdict::{Expectation, ExpectationSource, expectations},
     },
     sim::Schedule,
-    source::Source,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;

@@ -3,7 +3,7 @@
 
 use std::{path::Path, time::Duration};
 
-use grammar::{arena, ir::Program, span::LineIndex};
+use grammar::{arena, ir::Program, source::Source, span::LineIndex};
 use hir::{
     check::{Checks, check, fix},
     plan::{self, limits::Limits},
@@ -14,7 +14,6 @@ use hir::{
     },
     run::oracle::schedules,
     sim::WorkBudget,
-    source::Source,
 };
 use libtest_mimic::{Failed, Trial};
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use grammar::{
+    bindings::{Binding, apply_bindings},
     codes::Code,
     diagnostic::has_errors,
     ir::{Program, Stmt},
@@ -28,7 +29,6 @@ use hir::{
     },
     run::inputs::InputSpec,
     sim::footprint,
-    source::{Binding, apply_bindings},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, PassEvent, Settings, Verify};

@@ -5,11 +5,11 @@
 
 use std::str::FromStr;
 
+use grammar::bindings::Binding;
 use hir::{
     io::{file, generate::InputKind},
     run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles},
     sim::ScheduleSet,
-    source::Binding,
 };
 
 /// Maximum number of passes in a pipeline that is run.

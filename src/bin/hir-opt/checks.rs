@@ -3,17 +3,18 @@
 use std::time::Instant;
 
 use grammar::{
+    bindings::apply_bindings,
     codes::{Code, Severity},
     count_text,
     diagnostic::Diagnostic,
     ir::Program,
+    source::Source,
     span::LineIndex,
 };
 use hir::{
     check::{self, Checks, ExcessNotSearched},
     exit::Exit,
     plan,
-    source::{Source, apply_bindings},
 };
 
 use crate::processor::{PartOutcome, Processor};

@@ -3,14 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
-use grammar::{Dialect, render::Format};
+use grammar::{Dialect, bindings::Binding, render::Format};
 use hir::{
     check::{Checks, OrderingModel},
     run::{
         option_files::{OptionFile, check_option_files},
         timelines::TimelineFlags,
     },
-    source::Binding,
     tool::{
         dump::DumpFlags,
         flags::{DiagnosticFlags, WorldFlags, with_help},

@@ -2,10 +2,9 @@
 
 use std::io::Write;
 
-use grammar::ir::Program;
+use grammar::{ir::Program, source::Source};
 use hir::{
     run::oracle::{CheckerOracle, SimulationOracle},
-    source::Source,
     tool::{DiagnosticOutput, dump::diff, progress::Progress},
 };
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};

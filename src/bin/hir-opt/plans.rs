@@ -1,6 +1,6 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
-use grammar::ir::Program;
+use grammar::{ir::Program, source::Source};
 use hir::{
     check::Finding,
     exit::Exit,
@@ -11,7 +11,6 @@ use hir::{
             happens_before::{HappensBeforeGraph, OrderError},
         },
     },
-    source::Source,
 };
 
 use crate::processor::{PartOutcome, Processor};

@@ -6,15 +6,16 @@ use std::{
 };
 
 use grammar::{
+    bindings::apply_bindings,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
+    source::Source,
 };
 use hir::{
     exit::Exit,
     interrupt::Activity,
     plan::sync,
     sim::WorkBudget,
-    source::{Source, apply_bindings},
     tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
 };
 use passes::{PassCall, PassError};

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 
-use grammar::codes::Code;
+use grammar::{codes::Code, source::Source};
 use hir::{
     check::{Finding, Report, StepOrder},
     exit::Exit,
     plan::{Plan, sync::CommMatching},
     run::schedules,
-    source::Source,
 };
 
 use crate::{pass_pipeline::pipeline_text, processor::Processor};

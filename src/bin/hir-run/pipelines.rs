@@ -24,11 +24,10 @@ use hir::{
             pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
         },
     },
-    source::Source,
     tool::{parse_pipeline, print_line},
 };
 
-use grammar::diagnostic::Diagnostic;
+use grammar::{diagnostic::Diagnostic, source::Source};
 use passes::PassCall;
 
 use crate::{

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Instant};
 use grammar::{
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
+    source::Source,
 };
 use hir::{
     cuda::{self, Gpu},
@@ -21,7 +22,6 @@ use hir::{
         rank_process::{self, RunVerdict},
     },
     sim::WorkBudget,
-    source::Source,
     tool::{Reporter, print_line, reproducer::crash_reproducer},
 };
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};

@@ -6,9 +6,7 @@
 //!
 //! Each pipeline knows where its parts are in the text, so that a diagnostic about it can point there.
 
-use grammar::{diagnostic::Diagnostic, span::Span};
-
-use crate::source::Source;
+use grammar::{diagnostic::Diagnostic, source::Source, span::Span};
 
 /// The option whose text stands for several pipelines.
 const TUNE_PASSES: &str = "--tune-passes";

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use grammar::{count_text, escape_control};
+use grammar::{bindings::Binding, count_text, escape_control};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -21,7 +21,7 @@ use crate::{
         prepare::{JobFailure, ProgramFiles},
         rank_process::canonical_text,
     },
-    source::{Binding, Source},
+    source,
 };
 
 /// A program without passes, and how it runs.
@@ -59,7 +59,7 @@ impl TunedProgram {
     ) -> Option<Self> {
         let mut text = String::new();
         for path in files.paths() {
-            text += &canonical_text(&Source::open(path).ok()?);
+            text += &canonical_text(&source::open(path).ok()?);
             text.push('\0');
         }
         let container = container.map(|it| format!("--container {it}"));

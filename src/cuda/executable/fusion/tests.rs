@@ -1,5 +1,7 @@
 //! Tests which instructions are fused into one kernel.
 
+use grammar::source::Source;
+
 use super::{FusionRole, fusion_roles};
 use crate::{
     cuda::{
@@ -7,7 +9,6 @@ use crate::{
         kernels::{DeviceView, Kernel},
     },
     plan::{self, Inst, InstKind, Plan},
-    source::Source,
 };
 
 /// Returns the text of a program. `f1` stands for the float tensor `T1` of 64 elements, `h1` for a bfloat

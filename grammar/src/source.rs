@@ -1,0 +1,58 @@
+//! The text of a program file and the programs in it.
+
+use crate::{
+    diagnostic::Diagnostic,
+    ir::Program,
+    span::{LineIndex, Span},
+};
+
+/// A text with the name of its file.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The name of the file; `<stdin>` for `-`.
+    pub name: String,
+    /// The text.
+    pub text: String,
+    /// The index of its lines.
+    pub lines: LineIndex,
+}
+
+impl Source {
+    /// Creates a source from a text in memory.
+    pub fn new(name: String, text: String) -> Self {
+        let lines = LineIndex::new(&text);
+        Self { name, text, lines }
+    }
+
+    /// Returns the span of a line (from 1) without surrounding blanks, or `None` if the line does not exist
+    /// or is blank.
+    pub fn line_span(&self, line: u32) -> Option<Span> {
+        if !(1..=self.lines.count()).contains(&(line as usize)) {
+            return None;
+        }
+        let (start, text) = (self.lines.start(line), self.lines.line_text(line, &self.text));
+        let indent = text.len() - text.trim_start().len();
+        let len = text.trim().len();
+        (len > 0).then(|| Span::new(start + indent, start + indent + len))
+    }
+
+    /// Returns the span of a line or, for a statement without a line because a pass created it, of the
+    /// container's header.
+    pub fn line_or_header(&self, line: u32) -> Span {
+        let marker = "%HostIrContainer";
+        let header = self.text.find(marker).unwrap_or(0);
+        let span = self.line_span(line).filter(|it| it.start as usize >= header);
+        span.unwrap_or_else(|| Span::new(header, (header + marker.len()).min(self.text.len())))
+    }
+
+    /// Reads and verifies all containers. If there are errors, returns also the programs that could be read. Of many
+    /// errors that are alike, the first one is returned.
+    pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
+        let (programs, mut diagnostics) = crate::read(&self.text);
+        if !crate::diagnostic::has_errors(&diagnostics) {
+            programs.iter().for_each(|program| diagnostics.extend(crate::verify_source(program, &self.text)));
+        }
+        crate::summarise(&mut diagnostics, &self.text);
+        (programs, diagnostics)
+    }
+}
