@@ -12,8 +12,8 @@ pub mod input_file;
 pub mod source;
 
 pub mod elementwise;
-pub mod plan;
-pub mod timeline;
+pub use hir_plan as plan;
+pub use hir_plan::timeline;
 
 pub mod io;
 pub mod sim;

@@ -10,14 +10,12 @@ use crate::plan::{Number, View};
 
 mod equality;
 mod mask;
-mod number;
 pub mod shadow;
 mod strided;
 #[cfg(test)]
 mod tests;
 
 pub use mask::WrittenMask;
-use number::is_plain;
 pub use shadow::{Shadow, ShadowedTensor};
 pub(crate) use strided::for_each_run;
 use strided::{gather, scatter};
@@ -262,7 +260,7 @@ impl Data {
     /// shortest form, which may be longer than that of a float of equal value.
     pub fn text(&self, i: usize) -> String {
         match (self, self.get(i)) {
-            (Self::F64(_), Number::Float(it)) if it.is_finite() => match is_plain(it) {
+            (Self::F64(_), Number::Float(it)) if it.is_finite() => match crate::plan::is_plain(it) {
                 true => format!("{it}"),
                 false => format!("{it:e}"),
             },

@@ -301,12 +301,12 @@ impl fmt::Display for ShapeMismatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{io::data::Data, plan::tests::plans_of};
+    use crate::{io::data::Data, plan::plans_of_text};
 
     fn port(tensor: &str) -> IoBinding {
         let header = format!("({tensor}) -> ({tensor})");
         let text = format!("%HostIrContainer {{ {header} :\n}} // %HostIrContainer\n");
-        plans_of(&text, 2).remove(1).inputs.remove(0)
+        plans_of_text(&text, 2).unwrap_or_default().remove(1).inputs.remove(0)
     }
 
     fn tensor(shape: &[usize]) -> NdArray {

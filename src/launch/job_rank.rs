@@ -198,14 +198,14 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::plan::tests::plans_of;
+    use crate::plan::plans_of_text;
 
     const PROGRAM: &str = include_str!("../../tests/cases/launch/loop.hir");
 
     /// Runs four ranks whose hosts stop at the instructions `at`, and whose streams stop where they must
     /// wait. Returns how each rank ends.
     fn stalled(at: [u32; 4]) -> Vec<(usize, Exit, Option<String>)> {
-        let plans = Arc::new(plans_of(PROGRAM, 4));
+        let plans = Arc::new(plans_of_text(PROGRAM, 4).unwrap_or_default());
         let port = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|it| it.local_addr());
         let port = port.map(|it| it.port().to_string()).unwrap_or_default();
         let (sender, ends) = mpsc::channel();
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_request_for_a_report_comes_before_the_waits_of_others() {
-        let plans = plans_of(PROGRAM, 4);
+        let plans = plans_of_text(PROGRAM, 4).unwrap_or_default();
         let record = |issued: u32| {
             let run = PlanProgress {
                 issued,

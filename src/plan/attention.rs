@@ -18,15 +18,17 @@ use super::{
 
 mod composition;
 
-pub(crate) use composition::AttentionComposition;
+pub use composition::AttentionComposition;
 
 /// The optional operands and attributes of `sdpa`, which both planners read in the same way.
-pub(crate) struct AttentionOptions {
+pub struct AttentionOptions {
     /// The position of the bias in `OpStmt::tensor_operands`.
     pub bias: Option<usize>,
     /// The position of the mask.
     pub mask: Option<usize>,
+    /// Whether a row of the query sees only the keys up to its own position.
     pub is_causal: bool,
+    /// What the scores are multiplied with.
     pub scale: f64,
 }
 
@@ -35,7 +37,7 @@ impl AttentionOptions {
     ///
     /// # Errors
     /// Returns the reason why hir does not run the statement, or what `value` returns.
-    pub(crate) fn of<E>(
+    pub fn of<E>(
         program: &Program,
         stmt: &OpStmt,
         columns: usize,
@@ -75,7 +77,7 @@ impl Attention {
     ///
     /// # Errors
     /// Returns the shape of the view that does not match, and a shape that would match.
-    pub(crate) fn of(
+    pub fn of(
         views: &[View],
         options: &AttentionOptions,
         out: View,

@@ -5,6 +5,7 @@
 
 mod attention;
 mod communication;
+mod number;
 
 use std::{fmt, sync::Arc};
 
@@ -18,6 +19,7 @@ pub use attention::Attention;
 pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
 };
+pub use number::{Number, is_plain};
 
 /// A communicator: a backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,29 +182,6 @@ pub enum InstKind {
     /// Lets the caller read the outputs. This is the last instruction of every plan, on the stream that is
     /// current at exit.
     ReadOutputs,
-}
-
-/// A scalar constant. Two constants are equal if replacing one by the other never changes a result: zeros of
-/// different signs are not equal, and a NaN is equal to itself.
-#[derive(Clone, Copy, Debug)]
-pub enum Number {
-    /// An integer.
-    Int(i64),
-    /// A floating-point number.
-    Float(f64),
-    /// A boolean.
-    Bool(bool),
-}
-
-impl PartialEq for Number {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Int(a), Self::Int(b)) => a == b,
-            (Self::Float(a), Self::Float(b)) => a.to_bits() == b.to_bits(),
-            (Self::Bool(a), Self::Bool(b)) => a == b,
-            (Self::Int(_) | Self::Float(_) | Self::Bool(_), _) => false,
-        }
-    }
 }
 
 /// An operand of `Map`.

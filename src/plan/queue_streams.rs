@@ -33,7 +33,7 @@ pub fn queue_streams(plan: &Plan) -> Vec<Option<StreamNo>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::tests::plans_of;
+    use crate::tests::plans_of;
 
     /// Returns the queue streams of a program of two ranks with this body.
     fn queue_streams_in(body: &[&str]) -> Vec<Option<StreamNo>> {

@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The value of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     /// An integer.
     Int(i64),
     /// A boolean.
@@ -33,7 +33,7 @@ impl Value {
     }
 
     /// Returns the value as a floating-point number.
-    pub(crate) fn real(self) -> f64 {
+    pub fn real(self) -> f64 {
         match self {
             Self::Int(it) => it as f64,
             Self::Bool(it) => f64::from(u8::from(it)),
@@ -53,7 +53,7 @@ impl From<Constant> for Value {
 
 /// The reason why a scalar has no value.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum ScalarError {
+pub enum ScalarError {
     /// A symbol has no definition or binding.
     Unbound(SymbolId),
     /// An overflow, a division by zero, an unknown function, or an operand of the wrong type.
@@ -61,7 +61,7 @@ pub(crate) enum ScalarError {
 }
 
 /// The values of symbols on one rank.
-pub(crate) struct Scalars<'p> {
+pub struct Scalars<'p> {
     program: &'p Program,
     /// Loop indices, definitions in the body, and symbols bound from shapes. They shadow definitions.
     local: FxHashMap<SymbolId, Value>,
@@ -86,7 +86,8 @@ const MAX_DEPTH: usize = 1_000;
 const DEFAULT_STREAMS: i64 = 4;
 
 impl<'p> Scalars<'p> {
-    pub(crate) fn new(program: &'p Program, rank: usize) -> Self {
+    /// Returns the values that the definitions of a program have on a rank.
+    pub fn new(program: &'p Program, rank: usize) -> Self {
         Self {
             program,
             local: FxHashMap::default(),
@@ -103,7 +104,7 @@ impl<'p> Scalars<'p> {
     }
 
     /// Binds a symbol to a value, or removes its value, and returns the previous value.
-    pub(crate) fn bind(&mut self, symbol: SymbolId, value: Option<Value>) -> Option<Value> {
+    pub fn bind(&mut self, symbol: SymbolId, value: Option<Value>) -> Option<Value> {
         self.known.borrow_mut().clear();
         match value {
             Some(value) => self.local.insert(symbol, value),
@@ -112,7 +113,7 @@ impl<'p> Scalars<'p> {
     }
 
     /// Evaluates an integer expression.
-    pub(crate) fn int(&self, expr: ExprId) -> Result<i64, ScalarError> {
+    pub fn int(&self, expr: ExprId) -> Result<i64, ScalarError> {
         match self.eval(expr)? {
             Value::Int(value) => Ok(value),
             Value::Bool(value) => Err(ScalarError::Arithmetic(format!("`{value}` is not an integer"))),
@@ -121,7 +122,7 @@ impl<'p> Scalars<'p> {
     }
 
     /// Evaluates a predicate.
-    pub(crate) fn truth(&self, expr: ExprId) -> Result<bool, ScalarError> {
+    pub fn truth(&self, expr: ExprId) -> Result<bool, ScalarError> {
         match self.eval(expr)? {
             Value::Bool(value) => Ok(value),
             Value::Int(value) => Ok(value != 0),
@@ -130,7 +131,7 @@ impl<'p> Scalars<'p> {
     }
 
     /// Evaluates a scalar expression.
-    pub(crate) fn eval(&self, expr: ExprId) -> Result<Value, ScalarError> {
+    pub fn eval(&self, expr: ExprId) -> Result<Value, ScalarError> {
         let depth = self.depth.get();
         if depth >= MAX_DEPTH {
             let message = format!("definitions are nested more than {MAX_DEPTH} deep, or are cyclic");
@@ -191,21 +192,21 @@ impl<'p> Scalars<'p> {
     }
 
     /// Returns whether a symbol has a value independently of the enclosing loops.
-    pub(crate) fn is_known(&self, symbol: SymbolId) -> bool {
+    pub fn is_known(&self, symbol: SymbolId) -> bool {
         self.program.definitions.contains_key(&symbol)
             || self.devices.contains_key(&symbol)
             || [self.rank, self.device, self.streams].contains(&Some(symbol))
     }
 
     /// Returns whether the value of an expression can differ between ranks.
-    pub(crate) fn depends_on_rank(&self, expr: ExprId) -> bool {
+    pub fn depends_on_rank(&self, expr: ExprId) -> bool {
         self.program.depends_on(expr, &|symbol| {
             [self.rank, self.device].contains(&Some(symbol)) || self.rank_dependent.contains(&symbol)
         })
     }
 
     /// Records whether the value that a definition in the body gives a scalar can differ between ranks.
-    pub(crate) fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
+    pub fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
         match is_dependent {
             true => self.rank_dependent.insert(symbol),
             false => self.rank_dependent.remove(&symbol),

@@ -166,7 +166,7 @@ pub(crate) fn stream_piece(program: &Program, tensor: TensorId) -> Option<(usize
 }
 
 /// Appends the loop axes that a logical axis is split into, slowest first.
-pub(crate) fn leaf_axes(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<AxisId>) {
+pub fn leaf_axes(program: &Program, tensor: TensorId, axis: AxisId, acc: &mut Vec<AxisId>) {
     for transform in &program.tensors[tensor].domains.transforms {
         match transform {
             Transform::Split { input, outer, inner, .. } if *input == axis => {

@@ -3,13 +3,19 @@
 
 use std::sync::Arc;
 
-use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::LineIndex};
+use grammar::{
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    source::Source,
+    span::LineIndex,
+};
 
 use rustc_hash::FxHashMap;
 
 use super::{
     CommNames, Plan,
-    build::build_rank,
+    build_rank::build_rank,
     io,
     limits::{self, Limits},
     sync::{self, CommMatching},
@@ -33,6 +39,19 @@ pub fn one_rank_fault(programs: &[(&Program, &LineIndex)]) -> Option<(usize, Dia
             "give each rank its own program, `hir-run --program 0=a.hir,1=b.hir`, or use that of all ranks";
         Some((rank, it.help(help)))
     })
+}
+
+/// Reads, verifies and plans the first container of a text for every rank of a world.
+///
+/// # Errors
+/// The errors of the text, or those of [`build`].
+pub fn plans_of_text(text: &str, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    let source = Source::new("text".to_owned(), text.to_owned());
+    let (programs, diagnostics) = source.programs();
+    match programs.first() {
+        Some(program) if !has_errors(&diagnostics) => build(program, &source.lines, world),
+        Some(_) | None => Err(diagnostics),
+    }
 }
 
 /// Plans a program for every rank of a world.

@@ -7,14 +7,14 @@ use crate::{
         progress::{PhaseLimit, PlanProgress, RankProgress},
         report::job_report,
     },
-    plan::{InstKind, Plan, tests::plans_of},
+    plan::{InstKind, Plan, plans_of_text},
 };
 
 /// A loop of all-reduces on four ranks, with a stream on each.
 const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");
 
 fn plans() -> Vec<Plan> {
-    plans_of(PROGRAM, 4)
+    plans_of_text(PROGRAM, 4).unwrap_or_default()
 }
 
 /// Returns the index of the `which`-th instruction, from 0, for which `wanted` holds.

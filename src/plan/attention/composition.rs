@@ -15,10 +15,11 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use crate::plan::{Arg, Attention, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, View};
+use crate::{Arg, Attention, Buffer, BufferNo, Gemm, InstKind, Number, Reduce, ReduceOp, View};
 
 /// The instructions of an attention, in order, and their temporary buffers.
-pub(crate) struct AttentionComposition {
+pub struct AttentionComposition {
+    /// The instructions.
     pub code: Vec<InstKind>,
     /// Numbered from the `first_buffer` of `Attention::composition`.
     pub buffers: Vec<Buffer>,
@@ -28,7 +29,7 @@ pub(crate) struct AttentionComposition {
 
 impl Attention {
     /// Splits the rows of the query into parts with at most `max_scores` scores each, or with one row.
-    pub(crate) fn parts(&self, max_scores: usize) -> Vec<Self> {
+    pub fn parts(&self, max_scores: usize) -> Vec<Self> {
         let mut parts = vec![self.clone()];
         let shape = self.score_shape();
         for (dim, extent) in shape[..shape.len() - 1].iter().enumerate() {
@@ -63,7 +64,7 @@ impl Attention {
 
     /// Returns the instructions. `dtype` is the type of the operands. The numbers of temporary buffers begin with
     /// `first_buffer`; the buffer of the scores has at most `max_scores` elements, or those of one row.
-    pub(crate) fn composition(
+    pub fn composition(
         &self,
         dtype: DType,
         first_buffer: BufferNo,

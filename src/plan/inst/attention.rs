@@ -1,6 +1,6 @@
 //! The operands and results of an attention.
 
-use crate::plan::View;
+use crate::View;
 
 /// An attention on views of one rank.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use grammar::words::{Algorithm, CommunicationType, P2pProtocol, P2pType};
 
-use crate::plan::{CommunicatorNo, ReduceOp, View, WorkNo};
+use crate::{CommunicatorNo, ReduceOp, View, WorkNo};
 
 /// A collective. The parts of the members match by their position in the queue of the communicator.
 ///

@@ -20,7 +20,7 @@ use grammar::{
 use super::{
     Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
 };
-use crate::plan::{
+use crate::{
     Backend, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View,
     algorithm::chosen_algorithm,
 };
@@ -61,7 +61,7 @@ struct Post {
 }
 
 /// Returns the disagreements between ranks, each with the rank whose program it is located in.
-pub(in crate::plan) fn agreement(
+pub(crate) fn agreement(
     programs: &[&Program],
     plans: &[Plan],
     matched: &CommMatching,

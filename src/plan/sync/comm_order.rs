@@ -14,7 +14,7 @@ use super::{
     CommKey, CommMatching, CommNo, InstRef,
     happens_before::{self, Occurrence},
 };
-use crate::plan::{Backend, Plan};
+use crate::{Backend, Plan};
 
 /// The order of two communications on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

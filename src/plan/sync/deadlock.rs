@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt};
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
 use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
-use crate::plan::Plan;
+use crate::Plan;
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
 #[derive(Clone, Debug, PartialEq)]

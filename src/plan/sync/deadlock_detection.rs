@@ -10,7 +10,7 @@ use super::{
     CommKey, CommMatching, CommNo, CommRole, InstRef,
     wait_graph::{Position, WorldState},
 };
-use crate::plan::{Plan, SyncEffect};
+use crate::{Plan, SyncEffect};
 
 /// Returns the state in which the ranks deadlock; `None` if all plans run to completion.
 ///

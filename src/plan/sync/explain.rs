@@ -13,7 +13,7 @@ use super::{
     skipped::{self, SkippedPost},
     wait_graph::ranks_of,
 };
-use crate::plan::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
+use crate::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
 
 /// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;

@@ -23,7 +23,7 @@
 use std::rc::Rc;
 
 use super::{CommMatching, InstRef};
-use crate::plan::Plan;
+use crate::Plan;
 
 mod build;
 mod clock;

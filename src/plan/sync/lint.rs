@@ -9,7 +9,7 @@ use grammar::{
 };
 
 use super::{Deadlock, deadlock};
-use crate::plan::{self, Plan, limits::Limits, scalar::Scalars};
+use crate::{Plan, build_with_limits, limits::Limits, scalar::Scalars, smallest_world};
 
 /// Larger programs are not checked, so that reading a program stays fast.
 const MAX_RANKS: usize = 64;
@@ -22,7 +22,7 @@ const MAX_LOWERED_INSTRUCTIONS: usize = 1_000_000;
 /// or a deadlock. Programs of one rank, programs that cannot be planned without further options, and large
 /// programs are not checked.
 pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<Diagnostic> {
-    let world = ranks.unwrap_or_else(|| plan::smallest_world(program));
+    let world = ranks.unwrap_or_else(|| smallest_world(program));
     let Some(body) = program.body.filter(|_| (2..=MAX_RANKS).contains(&world)) else { return Vec::new() };
     let is_small = || {
         let count = unrolled_statement_count(program, &Scalars::new(program, 0), body);
@@ -36,7 +36,7 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
         None => format!("{world} ranks that run this program disagree: {text}"),
     };
     let limits = Limits { ranks: MAX_RANKS, memory: MAX_MEMORY, instructions: MAX_LOWERED_INSTRUCTIONS };
-    match plan::build_with_limits(program, lines, world, &limits) {
+    match build_with_limits(program, lines, world, &limits) {
         Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()

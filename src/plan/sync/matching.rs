@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{
+use crate::{
     Backend, Communication, CommunicatorNo, Direction, Plan, SignalId, SyncEffect, teams::position_in,
 };
 

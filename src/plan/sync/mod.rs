@@ -55,7 +55,7 @@ pub use step::{
 };
 pub use wait_graph::{Actor, Blocker, Position, WaitGraph, WorldState};
 
-use crate::plan::Plan;
+use crate::Plan;
 
 /// Returns the deadlock of the plans, if they deadlock.
 pub fn deadlock(plans: &[Plan]) -> Option<Deadlock> {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use grammar::ir::StmtId;
 
 use super::{Blocker, InstRef, WaitGraph};
-use crate::plan::{Communication, Plan, SyncEffect};
+use crate::{Communication, Plan, SyncEffect};
 
 /// The loop indices around a send or a receive, the rank that posts it, and the rank that it names.
 type Transfer = (Vec<(Arc<str>, i64)>, usize, usize);

@@ -11,7 +11,7 @@ use super::{
     Actor, Blocker, CommMatching, InstRef, Position, WaitGraph, WorldState, ranks_text, report_text,
     wait_graph::ranks_of,
 };
-use crate::plan::Plan;
+use crate::Plan;
 
 /// The last report of a rank.
 #[derive(Clone, Debug, Default)]

@@ -3,7 +3,7 @@
 use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, peer_edit::matching_peer, ranks_text};
 use grammar::count_text;
 
-use crate::plan::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
+use crate::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, SyncEffect};
 
 /// The maximum number of members of a team that are listed.
 const MAX_TEAM: usize = 16;

@@ -1,7 +1,7 @@
 //! What to change if a rank skips a communication that another rank waits for.
 
 use super::skipped::SkippedPost;
-use crate::plan::{Plan, SkipReason, SkippedComm, SkippedRole};
+use crate::{Plan, SkipReason, SkippedComm, SkippedRole};
 
 /// The help if no change of the text is known.
 const POST_ON_ALL: &str = "post it on all ranks that take part in it, or on none";

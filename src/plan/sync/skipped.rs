@@ -12,7 +12,7 @@ use grammar::ir::StmtId;
 use rustc_hash::FxHashMap;
 
 use super::{Blocker, CommKey, CommMatching, CommNo, CommRole, GroupNo, InstRef};
-use crate::plan::{
+use crate::{
     Communication, Direction, MAX_SKIPS, Plan, SignalId, SkipReason, SkippedComm, SkippedRole, SyncEffect,
     iteration_text,
 };

@@ -19,7 +19,7 @@
 use std::borrow::Cow;
 
 use super::{CommKey, CommMatching, InstRef};
-use crate::plan::{Access, Communication, Direction, InstKind, Plan, View, ViewOnRank};
+use crate::{Access, Communication, Direction, InstKind, Plan, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

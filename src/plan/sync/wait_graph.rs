@@ -10,9 +10,7 @@
 //! `happens_before` has the order that every executor guarantees.
 
 use super::{CommKey, CommMatching, CommRole, InstRef};
-use crate::plan::{
-    Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect,
-};
+use crate::{Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect};
 
 /// The progress of a rank in its plan. Instructions are indices into `Plan::code`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

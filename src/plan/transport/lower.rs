@@ -16,7 +16,7 @@ use super::{
     staging, transport,
     two_shot::TwoShot,
 };
-use crate::plan::{
+use crate::{
     Backend, Collective, CollectiveKind, Communication, Direction, InstKind, P2pGroup, Plan, SyncEffect,
     View, ViewKey,
     limits::Limits,
@@ -31,7 +31,7 @@ type Lowered = Vec<FxHashMap<usize, LoweredComm>>;
 /// # Errors
 /// The plans exceed the limit on instructions or bytes. The error has the rank whose program it is located
 /// in.
-pub(in crate::plan) fn lower(
+pub(crate) fn lower(
     programs: &[&Program],
     plans: &mut [Plan],
     matched: &CommMatching,

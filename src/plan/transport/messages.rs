@@ -8,7 +8,7 @@
 use grammar::words::P2pProtocol;
 
 use super::LoweredComm;
-use crate::plan::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};
+use crate::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};
 
 /// One side of a message, with the view of the other side.
 pub(super) struct Message<'a> {

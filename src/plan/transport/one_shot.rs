@@ -7,9 +7,7 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::{
-    CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank,
-};
+use crate::{CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank};
 
 /// What accesses the memory of peers.
 #[derive(Clone, Copy)]

@@ -24,7 +24,7 @@ use super::{
     CollectiveCall, LoweredComm, Transport,
     two_shot::{longest_share, share},
 };
-use crate::plan::{
+use crate::{
     CollectiveKind, InstKind, KernelKind, PacketFormat, PieceSource, ReduceOp, SignalId, SignalKind, View,
     ViewOnRank,
 };

@@ -10,7 +10,7 @@
 use rustc_hash::FxHashMap;
 
 use super::LoweredComm;
-use crate::plan::{
+use crate::{
     Backend, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, PlanStream, StreamNo,
     WorkNo, queue_streams,
 };

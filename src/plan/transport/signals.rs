@@ -7,7 +7,7 @@
 //! 5. waits, where the collective is waited for, for Done from every peer that accesses its memory.
 
 use super::{CollectiveCall, LoweredComm};
-use crate::plan::{InstKind, SignalId, SignalKind};
+use crate::{InstKind, SignalId, SignalKind};
 
 impl CollectiveCall<'_> {
     /// Adds signals around `work`, which accesses the memory of the members `accessed`. The members

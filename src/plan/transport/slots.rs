@@ -7,7 +7,7 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use crate::plan::{Backend, Buffer, BufferNo, CommunicatorNo, KernelKind, Plan, StreamNo, sync::InstRef};
+use crate::{Backend, Buffer, BufferNo, CommunicatorNo, KernelKind, Plan, StreamNo, sync::InstRef};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.

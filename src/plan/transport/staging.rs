@@ -8,7 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{MemberViews, Transport};
-use crate::plan::{
+use crate::{
     Backend, Buffer, BufferNo, Collective, CollectiveKind, Communication, CommunicatorNo, InstKind,
     PieceSource, Plan, StreamNo, SyncEffect, View, ViewOnRank, WorkNo,
 };

@@ -10,7 +10,7 @@
 use grammar::words::Algorithm;
 
 use super::{CollectiveCall, LoweredComm, Transport};
-use crate::plan::{CollectiveKind, KernelKind};
+use crate::{CollectiveKind, KernelKind};
 
 /// Every member reduces one share.
 pub(super) struct TwoShot;

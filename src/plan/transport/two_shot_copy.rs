@@ -17,7 +17,7 @@ use super::{
     CollectiveCall, LoweredComm, Transport,
     two_shot::{longest_share, share},
 };
-use crate::plan::{CollectiveKind, KernelKind, SignalKind};
+use crate::{CollectiveKind, KernelKind, SignalKind};
 
 /// Every member adds one share, and copy engines move the data.
 pub(super) struct TwoShotCopy;

@@ -67,7 +67,7 @@ fn pair(
 /// Returns the peer of the other side: the function that maps the peer of rank `r` back to `r`. It is known
 /// for sums of the rank and terms that are equal on all ranks, modulo a constant; otherwise the result is
 /// `None`. A scalar among the terms has to have a value from 0 to the modulus.
-pub(in crate::plan) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
+pub(crate) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
     let peer = defined(program, peer);
     let Expr::Infix("%", sum, modulus) = &program.exprs[peer] else {
         // `1 - rank` and `rank ^ 1` are their own inverses.

@@ -13,7 +13,7 @@ use grammar::{
 use indexmap::IndexMap;
 
 use super::{UnboundScalar, peers};
-use crate::plan::scalar::Scalars;
+use crate::scalar::Scalars;
 
 /// One use of a scalar.
 #[derive(Clone, Debug)]

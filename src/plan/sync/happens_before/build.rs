@@ -1,7 +1,7 @@
 //! Distributes the instructions of all plans over actors, with the events between them.
 
 use super::{Deps, Event, World};
-use crate::plan::{
+use crate::{
     Collective, Communication, Direction, P2pGroup, Plan, SyncEffect,
     sync::{CommKey, CommMatching, CommNo, InstRef, MatchedComm},
     teams::position_in,

@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, fmt::Write};
 
 use super::{HappensBeforeGraph, Node};
-use crate::plan::{Plan, SyncEffect, inst_text};
+use crate::{Plan, SyncEffect, inst_text};
 
 impl HappensBeforeGraph {
     /// Returns the graph as DOT text.

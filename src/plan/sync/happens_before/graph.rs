@@ -8,7 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{OrderError, World};
-use crate::plan::{
+use crate::{
     Direction, InstKind, Plan,
     sync::{
         CommKey, CommMatching, CommNo, InstRef, Step, acquire_step, begin_end_steps, collective_members,

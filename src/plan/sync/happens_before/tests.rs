@@ -1,7 +1,7 @@
 //! Tests of the happens-before order with plans built by hand.
 
 use super::{CommMatching, InstRef, Occurrence, OrderError, walk, walk_ignoring};
-use crate::plan::{
+use crate::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
     Plan, PlanStream, ReduceOp, SignalId, SignalKind, View,
 };

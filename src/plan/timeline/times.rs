@@ -10,7 +10,7 @@ use super::{
     SliceKind,
     items::{Duration, Item},
 };
-use crate::plan::sync::happens_before::HappensBeforeGraph;
+use crate::sync::happens_before::HappensBeforeGraph;
 
 /// The times of the nodes of a graph.
 pub(super) struct Times<'a> {

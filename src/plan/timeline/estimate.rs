@@ -4,7 +4,7 @@
 //! and issuing takes no time. If the plans deadlock, what never ends has no end.
 
 use super::{Timeline, cost::assumptions, items::items_of, times::Times};
-use crate::plan::{
+use crate::{
     Plan,
     sync::{
         CommMatching, deadlocked_state,

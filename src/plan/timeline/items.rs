@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{SliceKind, cost::microseconds, estimate::MeasuredTime, kind_of};
-use crate::plan::{
+use crate::{
     Plan,
     sync::{
         InstRef, WorldState,

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use super::{RowKind, Slice, SliceKind, Timeline};
-use crate::plan::sync::ranks_text;
+use crate::sync::ranks_text;
 
 /// The overlap of all ranks.
 #[derive(Clone, Debug, PartialEq)]

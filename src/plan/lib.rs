@@ -21,7 +21,7 @@ mod access;
 mod algorithm;
 mod attention;
 mod bindings;
-mod build;
+mod build_rank;
 mod caching_allocator;
 mod collective_semantics;
 mod comm;
@@ -41,7 +41,7 @@ mod opaque_call;
 mod print;
 mod queue_streams;
 mod reshard;
-pub(crate) mod scalar;
+pub mod scalar;
 mod shape;
 mod size;
 mod skip;
@@ -49,7 +49,8 @@ mod stream;
 pub mod sync;
 mod teams;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
+pub mod timeline;
 mod traffic;
 mod transport;
 mod unbound;
@@ -58,23 +59,24 @@ mod views;
 mod world;
 
 pub use access::{Access, Communication};
-pub(crate) use attention::{AttentionComposition, AttentionOptions};
+pub use attention::{AttentionComposition, AttentionOptions};
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
     MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
+    is_plain,
 };
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;
-pub(crate) use shape::leaf_axes;
+pub use shape::leaf_axes;
 pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
 pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
-pub use world::{build, build_per_rank, build_with_limits, one_rank_fault, smallest_world};
+pub use world::{build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, smallest_world};
 
 use std::{ops::Range, sync::Arc};
 
@@ -337,6 +339,6 @@ impl Plan {
 }
 
 /// Formats loop indices and their values: `i=0 j=3`.
-pub(crate) fn iteration_text(loops: &[(Arc<str>, i64)]) -> String {
+pub fn iteration_text(loops: &[(Arc<str>, i64)]) -> String {
     loops.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }

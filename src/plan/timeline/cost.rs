@@ -6,7 +6,7 @@
 
 use grammar::dtype::DType;
 
-use crate::plan::{Communication, Inst, InstKind, Plan, View};
+use crate::{Communication, Inst, InstKind, Plan, View};
 
 /// Floating-point operations of a matrix product in a microsecond, for 16-bit operands.
 const HALF_FLOPS: f64 = 690e6;

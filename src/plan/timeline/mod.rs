@@ -21,7 +21,7 @@ mod slices;
 mod svg;
 mod times;
 
-use crate::plan::{CostClass, ExecutionSite, Inst, InstKind, Plan, sync::InstRef};
+use crate::{CostClass, ExecutionSite, Inst, InstKind, Plan, sync::InstRef};
 
 /// What ran where and when. Times are in microseconds from the beginning of the run.
 #[derive(Clone, Debug, Default)]

@@ -1,7 +1,7 @@
 //! Turns the times of the happens-before graph into slices.
 
 use super::{Row, RowKind, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
-use crate::plan::{
+use crate::{
     Plan,
     sync::{InstRef, WorldState, happens_before::first_actors},
 };

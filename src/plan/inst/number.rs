@@ -1,8 +1,29 @@
-//! Formats numbers for reports.
+//! Scalar constants, and their text in reports.
 
 use std::fmt;
 
-use crate::plan::Number;
+/// A scalar constant. Two constants are equal if replacing one by the other never changes a result: zeros of
+/// different signs are not equal, and a NaN is equal to itself.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// An integer.
+    Int(i64),
+    /// A floating-point number.
+    Float(f64),
+    /// A boolean.
+    Bool(bool),
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Int(a), Self::Int(b)) => a == b,
+            (Self::Float(a), Self::Float(b)) => a.to_bits() == b.to_bits(),
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (Self::Int(_) | Self::Float(_) | Self::Bool(_), _) => false,
+        }
+    }
+}
 
 /// Formats a number as `40`, `-0.5`, `nan` or `true`. A float that binary32 represents exactly is printed
 /// with the digits that binary32 needs.
@@ -26,6 +47,6 @@ impl fmt::Display for Number {
 }
 
 /// Returns whether a number is printed without an exponent.
-pub(super) fn is_plain(number: f64) -> bool {
+pub fn is_plain(number: f64) -> bool {
     number == 0.0 || (1e-5..1e16).contains(&number.abs())
 }
