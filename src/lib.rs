@@ -11,14 +11,14 @@ pub mod atomic_file;
 pub mod input_file;
 pub mod source;
 
-pub mod elementwise;
 pub use hir_plan as plan;
 pub use hir_plan::timeline;
 
-pub mod io;
-pub mod sim;
+pub mod tensor_file;
 
-pub mod check;
+pub use hir_check as check;
+pub use hir_sim as sim;
+pub use hir_tensor as tensor;
 
 pub mod cuda;
 

@@ -9,7 +9,7 @@ use super::{
     race::RaceDetector,
     repeat,
 };
-use crate::plan::{
+use hir_plan::{
     OverwrittenView, Plan,
     sync::{
         CommMatching, CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle, deadlocked_state, explain,

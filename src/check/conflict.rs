@@ -1,7 +1,7 @@
 //! Races as the checker reports them: two unordered accesses.
 
 use super::overlap::ElementRange;
-use crate::plan::{BufferNo, sync::InstRef};
+use hir_plan::{BufferNo, sync::InstRef};
 
 /// The code that performs one access of a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

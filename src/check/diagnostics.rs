@@ -23,7 +23,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use crate::plan::{
+use hir_plan::{
     InstKind, OverwrittenView, Plan,
     sync::{CommOrderCycle, Deadlock, InstRef},
 };

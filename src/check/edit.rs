@@ -7,7 +7,7 @@ use super::{
     plan_index::PlanIndex,
     race_side::{RaceSide, stream_of},
 };
-use crate::plan::{InstKind, Plan, PlanStream};
+use hir_plan::{InstKind, Plan, PlanStream};
 
 /// An edit that adds an ordering to a program.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -12,7 +12,7 @@ use super::{
     plan_index::PlanIndex,
     race_side::stream_of,
 };
-use crate::plan::{Plan, PlanStream};
+use hir_plan::{Plan, PlanStream};
 
 /// The text of a program and the plan of a rank that executes it.
 pub struct EditContext<'a> {

@@ -28,7 +28,7 @@ pub(super) use unread::UnreadWrites;
 use std::{collections::BTreeSet, fmt};
 
 use super::{conflict::Race, ordering_model::OrderingModel};
-use crate::plan::{
+use hir_plan::{
     Plan,
     sync::{CommMatching, InstRef},
 };

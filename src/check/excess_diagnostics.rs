@@ -6,7 +6,7 @@ use super::{
     diagnostics::{DiagnosticBuilder, format_occurrences},
     excess::{Excess, ExcessKind, StmtOnRank},
 };
-use crate::plan::sync::InstRef;
+use hir_plan::sync::InstRef;
 
 impl DiagnosticBuilder<'_> {
     /// Returns the index of the source text and the diagnostic for an excess finding.

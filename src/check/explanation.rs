@@ -6,7 +6,7 @@ use super::{
     plan_index::{PlanIndex, PlanIndexes},
     race_side::{RaceSide, stream_of},
 };
-use crate::plan::{Allocation, BufferNo, InstKind, Plan, PlanStream};
+use hir_plan::{Allocation, BufferNo, InstKind, Plan, PlanStream};
 
 /// Why two accesses are unordered, and how to order them.
 #[derive(Debug, Default, PartialEq)]

@@ -12,7 +12,7 @@ use super::{
     ordering_model::OrderingModel,
     race_side::RaceSide,
 };
-use crate::plan::{
+use hir_plan::{
     BufferNo, OverwrittenView, Plan,
     sync::{CommOrderCycle, CommOrderEdge, Deadlock},
 };

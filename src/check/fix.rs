@@ -33,7 +33,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use crate::plan::Plan;
+use hir_plan::Plan;
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;

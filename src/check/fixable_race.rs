@@ -9,7 +9,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::{RaceSide, stream_of},
 };
-use crate::plan::{Plan, PlanStream, StreamNo};
+use hir_plan::{Plan, PlanStream, StreamNo};
 
 /// A race of one run with the edits that its help proposes.
 pub(super) struct FixableRace<'a> {

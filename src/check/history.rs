@@ -103,11 +103,9 @@ impl<A> Spans<A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        check::overlap::{Overlap, overlap},
-        io::generate::split_mix,
-        plan::View,
-    };
+    use crate::overlap::{Overlap, overlap};
+    use hir_plan::View;
+    use hir_tensor::generate::split_mix;
 
     #[test]
     fn it_finds_what_overlaps() {

@@ -6,7 +6,7 @@ use super::{
     overlap::ElementRange,
     written::{UnwrittenPart, WrittenElements},
 };
-use crate::plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::happens_before::Occurrence};
+use hir_plan::{BufferNo, InstKind, Plan, View, sync::InstRef, sync::happens_before::Occurrence};
 
 /// A read of elements that nothing has written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::{
     plan_index::PlanIndexes,
     removal::leaders,
 };
-use crate::plan::Plan;
+use hir_plan::Plan;
 
 impl Report {
     /// Formats the findings as diagnostics, each with the index of its source text. Rank `r` runs text `r`, or

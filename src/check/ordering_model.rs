@@ -1,9 +1,7 @@
 //! The rules that define which accesses are ordered.
 
-use clap::ValueEnum;
-
 /// The rules by which a program is checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OrderingModel {
     /// Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program.
     #[default]
@@ -13,6 +11,17 @@ pub enum OrderingModel {
 }
 
 impl OrderingModel {
+    /// All models.
+    pub const ALL: [Self; 2] = [Self::Nccl, Self::Hir];
+
+    /// Returns the name of the model, as command lines contain it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nccl => "nccl",
+            Self::Hir => "hir",
+        }
+    }
+
     /// Returns true if all streams on all ranks begin after the caller has written the inputs.
     pub(super) fn starts_together(self) -> bool {
         self == Self::Hir
@@ -33,9 +42,6 @@ impl OrderingModel {
 
 impl std::fmt::Display for OrderingModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Nccl => "nccl",
-            Self::Hir => "hir",
-        })
+        f.write_str(self.name())
     }
 }

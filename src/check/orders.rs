@@ -15,7 +15,7 @@ use super::{
     conflict::{Party, Race},
     overlap::{Footprint, Overlap, overlap},
 };
-use crate::plan::{
+use hir_plan::{
     BufferNo, Plan,
     sync::{
         CommMatching, InstRef, Step,

@@ -1,6 +1,6 @@
 //! Computes which elements two views of a buffer share.
 
-use crate::plan::View;
+use hir_plan::View;
 
 /// The maximum number of runs of a view that are enumerated or compared with another view. Views with more
 /// runs are not compared.
@@ -176,7 +176,7 @@ fn first_in_range(
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::io::generate::split_mix;
+    use hir_tensor::generate::split_mix;
 
     /// Returns the elements of a view, each once.
     pub fn elements(view: &View) -> Vec<usize> {

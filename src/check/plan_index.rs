@@ -7,7 +7,7 @@ use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::stream_waits::StreamWaits;
-use crate::plan::{Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo};
+use hir_plan::{Allocation, BufferNo, EventNo, InstKind, Plan, PlanStream, SignalId, StreamNo, WorkNo};
 
 /// The indexes of the plans of all ranks, each created when it is needed.
 pub struct PlanIndexes<'p> {

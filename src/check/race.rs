@@ -18,7 +18,7 @@ use super::{
     overlap::{ElementRange, Footprint, Overlap, covers, overlap},
     storage::{StorageBlocks, StorageConflict},
 };
-use crate::plan::{
+use hir_plan::{
     BufferNo, Direction, InstKind, P2pGroup, P2pOp, Plan, View,
     sync::{
         InstRef,

@@ -6,7 +6,7 @@ use super::{
     conflict::{Party, Race},
     plan_index::PlanIndex,
 };
-use crate::plan::{
+use hir_plan::{
     Communication, ExecutionSite, InstKind, Plan, PlanStream, SyncEffect, iteration_text, sync::InstRef,
 };
 

@@ -12,7 +12,7 @@ use super::{
     edit::{Edit, NamedStmt},
     fixable_race::FixableRace,
 };
-use crate::plan::PlanStream;
+use hir_plan::PlanStream;
 
 /// The maximum number of pairs of races with different edits that are compared. Races beyond them are reported one by one.
 const MAX_COMPARED: usize = 1 << 20;

@@ -13,7 +13,7 @@ use super::{
     overlap::ElementRange,
     race::RaceDetector,
 };
-use crate::plan::{
+use hir_plan::{
     Access, BufferNo, Inst, InstKind, Number, Plan, SignalId,
     sync::{
         CommMatching, InstRef, deadlocked_state,

@@ -12,7 +12,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::conflict::{Party, ReusedStorage};
-use crate::plan::{
+use hir_plan::{
     BufferNo, Plan,
     sync::{InstRef, happens_before::Occurrence},
 };

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{EventNo, InstKind, Plan, StreamNo, WorkNo};
+use hir_plan::{EventNo, InstKind, Plan, StreamNo, WorkNo};
 
 /// The instructions by which streams of a rank wait for each other. The waits for each stream are collected when they are
 /// needed.

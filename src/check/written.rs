@@ -1,7 +1,7 @@
 //! Tracks the written elements of a buffer as a list of runs.
 
 use super::overlap::{ElementRange, Footprint};
-use crate::plan::View;
+use hir_plan::View;
 
 /// The maximum number of runs that are inserted one by one; more are merged at once.
 const MAX_SINGLE_INSERTS: usize = 8;
@@ -102,10 +102,8 @@ pub enum UnwrittenPart {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        check::overlap::tests::{elements, random_view},
-        io::generate::split_mix,
-    };
+    use crate::overlap::tests::{elements, random_view};
+    use hir_tensor::generate::split_mix;
 
     #[test]
     fn missing_elements_are_those_that_no_write_names() {

@@ -24,8 +24,8 @@ use super::{
     signals::CapturedSignals,
 };
 use crate::{
-    io::dense::DenseTensor,
     plan::{Inst, Plan, View},
+    tensor::dense::DenseTensor,
 };
 
 mod algorithms;

@@ -28,7 +28,6 @@ use passes::{PassCall, PassError, Settings, Verify};
 use super::{Candidate, CommandRunner, InterestingnessTest, order};
 use crate::{
     check::{Checks, Finding, check},
-    io::{data::Data, generate::InputKind},
     plan::{self, Plan, limits::Limits},
     run::{
         inputs::InputSpec,
@@ -37,6 +36,7 @@ use crate::{
         verdict::{self, Expectation, ExpectationSource, expectations},
     },
     sim::{self, Schedule, SimLimits, WorkBudget},
+    tensor::{data::Data, generate::InputKind},
 };
 
 /// The failure to test for.

@@ -8,7 +8,7 @@ use super::{
     command_line::Options,
     option_files::{OptionFile, exclusive_destination},
 };
-use crate::{io::file::TensorFile, tool};
+use crate::{tensor_file::TensorFile, tool};
 
 /// A command line of a batch file.
 pub struct BatchLine {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use grammar::dtype::DType;
 
-use crate::io::{
+use crate::tensor::{
     data::{
         Data, ShadowedTensor,
         shadow::{Estimate, SHADOW_RTOL, number_to_f64},
@@ -292,11 +292,11 @@ mod tests {
 
     use super::*;
     use crate::{
-        io::{
+        sim::kernels::{Exactness, convert},
+        tensor::{
             data::{NdArray, Shadow},
             dense::DenseTensor,
         },
-        sim::kernels::{Exactness, convert},
     };
 
     fn tensor(data: impl Into<Data>) -> NdArray {

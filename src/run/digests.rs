@@ -3,12 +3,7 @@
 
 use super::inputs::{INPUT, InputFlag};
 use super::{RunError, prepare::JobFailure};
-use crate::{
-    cuda::bytes_of,
-    input_file,
-    io::{data::NdArray, file},
-    launch::handshake::JobManifest,
-};
+use crate::{cuda::bytes_of, input_file, launch::handshake::JobManifest, tensor::data::NdArray, tensor_file};
 
 /// Adds a section to the manifest for each global input that comes from a file: element type, shape and a
 /// digest of the elements. Parts of single ranks (`@local`) may differ and are skipped. Returns the failure
@@ -17,7 +12,7 @@ pub(super) fn add_input_digests(manifest: &mut JobManifest, given: &[InputFlag])
     let mut failure = None;
     for flag in given.iter().filter(|it| !it.local) {
         // An invalid flag is the same on all ranks and is reported when the input is loaded.
-        let Ok(file::TensorSource::File(file)) = flag.source(INPUT, 0) else { continue };
+        let Ok(tensor_file::TensorSource::File(file)) = flag.source(INPUT, 0) else { continue };
         let text = match file.read() {
             Ok(tensor) => describe(&tensor),
             Err(fault) => {
@@ -44,7 +39,7 @@ fn describe(tensor: &NdArray) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::data::Data;
+    use crate::tensor::data::Data;
 
     #[test]
     fn equal_elements_have_equal_texts() {

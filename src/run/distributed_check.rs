@@ -4,7 +4,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{prepare::JobFailure, verdict::OutputVerdict};
-use crate::{cuda::ProcessGroup, exit::Exit, io::dense::DenseTensor, plan::Plan};
+use crate::{cuda::ProcessGroup, exit::Exit, plan::Plan, tensor::dense::DenseTensor};
 
 /// The maximum total size of all outputs, in bytes, that are gathered on rank 0 when nothing is compared with
 /// them.
@@ -60,7 +60,7 @@ pub fn judge_distributed(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cuda::CudaError, io::data::Data, plan::plans_of_text};
+    use crate::{cuda::CudaError, plan::plans_of_text, tensor::data::Data};
 
     /// A world of two ranks in one process. The other rank gathers the same bytes, or their complement.
     struct Two {

@@ -14,7 +14,6 @@ use crate::{
         Tuning, WarmUp, buffer_assignment::BufferAssignment,
     },
     exit::Exit,
-    io::{data::Data, dense::DenseTensor},
     launch::{
         LaunchError,
         job_rank::JobRank,
@@ -22,6 +21,7 @@ use crate::{
     },
     plan::{InstKind, Plan, View, ViewOnRank},
     sim::SimOutcome,
+    tensor::{data::Data, dense::DenseTensor},
 };
 
 /// The parameters of a job on GPUs.

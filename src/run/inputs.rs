@@ -7,14 +7,15 @@ use indexmap::IndexSet;
 
 use super::RunError;
 use crate::{
-    io::{
+    plan::{CostClass, InstKind, IoBinding, Plan, ReduceOp},
+    tensor::{
         data::{Data, NdArray, WrittenMask},
-        file::{IoError, LoadedTensor, TensorSource},
         generate::{ExactRange, InputGenerator, InputKind},
         shape_match::{Scope, to_logical},
         shard::{self, RankShard, assemble_shards},
     },
-    plan::{CostClass, InstKind, IoBinding, Plan, ReduceOp},
+    tensor_file::{IoError, LoadedTensor, TensorSource},
+    threads::start_workers,
 };
 
 /// The command-line option that provides inputs.
@@ -153,6 +154,8 @@ impl InputSpec {
     /// Creates a specification whose `exact` values are small enough that the longest sum is exact in the
     /// narrowest float type of the plans.
     pub fn new(kind: InputKind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
+        // What computes large tensors has inputs: those who generate, simulate and compare need not start threads.
+        start_workers();
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
         Self { generator: InputGenerator { kind, seed, exact }, flags: given, notes: Vec::new() }
     }

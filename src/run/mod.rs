@@ -34,8 +34,9 @@ pub mod verdict;
 mod tests;
 
 use crate::{
-    io::{data::UnsupportedDtype, file::IoError, shard::ShardError},
     sim::{OverBudget, SimError},
+    tensor::{data::UnsupportedDtype, shard::ShardError},
+    tensor_file::IoError,
 };
 
 /// An error that prevents a verdict on the outputs.

@@ -29,9 +29,9 @@ use super::{
 };
 use crate::{
     check::OrderingModel,
-    io::{data::Data, generate::InputKind},
     plan::{self, Plan, limits::Limits, opaque_call_diagnostic},
     sim::{self, Schedule, WorkBudget},
+    tensor::{data::Data, generate::InputKind},
 };
 
 /// Number of seeded schedules that are tried, in addition to `program` and `adversarial`.

@@ -16,12 +16,10 @@ use super::{
 };
 use crate::{
     exit::Exit,
-    io::{
-        data::NdArray,
-        file::{self, TensorFile},
-    },
     plan::{Plan, ViewOnRank},
     sim::SimOutcome,
+    tensor::data::NdArray,
+    tensor_file::{self, TensorFile},
 };
 
 /// `--output NAME=…` or `--output NAME@local=…`.
@@ -225,14 +223,14 @@ pub fn write_outputs(
             text(format!(
                 "# {}: element {:?} is on no rank or was never written; such elements are written as 0",
                 flag.name,
-                crate::io::shard::unravel_index(at, &whole.tensor.shape)
+                crate::tensor::shard::unravel_index(at, &whole.tensor.shape)
             ));
         }
         emit(&flag.name, &flag.value, whole.tensor, &mut files, text)?;
     }
     let files: Vec<(TensorFile, &NdArray)> =
         files.iter().map(|(file, tensor)| (file.clone(), tensor)).collect();
-    file::save(&files).map_err(|fault| JobFailure::from(RunError::Io(fault)))
+    tensor_file::save(&files).map_err(|fault| JobFailure::from(RunError::Io(fault)))
 }
 
 fn emit(

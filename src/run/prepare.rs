@@ -12,10 +12,6 @@ use grammar::{
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{
     exit::Exit,
-    io::{
-        data::{Data, UnsupportedDtype},
-        file,
-    },
     plan::{
         self, Plan,
         limits::{DEFAULT_MAX_RANKS, size_text},
@@ -23,6 +19,8 @@ use crate::{
     },
     sim::{self, SimError},
     source,
+    tensor::data::{Data, UnsupportedDtype},
+    tensor_file,
     tool::reproducer::crash_reproducer,
 };
 
@@ -146,13 +144,13 @@ impl From<RunError> for JobFailure {
     fn from(error: RunError) -> Self {
         let exit = match &error {
             RunError::Io(it) | RunError::InvalidFlagValue { error: it, .. } => match it {
-                file::IoError::Flag { .. }
-                | file::IoError::UnsupportedByFormat { .. }
-                | file::IoError::Dtype { .. }
-                | file::IoError::Unsupported(_) => Exit::Usage,
-                file::IoError::Read { .. } | file::IoError::Write { .. } | file::IoError::Format { .. } => {
-                    Exit::Environment
-                }
+                tensor_file::IoError::Flag { .. }
+                | tensor_file::IoError::UnsupportedByFormat { .. }
+                | tensor_file::IoError::Dtype { .. }
+                | tensor_file::IoError::Unsupported(_) => Exit::Usage,
+                tensor_file::IoError::Read { .. }
+                | tensor_file::IoError::Write { .. }
+                | tensor_file::IoError::Format { .. } => Exit::Environment,
             },
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,

@@ -2,13 +2,13 @@
 
 use super::RunError;
 use crate::{
-    io::{
+    plan::{IoBinding, Plan},
+    sim::{InstRef, SimOutcome, describe, late_writers},
+    tensor::{
         data::{NdArray, Shadow},
         dense::DenseTensor,
         shard::{AssembledTensor, RankShard, assemble_shards, unravel_index},
     },
-    plan::{IoBinding, Plan},
-    sim::{InstRef, SimOutcome, describe, late_writers},
 };
 
 /// One tensor of the program after a run.

@@ -9,12 +9,12 @@ use super::{
 };
 use crate::{
     exit::Exit,
-    io::data::Data,
     plan::{
         Plan,
         sync::{Cause, Deadlock},
     },
     sim::{InstRef, Schedule, SimError},
+    tensor::data::Data,
 };
 
 /// A failed run.

@@ -34,13 +34,13 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     exit::Exit,
-    io::generate::InputKind,
     plan::{
         Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream,
         Shard, ShardLayout, View, limits,
         scalar::{ScalarError, Scalars},
     },
     sim::SimLimits,
+    tensor::generate::InputKind,
 };
 
 /// Returns the outputs of the program before passes, without shardings, on the same inputs, as expectations

@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{
     exit::Exit,
-    io::{
+    plan::{InstKind, Plan, sync::CommMatching},
+    sim::{self, RunNotes, Schedule, SimLimits, SimOutcome},
+    tensor::{
         data::{Data, NdArray, Shadow},
         shape_match::is_regrouping,
     },
-    plan::{InstKind, Plan, sync::CommMatching},
-    sim::{self, RunNotes, Schedule, SimLimits, SimOutcome},
 };
 
 pub use judge::{OutputVerdict, judge_outputs};

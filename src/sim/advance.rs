@@ -6,7 +6,7 @@ use super::{
     schedule::ReadyAction,
     step::Memories,
 };
-use crate::plan::{
+use hir_plan::{
     Communication, ExecutionSite, InstKind, SyncEffect,
     sync::{self, copy_halves},
 };

@@ -10,10 +10,8 @@ use super::{
     memory::Memory,
     step::{Memories, StepError},
 };
-use crate::{
-    io::dense::DenseTensor,
-    plan::{Attention, AttentionComposition, Buffer, View},
-};
+use hir_plan::{Attention, AttentionComposition, Buffer, View};
+use hir_tensor::dense::DenseTensor;
 
 /// The largest number of scores in memory, unless those of one row are more.
 const MAX_SCORES: usize = 1 << 24;
@@ -94,7 +92,7 @@ fn run_part(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::InstKind;
+    use hir_plan::InstKind;
 
     /// Returns the results of a causal attention of 2 × 3 × 5 rows and 7 keys: in parts in memory, and as instructions
     /// with parts of the scores.

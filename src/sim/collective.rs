@@ -14,10 +14,8 @@ use super::{
     reshard,
     step::{Memories, StepError},
 };
-use crate::{
-    io::dense::DenseTensor,
-    plan::{Collective, CollectiveKind, InstKind, OutputPiece, P2pOp, PieceSource, Plan, Reshard, View},
-};
+use hir_plan::{Collective, CollectiveKind, InstKind, OutputPiece, P2pOp, PieceSource, Plan, Reshard, View};
+use hir_tensor::dense::DenseTensor;
 
 /// Runs one collective or one resharding operator for all its members, which are in team order.
 pub(super) fn run(

@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use super::machine::Condition;
-use crate::plan::{Plan, sync::CommMatching};
+use hir_plan::{Plan, sync::CommMatching};
 
 /// The conditions of all ranks.
 pub(super) struct Conditions {

@@ -5,10 +5,8 @@
 //! and the operands and results of the largest instruction at 16 bytes per element, the widest representation
 //! in the kernels.
 
-use crate::{
-    io::data::shadow::LANES,
-    plan::{InstKind, Plan, View},
-};
+use hir_plan::{InstKind, Plan, View};
+use hir_tensor::data::shadow::LANES;
 
 /// Memory that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

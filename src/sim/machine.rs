@@ -16,13 +16,11 @@ use super::{
     InstRef, Schedule, SimError, SimOutcome, collective::TeamCollective, conditions::Conditions,
     memory::Memory, schedule::ReadySet,
 };
-use crate::{
-    io::dense::DenseTensor,
-    plan::{
-        CommunicatorNo, Plan, StreamNo, SyncEffect,
-        sync::{CommMatching, CommNo, Position, WorldState},
-    },
+use hir_plan::{
+    CommunicatorNo, Plan, StreamNo, SyncEffect,
+    sync::{CommMatching, CommNo, Position, WorldState},
 };
+use hir_tensor::dense::DenseTensor;
 
 /// A condition that becomes true once and stays true.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

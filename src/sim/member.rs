@@ -11,7 +11,7 @@ use super::{
     collective::{self, TeamCollective},
     machine::{InFlight, InFlightCollective, Machine, MemberState, SideRef},
 };
-use crate::plan::{
+use hir_plan::{
     Communication, Direction, P2pGroup, P2pOp, SyncEffect,
     sync::{CommNo, CommRole, acquire_step, deliver_step, release_step},
 };

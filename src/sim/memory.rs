@@ -5,13 +5,11 @@
 
 use grammar::dtype::DType;
 
-pub use crate::io::data::{Shadow, WrittenMask};
-use crate::{
-    io::{
-        data::{Data, UnsupportedDtype},
-        dense::DenseTensor,
-    },
-    plan::{Buffer, BufferNo, View},
+use hir_plan::{Buffer, BufferNo, View};
+pub use hir_tensor::data::{Shadow, WrittenMask};
+use hir_tensor::{
+    data::{Data, UnsupportedDtype},
+    dense::DenseTensor,
 };
 
 /// The contents of one buffer.
@@ -123,7 +121,7 @@ fn is_whole(view: &View, len: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::kernels::{Exactness, convert};
+    use crate::kernels::{Exactness, convert};
 
     #[test]
     fn copies_carry_what_is_unwritten() -> Result<(), UnsupportedDtype> {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::machine::{InstState, Machine};
-use crate::plan::sync::lines_by_rank;
+use hir_plan::sync::lines_by_rank;
 
 /// The channel between the querying thread and the run.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use super::{
     InstRef, SimError, collective,
     machine::{Condition, InFlight, InstState, Machine, Message, SideRef},
 };
-use crate::plan::{
+use hir_plan::{
     Communication, CommunicatorNo, Direction, P2pGroup, P2pOp, SyncEffect,
     sync::{CommNo, CommPart},
 };

@@ -10,10 +10,8 @@ use super::{
     memory::{Memory, WrittenMask},
     step::{Memories, StepError},
 };
-use crate::{
-    io::dense::DenseTensor,
-    plan::{Reshard, View},
-};
+use hir_plan::{Reshard, View};
+use hir_tensor::dense::DenseTensor;
 
 /// Runs the operator for all members, in team order.
 pub(super) fn run(

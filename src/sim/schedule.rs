@@ -12,10 +12,8 @@ use std::{
 
 use thiserror::Error;
 
-use crate::{
-    io::generate::split_mix,
-    plan::sync::{InstRef, Step},
-};
+use hir_plan::sync::{InstRef, Step};
+use hir_tensor::generate::split_mix;
 
 /// The policy by which the simulator chooses among ready actions. Its text form is `program`, `seed:7` or
 /// `adversarial`.

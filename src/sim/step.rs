@@ -10,10 +10,8 @@ use super::{
     line_and_location,
     memory::{self, BufferData, Memory},
 };
-use crate::{
-    io::{data::Data, dense::DenseTensor},
-    plan::{Arg, InstKind, Number, Plan, View, ViewOnRank},
-};
+use hir_plan::{Arg, InstKind, Number, Plan, View, ViewOnRank};
+use hir_tensor::{data::Data, dense::DenseTensor};
 
 /// An error of an instruction, without its location.
 #[derive(Debug, thiserror::Error)]

@@ -12,10 +12,8 @@ use std::sync::Arc;
 use grammar::dtype::DType;
 
 use super::{Schedule, SimError, SimOptions, SimOutcome, run};
-use crate::{
-    io::{data::Data, dense::DenseTensor},
-    plan::*,
-};
+use hir_plan::*;
+use hir_tensor::{data::Data, dense::DenseTensor};
 
 /// Builds the plan of one rank. Each instruction is on its own line, counted from 1.
 struct RankPlanBuilder(Plan);

@@ -12,7 +12,7 @@ use std::{
 
 use grammar::{codes::Code, diagnostic::Diagnostic, span::Span};
 
-use crate::plan::{CostClass, InstKind, Plan};
+use hir_plan::{CostClass, InstKind, Plan};
 
 /// The work of an instruction that touches no element: scheduling it.
 const INSTRUCTION: u64 = 16;

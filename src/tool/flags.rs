@@ -1,9 +1,13 @@
 //! Options that have the same meaning in several tools.
 
-use clap::{Arg, Args};
+use clap::{
+    Arg, Args,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use grammar::render::Format;
 
 use crate::{
+    check::OrderingModel,
     plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS},
     tool::{Color, Reporter},
 };
@@ -88,4 +92,20 @@ fn parse_ranks(text: &str) -> Result<usize, String> {
 fn parse_memory_limit(text: &str) -> Result<u32, String> {
     let parsed = text.parse();
     parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
+}
+
+/// Returns the parser of `--check-model`.
+pub fn check_model() -> impl TypedValueParser<Value = OrderingModel> {
+    let values = OrderingModel::ALL.map(|model| {
+        PossibleValue::new(model.name()).help(match model {
+            OrderingModel::Nccl => {
+                "Only the orders that CUDA, NCCL and PyTorch document; valid for any executor of the program"
+            }
+            OrderingModel::Hir => {
+                "Also the orders that hir's own executors provide; valid for programs that hir-run executes"
+            }
+        })
+    });
+    PossibleValuesParser::new(values)
+        .map(|name| OrderingModel::ALL.into_iter().find(|it| it.name() == name).unwrap_or_default())
 }

@@ -24,7 +24,6 @@ use grammar::{
 };
 use hir::{
     check,
-    io::{data::Data, generate::InputKind},
     plan::{self, Plan, sync},
     run::{
         inputs::InputSpec,
@@ -33,6 +32,7 @@ use hir::{
         verdict::{ExpectationSource, expectations},
     },
     sim::footprint,
+    tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;

@@ -23,7 +23,6 @@ use grammar::{
 };
 use hir::{
     check::{Checks, check, fix},
-    io::{data::Data, generate::InputKind},
     plan::{self, Plan},
     run::{
         inputs::InputSpec,
@@ -31,6 +30,7 @@ use hir::{
         verdict::{Expectation, ExpectationSource, expectations},
     },
     sim::Schedule,
+    tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;

@@ -18,7 +18,6 @@ use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span:
 use hir::{
     check::{Checks, check},
     exit::Exit,
-    io::generate::InputKind,
     plan::{self, InstKind, Plan},
     run::{
         inputs::InputSpec,
@@ -26,6 +25,7 @@ use hir::{
         verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::Schedule,
+    tensor::generate::InputKind,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};

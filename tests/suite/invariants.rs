@@ -17,10 +17,10 @@ use grammar::{
 };
 use hir::{
     check::{Checks, check},
-    io::{dense::DenseTensor, generate::InputKind},
     plan::{self, limits::Limits},
     run::{inputs::InputSpec, oracle::SimulationOracle},
     sim::{self, Schedule, SimError, WorkBudget},
+    tensor::{dense::DenseTensor, generate::InputKind},
 };
 use passes::{Settings, Verify};
 

@@ -7,10 +7,10 @@
 use grammar::span::LineIndex;
 use hir::{
     cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
-    io::{dense::DenseTensor, generate::InputKind},
     plan::{self, Plan},
     run::inputs::InputSpec,
     sim::{self, Schedule, SimOptions},
+    tensor::{dense::DenseTensor, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{Settings, Verify};

@@ -16,10 +16,10 @@ use std::{
 
 use hir::{
     check::{Checks, Finding, Orders, Party, StepOrder, check},
-    io::{data::Data, generate::InputKind},
     plan::{CollectiveKind, InstKind, Plan, View, sync},
     run::inputs::InputSpec,
     sim::{self, Schedule, SimError},
+    tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::PIPELINES;

@@ -19,7 +19,6 @@ use grammar::{
     span::LineIndex,
 };
 use hir::{
-    io::{data::Data, generate::InputKind},
     plan::{
         self, InstKind, Plan,
         sync::{
@@ -29,6 +28,7 @@ use hir::{
     },
     run::inputs::InputSpec,
     sim::footprint,
+    tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, PassEvent, Settings, Verify};

@@ -1,6 +1,6 @@
 //! Random numbers for tests. The same seed gives the same numbers on every machine.
 
-use hir::io::generate::split_mix;
+use hir::tensor::generate::split_mix;
 
 /// A SplitMix64 generator with its state.
 #[derive(Clone, Default)]

@@ -9,7 +9,6 @@ use std::fmt::Write;
 use grammar::{diagnostic::has_errors, span::LineIndex};
 use hir::{
     exit::Exit,
-    io::generate::InputKind,
     plan,
     run::{
         inputs::InputSpec,
@@ -18,6 +17,7 @@ use hir::{
         },
     },
     sim::Schedule,
+    tensor::generate::InputKind,
 };
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};

@@ -18,7 +18,6 @@ use grammar::{
 };
 use hir::{
     exit::Exit,
-    io::generate::InputKind,
     plan,
     run::{
         inputs::InputSpec,
@@ -26,6 +25,7 @@ use hir::{
         verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::{self, Schedule},
+    tensor::generate::InputKind,
 };
 use libtest_mimic::{Failed, Trial};
 

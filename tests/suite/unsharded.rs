@@ -10,7 +10,6 @@ use std::{
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
     exit::Exit,
-    io::generate::InputKind,
     plan,
     run::{
         inputs::InputSpec,
@@ -18,6 +17,7 @@ use hir::{
         verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
     },
     sim::{self, Schedule},
+    tensor::generate::InputKind,
 };
 use libtest_mimic::{Failed, Trial};
 

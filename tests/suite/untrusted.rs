@@ -7,9 +7,10 @@ use std::str::FromStr;
 
 use grammar::bindings::Binding;
 use hir::{
-    io::{file, generate::InputKind},
     run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles},
     sim::ScheduleSet,
+    tensor::generate::InputKind,
+    tensor_file,
 };
 
 /// Maximum number of passes in a pipeline that is run.
@@ -19,7 +20,8 @@ const CALLS: usize = 6;
 pub fn tensor(bytes: &[u8]) -> Result<(), String> {
     let Some((format, bytes)) = bytes.split_first() else { return Ok(()) };
     let name = if format % 2 == 0 { "@x.npy" } else { "@x.safetensors#out" };
-    let file::TensorSource::File(file) = file::TensorSource::from_str(name).map_err(|it| it.to_string())?
+    let tensor_file::TensorSource::File(file) =
+        tensor_file::TensorSource::from_str(name).map_err(|it| it.to_string())?
     else {
         return Err(format!("`{name}` is not a file source"));
     };
@@ -42,7 +44,7 @@ pub fn options(text: &str) -> Result<(), String> {
         _ = InputFlag::from_str(line);
         _ = OutputFlag::from_str(line);
         _ = InputKind::from_str(line);
-        _ = file::TensorSource::from_str(line);
+        _ = tensor_file::TensorSource::from_str(line);
         if let Ok(calls) = passes::parse(line) {
             let printed: Vec<String> = calls.iter().map(ToString::to_string).collect();
             let again = passes::parse(&printed.join(",")).map_err(|it| it.message)?;

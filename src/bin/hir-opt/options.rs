@@ -127,7 +127,7 @@ pub struct Options {
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
     /// `--verify-each=check`.
-    #[arg(help_heading = "Checks", long, value_enum)]
+    #[arg(help_heading = "Checks", long, value_parser = hir::tool::flags::check_model())]
     pub check_model: Option<OrderingModel>,
     #[command(flatten)]
     pub world: WorldFlags,

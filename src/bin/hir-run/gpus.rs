@@ -3,7 +3,6 @@
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
     exit::Exit,
-    io::data::Data,
     launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
@@ -19,6 +18,7 @@ use hir::{
         verdict::{self, Expectation},
     },
     sim::Schedule,
+    tensor::data::Data,
     tool::progress::Progress,
 };
 

@@ -6,7 +6,7 @@ use grammar::{
 };
 
 use super::{Change, ChangeKind, EditedText};
-use crate::check::{
+use crate::{
     edit::{InsertionPoint, WaitedStream},
     editable_text::EditableText,
     line_changes::LineChanges,

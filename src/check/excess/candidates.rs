@@ -10,7 +10,7 @@
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{
+use hir_plan::{
     BufferNo, InstKind, Plan, SignalKind, SyncEffect,
     sync::{CommMatching, InstRef},
 };

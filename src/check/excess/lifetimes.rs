@@ -7,7 +7,7 @@ use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, StmtOnRank};
-use crate::plan::{BufferNo, Inst, InstKind, Plan};
+use hir_plan::{BufferNo, Inst, InstKind, Plan};
 
 /// An ALLOCATE instruction.
 struct AllocateSite {

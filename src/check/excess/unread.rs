@@ -14,14 +14,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{Excess, ExcessKind, ExcessNotSearched, StmtOnRank};
 use crate::{
-    check::{
-        history::AccessHistory,
-        overlap::{Footprint, Overlap, covers, overlap},
-    },
-    plan::{
-        BufferNo, Direction, InstKind, Plan, View,
-        sync::{CommMatching, happens_before::Occurrence},
-    },
+    history::AccessHistory,
+    overlap::{Footprint, Overlap, covers, overlap},
+};
+use hir_plan::{
+    BufferNo, Direction, InstKind, Plan, View,
+    sync::{CommMatching, happens_before::Occurrence},
 };
 
 /// The maximum number of writes that are tracked. A statement that writes after them counts as read.

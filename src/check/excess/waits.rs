@@ -10,12 +10,10 @@ use super::{
     candidates::{WaitCandidate, wait_candidates},
     work_order::{OrderDifference, WorkOrder, is_work},
 };
-use crate::{
-    check::{ordering_model::OrderingModel, race::RaceDetector},
-    plan::{
-        InstKind, Plan,
-        sync::{CommMatching, InstRef, happens_before},
-    },
+use crate::{ordering_model::OrderingModel, race::RaceDetector};
+use hir_plan::{
+    InstKind, Plan,
+    sync::{CommMatching, InstRef, happens_before},
 };
 
 /// The maximum number of instructions that are walked, summed over all candidates.

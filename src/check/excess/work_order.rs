@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::plan::{
+use hir_plan::{
     InstKind, Plan, SyncEffect,
     sync::{
         CommMatching, InstRef,

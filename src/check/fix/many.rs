@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::{Change, CheckedText, EditedText, FindingKey, FixSession, MAX_INSTRUCTIONS, Round};
-use crate::check::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
+use crate::{edit::Edit, finding::Finding, fixable_race::FixableRace, removal::leaders};
 
 /// The number of edits up to which they are made one at a time.
 const MAX_SINGLE: usize = 16;

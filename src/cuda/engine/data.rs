@@ -9,9 +9,9 @@ use crate::{
         device::Stream,
         kernels::{BLOCK, CommonKernel},
     },
-    io::data::Data,
-    io::dense::DenseTensor,
     plan::View,
+    tensor::data::Data,
+    tensor::dense::DenseTensor,
 };
 
 /// Maximum number of blocks that negate an input: enough to use the bandwidth of the memory.

@@ -11,7 +11,7 @@
 use super::{Engine, IssueMode, bytes};
 use crate::{
     cuda::{CudaError, ProcessGroup},
-    io::{data::Data, generate::mix, shard::unravel_index},
+    tensor::{data::Data, generate::mix, shard::unravel_index},
 };
 
 /// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.

@@ -8,7 +8,7 @@ use rustc_hash::FxHashSet;
 use super::{Engine, IssueMode};
 use crate::{
     cuda::{CudaError, ProcessGroup},
-    io::dense::DenseTensor,
+    tensor::dense::DenseTensor,
 };
 
 /// Times of several runs, over all ranks.

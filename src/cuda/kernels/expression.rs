@@ -5,7 +5,7 @@ use std::fmt::Display;
 use grammar::ops::Op;
 
 use super::ComputeType;
-use crate::{elementwise::elementwise, plan::ReduceOp};
+use crate::{plan::ReduceOp, tensor::elementwise::elementwise};
 
 /// Returns the expression of an operator; `None` if the kernels do not support it.
 pub(super) fn operator_expression(op: Op, computed: ComputeType) -> Option<String> {

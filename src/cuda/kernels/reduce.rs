@@ -12,8 +12,8 @@ use super::{
     type_name,
 };
 use crate::{
-    io::data::Data,
     plan::{Number, Reduce, ReduceOp, View},
+    tensor::data::Data,
 };
 
 /// Number of blocks that fill a GPU: four on each of 128 multiprocessors, as threads with 40 to 60 registers

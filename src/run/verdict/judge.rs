@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::{Criteria, Expectation, OutputRef};
 use crate::{
     exit::Exit,
-    io::data::ShadowedTensor,
     plan::Plan,
     run::{
         RunError,
@@ -13,6 +12,7 @@ use crate::{
         results::{self, OutputTensor, explain},
     },
     sim::SimOutcome,
+    tensor::data::ShadowedTensor,
 };
 
 /// The verdict on the outputs of one run.

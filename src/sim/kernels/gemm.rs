@@ -9,10 +9,8 @@ use half::slice::HalfFloatSliceExt;
 use super::{
     Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
 };
-use crate::{
-    io::data::{Data, Shadow, WrittenMask, shadow::EXACT},
-    io::dense::DenseTensor,
-};
+use hir_tensor::data::{Data, Shadow, WrittenMask, shadow::EXACT};
+use hir_tensor::dense::DenseTensor;
 
 /// Computes `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to
 /// `out_dtype`.
@@ -184,7 +182,7 @@ impl Sizes {
         if m * n * k == 0 {
             return out;
         }
-        crate::threads::start_workers();
+
         let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
         for ((out, a), b) in matrices {
             let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());

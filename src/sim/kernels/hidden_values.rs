@@ -4,7 +4,7 @@
 //! weights after the product, does not compute this product.
 
 use super::{Precision, overflow::FiniteRange, shadow_lanes::undetermined};
-use crate::io::{
+use hir_tensor::{
     data::{
         Shadow,
         shadow::{EXACT, ORDERED, ROUNDED},

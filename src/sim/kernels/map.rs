@@ -12,12 +12,10 @@ use grammar::{
 };
 
 use super::{Exactness, KernelError, Precision, narrow, shadow_lanes, wrap};
-use crate::{
-    elementwise::elementwise,
-    io::data::{Data, Element, Shadow, WrittenMask, each},
-    io::dense::DenseTensor,
-    plan::Number,
-};
+use hir_plan::Number;
+use hir_tensor::data::{Data, Element, Shadow, WrittenMask, each};
+use hir_tensor::dense::DenseTensor;
+use hir_tensor::elementwise::elementwise;
 
 /// An operand: a tensor of the result's shape, or one value for all elements.
 #[derive(Clone, Copy, Debug)]

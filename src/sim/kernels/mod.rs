@@ -10,11 +10,9 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use crate::{
-    elementwise::{FloatEval, FloatFunction},
-    io::data::{Data, Element, UnsupportedDtype, each},
-    plan::ReduceOp,
-};
+use hir_plan::ReduceOp;
+use hir_tensor::data::{Data, Element, UnsupportedDtype, each};
+use hir_tensor::elementwise::{FloatEval, FloatFunction};
 
 mod gemm;
 mod hidden_values;

@@ -12,14 +12,12 @@ use super::{
     overflow::{FactorMagnitudes, FiniteRange},
     shadow_lanes, wrap,
 };
-use crate::{
-    io::data::{
-        Data, Shadow, WrittenMask, for_each_run,
-        shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
-    },
-    io::dense::DenseTensor,
-    plan::{Number, ReduceOp, View},
+use hir_plan::{Number, ReduceOp, View};
+use hir_tensor::data::{
+    Data, Shadow, WrittenMask, for_each_run,
+    shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
 };
+use hir_tensor::dense::DenseTensor;
 
 /// Reduces `input` along `axes` (ascending), starting from `init`, in index order. The result has the
 /// remaining axes.

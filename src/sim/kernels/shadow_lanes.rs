@@ -8,16 +8,14 @@ use super::{
     narrow,
     overflow::FiniteRange,
 };
-use crate::{
-    elementwise::{FloatEval, FloatFunction},
-    io::dense::DenseTensor,
-    io::{
-        data::{
-            Data, Shadow, WrittenMask,
-            shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
-        },
-        generate::mix,
+use hir_tensor::dense::DenseTensor;
+use hir_tensor::elementwise::{FloatEval, FloatFunction};
+use hir_tensor::{
+    data::{
+        Data, Shadow, WrittenMask,
+        shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
+    generate::mix,
 };
 
 /// Largest error, in units in the last place, that lane `ROUNDED` adds for a mathematical function. The
@@ -317,16 +315,14 @@ pub(super) fn convert_shadow(
 }
 
 fn data_at(data: &Data, at: usize) -> f64 {
-    crate::io::data::shadow::number_to_f64(data.get(at))
+    hir_tensor::data::shadow::number_to_f64(data.get(at))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        plan::{Number, ReduceOp},
-        sim::kernels::{Exactness, convert, map as apply, peer_reduce},
-    };
+    use crate::kernels::{Exactness, convert, map as apply, peer_reduce};
+    use hir_plan::{Number, ReduceOp};
 
     fn block(values: &[f32]) -> DenseTensor {
         DenseTensor::full(vec![values.len()], Data::F32(values.to_vec()))

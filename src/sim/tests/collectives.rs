@@ -1,10 +1,8 @@
 //! Tests of collectives of arbitrary teams.
 
 use super::{RankPlanBuilder, floats, go, no_inputs, schedules, text, values};
-use crate::{
-    plan::*,
-    sim::{Schedule, SimError},
-};
+use crate::{Schedule, SimError};
+use hir_plan::*;
 
 const TEAM: [usize; 3] = [2, 0, 3];
 

@@ -3,10 +3,8 @@
 use grammar::{dtype::DType, ops::Op};
 
 use super::{RankPlanBuilder, floats, go, schedules, values};
-use crate::{
-    plan::*,
-    sim::{Schedule, SimError},
-};
+use crate::{Schedule, SimError};
+use hir_plan::*;
 
 #[test]
 fn instructions_that_compute() -> Result<(), SimError> {

@@ -1,10 +1,8 @@
 //! Tests of peer memory: signals, the exchange of memory handles, and barriers.
 
 use super::{RankPlanBuilder, go, no_inputs, schedules, text, values};
-use crate::{
-    plan::*,
-    sim::{Schedule, SimError},
-};
+use crate::{Schedule, SimError};
+use hir_plan::*;
 
 fn slot(from: usize, to: usize, meaning: SignalKind) -> SignalId {
     SignalId { from, to, kind: meaning, index: 0 }

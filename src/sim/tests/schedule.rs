@@ -1,10 +1,8 @@
 //! Tests of schedules: their text, their traces, long programs, and random programs under several schedules.
 
 use super::{RankPlanBuilder, go, no_inputs, ring, schedules, text};
-use crate::{
-    plan::*,
-    sim::{Schedule, SimError, schedule::Random},
-};
+use crate::{Schedule, SimError, schedule::Random};
+use hir_plan::*;
 
 #[test]
 fn schedules_parse_and_print() {

@@ -1,10 +1,8 @@
 //! Tests of the streams of one rank: events, and reads that no event orders after the write.
 
 use super::{RankPlanBuilder, floats, go, no_inputs, schedules, text, values};
-use crate::{
-    plan::*,
-    sim::{InstRef, Schedule, SimError, SimOptions, UnwrittenRead, describe, late_writers, run},
-};
+use crate::{InstRef, Schedule, SimError, SimOptions, UnwrittenRead, describe, late_writers, run};
+use hir_plan::*;
 
 /// Stream 1 copies what stream 0 fills, and stream 0 reads the result. `joined` selects which waits for
 /// events are present.

@@ -3,10 +3,8 @@
 use grammar::dtype::DType;
 
 use super::{RankPlanBuilder, go, no_inputs, ring, schedules, text, values};
-use crate::{
-    plan::*,
-    sim::{Schedule, SimError},
-};
+use crate::{Schedule, SimError};
+use hir_plan::*;
 
 #[test]
 fn transfers_among_all_pairs() -> Result<(), SimError> {

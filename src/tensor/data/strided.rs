@@ -1,10 +1,10 @@
 //! Access to strided views.
 
-use crate::plan::View;
+use hir_plan::View;
 
 /// Visits a view in row-major order as runs: `visit(position in the view, first element, count, stride)`.
 /// Adjacent dimensions that form one strided range are visited as one run.
-pub(crate) fn for_each_run(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
+pub fn for_each_run(view: &View, mut visit: impl FnMut(usize, usize, usize, usize)) {
     let mut dims: Vec<(usize, usize)> = Vec::new();
     for (&extent, &stride) in view.shape.iter().zip(&view.strides) {
         match dims.last_mut() {

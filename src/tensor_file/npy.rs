@@ -7,8 +7,8 @@ use npyz::{DType as Descr, NpyFile, TypeChar, WriterBuilder};
 
 use super::{IoError, format_error};
 use crate::{
-    io::data::{Data, NdArray},
     plan::View,
+    tensor::data::{Data, NdArray},
 };
 
 mod header;

@@ -1,9 +1,7 @@
 //! Converts between whole tensors and the shards that ranks hold.
 
-use crate::{
-    io::data::{Data, NdArray, Shadow, ShadowedTensor, UnsupportedDtype, WrittenMask, shadow::Estimate},
-    plan::ShardLayout,
-};
+use crate::data::{Data, NdArray, Shadow, ShadowedTensor, UnsupportedDtype, WrittenMask, shadow::Estimate};
+use hir_plan::ShardLayout;
 
 /// An error in slicing or assembling a tensor.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -171,7 +169,7 @@ pub fn unravel_index(mut at: usize, shape: &[usize]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{AxisPiece, Number};
+    use hir_plan::{AxisPiece, Number};
 
     /// Returns the layout of the `rank`th of `ranks` groups of columns of a `[2, 4]` tensor.
     fn columns(rank: usize, ranks: usize) -> ShardLayout {

@@ -6,7 +6,7 @@
 use grammar::dtype::DType;
 use half::{bf16, f16};
 
-use crate::plan::{Number, View};
+use hir_plan::{Number, View};
 
 mod equality;
 mod mask;
@@ -17,7 +17,7 @@ mod tests;
 
 pub use mask::WrittenMask;
 pub use shadow::{Shadow, ShadowedTensor};
-pub(crate) use strided::for_each_run;
+pub use strided::for_each_run;
 use strided::{gather, scatter};
 
 /// The error for an element type that the simulator does not support.
@@ -57,12 +57,13 @@ macro_rules! elements {
         pub enum Data { $($(#[$doc])* $name(Vec<$type>),)* }
 
         /// Evaluates `$body` with `$v` bound to the typed vector inside `$data`.
+        #[macro_export]
         macro_rules! each {
             ($data:expr, $v:ident => $body:expr) => {
-                match $data { $($crate::io::data::Data::$name($v) => $body,)* }
+                match $data { $($crate::data::Data::$name($v) => $body,)* }
             };
         }
-        pub(crate) use each;
+        pub use each;
 
         impl Data {
             /// Creates `len` zeros. `Index` is stored as `Int64`.
@@ -260,7 +261,7 @@ impl Data {
     /// shortest form, which may be longer than that of a float of equal value.
     pub fn text(&self, i: usize) -> String {
         match (self, self.get(i)) {
-            (Self::F64(_), Number::Float(it)) if it.is_finite() => match crate::plan::is_plain(it) {
+            (Self::F64(_), Number::Float(it)) if it.is_finite() => match hir_plan::is_plain(it) {
                 true => format!("{it}"),
                 false => format!("{it:e}"),
             },

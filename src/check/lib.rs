@@ -102,7 +102,7 @@ pub use ordering_model::OrderingModel;
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
 
-use crate::plan::Plan;
+use hir_plan::Plan;
 
 /// Returns the races of the plans, one for each pair of statements and buffer, not merged over ranks and
 /// iterations. If a later write covers an access, only the race with that write may be reported.

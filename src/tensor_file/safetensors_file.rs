@@ -6,7 +6,7 @@ use grammar::dtype::DType;
 use safetensors::{SafeTensors, tensor::TensorView};
 
 use super::{IoError, format_error};
-use crate::io::data::{Data, Element, NdArray, UnsupportedDtype, each};
+use crate::tensor::data::{Data, Element, NdArray, UnsupportedDtype, each};
 
 /// The types that both safetensors and `Data` support.
 const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [

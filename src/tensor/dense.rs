@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::data::{Data, Shadow, WrittenMask};
-use crate::plan::View;
+use hir_plan::View;
 
 /// A dense tensor: an operand or result of a kernel, or the data of a copy to or from a GPU.
 #[derive(Clone, Debug, PartialEq)]

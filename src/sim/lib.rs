@@ -15,13 +15,11 @@ use std::sync::Arc;
 use rustc_hash::FxHashSet;
 use thiserror::Error;
 
-use crate::{
-    io::{data::Data, dense::DenseTensor},
-    plan::{
-        BufferNo, InstKind, Plan, ViewOnRank,
-        sync::{CommMatching, Deadlock, Step, deadlocked_state},
-    },
+use hir_plan::{
+    BufferNo, InstKind, Plan, ViewOnRank,
+    sync::{CommMatching, Deadlock, Step, deadlocked_state},
 };
+use hir_tensor::{data::Data, dense::DenseTensor};
 
 mod advance;
 mod attention;
@@ -41,7 +39,7 @@ mod step;
 mod tests;
 mod work;
 
-pub use crate::plan::sync::InstRef;
+pub use hir_plan::sync::InstRef;
 use kernels::Exactness;
 use memory::{Memory, WrittenMask};
 use step::Memories;

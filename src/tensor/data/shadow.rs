@@ -22,7 +22,7 @@ use super::{
     Data, NdArray,
     strided::{gather, scatter},
 };
-use crate::plan::{Number, View};
+use hir_plan::{Number, View};
 
 /// Number of lanes.
 pub const LANES: usize = 3;

@@ -1,6 +1,6 @@
 //! Masks of written elements.
 
-use crate::plan::View;
+use hir_plan::View;
 
 use super::strided::{for_each_run, gather};
 

@@ -8,10 +8,8 @@ use std::str::FromStr;
 use grammar::dtype::DType;
 use rayon::prelude::*;
 
-use crate::{
-    io::data::{Data, Element, UnsupportedDtype, each},
-    plan::ShardLayout,
-};
+use crate::data::{Data, Element, UnsupportedDtype, each};
+use hir_plan::ShardLayout;
 
 /// The kind of generated inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +138,6 @@ impl InputGenerator {
     /// Generates runs on several threads, since each value depends only on the element's position in the
     /// whole tensor.
     fn draw_runs<T: Element>(&self, to: &mut [T], key: u64, starts: &[usize], len: usize, rank: usize) {
-        crate::threads::start_workers();
         to.par_chunks_mut(len.max(1)).zip(starts).for_each(|(run, start)| {
             run.par_chunks_mut(CHUNK_LEN).enumerate().for_each(|(at, part)| {
                 let first = start + at * CHUNK_LEN;
@@ -174,7 +171,7 @@ const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Performs a SplitMix64 step: increment, then the finaliser (Steele, Lea and Flood, "Fast splittable
 /// pseudorandom number generators", 2014; constants of Vigna's splitmix64.c).
-pub(crate) fn mix(state: u64) -> u64 {
+pub fn mix(state: u64) -> u64 {
     let mut z = state.wrapping_add(GOLDEN_GAMMA);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -196,7 +193,7 @@ fn to_unit_interval(bits: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::AxisPiece;
+    use hir_plan::AxisPiece;
 
     fn generator(kind: InputKind, terms: usize) -> InputGenerator {
         InputGenerator { kind, seed: 7, exact: ExactRange::for_terms(terms, 8) }

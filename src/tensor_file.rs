@@ -15,7 +15,7 @@ use grammar::dtype::{Class, DType};
 
 use crate::{
     atomic_file, input_file,
-    io::data::{Data, NdArray, UnsupportedDtype},
+    tensor::data::{Data, NdArray, UnsupportedDtype},
 };
 
 mod literal;

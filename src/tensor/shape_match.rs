@@ -8,10 +8,8 @@
 
 use std::fmt;
 
-use crate::{
-    io::data::NdArray,
-    plan::{IoBinding, View},
-};
+use crate::data::NdArray;
+use hir_plan::{IoBinding, View};
 
 /// The part of a tensor that a file contains.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -301,7 +299,8 @@ impl fmt::Display for ShapeMismatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{io::data::Data, plan::plans_of_text};
+    use crate::data::Data;
+    use hir_plan::plans_of_text;
 
     fn port(tensor: &str) -> IoBinding {
         let header = format!("({tensor}) -> ({tensor})");

@@ -2,7 +2,7 @@
 
 use grammar::dtype::{Class, DType};
 
-use crate::io::data::{Data, Element, NdArray, each};
+use crate::tensor::data::{Data, Element, NdArray, each};
 
 /// Parses a literal such as `2x2xf32=1 2 3 4`; `f32=1` has no dimensions. Values are separated by blanks or
 /// commas.
