@@ -7,8 +7,6 @@
 //!
 //! Invariant: dependencies have one direction: `grammar` ← `passes` ← `hir`; executors read only plans.
 
-pub mod atomic_file;
-pub mod input_file;
 pub mod source;
 
 pub use hir_plan as plan;
@@ -17,6 +15,7 @@ pub use hir_plan::timeline;
 pub mod tensor_file;
 
 pub use hir_check as check;
+pub use hir_process as process;
 pub use hir_sim as sim;
 pub use hir_tensor as tensor;
 
@@ -27,9 +26,4 @@ pub mod run;
 
 pub mod reduce;
 
-pub mod exit;
-pub mod interrupt;
-pub mod out_of_memory;
-pub mod threads;
 pub mod tool;
-pub mod tool_name;

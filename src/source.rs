@@ -7,7 +7,8 @@ use std::{
 
 use grammar::source::Source;
 
-use crate::{input_file, tool_name::tool_name};
+use hir_process::input_file;
+use hir_process::tool_name::tool_name;
 
 /// Maximum size of a text in bytes: positions have 32 bits.
 const MAX_TEXT: u64 = u32::MAX as u64;

@@ -13,10 +13,9 @@ use std::{
 
 use grammar::dtype::{Class, DType};
 
-use crate::{
-    atomic_file, input_file,
-    tensor::data::{Data, NdArray, UnsupportedDtype},
-};
+use crate::tensor::data::{Data, NdArray, UnsupportedDtype};
+use hir_process::atomic_file;
+use hir_process::input_file;
 
 mod literal;
 mod npy;

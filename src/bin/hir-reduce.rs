@@ -16,9 +16,6 @@ use grammar::{
     render::Format,
 };
 use hir::{
-    exit::Exit,
-    interrupt,
-    out_of_memory::{self, Allocator},
     plan,
     reduce::{
         Candidate, CommandRunner, InterestingnessTest,
@@ -36,6 +33,9 @@ use hir::{
         startup::start_tool,
     },
 };
+use hir_process::exit::Exit;
+use hir_process::interrupt;
+use hir_process::out_of_memory::{self, Allocator};
 
 /// The examples of `--help`.
 const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs

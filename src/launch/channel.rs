@@ -26,7 +26,7 @@ use super::{
     message::{self, MAX_CONTENT, Message, Operation},
     rendezvous::{self, Address, Connection, SecretSource},
 };
-use crate::exit::{Exit, FailureExit};
+use hir_process::exit::{Exit, FailureExit};
 
 mod shared;
 

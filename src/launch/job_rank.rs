@@ -18,7 +18,8 @@ use super::{
     report,
     watchdog::{EndProcess, ReportBuilder, Watchdog},
 };
-use crate::{exit::Exit, plan::Plan};
+use crate::plan::Plan;
+use hir_process::exit::Exit;
 
 /// Time to notice the loss of another rank before reporting an error that the loss may have caused.
 const CAUSE_WAIT: Duration = Duration::from_millis(300);

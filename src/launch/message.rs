@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::LaunchError;
-use crate::exit::FailureExit;
+use hir_process::exit::FailureExit;
 
 /// The version of the messages and of the handshake. Processes of different versions do not connect.
 pub const VERSION: u32 = 2;
@@ -95,7 +95,7 @@ pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exit::Exit;
+    use hir_process::exit::Exit;
 
     #[test]
     fn messages_survive_encoding() {

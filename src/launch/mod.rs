@@ -30,7 +30,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use crate::exit::FailureExit;
+use hir_process::exit::FailureExit;
 
 /// The reason why the ranks of a job are not, or no longer, connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]

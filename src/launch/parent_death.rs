@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-use crate::exit::Exit;
+use hir_process::exit::Exit;
 
 /// Set to `stdin` for child processes that must end when their standard input closes.
 pub const VARIABLE: &str = "HIR_PARENT_DEATH";

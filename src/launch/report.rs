@@ -2,13 +2,11 @@
 //! `plan::sync` determines what the ranks wait for.
 
 use super::{LaunchError, progress};
-use crate::{
-    exit::Exit,
-    plan::{
-        Plan,
-        sync::{self, JobState, lines_by_rank},
-    },
+use crate::plan::{
+    Plan,
+    sync::{self, JobState, lines_by_rank},
 };
+use hir_process::exit::Exit;
 
 /// Returns the report: the cause, then one line for each group of ranks with what they were doing. `records`
 /// are by rank, `None` where nothing is known.

@@ -23,10 +23,8 @@ use super::{
     progress::{PhaseLimit, RankProgress},
     report_claim,
 };
-use crate::{
-    exit::{Exit, FailureExit},
-    interrupt,
-};
+use hir_process::exit::{Exit, FailureExit};
+use hir_process::interrupt;
 
 /// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     check::OrderingModel,
-    exit::Exit,
     plan::limits::DEFAULT_MAX_WORK,
     sim::ScheduleSet,
     tensor::generate::InputKind,
@@ -29,6 +28,7 @@ use crate::{
         remarks::RemarkFlags,
     },
 };
+use hir_process::exit::Exit;
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =

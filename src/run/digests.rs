@@ -3,7 +3,8 @@
 
 use super::inputs::{INPUT, InputFlag};
 use super::{RunError, prepare::JobFailure};
-use crate::{cuda::bytes_of, input_file, launch::handshake::JobManifest, tensor::data::NdArray, tensor_file};
+use crate::{cuda::bytes_of, launch::handshake::JobManifest, tensor::data::NdArray, tensor_file};
+use hir_process::input_file;
 
 /// Adds a section to the manifest for each global input that comes from a file: element type, shape and a
 /// digest of the elements. Parts of single ranks (`@local`) may differ and are skipped. Returns the failure

@@ -4,7 +4,8 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{prepare::JobFailure, verdict::OutputVerdict};
-use crate::{cuda::ProcessGroup, exit::Exit, plan::Plan, tensor::dense::DenseTensor};
+use crate::{cuda::ProcessGroup, plan::Plan, tensor::dense::DenseTensor};
+use hir_process::exit::Exit;
 
 /// The maximum total size of all outputs, in bytes, that are gathered on rank 0 when nothing is compared with
 /// them.

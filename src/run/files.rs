@@ -3,7 +3,8 @@
 use std::{fmt::Display, path::Path};
 
 use super::prepare::JobFailure;
-use crate::{atomic_file, exit::Exit};
+use hir_process::atomic_file;
+use hir_process::exit::Exit;
 
 /// Replaces the contents of a file, or creates it.
 ///

@@ -13,7 +13,6 @@ use crate::{
         self, CudaError, Engine, HostProfile, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
         Tuning, WarmUp, buffer_assignment::BufferAssignment,
     },
-    exit::Exit,
     launch::{
         LaunchError,
         job_rank::JobRank,
@@ -23,6 +22,7 @@ use crate::{
     sim::SimOutcome,
     tensor::{data::Data, dense::DenseTensor},
 };
+use hir_process::exit::Exit;
 
 /// The parameters of a job on GPUs.
 pub struct GpuJob<'a> {

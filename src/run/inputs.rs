@@ -15,8 +15,8 @@ use crate::{
         shard::{self, RankShard, assemble_shards},
     },
     tensor_file::{IoError, LoadedTensor, TensorSource},
-    threads::start_workers,
 };
+use hir_process::threads::start_workers;
 
 /// The command-line option that provides inputs.
 pub(super) const INPUT: &str = "--input";

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::atomic_file;
+use hir_process::atomic_file;
 
 /// The file of an option.
 #[derive(Clone, Copy, Debug)]

@@ -15,12 +15,12 @@ use super::{
     results,
 };
 use crate::{
-    exit::Exit,
     plan::{Plan, ViewOnRank},
     sim::SimOutcome,
     tensor::data::NdArray,
     tensor_file::{self, TensorFile},
 };
+use hir_process::exit::Exit;
 
 /// `--output NAME=…` or `--output NAME@local=…`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 pub mod alternatives;
 pub mod given_values;
 
-use crate::exit::Exit;
+use hir_process::exit::Exit;
 
 /// Number of measurements of each pipeline.
 pub const ROUNDS: usize = 2;

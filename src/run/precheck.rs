@@ -11,10 +11,10 @@ use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 use super::rank_process::RunVerdict;
 use crate::{
     check::{Checks, OrderingModel, check},
-    exit::Exit,
     plan::Plan,
     tool::Reporter,
 };
+use hir_process::exit::Exit;
 
 /// The maximum number of instructions, summed over all ranks, that are checked by default.
 const MAX_INSTRUCTIONS: usize = 2_000_000;

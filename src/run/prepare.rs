@@ -11,7 +11,6 @@ use grammar::{
 
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{
-    exit::Exit,
     plan::{
         self, Plan,
         limits::{DEFAULT_MAX_RANKS, size_text},
@@ -23,6 +22,7 @@ use crate::{
     tensor_file,
     tool::reproducer::crash_reproducer,
 };
+use hir_process::exit::Exit;
 
 /// Planned programs: one for all ranks, or one for each rank.
 pub struct Prepared {

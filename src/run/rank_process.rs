@@ -12,14 +12,14 @@ use super::{
 };
 use crate::{
     cuda::Machine,
-    exit::Exit,
-    input_file,
     launch::{
         LaunchError, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, watchdog::EndProcess,
     },
     source,
     tool::{Reporter, print_line, sarif_log},
 };
+use hir_process::exit::Exit;
+use hir_process::input_file;
 
 /// The result of a run in one process.
 pub struct RunVerdict {

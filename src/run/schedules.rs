@@ -9,8 +9,6 @@ use grammar::count_text;
 
 use crate::{
     check::{Orders, StepOrder, Truncation},
-    exit::Exit,
-    input_file,
     plan::{
         Plan,
         sync::{CommMatching, InstRef, Step},
@@ -18,6 +16,8 @@ use crate::{
     run::prepare::JobFailure,
     sim::{self, Schedule, ScheduleSet},
 };
+use hir_process::exit::Exit;
+use hir_process::input_file;
 
 /// An iterator over the schedules of a run.
 pub enum ScheduleIter {

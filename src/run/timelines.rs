@@ -3,7 +3,6 @@
 use super::{files::write_file, prepare::JobFailure};
 use crate::{
     cuda::{InstTime, RunTimes},
-    exit::Exit,
     plan::{Plan, sync::happens_before::OrderError},
     timeline::{
         Timeline,
@@ -12,6 +11,7 @@ use crate::{
         overlap::Overlap,
     },
 };
+use hir_process::exit::Exit;
 
 /// The maximum number of instructions of an estimated timeline.
 const MAX_INSTRUCTIONS: usize = 4_000_000;

@@ -8,7 +8,6 @@ use super::{
     verdict::{Criteria, Expectation, judge_outputs, simulate},
 };
 use crate::{
-    exit::Exit,
     plan::{
         Plan,
         sync::{Cause, Deadlock},
@@ -16,6 +15,7 @@ use crate::{
     sim::{InstRef, Schedule, SimError},
     tensor::data::Data,
 };
+use hir_process::exit::Exit;
 
 /// A failed run.
 #[derive(Clone, Debug)]

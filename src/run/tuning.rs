@@ -16,12 +16,12 @@ use super::{
     prepare::JobFailure,
 };
 use crate::{
-    atomic_file,
     cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning},
-    exit::Exit,
-    input_file,
     launch::job_rank::JobRank,
 };
+use hir_process::atomic_file;
+use hir_process::exit::Exit;
+use hir_process::input_file;
 use table::{Entry, MAX_BYTES, TuningTable, difference};
 
 /// What to do with a table.

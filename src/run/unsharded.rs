@@ -33,7 +33,6 @@ use super::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    exit::Exit,
     plan::{
         Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream,
         Shard, ShardLayout, View, limits,
@@ -42,6 +41,7 @@ use crate::{
     sim::SimLimits,
     tensor::generate::InputKind,
 };
+use hir_process::exit::Exit;
 
 /// Returns the outputs of the program before passes, without shardings, on the same inputs, as expectations
 /// for `plans`.

@@ -12,7 +12,6 @@ use super::{
     results,
 };
 use crate::{
-    exit::Exit,
     plan::{InstKind, Plan, sync::CommMatching},
     sim::{self, RunNotes, Schedule, SimLimits, SimOutcome},
     tensor::{
@@ -20,6 +19,7 @@ use crate::{
         shape_match::is_regrouping,
     },
 };
+use hir_process::exit::Exit;
 
 pub use judge::{OutputVerdict, judge_outputs};
 

@@ -7,7 +7,7 @@ use passes::{Change, PASSES, PassError, PassEvent};
 use similar::TextDiff;
 
 use super::DiagnosticOutput;
-use crate::atomic_file;
+use hir_process::atomic_file;
 
 /// Selects the programs to print. A flag without a list of passes applies to all passes.
 #[derive(Clone, Debug, Default, clap::Args)]

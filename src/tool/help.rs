@@ -6,7 +6,7 @@ use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use clap_complete::Shell;
 
 use super::exit_of_print;
-use crate::exit::Exit;
+use hir_process::exit::Exit;
 
 /// Returns the exit codes of all tools, one per line.
 fn exit_codes() -> String {

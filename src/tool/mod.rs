@@ -34,7 +34,10 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::{atomic_file, exit::Exit, interrupt, source};
+use crate::source;
+use hir_process::atomic_file;
+use hir_process::exit::Exit;
+use hir_process::interrupt;
 
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]

@@ -12,7 +12,7 @@
 
 use std::{io, path::Path};
 
-use crate::input_file;
+use hir_process::input_file;
 
 pub mod crash_reproducer;
 

@@ -13,7 +13,8 @@ use grammar::{
 };
 
 use super::DiagnosticOutput;
-use crate::{exit::Exit, tool_name::tool_name};
+use hir_process::exit::Exit;
+use hir_process::tool_name::tool_name;
 
 /// The log; removed when it is written.
 static LOG: Mutex<Option<Log>> = Mutex::new(None);

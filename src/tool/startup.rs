@@ -10,7 +10,11 @@ use std::{
     thread,
 };
 
-use crate::{exit::Exit, interrupt, out_of_memory, tool::arguments, tool_name::set_tool_name};
+use crate::tool::arguments;
+use hir_process::exit::Exit;
+use hir_process::interrupt;
+use hir_process::out_of_memory;
+use hir_process::tool_name::set_tool_name;
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
 const STACK: usize = 32 << 20;
@@ -33,7 +37,7 @@ fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
                     io::stderr(),
                     "{}: cannot start a thread with a stack of {} MiB: {fault}\n\
                      help: allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
-                    crate::tool_name::tool_name(),
+                    hir_process::tool_name::tool_name(),
                     STACK >> 20
                 );
                 Exit::Environment.into()

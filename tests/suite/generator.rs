@@ -17,7 +17,6 @@ use std::{
 use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
     check::{Checks, check},
-    exit::Exit,
     plan::{self, InstKind, Plan},
     run::{
         inputs::InputSpec,
@@ -27,6 +26,7 @@ use hir::{
     sim::Schedule,
     tensor::generate::InputKind,
 };
+use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 

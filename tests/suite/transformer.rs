@@ -8,7 +8,6 @@ use std::fmt::Write;
 
 use grammar::{diagnostic::has_errors, span::LineIndex};
 use hir::{
-    exit::Exit,
     plan,
     run::{
         inputs::InputSpec,
@@ -19,6 +18,7 @@ use hir::{
     sim::Schedule,
     tensor::generate::InputKind,
 };
+use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 

@@ -17,7 +17,6 @@ use grammar::{
     words::{Algorithm, Backend, CommunicationType},
 };
 use hir::{
-    exit::Exit,
     plan,
     run::{
         inputs::InputSpec,
@@ -27,6 +26,7 @@ use hir::{
     sim::{self, Schedule},
     tensor::generate::InputKind,
 };
+use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.

@@ -9,7 +9,6 @@ use std::{
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
 use hir::{
-    exit::Exit,
     plan,
     run::{
         inputs::InputSpec,
@@ -19,6 +18,7 @@ use hir::{
     sim::{self, Schedule},
     tensor::generate::InputKind,
 };
+use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.

@@ -2,14 +2,12 @@
 
 use std::io;
 
-use hir::{
-    exit::Exit,
-    launch::{
-        message::{self, Message},
-        secret::Secret,
-        session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JobKey},
-    },
+use hir::launch::{
+    message::{self, Message},
+    secret::Secret,
+    session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JobKey},
 };
+use hir_process::exit::Exit;
 
 /// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of
 /// messages.

@@ -13,9 +13,9 @@ use grammar::{
 };
 use hir::{
     check::{self, Checks, ExcessNotSearched},
-    exit::Exit,
     plan,
 };
+use hir_process::exit::Exit;
 
 use crate::processor::{PartOutcome, Processor};
 

@@ -11,9 +11,6 @@ mod witness;
 use std::{io::Write, process::ExitCode, time::Duration};
 
 use hir::{
-    exit::Exit,
-    interrupt::{self, Activity},
-    out_of_memory::{self, Allocator},
     plan::limits::DEFAULT_MAX_WORK_OF_TRIALS,
     sim::WorkBudget,
     tool::{
@@ -21,6 +18,9 @@ use hir::{
         startup::start_tool, statistics::Statistics,
     },
 };
+use hir_process::exit::Exit;
+use hir_process::interrupt::{self, Activity};
+use hir_process::out_of_memory::{self, Allocator};
 
 use options::Options;
 use pass_pipeline::pipeline_text;

@@ -3,7 +3,6 @@
 use grammar::{ir::Program, source::Source};
 use hir::{
     check::Finding,
-    exit::Exit,
     plan::{
         self, Plan,
         sync::{
@@ -12,6 +11,7 @@ use hir::{
         },
     },
 };
+use hir_process::exit::Exit;
 
 use crate::processor::{PartOutcome, Processor};
 

@@ -12,12 +12,12 @@ use grammar::{
     source::Source,
 };
 use hir::{
-    exit::Exit,
-    interrupt::Activity,
     plan::sync,
     sim::WorkBudget,
     tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
 };
+use hir_process::exit::Exit;
+use hir_process::interrupt::Activity;
 use passes::{PassCall, PassError};
 
 use crate::options::{FixMode, Options};

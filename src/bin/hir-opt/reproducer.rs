@@ -1,13 +1,11 @@
 //! Reads and writes reproducers of failures.
 
 use clap::{CommandFactory, FromArgMatches};
-use hir::{
-    exit::Exit,
-    tool::{
-        self,
-        reproducer::{self, crash_reproducer},
-    },
+use hir::tool::{
+    self,
+    reproducer::{self, crash_reproducer},
 };
+use hir_process::exit::Exit;
 use passes::PipelineError;
 
 use crate::{

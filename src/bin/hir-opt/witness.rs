@@ -5,10 +5,10 @@ use std::path::Path;
 use grammar::{codes::Code, source::Source};
 use hir::{
     check::{Finding, Report, StepOrder},
-    exit::Exit,
     plan::{Plan, sync::CommMatching},
     run::schedules,
 };
+use hir_process::exit::Exit;
 
 use crate::{pass_pipeline::pipeline_text, processor::Processor};
 

@@ -22,8 +22,6 @@ use std::{
 };
 
 use hir::{
-    exit::Exit,
-    input_file,
     run::{
         batch_file::{self, BatchLine},
         command_line::Options,
@@ -32,6 +30,8 @@ use hir::{
     },
     tool::{Reporter, print_line},
 };
+use hir_process::exit::Exit;
+use hir_process::input_file;
 
 use crate::{
     gpus,

@@ -2,7 +2,6 @@
 
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
-    exit::Exit,
     launch::job_rank::JobRank,
     plan::{Plan, sync},
     run::{
@@ -21,6 +20,7 @@ use hir::{
     tensor::data::Data,
     tool::progress::Progress,
 };
+use hir_process::exit::Exit;
 
 use crate::task::{Task, print_outputs};
 

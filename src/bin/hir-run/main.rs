@@ -11,10 +11,7 @@ use std::{convert::Infallible, process::ExitCode};
 use grammar::count_text;
 use hir::{
     cuda,
-    exit::Exit,
-    input_file,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
-    out_of_memory::Allocator,
     run::{
         command_line::{EXAMPLES, Options},
         prepare::JobFailure,
@@ -24,6 +21,9 @@ use hir::{
         self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
     },
 };
+use hir_process::exit::Exit;
+use hir_process::input_file;
+use hir_process::out_of_memory::Allocator;
 
 use batch::{BatchProgress, JobProgram, JobStep};
 

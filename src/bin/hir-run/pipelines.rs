@@ -5,7 +5,6 @@ use std::path::Path;
 
 use hir::{
     cuda::{self, Gpu, Machine},
-    exit::Exit,
     launch::job_rank::JobRank,
     run::{
         command_line::{Device, Expect, Options},
@@ -26,6 +25,7 @@ use hir::{
     },
     tool::{parse_pipeline, print_line},
 };
+use hir_process::exit::Exit;
 
 use grammar::{diagnostic::Diagnostic, source::Source};
 use passes::PassCall;

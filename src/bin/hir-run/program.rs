@@ -9,9 +9,7 @@ use grammar::{
 };
 use hir::{
     cuda::{self, Gpu},
-    exit::Exit,
     launch::job_rank::JobRank,
-    out_of_memory,
     plan::Plan,
     run::{
         command_line::{Device, Options},
@@ -24,6 +22,8 @@ use hir::{
     sim::WorkBudget,
     tool::{Reporter, print_line, reproducer::crash_reproducer},
 };
+use hir_process::exit::Exit;
+use hir_process::out_of_memory;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
 use crate::{

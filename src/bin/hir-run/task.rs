@@ -12,8 +12,6 @@ use std::{
 
 use grammar::count_text;
 use hir::{
-    exit::Exit,
-    interrupt::{self, Activity},
     plan::{
         IoBinding, Plan,
         sync::{CommMatching, deadlocked_state},
@@ -34,6 +32,8 @@ use hir::{
     sim::{self, OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget},
     tool::{Reporter, progress::Progress, sarif_log},
 };
+use hir_process::exit::Exit;
+use hir_process::interrupt::{self, Activity};
 
 /// A prepared program with its options.
 pub struct Task<'a> {

@@ -10,14 +10,12 @@ use std::{
 };
 
 use super::{MAX_GATHERED, Timeouts};
-use crate::{
-    exit::FailureExit,
-    launch::{
-        LaunchError,
-        message::{Message, Operation},
-        session::{Opener, Sealer},
-    },
+use crate::launch::{
+    LaunchError,
+    message::{Message, Operation},
+    session::{Opener, Sealer},
 };
+use hir_process::exit::FailureExit;
 
 /// Interval between two heartbeats of a rank.
 pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);

@@ -7,19 +7,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{
-    exit::Exit,
-    launch::{
-        LaunchError,
-        channel::{Channel, Timeouts},
-        environment::LaunchInfo,
-        message::{MAX_CONTENT, Message, Operation},
-        progress::{PhaseLimit, RankProgress},
-        rendezvous::{self, SecretSource},
-        secret::Secret,
-        watchdog::Watchdog,
-    },
+use crate::launch::{
+    LaunchError,
+    channel::{Channel, Timeouts},
+    environment::LaunchInfo,
+    message::{MAX_CONTENT, Message, Operation},
+    progress::{PhaseLimit, RankProgress},
+    rendezvous::{self, SecretSource},
+    secret::Secret,
+    watchdog::Watchdog,
 };
+use hir_process::exit::Exit;
 
 const QUICK: Timeouts = Timeouts {
     rendezvous: Duration::from_secs(10),

@@ -1,7 +1,6 @@
 //! Tests of reports on constructed progress records.
 
 use crate::{
-    exit::Exit,
     launch::{
         LaunchError,
         progress::{PhaseLimit, PlanProgress, RankProgress},
@@ -9,6 +8,7 @@ use crate::{
     },
     plan::{InstKind, Plan, plans_of_text},
 };
+use hir_process::exit::Exit;
 
 /// A loop of all-reduces on four ranks, with a stream on each.
 const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");

@@ -6,16 +6,14 @@
 
 use grammar::ir::{Operand, Program, TensorId};
 
-use crate::{
-    exit::Exit,
-    run::{
-        RunError,
-        extents::extent,
-        inputs::{INPUT, InputFlag, check_input_names, unknown_output},
-        prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
-        verdict::input_count_mismatch,
-    },
+use crate::run::{
+    RunError,
+    extents::extent,
+    inputs::{INPUT, InputFlag, check_input_names, unknown_output},
+    prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
+    verdict::input_count_mismatch,
 };
+use hir_process::exit::Exit;
 
 /// Reads, verifies and plans the program of `--reference` and compares its inputs with those of the programs.
 ///

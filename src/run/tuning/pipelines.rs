@@ -13,8 +13,6 @@ use super::{
 };
 use crate::{
     cuda::Machine,
-    exit::Exit,
-    input_file,
     launch::job_rank::JobRank,
     run::{
         pipeline_tuning::{MeasuredPipeline, fastest},
@@ -23,6 +21,8 @@ use crate::{
     },
     source,
 };
+use hir_process::exit::Exit;
+use hir_process::input_file;
 
 /// A program without passes, and how it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::{Criteria, Expectation, OutputRef};
 use crate::{
-    exit::Exit,
     plan::Plan,
     run::{
         RunError,
@@ -14,6 +13,7 @@ use crate::{
     sim::SimOutcome,
     tensor::data::ShadowedTensor,
 };
+use hir_process::exit::Exit;
 
 /// The verdict on the outputs of one run.
 pub struct OutputVerdict {

@@ -15,10 +15,8 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{
-    exit::Exit,
-    tool::{self, Reporter},
-};
+use crate::tool::{self, Reporter};
+use hir_process::exit::Exit;
 
 /// The command and the programs of a run.
 struct ReproducedRun {
@@ -87,7 +85,7 @@ pub fn run_guarded(screen: Reporter, path: Option<&Path>, work: impl FnOnce() ->
     };
     let text = super::text(screen.tool(), &failure, &work.lines, &work.texts.join("// -----\n"));
     let written = match path {
-        Some(path) => crate::atomic_file::write(path, text.as_bytes()).map(|()| path.to_owned()),
+        Some(path) => hir_process::atomic_file::write(path, text.as_bytes()).map(|()| path.to_owned()),
         None => write_temporary(screen.tool(), &text),
     };
     match written {

@@ -10,10 +10,8 @@ use std::{
     time::Instant,
 };
 
-use hir::{
-    exit::Exit,
-    launch::spawn::{self, Job},
-};
+use hir::launch::spawn::{self, Job};
+use hir_process::exit::Exit;
 use libtest_mimic::Failed;
 
 use super::{LIMIT, ON_GPUS, STOPPED, end, expect, port, rank, send};

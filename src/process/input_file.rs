@@ -113,7 +113,7 @@ impl ReadFiles {
 }
 
 /// Returns the BLAKE3 digest of bytes, computed on several threads if that is faster.
-pub(crate) fn digest(bytes: &[u8]) -> blake3::Hash {
+pub fn digest(bytes: &[u8]) -> blake3::Hash {
     if bytes.len() < PARALLEL_HASH_THRESHOLD {
         return blake3::hash(bytes);
     }
