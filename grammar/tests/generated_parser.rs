@@ -1,5 +1,5 @@
 //! `src/parse/syntax.rs` is the parser that LALRPOP generates from `src/syntax.lalrpop`. After an edit of the grammar,
-//! `INSTA_UPDATE=always cargo test --package grammar --test generated_parser` generates it anew.
+//! `INSTA_UPDATE=always cargo test --package hir-grammar --test generated_parser` generates it anew.
 
 use std::{env, error::Error, fs, path::Path};
 

@@ -15,27 +15,29 @@ use grammar::{
     ir::Program,
     render::Format,
 };
+use hir::driver::reduce::{
+    Candidate, CommandRunner, InterestingnessTest,
+    failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
+    reduce,
+};
+use hir::driver::run::oracle;
+use hir::driver::tool::{
+    self, DiagnosticOutput, Reporter,
+    flags::{DiagnosticFlags, WorldFlags, with_help},
+    progress::Progress,
+    report_usage_error,
+    reproducer::crash_reproducer,
+    startup::start_tool,
+};
+use hir::process::{
+    exit::Exit,
+    interrupt,
+    out_of_memory::{self, Allocator},
+};
 use hir::{
     plan,
-    reduce::{
-        Candidate, CommandRunner, InterestingnessTest,
-        failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
-        reduce,
-    },
-    run::oracle,
     sim::{ScheduleSet, WorkBudget},
-    tool::{
-        self, DiagnosticOutput, Reporter,
-        flags::{DiagnosticFlags, WorldFlags, with_help},
-        progress::Progress,
-        report_usage_error,
-        reproducer::crash_reproducer,
-        startup::start_tool,
-    },
 };
-use hir_process::exit::Exit;
-use hir_process::interrupt;
-use hir_process::out_of_memory::{self, Allocator};
 
 /// The examples of `--help`.
 const EXAMPLES: &str = "  hir-reduce dump.hir --oracle deadlock             the lines that a deadlock needs

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use crate::plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
+use hir_plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
 
 mod lifetime;
 mod offsets;

@@ -15,7 +15,7 @@ use super::{
     error::CudaError,
     library::{self, Nccl},
 };
-use crate::plan::{CollectiveKind, Communicator, Plan, ReduceOp};
+use hir_plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
 mod overlap;
 

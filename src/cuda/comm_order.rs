@@ -14,7 +14,7 @@ use std::{
 
 use rustc_hash::{FxHashSet, FxHasher};
 
-use crate::plan::{Communication, Communicator, Direction, P2pGroup, Plan, View};
+use hir_plan::{Communication, Communicator, Direction, P2pGroup, Plan, View};
 
 /// The order of one rank's communications relative to those of the other ranks.
 #[derive(Debug, Default, PartialEq)]
@@ -150,7 +150,7 @@ mod tests {
     use grammar::source::Source;
 
     use super::*;
-    use crate::plan::{self, plans_of_text};
+    use hir_plan::{self, plans_of_text};
 
     /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
     /// is the order of rank 0.
@@ -179,7 +179,7 @@ mod tests {
             [[a, b], ["NCCL", "UCC"]].map(|order| Source::new("order.hir".to_owned(), program(order)));
         let read: Vec<_> = sources.iter().map(|it| (it.programs().0, &it.lines)).collect();
         let each: Vec<_> = read.iter().map(|(programs, lines)| (&programs[0], *lines)).collect();
-        plan::build_per_rank(&each, &plan::limits::Limits::default()).unwrap_or_default()
+        hir_plan::build_per_rank(&each, &hir_plan::limits::Limits::default()).unwrap_or_default()
     }
 
     #[test]

@@ -23,10 +23,8 @@ use super::{
     progress::RunProgress,
     signals::CapturedSignals,
 };
-use crate::{
-    plan::{Inst, Plan, View},
-    tensor::dense::DenseTensor,
-};
+use hir_plan::{Inst, Plan, View};
+use hir_tensor::dense::DenseTensor;
 
 mod algorithms;
 mod bytes;

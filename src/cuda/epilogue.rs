@@ -7,7 +7,7 @@
 
 use grammar::{dtype::DType, ops::Op};
 
-use crate::plan::{Arg, InstKind, Plan};
+use hir_plan::{Arg, InstKind, Plan};
 
 /// A matrix product and the `relu` of its result; indices in `Plan::code`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

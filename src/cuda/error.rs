@@ -1,6 +1,6 @@
 //! Errors of the CUDA executor.
 
-use crate::plan::{Inst, Plan};
+use hir_plan::{Inst, Plan};
 
 /// The reason why a plan does not run on this rank's GPU.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -13,7 +13,7 @@ use super::{
 use grammar::dtype::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::plan::{
+use hir_plan::{
     CostClass, Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
 };
 

@@ -11,7 +11,7 @@ use super::{
     discover,
     error::CudaError,
 };
-use crate::plan::{Plan, View};
+use hir_plan::{Plan, View};
 
 /// The memory segments and their addresses.
 pub(super) struct DeviceMemory {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use crate::plan::{InstKind, Plan, ReduceOp, SignalId, SignalKind, View, ViewOnRank};
+use hir_plan::{InstKind, Plan, ReduceOp, SignalId, SignalKind, View, ViewOnRank};
 
 /// Maximum number of signals and views of a kernel: their addresses are parameters, of which CUDA allows 4 KiB.
 pub(super) const MAX_ADDRESSES: usize = 500;

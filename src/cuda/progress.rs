@@ -10,7 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
 };
 
-use crate::plan::Plan;
+use hir_plan::Plan;
 
 /// Nothing runs.
 const IDLE: u64 = u64::MAX;
@@ -132,7 +132,8 @@ impl RunProgress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cuda::tests::plan, plan::InstKind};
+    use crate::tests::plan;
+    use hir_plan::InstKind;
 
     static WORDS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 

@@ -13,7 +13,7 @@ use super::{
     discover, library,
     library_state::LibraryState,
 };
-use crate::plan::Plan;
+use hir_plan::Plan;
 
 /// The GPU of this rank, which runs one plan after another. No other rank uses it.
 pub struct Gpu {

@@ -8,7 +8,7 @@ use super::{
     buffer_assignment::{ALIGNMENT, BufferAssignment, SignalSlice},
     executable::count_waiting_blocks,
 };
-use crate::plan::{
+use hir_plan::{
     Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View, ViewOnRank,
     plans_of_text,
 };

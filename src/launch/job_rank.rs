@@ -18,7 +18,7 @@ use super::{
     report,
     watchdog::{EndProcess, ReportBuilder, Watchdog},
 };
-use crate::plan::Plan;
+use hir_plan::Plan;
 use hir_process::exit::Exit;
 
 /// Time to notice the loss of another rank before reporting an error that the loss may have caused.
@@ -199,7 +199,7 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
-    use crate::plan::plans_of_text;
+    use hir_plan::plans_of_text;
 
     const PROGRAM: &str = include_str!("../../tests/cases/launch/loop.hir");
 

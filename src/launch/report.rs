@@ -2,7 +2,7 @@
 //! `plan::sync` determines what the ranks wait for.
 
 use super::{LaunchError, progress};
-use crate::plan::{
+use hir_plan::{
     Plan,
     sync::{self, JobState, lines_by_rank},
 };

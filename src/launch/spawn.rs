@@ -26,8 +26,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use signal_hook::{consts::SIGUSR1, flag};
 
 use super::{environment, parent_death, secret, secret::Secret};
-use hir_process::exit::Exit;
-use hir_process::interrupt;
+use hir_process::{exit::Exit, interrupt};
 
 /// Time for rank 0 to print its report and end, after the first failure.
 const REPORT_GRACE: Duration = Duration::from_secs(3);

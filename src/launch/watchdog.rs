@@ -23,8 +23,10 @@ use super::{
     progress::{PhaseLimit, RankProgress},
     report_claim,
 };
-use hir_process::exit::{Exit, FailureExit};
-use hir_process::interrupt;
+use hir_process::{
+    exit::{Exit, FailureExit},
+    interrupt,
+};
 
 /// Interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

@@ -36,6 +36,7 @@ mod index;
 mod inst;
 mod io;
 pub mod limits;
+mod lint;
 mod missing_handles;
 mod opaque_call;
 mod print;
@@ -68,6 +69,7 @@ pub use inst::{
     MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
     is_plain,
 };
+pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
 pub use print::{inst_text, plan_text, view_text};
 pub use queue_streams::queue_streams;

@@ -22,15 +22,15 @@ use grammar::{
     ops::{Op, OpClass},
     span::LineIndex,
 };
+use hir::driver::run::{
+    inputs::InputSpec,
+    oracle,
+    trial::{FailureKind, RunFailure, run_trial},
+    verdict::{ExpectationSource, expectations},
+};
 use hir::{
     check,
     plan::{self, Plan, sync},
-    run::{
-        inputs::InputSpec,
-        oracle,
-        trial::{FailureKind, RunFailure, run_trial},
-        verdict::{ExpectationSource, expectations},
-    },
     sim::footprint,
     tensor::{data::Data, generate::InputKind},
 };

@@ -1,6 +1,6 @@
-//! Checks which module may use which. The dependencies are read from the `use` lines and paths of the sources.
-//! A dependency on a higher layer fails, and a new module must be assigned to a layer. The table of
-//! `docs/architecture.md` has the modules of `src` in the order of `HIR`.
+//! Checks which module may use which. Which package uses which is in the manifests; the
+//! dependencies of modules are read from the `use` lines and paths of the sources. A dependency on a higher layer fails, and a
+//! new module must be assigned to a layer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,12 +28,12 @@ const LAYERS: &[(&str, &[Layer])] = &[
     ("passes/src/analysis", ANALYSIS),
     ("passes/src/rewrite", REWRITE),
     ("passes/src/transform", TRANSFORM),
-    ("src", HIR),
     ("src/plan", PLAN),
     ("src/plan/sync", SYNC),
     ("src/plan/transport", TRANSPORT),
     ("src/check", CHECK),
     ("src/cuda", CUDA),
+    ("src/driver", DRIVER),
 ];
 
 const GRAMMAR: &[Layer] = &[
@@ -113,47 +113,12 @@ const TRANSFORM: &[Layer] = &[
     ("overlap", BEFORE),
 ];
 
-const HIR: &[Layer] = &[
-    ("exit", &[]),
-    ("tool_name", &[]),
-    ("out_of_memory", &["exit", "tool_name"]),
-    ("threads", &["exit", "tool_name"]),
-    ("atomic_file", &["out_of_memory"]),
-    ("input_file", &["out_of_memory", "threads", "tool_name"]),
-    ("interrupt", &["atomic_file", "exit"]),
-    ("source", &["input_file", "tool_name"]),
-    ("elementwise", &[]),
-    ("plan", &[]),
-    ("timeline", &["plan"]),
-    (
-        "tool",
-        &["atomic_file", "exit", "input_file", "interrupt", "out_of_memory", "plan", "source", "tool_name"],
-    ),
-    ("io", &["atomic_file", "input_file", "plan", "threads"]),
-    ("sim", &["elementwise", "io", "plan", "threads"]),
-    ("cuda", &["elementwise", "io", "plan"]),
-    ("check", &["plan"]),
-    ("launch", &["exit", "interrupt", "plan"]),
-    (
-        "run",
-        &[
-            "atomic_file",
-            "check",
-            "cuda",
-            "exit",
-            "input_file",
-            "io",
-            "launch",
-            "plan",
-            "sim",
-            "source",
-            "timeline",
-            "tool",
-        ],
-    ),
-    ("reduce", &["check", "io", "plan", "run", "sim"]),
-    // The binaries and the root of the crate use everything.
-    ("bin", ALL),
+const DRIVER: &[Layer] = &[
+    ("source", &[]),
+    ("tool", &["source"]),
+    ("tensor_file", &[]),
+    ("run", BEFORE),
+    ("job reduce", BEFORE),
     ("lib", ALL),
 ];
 
@@ -177,8 +142,10 @@ const PLAN: &[Layer] = &[
     ("sync", BEFORE),
     ("transport", BEFORE),
     ("comm_options", BEFORE),
-    ("build", BEFORE),
+    ("build_rank", BEFORE),
     ("world", BEFORE),
+    ("lint timeline", BEFORE),
+    ("lib", ALL),
 ];
 
 const SYNC: &[Layer] = &[
@@ -190,7 +157,6 @@ const SYNC: &[Layer] = &[
     ("wait_graph", &["matching"]),
     ("blocked_wait", &["matching"]),
     ("deadlock skipped deadlock_detection", &["blocked_wait", "matching", "wait_graph"]),
-    ("lint", &["deadlock"]),
     ("peer_edit", &["matching", "wait_graph"]),
     ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph"]),
     ("skip_edit", &["skipped"]),
@@ -242,6 +208,7 @@ const CHECK: &[Layer] = &[
             "removal",
         ],
     ),
+    ("lib", ALL),
 ];
 
 const TRANSPORT: &[Layer] = &[
@@ -270,18 +237,30 @@ const CUDA: &[Layer] = &[
     ("engine", BEFORE),
     ("session", BEFORE),
     ("device_assignment", BEFORE),
+    ("lib", ALL),
 ];
 
-/// The crates, and the crates of the project that each may use.
-const CRATES: [(&str, &[&str]); 3] =
-    [("grammar", &[]), ("passes", &["grammar"]), ("src", &["grammar", "passes"])];
+/// The packages from the lowest to the highest, each with what it must not know: packages of the project and of others.
+/// `docs/architecture.md` lists them in this order.
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("grammar", &["clap", "rayon", "rustix", "tempfile"]),
+    ("passes", &["clap", "hir-plan", "rayon", "rustix", "tempfile"]),
+    ("src/plan", &["clap", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/check", &["clap", "hir-cuda", "hir-sim", "hir-tensor", "passes", "rayon", "rustix", "tempfile"]),
+    ("src/tensor", &["clap", "hir-check", "passes", "rustix", "tempfile"]),
+    ("src/sim", &["clap", "cudarc", "hir-check", "passes", "rustix", "tempfile"]),
+    ("src/cuda", &["clap", "hir-check", "hir-sim", "passes", "tempfile"]),
+    ("src/process", &["clap", "hir-plan", "passes"]),
+    ("src/launch", &["clap", "hir-cuda", "hir-sim", "passes"]),
+    ("src/driver", &[]),
+];
 
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     vec![
         Trial::test("modules_use_only_layers_below", modules_use_only_layers_below),
-        Trial::test("architecture_lists_modules_by_layer", architecture_lists_modules_by_layer),
-        Trial::test("crates_use_only_crates_below", crates_use_only_crates_below),
+        Trial::test("architecture_lists_packages_by_layer", architecture_lists_packages_by_layer),
+        Trial::test("packages_know_only_what_they_may", packages_know_only_what_they_may),
         Trial::test("analyses_change_no_program", analyses_change_no_program),
         Trial::test("paths_of_modules_are_read", paths_of_modules_are_read),
     ]
@@ -307,23 +286,34 @@ fn modules_use_only_layers_below() -> Result<(), Failed> {
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
-/// Checks that the table of `docs/architecture.md` has the crates, then the modules of `src` in the order of `HIR`.
-fn architecture_lists_modules_by_layer() -> Result<(), Failed> {
+/// Checks that the table of `docs/architecture.md` has the packages in the order of `PACKAGES`.
+fn architecture_lists_packages_by_layer() -> Result<(), Failed> {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/architecture.md"))?;
-    let table = page.split("| crate, module |").nth(1).ok_or("the page has no table of modules")?;
+    let table = page.split("| package |").nth(1).ok_or("the page has no table of packages")?;
     let rows = table.lines().skip(2).take_while(|it| it.starts_with('|'));
-    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
-    // `src/plan/sync` is part of `src/plan`.
-    let listed: Vec<&str> = names
-        .filter(|it| it.matches('/').count() < 2)
-        .map(|it| it.trim_start_matches("src/").trim_end_matches(".rs"))
-        .collect();
-    let layers = HIR.iter().flat_map(|row| row.0.split_whitespace()).filter(|it| *it != "lib");
-    let wanted: Vec<&str> = ["grammar", "passes"].into_iter().chain(layers).collect();
+    let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let wanted: Vec<&str> = PACKAGES.iter().map(|it| it.0).collect();
     match listed == wanted {
         true => Ok(()),
-        false => Err(format!("docs/architecture.md lists {listed:?}, the layers are {wanted:?}").into()),
+        false => Err(format!("docs/architecture.md lists {listed:?}, the packages are {wanted:?}").into()),
     }
+}
+
+/// Checks that the manifests contain no dependency on what a package must not know. Cargo itself says the rest.
+fn packages_know_only_what_they_may() -> Result<(), Failed> {
+    let mut faults = Vec::new();
+    for (folder, unknown) in PACKAGES {
+        let manifest = fs::read_to_string(Path::new(ROOT).join(folder).join("Cargo.toml"))?;
+        let dependencies = manifest.split("[dependencies]").nth(1).ok_or("a manifest has no dependencies")?;
+        let names =
+            dependencies.lines().take_while(|it| !it.starts_with('[')).filter_map(|it| it.split('.').next());
+        faults.extend(
+            names
+                .filter(|it| unknown.contains(it))
+                .map(|it| format!("{folder}/Cargo.toml depends on `{it}`")),
+        );
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
 /// Returns the modules that each module of some rows may use.
@@ -352,7 +342,8 @@ type Dependencies = BTreeMap<String, (BTreeMap<String, String>, String)>;
 
 fn dependencies_of(folder: &str, known: &BTreeSet<String>) -> Result<Dependencies, Failed> {
     let root = Path::new(ROOT).join(folder);
-    let inside = modules(folder.split_once("src").map_or("", |(_, inside)| inside));
+    // The modules of `grammar/src` and of `src/plan` are those at the root of a package.
+    let inside = modules(folder.splitn(3, '/').nth(2).unwrap_or_default());
     let reexports = reexports(&root)?;
     let mut arrows = Dependencies::new();
     for path in sources(folder)? {
@@ -395,28 +386,6 @@ fn reexports(folder: &Path) -> Result<BTreeMap<String, String>, Failed> {
         }
     }
     Ok(found)
-}
-
-fn crates_use_only_crates_below() -> Result<(), Failed> {
-    let mut faults = Vec::new();
-    for (folder, below) in CRATES {
-        for path in sources(folder)? {
-            let text = fs::read_to_string(&path)?;
-            let all =
-                ["grammar", "passes", "hir"].into_iter().filter(|it| *it != folder && !below.contains(it));
-            for other in all.filter(|it| folder != "src" || *it != "hir") {
-                let names = |line: &str| {
-                    let line = line.trim_start();
-                    !line.starts_with("//")
-                        && (line.contains(&format!("{other}::")) || line == format!("use {other};"))
-                };
-                if production(&text).lines().any(names) {
-                    faults.push(format!("{}: uses crate `{other}`", path.display()));
-                }
-            }
-        }
-    }
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }
 
 fn analyses_change_no_program() -> Result<(), Failed> {

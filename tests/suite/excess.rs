@@ -9,11 +9,11 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
+use hir::driver::run::oracle::SimulationOracle;
 use hir::plan::limits::Limits;
 use hir::{
     check::{Checks, Excess, ExcessKind, Finding, check},
     plan::{self, Plan},
-    run::oracle::SimulationOracle,
     sim::WorkBudget,
 };
 use libtest_mimic::{Failed, Trial};

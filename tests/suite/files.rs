@@ -253,10 +253,10 @@ fn only_one_module_writes_files() -> Result<(), Failed> {
         // Exempt: test modules, which create their own files; secrets, which are never replaced; the temporary
         // files of the reducer; and the empty file that claims a report.
         let is_exempt = [
-            "src/atomic_file.rs",
+            "src/process/atomic_file.rs",
             "tests.rs",
             "/tests/",
-            "src/reduce/failure_test.rs",
+            "src/driver/reduce/failure_test.rs",
             "src/launch/secret",
             "src/launch/report_claim.rs",
         ];

@@ -21,14 +21,14 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
+use hir::driver::run::{
+    inputs::InputSpec,
+    trial::run_trial,
+    verdict::{Expectation, ExpectationSource, expectations},
+};
 use hir::{
     check::{Checks, check, fix},
     plan::{self, Plan},
-    run::{
-        inputs::InputSpec,
-        trial::run_trial,
-        verdict::{Expectation, ExpectationSource, expectations},
-    },
     sim::Schedule,
     tensor::{data::Data, generate::InputKind},
 };

@@ -15,18 +15,18 @@ use std::{
 };
 
 use grammar::{diagnostic::Diagnostic, diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::driver::run::{
+    inputs::InputSpec,
+    results, unsharded,
+    verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
+};
+use hir::process::exit::Exit;
 use hir::{
     check::{Checks, check},
     plan::{self, InstKind, Plan},
-    run::{
-        inputs::InputSpec,
-        results, unsharded,
-        verdict::{Criteria, Expectation, ExpectationSource, expectations, judge_outputs, simulate},
-    },
     sim::Schedule,
     tensor::generate::InputKind,
 };
-use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 

@@ -15,10 +15,10 @@ use grammar::{
     render::{Format, Style, render},
     span::LineIndex,
 };
+use hir::driver::run::{inputs::InputSpec, oracle::SimulationOracle};
 use hir::{
     check::{Checks, check},
     plan::{self, limits::Limits},
-    run::{inputs::InputSpec, oracle::SimulationOracle},
     sim::{self, Schedule, SimError, WorkBudget},
     tensor::{dense::DenseTensor, generate::InputKind},
 };

@@ -5,10 +5,10 @@
 //! `HIR_LAYOUTS=20000` tries more assignments, `HIR_SEED=7` others.
 
 use grammar::span::LineIndex;
+use hir::driver::run::inputs::InputSpec;
 use hir::{
     cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
     plan::{self, Plan},
-    run::inputs::InputSpec,
     sim::{self, Schedule, SimOptions},
     tensor::{dense::DenseTensor, generate::InputKind},
 };

@@ -11,10 +11,10 @@ use hir::plan::limits::Limits;
 use std::{fmt::Write, fs, process::Command};
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::driver::run::oracle::SimulationOracle;
 use hir::{
     check::{Checks, check},
     plan,
-    run::oracle::SimulationOracle,
     sim::WorkBudget,
 };
 use libtest_mimic::Trial;

@@ -4,15 +4,15 @@
 use std::{path::Path, time::Duration};
 
 use grammar::{arena, ir::Program, source::Source, span::LineIndex};
+use hir::driver::reduce::{
+    Candidate, CommandRunner,
+    failure_test::{FailureOracle, FailureTest, SameFailure},
+    reduce,
+};
+use hir::driver::run::oracle::schedules;
 use hir::{
     check::{Checks, check, fix},
     plan::{self, limits::Limits},
-    reduce::{
-        Candidate, CommandRunner,
-        failure_test::{FailureOracle, FailureTest, SameFailure},
-        reduce,
-    },
-    run::oracle::schedules,
     sim::WorkBudget,
 };
 use libtest_mimic::{Failed, Trial};

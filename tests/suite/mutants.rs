@@ -14,10 +14,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use hir::driver::run::inputs::InputSpec;
 use hir::{
     check::{Checks, Finding, Orders, Party, StepOrder, check},
     plan::{CollectiveKind, InstKind, Plan, View, sync},
-    run::inputs::InputSpec,
     sim::{self, Schedule, SimError},
     tensor::{data::Data, generate::InputKind},
 };

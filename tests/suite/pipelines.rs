@@ -18,6 +18,7 @@ use grammar::{
     ops::OpClass,
     span::LineIndex,
 };
+use hir::driver::run::inputs::InputSpec;
 use hir::{
     plan::{
         self, InstKind, Plan,
@@ -26,7 +27,6 @@ use hir::{
             happens_before::{Occurrence, walk},
         },
     },
-    run::inputs::InputSpec,
     sim::footprint,
     tensor::{data::Data, generate::InputKind},
 };

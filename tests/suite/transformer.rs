@@ -7,18 +7,14 @@ use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::fmt::Write;
 
 use grammar::{diagnostic::has_errors, span::LineIndex};
-use hir::{
-    plan,
-    run::{
-        inputs::InputSpec,
-        verdict::{
-            Criteria, Expectation, ExpectationSource, OutputVerdict, expectations, judge_outputs, simulate,
-        },
+use hir::driver::run::{
+    inputs::InputSpec,
+    verdict::{
+        Criteria, Expectation, ExpectationSource, OutputVerdict, expectations, judge_outputs, simulate,
     },
-    sim::Schedule,
-    tensor::generate::InputKind,
 };
-use hir_process::exit::Exit;
+use hir::process::exit::Exit;
+use hir::{plan, sim::Schedule, tensor::generate::InputKind};
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 

@@ -16,17 +16,17 @@ use grammar::{
     span::LineIndex,
     words::{Algorithm, Backend, CommunicationType},
 };
+use hir::driver::run::{
+    inputs::InputSpec,
+    results,
+    verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
+};
+use hir::process::exit::Exit;
 use hir::{
     plan,
-    run::{
-        inputs::InputSpec,
-        results,
-        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
-    },
     sim::{self, Schedule},
     tensor::generate::InputKind,
 };
-use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.

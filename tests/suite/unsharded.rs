@@ -8,17 +8,17 @@ use std::{
 };
 
 use grammar::{diagnostic::has_errors, ir::Program, span::LineIndex};
+use hir::driver::run::{
+    inputs::InputSpec,
+    results, unsharded,
+    verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
+};
+use hir::process::exit::Exit;
 use hir::{
     plan,
-    run::{
-        inputs::InputSpec,
-        results, unsharded,
-        verdict::{Criteria, ExpectationSource, expectations, judge_outputs, simulate},
-    },
     sim::{self, Schedule},
     tensor::generate::InputKind,
 };
-use hir_process::exit::Exit;
 use libtest_mimic::{Failed, Trial};
 
 /// Maximum number of bytes of a program that is tested.

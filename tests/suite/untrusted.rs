@@ -6,12 +6,9 @@
 use std::str::FromStr;
 
 use grammar::bindings::Binding;
-use hir::{
-    run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles},
-    sim::ScheduleSet,
-    tensor::generate::InputKind,
-    tensor_file,
-};
+use hir::driver::run::{inputs::InputFlag, output::OutputFlag, prepare::ProgramFiles};
+use hir::driver::tensor_file;
+use hir::{sim::ScheduleSet, tensor::generate::InputKind};
 
 /// Maximum number of passes in a pipeline that is run.
 const CALLS: usize = 6;

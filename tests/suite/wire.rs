@@ -7,7 +7,7 @@ use hir::launch::{
     secret::Secret,
     session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JobKey},
 };
-use hir_process::exit::Exit;
+use hir::process::exit::Exit;
 
 /// Feeds bytes to both ends of a connection: before it is authenticated, after it, and as the content of
 /// messages.

@@ -11,11 +11,11 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
+use hir::process::exit::Exit;
 use hir::{
     check::{self, Checks, ExcessNotSearched},
     plan,
 };
-use hir_process::exit::Exit;
 
 use crate::processor::{PartOutcome, Processor};
 

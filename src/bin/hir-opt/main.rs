@@ -10,17 +10,16 @@ mod witness;
 
 use std::{io::Write, process::ExitCode, time::Duration};
 
-use hir::{
-    plan::limits::DEFAULT_MAX_WORK_OF_TRIALS,
-    sim::WorkBudget,
-    tool::{
-        self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer,
-        startup::start_tool, statistics::Statistics,
-    },
+use hir::driver::tool::{
+    self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer,
+    startup::start_tool, statistics::Statistics,
 };
-use hir_process::exit::Exit;
-use hir_process::interrupt::{self, Activity};
-use hir_process::out_of_memory::{self, Allocator};
+use hir::process::{
+    exit::Exit,
+    interrupt::{self, Activity},
+    out_of_memory::{self, Allocator},
+};
+use hir::{plan::limits::DEFAULT_MAX_WORK_OF_TRIALS, sim::WorkBudget};
 
 use options::Options;
 use pass_pipeline::pipeline_text;

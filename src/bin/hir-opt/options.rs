@@ -4,17 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
 use grammar::{Dialect, bindings::Binding, render::Format};
-use hir::{
-    check::{Checks, OrderingModel},
-    run::{
-        option_files::{OptionFile, check_option_files},
-        timelines::TimelineFlags,
-    },
-    tool::{
-        dump::DumpFlags,
-        flags::{DiagnosticFlags, WorldFlags, with_help},
-        remarks::RemarkFlags,
-    },
+use hir::check::{Checks, OrderingModel};
+use hir::driver::run::{
+    option_files::{OptionFile, check_option_files},
+    timelines::TimelineFlags,
+};
+use hir::driver::tool::{
+    dump::DumpFlags,
+    flags::{DiagnosticFlags, WorldFlags, with_help},
+    remarks::RemarkFlags,
 };
 
 /// The examples of `--help`.
@@ -127,7 +125,7 @@ pub struct Options {
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
     /// `--verify-each=check`.
-    #[arg(help_heading = "Checks", long, value_parser = hir::tool::flags::check_model())]
+    #[arg(help_heading = "Checks", long, value_parser = hir::driver::tool::flags::check_model())]
     pub check_model: Option<OrderingModel>,
     #[command(flatten)]
     pub world: WorldFlags,

@@ -3,10 +3,8 @@
 use std::io::Write;
 
 use grammar::{ir::Program, source::Source};
-use hir::{
-    run::oracle::{CheckerOracle, SimulationOracle},
-    tool::{DiagnosticOutput, dump::diff, progress::Progress},
-};
+use hir::driver::run::oracle::{CheckerOracle, SimulationOracle};
+use hir::driver::tool::{DiagnosticOutput, dump::diff, progress::Progress};
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
 use crate::{options::VerifyEach, processor::Processor};

@@ -1,6 +1,7 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
 use grammar::{ir::Program, source::Source};
+use hir::process::exit::Exit;
 use hir::{
     check::Finding,
     plan::{
@@ -11,7 +12,6 @@ use hir::{
         },
     },
 };
-use hir_process::exit::Exit;
 
 use crate::processor::{PartOutcome, Processor};
 

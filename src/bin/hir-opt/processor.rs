@@ -11,13 +11,11 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir::{
-    plan::sync,
-    sim::WorkBudget,
-    tool::{Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics},
+use hir::driver::tool::{
+    Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics,
 };
-use hir_process::exit::Exit;
-use hir_process::interrupt::Activity;
+use hir::process::{exit::Exit, interrupt::Activity};
+use hir::{plan::lint, sim::WorkBudget};
 use passes::{PassCall, PassError};
 
 use crate::options::{FixMode, Options};
@@ -219,7 +217,7 @@ impl Processor<'_> {
         let needs_plans =
             self.options.print_plan || self.options.print_hb || self.options.timelines.is_requested();
         if !needs_plans && self.options.check.is_none() {
-            outcome.diagnostics.extend(sync::lint(program, &part.lines, self.options.world.ranks));
+            outcome.diagnostics.extend(lint(program, &part.lines, self.options.world.ranks));
         }
         let result = match self.options.bisect {
             true => self.bisect(program, part),

@@ -1,11 +1,11 @@
 //! Reads and writes reproducers of failures.
 
 use clap::{CommandFactory, FromArgMatches};
-use hir::tool::{
+use hir::driver::tool::{
     self,
     reproducer::{self, crash_reproducer},
 };
-use hir_process::exit::Exit;
+use hir::process::exit::Exit;
 use passes::PipelineError;
 
 use crate::{

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use grammar::{codes::Code, source::Source};
+use hir::driver::run::schedules;
+use hir::process::exit::Exit;
 use hir::{
     check::{Finding, Report, StepOrder},
     plan::{Plan, sync::CommMatching},
-    run::schedules,
 };
-use hir_process::exit::Exit;
 
 use crate::{pass_pipeline::pipeline_text, processor::Processor};
 

@@ -21,17 +21,14 @@ use std::{
     },
 };
 
-use hir::{
-    run::{
-        batch_file::{self, BatchLine},
-        command_line::Options,
-        option_files::{OptionFile, check_option_files},
-        rank_process::{Measured, RunVerdict},
-    },
-    tool::{Reporter, print_line},
+use hir::driver::job::rank_process::{Measured, RunVerdict};
+use hir::driver::run::{
+    batch_file::{self, BatchLine},
+    command_line::Options,
+    option_files::{OptionFile, check_option_files},
 };
-use hir_process::exit::Exit;
-use hir_process::input_file;
+use hir::driver::tool::{Reporter, print_line};
+use hir::process::{exit::Exit, input_file};
 
 use crate::{
     gpus,

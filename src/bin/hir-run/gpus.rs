@@ -1,26 +1,28 @@
 //! Runs one rank's part of a job on GPUs.
 
+use hir::driver::job::{
+    gpu::{self, JobGroup},
+    rank_process::{Measured, RunVerdict},
+    timing_report, tuning,
+};
+use hir::driver::run::{
+    command_line::{Device, Expect, Options},
+    files::write_file,
+    inputs::InputSpec,
+    output,
+    prepare::JobFailure,
+    unwritten::UnwrittenReads,
+    verdict::{self, Expectation},
+};
+use hir::driver::tool::progress::Progress;
+use hir::process::exit::Exit;
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
     launch::job_rank::JobRank,
     plan::{Plan, sync},
-    run::{
-        command_line::{Device, Expect, Options},
-        files::write_file,
-        gpu,
-        inputs::InputSpec,
-        output,
-        prepare::JobFailure,
-        rank_process::{Measured, RunVerdict},
-        timing_report, tuning,
-        unwritten::UnwrittenReads,
-        verdict::{self, Expectation},
-    },
     sim::Schedule,
     tensor::data::Data,
-    tool::progress::Progress,
 };
-use hir_process::exit::Exit;
 
 use crate::task::{Task, print_outputs};
 
@@ -124,7 +126,7 @@ pub fn run(
     if let Some(deadlock) = sync::deadlock(task.plans) {
         return Err(JobFailure::Other(Exit::Hang, deadlock.to_string()));
     }
-    let engine = match gpu.engine(task.plans, member) {
+    let engine = match gpu.engine(task.plans, &JobGroup(member)) {
         Ok(engine) => engine,
         // All ranks refuse in the same way.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
@@ -265,7 +267,8 @@ fn run_on_engine(
         timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
     }
     if let Some(times) = &ran.times {
-        let notes = options.timelines.write_measured(plans, names, times)?;
+        let notes =
+            options.timelines.write_measured(plans, names, &gpu::measured_times(times), times.error)?;
         notes.into_lines().for_each(|it| say(format!("# {it}")));
     }
     if let Some(host) = &ran.host {

@@ -9,21 +9,19 @@ mod task;
 use std::{convert::Infallible, process::ExitCode};
 
 use grammar::count_text;
+use hir::driver::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
+use hir::driver::run::{
+    command_line::{EXAMPLES, Options},
+    prepare::JobFailure,
+};
+use hir::driver::tool::{
+    self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
+};
+use hir::process::{exit::Exit, input_file, out_of_memory::Allocator};
 use hir::{
     cuda,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
-    run::{
-        command_line::{EXAMPLES, Options},
-        prepare::JobFailure,
-        rank_process::{self, Measured, ProgramPlace, RunVerdict},
-    },
-    tool::{
-        self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
-    },
 };
-use hir_process::exit::Exit;
-use hir_process::input_file;
-use hir_process::out_of_memory::Allocator;
 
 use batch::{BatchProgress, JobProgram, JobStep};
 

@@ -3,29 +3,32 @@
 
 use std::path::Path;
 
+use hir::driver::job::{
+    gpu::JobGroup,
+    rank_process::{Measured, RunVerdict},
+    tuning::{
+        self,
+        pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
+    },
+};
+use hir::driver::run::{
+    command_line::{Device, Expect, Options},
+    files::write_file,
+    pipeline_tuning::{
+        MeasuredPipeline, Measurement, ROUNDS,
+        alternatives::{Alternative, all_alternatives},
+        exit_code,
+        given_values::{GivenValues, check_reference},
+        json, report, table,
+    },
+    prepare::{self, JobFailure, LoadedPrograms},
+};
+use hir::driver::tool::{parse_pipeline, print_line};
+use hir::process::exit::Exit;
 use hir::{
     cuda::{self, Gpu, Machine},
     launch::job_rank::JobRank,
-    run::{
-        command_line::{Device, Expect, Options},
-        files::write_file,
-        pipeline_tuning::{
-            MeasuredPipeline, Measurement, ROUNDS,
-            alternatives::{Alternative, all_alternatives},
-            exit_code,
-            given_values::{GivenValues, check_reference},
-            json, report, table,
-        },
-        prepare::{self, JobFailure, LoadedPrograms},
-        rank_process::{Measured, RunVerdict},
-        tuning::{
-            self,
-            pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
-        },
-    },
-    tool::{parse_pipeline, print_line},
 };
-use hir_process::exit::Exit;
 
 use grammar::{diagnostic::Diagnostic, source::Source};
 use passes::PassCall;
@@ -119,7 +122,8 @@ pub fn check(
     if let Some(path) = &job.reference {
         check_reference(path, &setup, &programs)?;
     }
-    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    let group = member.map(JobGroup);
+    let peers: &dyn cuda::ProcessGroup = group.as_ref().map_or(&cuda::SingleProcess, |it| it);
     let gpu = gpu_of_rank(ranks, peers, gpu)?;
     let expected = job.expect.iter().filter_map(|it| match it {
         Expect::Given(it) => Some(it),

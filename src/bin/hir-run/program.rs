@@ -7,23 +7,25 @@ use grammar::{
     ir::Program,
     source::Source,
 };
+use hir::driver::job::{
+    gpu::{self, JobGroup},
+    precheck,
+    rank_process::{self, RunVerdict},
+};
+use hir::driver::run::{
+    command_line::{Device, Options},
+    inputs::InputSpec,
+    output, per_rank,
+    prepare::{JobFailure, PrepareOptions, Prepared, prepare},
+};
+use hir::driver::tool::{Reporter, print_line, reproducer::crash_reproducer};
+use hir::process::{exit::Exit, out_of_memory};
 use hir::{
     cuda::{self, Gpu},
     launch::job_rank::JobRank,
     plan::Plan,
-    run::{
-        command_line::{Device, Options},
-        gpu,
-        inputs::InputSpec,
-        output, per_rank, precheck,
-        prepare::{JobFailure, PrepareOptions, Prepared, prepare},
-        rank_process::{self, RunVerdict},
-    },
     sim::WorkBudget,
-    tool::{Reporter, print_line, reproducer::crash_reproducer},
 };
-use hir_process::exit::Exit;
-use hir_process::out_of_memory;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
 use crate::{
@@ -182,7 +184,8 @@ fn run_on_gpu(
     let is_expected = options.device == Some(Device::Auto)
         || options.device.is_none()
             && (member.is_some() || cuda::device_names().is_ok_and(|it| !it.is_empty()));
-    let peers: &dyn cuda::ProcessGroup = member.map_or(&cuda::SingleProcess, |it| it);
+    let group = member.map(JobGroup);
+    let peers: &dyn cuda::ProcessGroup = group.as_ref().map_or(&cuda::SingleProcess, |it| it);
     let gpu = match gpus::choose_gpu(options, task.plans, peers, state.gpu)? {
         Err(reason) => return Ok(Err(is_expected.then_some(reason))),
         Ok(gpu) => gpu,

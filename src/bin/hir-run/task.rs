@@ -11,29 +11,31 @@ use std::{
 };
 
 use grammar::count_text;
+use hir::driver::job::rank_process::RunVerdict;
+use hir::driver::run::{
+    RunError,
+    command_line::{Expect, Options},
+    files::write_file,
+    inputs::{InputSpec, unknown_output},
+    output, per_rank,
+    prepare::{JobFailure, PrepareOptions, Prepared},
+    schedules::{self, ScheduleIter},
+    unsharded,
+    unwritten::UnwrittenReads,
+    verdict::{self, Expectation, ExpectationSource, OutputRef},
+};
+use hir::driver::tool::{Reporter, progress::Progress, sarif_log};
+use hir::process::{
+    exit::Exit,
+    interrupt::{self, Activity},
+};
 use hir::{
     plan::{
         IoBinding, Plan,
         sync::{CommMatching, deadlocked_state},
     },
-    run::{
-        RunError,
-        command_line::{Expect, Options},
-        files::write_file,
-        inputs::{InputSpec, unknown_output},
-        output, per_rank,
-        prepare::{JobFailure, PrepareOptions, Prepared},
-        rank_process::RunVerdict,
-        schedules::{self, ScheduleIter},
-        unsharded,
-        unwritten::UnwrittenReads,
-        verdict::{self, Expectation, ExpectationSource, OutputRef},
-    },
     sim::{self, OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget},
-    tool::{Reporter, progress::Progress, sarif_log},
 };
-use hir_process::exit::Exit;
-use hir_process::interrupt::{self, Activity};
 
 /// A prepared program with its options.
 pub struct Task<'a> {

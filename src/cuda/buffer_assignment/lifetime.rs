@@ -2,14 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::{
-    cuda::epilogue::relu_epilogues,
-    plan::{
-        Plan,
-        sync::{
-            CommMatching,
-            happens_before::{Clock, Occurrence, walk},
-        },
+use crate::epilogue::relu_epilogues;
+use hir_plan::{
+    Plan,
+    sync::{
+        CommMatching,
+        happens_before::{Clock, Occurrence, walk},
     },
 };
 

@@ -7,10 +7,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
-    cuda::peer_phases::PeerPhases,
-    plan::{InstKind, KernelKind, Plan, SignalId, SignalKind},
-};
+use crate::peer_phases::PeerPhases;
+use hir_plan::{InstKind, KernelKind, Plan, SignalId, SignalKind};
 
 /// Maximum number of words of a signal, and so of the blocks that set them.
 const MAX_WORDS: usize = 128;
@@ -22,7 +20,7 @@ const SIGNAL_STRIDE: usize = 32;
 
 /// The words of a signal in the symmetric segment of the rank that waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cuda) struct SignalSlice {
+pub(crate) struct SignalSlice {
     /// Byte offset of the first word.
     pub offset: usize,
     /// Number of words, one after another.

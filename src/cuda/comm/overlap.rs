@@ -2,14 +2,14 @@
 //! NCCL accepts any other overlap without an error and delivers garbage.
 
 use super::{DenseBuffer, NcclCall};
-use crate::plan::CollectiveKind;
+use hir_plan::CollectiveKind;
 
 /// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index
 /// of this member.
 ///
 /// # Errors
 /// Returns what NCCL does not support, as a phrase.
-pub(in crate::cuda) fn check_collective(
+pub(crate) fn check_collective(
     kind: CollectiveKind,
     members: usize,
     me: usize,
@@ -50,7 +50,7 @@ pub(in crate::cuda) fn check_collective(
 ///
 /// # Errors
 /// Returns what NCCL does not support, as a phrase.
-pub(in crate::cuda) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String> {
+pub(crate) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String> {
     for (at, call) in calls.iter().enumerate() {
         let NcclCall::Recv { to, bytes, peer } = *call else { continue };
         let arrived = (to, bytes as u64);
@@ -86,7 +86,7 @@ mod tests {
     use grammar::dtype::DType;
 
     use super::*;
-    use crate::plan::ReduceOp;
+    use hir_plan::ReduceOp;
 
     /// Returns whether member 1 of 3 accepts a collective. Input and output are given as address and number
     /// of floats.

@@ -8,7 +8,7 @@
 use cudarc::driver::sys;
 
 use super::{Device, Event, Stream};
-use crate::cuda::{CudaError, ProcessGroup};
+use crate::{CudaError, ProcessGroup};
 
 /// The resources of a device.
 #[derive(Default)]
@@ -40,7 +40,7 @@ pub(super) struct PeerMapping {
 
 /// A resource that is destroyed after its plan, or after the program that created it.
 #[derive(Clone, Copy)]
-pub(in crate::cuda) enum OwnedResource {
+pub(crate) enum OwnedResource {
     /// Page-locked host memory.
     PinnedMemory(*mut u8),
     Module(sys::CUmodule),
@@ -52,7 +52,7 @@ pub(in crate::cuda) enum OwnedResource {
 
 /// The resources of a device that were in use at some time; none by default.
 #[derive(Default)]
-pub(in crate::cuda) struct ResourceMark {
+pub(crate) struct ResourceMark {
     streams: [usize; 2],
     events: [usize; 2],
     owned: usize,

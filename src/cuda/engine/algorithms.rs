@@ -7,7 +7,7 @@ use cudarc::driver::sys;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Engine, ProcessGroup, Stream};
-use crate::cuda::{
+use crate::{
     CudaError, discover,
     executable::Command,
     library::Driver,
@@ -31,7 +31,7 @@ impl Machine {
     ///
     /// # Errors
     /// cuBLASLt is missing, or a call of the driver fails.
-    pub(in crate::cuda) fn of(driver: &Driver, device: sys::CUdevice) -> Result<Self, CudaError> {
+    pub(crate) fn of(driver: &Driver, device: sys::CUdevice) -> Result<Self, CudaError> {
         let version = discover::driver_version(driver)?;
         Ok(Self {
             gpu: discover::name(driver, device)?,

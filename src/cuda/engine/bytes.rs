@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use crate::tensor::data::{Data, Element, UnsupportedDtype, each};
+use hir_tensor::data::{Data, Element, UnsupportedDtype, each};
 
 /// Returns the bytes of all elements.
 pub fn of(data: &Data) -> &[u8] {

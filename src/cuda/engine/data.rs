@@ -4,15 +4,12 @@ use grammar::dtype::Class;
 
 use super::{Engine, Input, bytes};
 use crate::{
-    cuda::{
-        CudaError, ProcessGroup,
-        device::Stream,
-        kernels::{BLOCK, CommonKernel},
-    },
-    plan::View,
-    tensor::data::Data,
-    tensor::dense::DenseTensor,
+    CudaError, ProcessGroup,
+    device::Stream,
+    kernels::{BLOCK, CommonKernel},
 };
+use hir_plan::View;
+use hir_tensor::{data::Data, dense::DenseTensor};
 
 /// Maximum number of blocks that negate an input: enough to use the bandwidth of the memory.
 const NEGATE_BLOCKS: usize = 1024;

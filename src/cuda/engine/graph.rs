@@ -1,7 +1,7 @@
 //! Captures a plan as a graph and launches it repeatedly.
 
 use super::{Engine, IssueMode};
-use crate::cuda::{CudaError, graph::Graph};
+use crate::{CudaError, graph::Graph};
 
 impl Engine {
     /// Captures the plan as a graph.

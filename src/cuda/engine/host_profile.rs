@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{Engine, IssueMode};
-use crate::cuda::{
+use crate::{
     CudaError, ProcessGroup,
     device::{Event, Stream},
     executable::{Command, ScheduledCommand},
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn long_rounds_are_few() -> Result<(), CudaError> {
         let rounds =
-            |microseconds| measured_rounds(Duration::from_micros(microseconds), &crate::cuda::SingleProcess);
+            |microseconds| measured_rounds(Duration::from_micros(microseconds), &crate::SingleProcess);
         assert_eq!([rounds(0)?, rounds(1_000)?, rounds(5_000)?, rounds(1_000_000)?], [201, 201, 100, 21]);
         Ok(())
     }

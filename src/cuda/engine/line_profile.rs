@@ -7,10 +7,8 @@
 use rustc_hash::FxHashMap;
 
 use super::{Engine, IssueMode};
-use crate::{
-    cuda::{CudaError, ProcessGroup, device::Event},
-    plan::{Inst, InstKind, Plan, Traffic},
-};
+use crate::{CudaError, ProcessGroup, device::Event};
+use hir_plan::{Inst, InstKind, Plan, Traffic};
 
 /// The cost of one kind of work of a source line.
 #[derive(Clone, Debug, Default, PartialEq)]

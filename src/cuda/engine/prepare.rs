@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use super::{Input, Output};
 use crate::{
-    cuda::{
-        CudaError, ProcessGroup, buffer_assignment,
-        comm::Communicators,
-        device::{Device, ResourceMark, Stream},
-        executable::{self, Executable},
-        library_state::LibraryState,
-        memory::DeviceMemory,
-    },
-    plan::Plan,
+    CudaError, ProcessGroup, buffer_assignment,
+    comm::Communicators,
+    device::{Device, ResourceMark, Stream},
+    executable::{self, Executable},
+    library_state::LibraryState,
+    memory::DeviceMemory,
 };
+use hir_plan::Plan;
 
 /// A plan with its memory, communicators and commands.
 pub(super) struct Prepared {

@@ -9,10 +9,8 @@
 //! would not be noticed.
 
 use super::{Engine, IssueMode, bytes};
-use crate::{
-    cuda::{CudaError, ProcessGroup},
-    tensor::{data::Data, generate::mix, shard::unravel_index},
-};
+use crate::{CudaError, ProcessGroup};
+use hir_tensor::{data::Data, generate::mix, shard::unravel_index};
 
 /// Maximum delay of a stream in nanoseconds: several times the duration of a small plan.
 const LONGEST: u64 = 300_000;

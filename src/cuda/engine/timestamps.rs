@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{Engine, timing::QUEUED};
-use crate::cuda::{CudaError, ProcessGroup, device::Event};
+use crate::{CudaError, ProcessGroup, device::Event};
 
 /// When an instruction ran, in microseconds since the first one of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]

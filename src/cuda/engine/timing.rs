@@ -6,10 +6,8 @@ use std::sync::atomic::Ordering;
 use rustc_hash::FxHashSet;
 
 use super::{Engine, IssueMode};
-use crate::{
-    cuda::{CudaError, ProcessGroup},
-    tensor::dense::DenseTensor,
-};
+use crate::{CudaError, ProcessGroup};
+use hir_tensor::dense::DenseTensor;
 
 /// Times of several runs, over all ranks.
 #[derive(Clone, Debug, PartialEq)]

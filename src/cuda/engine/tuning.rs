@@ -12,7 +12,7 @@ use super::{
     algorithms::gather,
     timing::{QUEUED, Turn, runs_until_warm},
 };
-use crate::cuda::{CudaError, graph::Graph, matmul::MatmulAlgorithm};
+use crate::{CudaError, graph::Graph, matmul::MatmulAlgorithm};
 
 /// Number of algorithms that are requested for a product.
 const CANDIDATES: usize = 16;

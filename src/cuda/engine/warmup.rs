@@ -6,7 +6,7 @@
 //! that is not yet issued.
 
 use super::{CudaError, Engine, ProcessGroup};
-use crate::cuda::{
+use crate::{
     executable::Command,
     kernels::{COMMON_KERNELS, MAX_PARAM_WORDS},
 };

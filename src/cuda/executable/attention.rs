@@ -5,13 +5,11 @@ use rustc_hash::FxHashSet;
 
 use super::{ExecutableBuilder, fusion::fusion_roles};
 use crate::{
-    cuda::{
-        error::CudaError,
-        executable::LogicalStream,
-        kernels::{AttentionCall, DeviceView, Launch, attention_launch},
-    },
-    plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, Plan, View, ViewOnRank},
+    error::CudaError,
+    executable::LogicalStream,
+    kernels::{AttentionCall, DeviceView, Launch, attention_launch},
 };
+use hir_plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, Plan, View, ViewOnRank};
 
 /// The compute capability whose instructions the kernel uses.
 const CAPABILITY: i32 = 90;
@@ -125,10 +123,8 @@ mod tests {
     use grammar::dtype::DType;
 
     use super::launch;
-    use crate::{
-        cuda::kernels::DeviceView,
-        plan::{Attention, View},
-    };
+    use crate::kernels::DeviceView;
+    use hir_plan::{Attention, View};
 
     /// An attention of 2 × 70 rows of 64 elements; the buffers have separate memory.
     fn attention() -> Attention {

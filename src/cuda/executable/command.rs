@@ -1,6 +1,6 @@
 //! The commands of a prepared plan.
 
-use crate::cuda::{
+use crate::{
     comm::NcclGroup,
     device::{Copy2d, Event, KernelFunction, Stream},
     kernels::CommonKernel,
@@ -9,7 +9,7 @@ use crate::cuda::{
 };
 
 /// One call.
-pub(in crate::cuda) enum Command {
+pub(crate) enum Command {
     /// Fills memory with a byte.
     Memset { to: u64, byte: u8, bytes: usize },
     /// Copies memory.
@@ -71,14 +71,14 @@ impl Command {
 /// A sequence of commands in stream order. A communicator has a logical stream of its own, which may share a
 /// CUDA stream with a stream of the plan.
 #[derive(Clone, Copy)]
-pub(in crate::cuda) struct LogicalStream {
+pub(crate) struct LogicalStream {
     /// Index by stream of the plan, then by communicator.
     pub index: usize,
     pub stream: Stream,
 }
 
 /// A command, its logical stream, and its instruction.
-pub(in crate::cuda) struct ScheduledCommand {
+pub(crate) struct ScheduledCommand {
     pub command: Command,
     pub stream: LogicalStream,
     /// Index in `Plan::code`.
@@ -86,7 +86,7 @@ pub(in crate::cuda) struct ScheduledCommand {
 }
 
 /// A matrix product as cuBLASLt sees it: commands with equal descriptions, which use the same algorithm.
-pub(in crate::cuda) struct MatmulProduct {
+pub(crate) struct MatmulProduct {
     /// Identifies the product on all ranks and machines.
     pub key: String,
     /// The algorithm that cuBLASLt expects to be the fastest.
@@ -96,7 +96,7 @@ pub(in crate::cuda) struct MatmulProduct {
 }
 
 /// A plan lowered to commands.
-pub(in crate::cuda) struct Executable {
+pub(crate) struct Executable {
     pub commands: Vec<ScheduledCommand>,
     /// All CUDA streams: those of the plan, then those of communicators that have their own.
     pub streams: Vec<Stream>,

@@ -3,12 +3,12 @@
 
 use super::{Command, ExecutableBuilder, LogicalStream};
 use crate::{
-    cuda::{
-        comm::{self, DenseBuffer, NcclCall, NcclGroup},
-        error::CudaError,
-        kernels::{DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
-    },
-    plan::{Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, P2pGroup, View, WorkNo},
+    comm::{self, DenseBuffer, NcclCall, NcclGroup},
+    error::CudaError,
+    kernels::{DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
+};
+use hir_plan::{
+    Backend, Collective, CollectiveKind, CommunicatorNo, Direction, Inst, P2pGroup, View, WorkNo,
 };
 
 impl ExecutableBuilder<'_> {

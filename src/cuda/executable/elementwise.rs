@@ -2,14 +2,12 @@
 
 use super::{Command, ExecutableBuilder};
 use crate::{
-    cuda::{
-        device::Copy2d,
-        error::CudaError,
-        executable::LogicalStream,
-        kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
-    },
-    plan::{Arg, Inst, InstKind, Number, Plan, View, ViewOnRank},
+    device::Copy2d,
+    error::CudaError,
+    executable::LogicalStream,
+    kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
 };
+use hir_plan::{Arg, Inst, InstKind, Number, Plan, View, ViewOnRank};
 
 /// Returns the elementwise operation of an instruction; `None` if it has none. `locate` maps views of this
 /// rank's memory.

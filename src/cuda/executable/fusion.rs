@@ -8,13 +8,11 @@
 //! element what the instructions do, in their order. A result that only the fused instructions read is not stored.
 
 use crate::{
-    cuda::{
-        epilogue::{ReluEpilogue, relu_epilogues},
-        error::CudaError,
-        kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
-    },
-    plan::{BufferNo, Inst, InstKind, Plan, View},
+    epilogue::{ReluEpilogue, relu_epilogues},
+    error::CudaError,
+    kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
 };
+use hir_plan::{BufferNo, Inst, InstKind, Plan, View};
 
 use super::elementwise::elementwise_op;
 use uses::UseAnalysis;

@@ -2,13 +2,11 @@
 
 use super::{Command, ExecutableBuilder, LogicalStream, elementwise::elementwise_op};
 use crate::{
-    cuda::{
-        error::CudaError,
-        kernels::{self, ElementwiseArg, ElementwiseOp},
-        signals::{SignalBatch, SignalOp},
-    },
-    plan::{Inst, InstKind, SignalId},
+    error::CudaError,
+    kernels::{self, ElementwiseArg, ElementwiseOp},
+    signals::{SignalBatch, SignalOp},
 };
+use hir_plan::{Inst, InstKind, SignalId};
 
 impl ExecutableBuilder<'_> {
     pub(super) fn lower_inst(&mut self, at: u32, inst: &Inst) -> Result<(), CudaError> {

@@ -4,14 +4,12 @@ use rustc_hash::FxHashMap;
 
 use super::{Command, ExecutableBuilder, command::MatmulProduct};
 use crate::{
-    cuda::{
-        error::CudaError,
-        executable::LogicalStream,
-        kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
-        matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
-    },
-    plan::{Gemm, Inst, InstKind, View},
+    error::CudaError,
+    executable::LogicalStream,
+    kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
+    matmul::{BIAS_ALIGNMENT, CublasLtHandle, MatmulAlgorithm, MatmulDesc, WORKSPACE},
 };
+use hir_plan::{Gemm, Inst, InstKind, View};
 
 /// Returns the layout of a copy of an operand without gaps. If the rows are contiguous in the operand, instead of the
 /// columns, they stay contiguous.

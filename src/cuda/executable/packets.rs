@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use super::{ExecutableBuilder, LogicalStream};
 use crate::{
-    cuda::{
-        buffer_assignment::PACKET_EXPANSION,
-        error::CudaError,
-        kernels::{self, Item, PacketCollective, Source},
-    },
-    plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank},
+    buffer_assignment::PACKET_EXPANSION,
+    error::CudaError,
+    kernels::{self, Item, PacketCollective, Source},
 };
+use hir_plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank};
 
 /// Only NVLink delivers a store of 128 bytes in the order of addresses.
 const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \

@@ -4,13 +4,11 @@ use std::ops::Range;
 
 use super::{ExecutableBuilder, LogicalStream};
 use crate::{
-    cuda::{
-        error::CudaError,
-        kernels::{self, DeviceView, EndSignals, Launch, PeerCollective, PeerResult},
-        peer_phases::{PeerPhases, ResultViews},
-    },
-    plan::{SignalId, View},
+    error::CudaError,
+    kernels::{self, DeviceView, EndSignals, Launch, PeerCollective, PeerResult},
+    peer_phases::{PeerPhases, ResultViews},
 };
+use hir_plan::{SignalId, View};
 
 impl ExecutableBuilder<'_> {
     /// Launches one kernel for the marked instructions. Returns `None` and emits nothing if no kernel

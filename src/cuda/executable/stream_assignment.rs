@@ -3,12 +3,10 @@
 
 use super::LogicalStream;
 use crate::{
-    cuda::{
-        CudaError,
-        device::{Device, Stream},
-    },
-    plan::{self, CostClass, Plan, StreamNo},
+    CudaError,
+    device::{Device, Stream},
 };
+use hir_plan::{self, CostClass, Plan, StreamNo};
 
 /// The most important kind of work on a stream of the plan, apart from posting communications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +46,7 @@ pub(super) fn assign_streams(
         StreamRole::Communicates | StreamRole::Idle => computing == 0 || *stream > 0,
     };
     let queue_streams: Vec<_> =
-        plan::queue_streams(plan).into_iter().map(|it| it.filter(is_suitable)).collect();
+        hir_plan::queue_streams(plan).into_iter().map(|it| it.filter(is_suitable)).collect();
     let mut streams = vec![first];
     for (number, role) in roles.iter().enumerate().skip(1) {
         let has_high_priority = match role {

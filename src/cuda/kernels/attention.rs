@@ -3,7 +3,8 @@
 use grammar::dtype::DType;
 
 use super::{DeviceView, Kernel, Launch, merge_dims, type_name};
-use crate::{cuda::device::BlockShape, plan::View};
+use crate::device::BlockShape;
+use hir_plan::View;
 
 /// The template.
 pub(super) const TEMPLATE: &str = include_str!("attention.cu");
@@ -24,7 +25,7 @@ const MOST_ROWS: usize = 1 << 31;
 
 /// An instance of the template.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) struct AttentionKernel {
+pub(crate) struct AttentionKernel {
     dtype: DType,
     columns: usize,
     is_causal: bool,
@@ -40,7 +41,7 @@ impl AttentionKernel {
 
 /// An attention on views at device addresses. The results overlap neither the operands nor each other.
 #[derive(Debug)]
-pub(in crate::cuda) struct AttentionCall<'a> {
+pub(crate) struct AttentionCall<'a> {
     /// The query `[b…, l, k]`.
     pub query: DeviceView<'a>,
     /// The keys `[b…, s, k]`.
@@ -61,7 +62,7 @@ pub(in crate::cuda) struct AttentionCall<'a> {
 ///
 /// # Errors
 /// Returns why the kernel does not compute this attention.
-pub(in crate::cuda) fn attention_launch(it: &AttentionCall) -> Result<Launch, String> {
+pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, String> {
     let operands = [&it.query, &it.key, &it.value, &it.out];
     let dtype = it.query.dtype;
     if !matches!(dtype, DType::BFloat | DType::Half) || operands.iter().any(|view| view.dtype != dtype) {

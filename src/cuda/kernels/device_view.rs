@@ -2,11 +2,11 @@
 
 use grammar::dtype::DType;
 
-use crate::plan::View;
+use hir_plan::View;
 
 /// A view at a device address.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::cuda) struct DeviceView<'a> {
+pub(crate) struct DeviceView<'a> {
     pub address: u64,
     pub dtype: DType,
     pub view: &'a View,

@@ -12,11 +12,11 @@ use super::{
     shape::{merge_dims, merge_dims_in_any_order},
     type_name,
 };
-use crate::plan::Number;
+use hir_plan::Number;
 
 /// An operand of an elementwise operation.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cuda) enum ElementwiseArg<'a> {
+pub(crate) enum ElementwiseArg<'a> {
     /// Elements of the result's shape.
     View(DeviceView<'a>),
     /// One value for all elements.
@@ -25,7 +25,7 @@ pub(in crate::cuda) enum ElementwiseArg<'a> {
 
 /// An elementwise operation on views.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cuda) struct ElementwiseOp<'a> {
+pub(crate) struct ElementwiseOp<'a> {
     pub function: ScalarFunction,
     pub args: Vec<ElementwiseArg<'a>>,
     pub out: DeviceView<'a>,
@@ -88,7 +88,7 @@ impl<'a> Parameters<'a> {
 ///
 /// # Errors
 /// The kernels do not support an element type or an operator, or the operands exceed a kernel's parameters.
-pub(in crate::cuda) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
+pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
     let Some(first) = ops.first() else { return Ok(None) };
     let shape = &first.out.view.shape;
     let (mut fused, mut parameters) = (Vec::with_capacity(ops.len()), Parameters::default());

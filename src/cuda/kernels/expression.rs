@@ -5,7 +5,8 @@ use std::fmt::Display;
 use grammar::ops::Op;
 
 use super::ComputeType;
-use crate::{plan::ReduceOp, tensor::elementwise::elementwise};
+use hir_plan::ReduceOp;
+use hir_tensor::elementwise::elementwise;
 
 /// Returns the expression of an operator; `None` if the kernels do not support it.
 pub(super) fn operator_expression(op: Op, computed: ComputeType) -> Option<String> {

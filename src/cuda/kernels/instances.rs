@@ -17,10 +17,8 @@ use super::{
     reduce::reduce_launches,
     row::{RowOp, RowReduction, row_launch},
 };
-use crate::{
-    cuda::CudaError,
-    plan::{Number, PacketFormat, Reduce, ReduceOp, View},
-};
+use crate::CudaError;
+use hir_plan::{Number, PacketFormat, Reduce, ReduceOp, View};
 
 const DTYPES: [DType; 13] = [
     DType::Bool,

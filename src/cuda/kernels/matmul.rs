@@ -7,13 +7,13 @@ use super::{
     BLOCK, DeviceView, Kernel, Launch, MatmulKernel, check_dtypes, float_compute_type, integer_compute_type,
     shape::merge_dims, type_name,
 };
-use crate::plan::View;
+use hir_plan::View;
 
 /// Prepares a product; returns `None` if the result is empty. The views are those of `plan::Gemm`.
 ///
 /// # Errors
 /// The kernels do not support an element type.
-pub(in crate::cuda) fn matmul_launch(
+pub(crate) fn matmul_launch(
     a: &DeviceView,
     b: &DeviceView,
     bias: Option<&DeviceView>,

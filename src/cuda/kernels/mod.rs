@@ -24,7 +24,8 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use crate::{cuda::device::BlockShape, plan::ReduceOp};
+use crate::device::BlockShape;
+use hir_plan::ReduceOp;
 
 pub(super) use attention::{AttentionCall, attention_launch};
 pub(super) use device_view::DeviceView;

@@ -4,14 +4,14 @@ use std::ffi::{CString, c_char, c_int};
 
 use cudarc::nvrtc::sys;
 
-use crate::cuda::{error::CudaError, library};
+use crate::{error::CudaError, library};
 
 /// Compiles a source to machine code for one compute capability (90 for 9.0).
 ///
 /// # Errors
 /// NVRTC is missing, does not support the capability, or rejects the source. The last is a bug in this
 /// program; the error contains the log.
-pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaError> {
+pub(crate) fn compile(source: &str, capability: i32) -> Result<Vec<u8>, CudaError> {
     let nvrtc = library::nvrtc()?;
     let supported = capabilities()?;
     if !supported.contains(&capability) {
@@ -62,7 +62,7 @@ pub(in crate::cuda) fn compile(source: &str, capability: i32) -> Result<Vec<u8>,
 ///
 /// # Errors
 /// NVRTC is missing.
-pub(in crate::cuda) fn capabilities() -> Result<Vec<i32>, CudaError> {
+pub(crate) fn capabilities() -> Result<Vec<i32>, CudaError> {
     let nvrtc = library::nvrtc()?;
     let mut count: c_int = 0;
     // SAFETY: the pointer is to a live integer.

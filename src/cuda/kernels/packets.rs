@@ -21,7 +21,7 @@ use std::fmt::Write;
 use grammar::dtype::DType;
 
 use super::{BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, collective_dtype, type_name};
-use crate::plan::{PacketFormat, ReduceOp};
+use hir_plan::{PacketFormat, ReduceOp};
 
 /// Bytes of data that are accessed together; a thread handles one or two of these halves.
 const HALF: usize = 8;
@@ -32,7 +32,7 @@ const LINE_THREADS: usize = 8;
 
 /// An operand of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) enum Source {
+pub(crate) enum Source {
     /// Elements in memory, by address.
     Memory(u64),
     /// Packets from a peer, by address.
@@ -41,7 +41,7 @@ pub(in crate::cuda) enum Source {
 
 /// The reduction or copy of some elements.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cuda) struct Item {
+pub(crate) struct Item {
     /// Operands in the order of the reduction; a copy has one.
     pub sources: Vec<Source>,
     /// Addresses of elements that are written.
@@ -53,7 +53,7 @@ pub(in crate::cuda) struct Item {
 }
 
 /// A collective of one member.
-pub(in crate::cuda) struct PacketCollective {
+pub(crate) struct PacketCollective {
     pub format: PacketFormat,
     pub dtype: DType,
     /// The reduction of items with several sources.
@@ -69,7 +69,7 @@ pub(in crate::cuda) struct PacketCollective {
 
 /// An instance of the kernel; see the module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) struct PacketKernel {
+pub(crate) struct PacketKernel {
     format: PacketFormat,
     dtype: DType,
     computed: ComputeType,
@@ -106,7 +106,7 @@ impl Step {
 /// # Errors
 /// The kernels do not support the element type or the operation, or the team is too large. The result is the same
 /// for all members.
-pub(in crate::cuda) fn packet_launch(it: &PacketCollective) -> Result<Launch, String> {
+pub(crate) fn packet_launch(it: &PacketCollective) -> Result<Launch, String> {
     let (dtype, parts, computed) = collective_dtype(it.op, it.dtype)?;
     let width = HALF / dtype.size();
     let (mut steps, mut is_whole, mut most) = (Vec::<Step>::new(), true, 1);

@@ -26,10 +26,10 @@ use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, PeerMemoryKernel, collective_dtype,
     expression, type_name,
 };
-use crate::plan::ReduceOp;
+use hir_plan::ReduceOp;
 
 /// A collective of one member. Signals are addresses in mapped memory.
-pub(in crate::cuda) struct PeerCollective<'a> {
+pub(crate) struct PeerCollective<'a> {
     /// The reduction of results with several inputs; `None` if all results are copies.
     pub op: Option<ReduceOp>,
     /// What the member computes. All views are contiguous and have the same number of elements.
@@ -50,7 +50,7 @@ pub(in crate::cuda) struct PeerCollective<'a> {
 
 /// Which blocks set the end signals.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) enum EndSignals {
+pub(crate) enum EndSignals {
     /// Every block sets some of their words, with or without a fence before it. There are at most as many blocks as words.
     OfBlocks {
         /// Whether the kernel writes to peers.
@@ -61,7 +61,7 @@ pub(in crate::cuda) enum EndSignals {
 }
 
 /// A copy or a reduction.
-pub(in crate::cuda) struct PeerResult<'a> {
+pub(crate) struct PeerResult<'a> {
     /// The operands in the order of the reduction; a copy has one.
     pub inputs: Vec<DeviceView<'a>>,
     /// The destinations; all receive the same elements.
@@ -70,7 +70,7 @@ pub(in crate::cuda) struct PeerResult<'a> {
 
 /// Index of the parameter that holds the address of the block counter. The counter is 0 between launches; the
 /// kernels of one stream share it.
-pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
+pub(crate) const BLOCK_COUNTER_PARAM: usize = 1;
 
 /// Prepares the kernel, except for the parameter `BLOCK_COUNTER_PARAM` of kernels whose last block sets the end signals.
 /// `epoch` is the device address of the epoch.
@@ -78,7 +78,7 @@ pub(in crate::cuda) const BLOCK_COUNTER_PARAM: usize = 1;
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction, or views differ in their element types.
 /// There are at most `peer_phases::MAX_ADDRESSES` signals and views.
-pub(in crate::cuda) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
+pub(crate) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
     let all = || it.results.iter().flat_map(|it| it.inputs.iter().chain(&it.outputs));
     // A member without a share of the result has only signals.
     let (dtype, count) = all().next().map_or((DType::UInt8, 0), |it| (it.dtype, it.view.len()));

@@ -11,10 +11,8 @@ use super::{
     shape::{MergedDims, merge_dims, split_dims},
     type_name,
 };
-use crate::{
-    plan::{Number, Reduce, ReduceOp, View},
-    tensor::data::Data,
-};
+use hir_plan::{Number, Reduce, ReduceOp, View};
+use hir_tensor::data::Data;
 
 /// Number of blocks that fill a GPU: four on each of 128 multiprocessors, as threads with 40 to 60 registers
 /// allow. It is a constant, because results must not depend on the GPU.
@@ -30,7 +28,7 @@ const SPLIT: usize = 16;
 ///
 /// # Errors
 /// Those of `reduce_launches`.
-pub(in crate::cuda) fn reduce_scratch_bytes(
+pub(crate) fn reduce_scratch_bytes(
     reduce: &Reduce,
     input: &DeviceView,
     out: &DeviceView,
@@ -46,7 +44,7 @@ pub(in crate::cuda) fn reduce_scratch_bytes(
 ///
 /// # Errors
 /// The kernels do not support the element type or the operation.
-pub(in crate::cuda) fn reduce_launches(
+pub(crate) fn reduce_launches(
     reduce: &Reduce,
     input: &DeviceView,
     out: &DeviceView,

@@ -16,14 +16,14 @@ use super::{
     reduce::{RowDistribution, choose_compute_type as reduction_compute_type},
     shape::split_dims,
 };
-use crate::plan::{Reduce, ReduceOp};
+use hir_plan::{Reduce, ReduceOp};
 
 /// Maximum number of bytes of an operand or a result that a thread has: 64 registers.
 const MAX_BYTES: usize = 256;
 
 /// An operation on rows.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cuda) enum RowOp<'a> {
+pub(crate) enum RowOp<'a> {
     /// An elementwise operation on all elements.
     Map(ElementwiseOp<'a>),
     /// A reduction of each row.
@@ -32,7 +32,7 @@ pub(in crate::cuda) enum RowOp<'a> {
 
 /// A reduction of each row to one value.
 #[derive(Clone, PartialEq, Debug)]
-pub(in crate::cuda) struct RowReduction<'a> {
+pub(crate) struct RowReduction<'a> {
     pub reduce: &'a Reduce,
     pub input: DeviceView<'a>,
     pub out: DeviceView<'a>,
@@ -93,7 +93,7 @@ impl<'a> RowOp<'a> {
 }
 
 /// Returns the index of the last of the `earlier` operations that defines a view.
-pub(in crate::cuda) fn defining_row_op(earlier: &[RowOp], view: &DeviceView) -> Option<usize> {
+pub(crate) fn defining_row_op(earlier: &[RowOp], view: &DeviceView) -> Option<usize> {
     earlier.iter().rposition(|it| it.defines(view))
 }
 
@@ -114,7 +114,7 @@ enum RowStep {
 
 /// An instance.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) struct RowKernel {
+pub(crate) struct RowKernel {
     /// The element type of each view that is loaded, and whether it has one element for each row.
     loaded: Vec<(DType, bool)>,
     steps: Vec<RowStep>,
@@ -208,7 +208,7 @@ impl<'a> Rows<'a> {
 /// Prepares one kernel for operations on the same rows, of which at least one is a reduction. Any two views either have
 /// the same elements, or one repeats the other along rows, or they are disjoint. Returns `None` if a kernel cannot
 /// execute all of them.
-pub(in crate::cuda) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
+pub(crate) fn row_launch(ops: &[RowOp]) -> Option<Launch> {
     let rows = Rows::of(ops)?;
     if !rows.fit_in_registers(ops) {
         return None;

@@ -5,7 +5,7 @@ use super::DIMS;
 
 /// Merged extents and strides, slowest dimension first.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::cuda) struct MergedDims {
+pub(crate) struct MergedDims {
     pub extents: Vec<usize>,
     /// Indexed by operand; in elements.
     pub strides: Vec<Vec<usize>>,
@@ -21,7 +21,7 @@ pub(super) fn split_dims(axes: &[usize], values: &[usize]) -> (Vec<usize>, Vec<u
 }
 
 /// Merges the dimensions of operands of the same shape. The result for a single element has one dimension.
-pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
+pub(crate) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
     let mut it = MergedDims { extents: Vec::new(), strides: vec![Vec::new(); operands.len()] };
     for (dim, &extent) in shape.iter().enumerate().filter(|(_, extent)| **extent != 1) {
         let joins =
@@ -51,7 +51,7 @@ pub(in crate::cuda) fn merge_dims(shape: &[usize], operands: &[&[usize]]) -> Mer
 
 /// Merges the dimensions of operands whose elements may be processed in any order. The dimensions are in the order of
 /// the memory of the last operand, the result, so that neighbouring threads write neighbours in memory.
-pub(in crate::cuda) fn merge_dims_in_any_order(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
+pub(crate) fn merge_dims_in_any_order(shape: &[usize], operands: &[&[usize]]) -> MergedDims {
     let mut order: Vec<usize> = (0..shape.len()).collect();
     if let Some(result) = operands.last() {
         order.sort_by_key(|dim| std::cmp::Reverse(result[*dim]));

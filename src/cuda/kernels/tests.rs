@@ -11,10 +11,8 @@ use super::{
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
-use crate::{
-    cuda::peer_phases::MAX_ADDRESSES,
-    plan::{ReduceOp, View},
-};
+use crate::peer_phases::MAX_ADDRESSES;
+use hir_plan::{ReduceOp, View};
 
 #[test]
 fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {

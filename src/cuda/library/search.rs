@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::cuda::error::CudaError;
+use crate::error::CudaError;
 
 /// A library to search for.
 pub(super) struct LibrarySearch {

@@ -6,7 +6,7 @@ use cudarc::cublaslt::sys;
 use serde::{Deserialize, Serialize};
 
 use super::{CublasLtHandle, PreparedMatmul, WORKSPACE, alignment};
-use crate::cuda::error::CudaError;
+use crate::error::CudaError;
 
 /// An algorithm: the words of a `cublasLtMatmulAlgo_t`. NVIDIA documents that they may be stored and restored for the
 /// same version of cuBLASLt.

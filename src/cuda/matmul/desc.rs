@@ -2,7 +2,7 @@
 
 use grammar::dtype::DType;
 
-use crate::cuda::kernels::{self, DeviceView};
+use crate::kernels::{self, DeviceView};
 
 /// An operand as a cuBLASLt matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(super) enum Bias {
 
 /// A matrix product as cuBLASLt takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::cuda) struct MatmulDesc {
+pub(crate) struct MatmulDesc {
     pub(super) a: Matrix,
     pub(super) b: Matrix,
     pub(super) out: Matrix,

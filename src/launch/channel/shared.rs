@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{MAX_GATHERED, Timeouts};
-use crate::launch::{
+use crate::{
     LaunchError,
     message::{Message, Operation},
     session::{Opener, Sealer},

@@ -12,7 +12,7 @@ use super::{
     Address, Connection, HANDSHAKE_TIMEOUT,
     pending::{self, Pending},
 };
-use crate::launch::{
+use crate::{
     LaunchError,
     message::Message,
     session::{ANSWER_BYTES, Initiator, JobKey},

@@ -16,7 +16,7 @@ use super::{
     Address, Connection, HANDSHAKE_TIMEOUT,
     pending::{self, Pending},
 };
-use crate::launch::{
+use crate::{
     LaunchError,
     message::Message,
     session::{self, HELLO_BYTES, HandshakeError, JOIN_BYTES, JobKey, Opener, Sealer},

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::launch::session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JOIN_BYTES};
+use crate::session::{self, ANSWER_BYTES, HELLO_BYTES, Initiator, JOIN_BYTES};
 
 fn launch() -> LaunchInfo {
     LaunchInfo {

@@ -21,7 +21,7 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 
 use super::{EntryType, Secret, check_private};
-use crate::launch::{LaunchError, message};
+use crate::{LaunchError, message};
 
 /// Maximum size of the file, in bytes.
 const MAX_BYTES: u64 = 256;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::launch::{
+use crate::{
     LaunchError,
     channel::{Channel, Timeouts},
     environment::LaunchInfo,

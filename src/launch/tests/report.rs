@@ -1,13 +1,11 @@
 //! Tests of reports on constructed progress records.
 
 use crate::{
-    launch::{
-        LaunchError,
-        progress::{PhaseLimit, PlanProgress, RankProgress},
-        report::job_report,
-    },
-    plan::{InstKind, Plan, plans_of_text},
+    LaunchError,
+    progress::{PhaseLimit, PlanProgress, RankProgress},
+    report::job_report,
 };
+use hir_plan::{InstKind, Plan, plans_of_text};
 use hir_process::exit::Exit;
 
 /// A loop of all-reduces on four ranks, with a stream on each.

@@ -14,7 +14,6 @@
 //! | `skipped` | finds the statement that a rank skips and others wait for |
 //! | `skip_edit` | the change with which all ranks post a communication that one of them skips |
 //! | `peer_edit` | the peer with which a send or a receive meets its partner |
-//! | `lint` | warnings for tools that do not run the program |
 //! | `progress` | explains why a running job makes no progress |
 //!
 //! The guaranteed order and the blocking order are never mixed: the root of a broadcast is not guaranteed to
@@ -27,7 +26,6 @@ mod deadlock;
 mod deadlock_detection;
 mod explain;
 pub mod happens_before;
-mod lint;
 mod matching;
 mod peer_edit;
 mod progress;
@@ -43,7 +41,6 @@ pub use comm_order::{CommOrderCycle, CommOrderEdge, TooManyComms, comm_order_cyc
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
 pub use deadlock_detection::deadlocked_state;
 pub use explain::explain;
-pub use lint::lint;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
 };

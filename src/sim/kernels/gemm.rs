@@ -9,8 +9,10 @@ use half::slice::HalfFloatSliceExt;
 use super::{
     Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
 };
-use hir_tensor::data::{Data, Shadow, WrittenMask, shadow::EXACT};
-use hir_tensor::dense::DenseTensor;
+use hir_tensor::{
+    data::{Data, Shadow, WrittenMask, shadow::EXACT},
+    dense::DenseTensor,
+};
 
 /// Computes `out[b…, m, n] = Σₖ a[b…, m, k] · b[b…, k, n] + bias[b…, m, n]`, with one rounding to
 /// `out_dtype`.

@@ -13,9 +13,11 @@ use grammar::{
 
 use super::{Exactness, KernelError, Precision, narrow, shadow_lanes, wrap};
 use hir_plan::Number;
-use hir_tensor::data::{Data, Element, Shadow, WrittenMask, each};
-use hir_tensor::dense::DenseTensor;
-use hir_tensor::elementwise::elementwise;
+use hir_tensor::{
+    data::{Data, Element, Shadow, WrittenMask, each},
+    dense::DenseTensor,
+    elementwise::elementwise,
+};
 
 /// An operand: a tensor of the result's shape, or one value for all elements.
 #[derive(Clone, Copy, Debug)]

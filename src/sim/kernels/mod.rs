@@ -11,8 +11,10 @@
 use grammar::{dtype::DType, ops::Op};
 
 use hir_plan::ReduceOp;
-use hir_tensor::data::{Data, Element, UnsupportedDtype, each};
-use hir_tensor::elementwise::{FloatEval, FloatFunction};
+use hir_tensor::{
+    data::{Data, Element, UnsupportedDtype, each},
+    elementwise::{FloatEval, FloatFunction},
+};
 
 mod gemm;
 mod hidden_values;

@@ -8,14 +8,16 @@ use super::{
     narrow,
     overflow::FiniteRange,
 };
-use hir_tensor::dense::DenseTensor;
-use hir_tensor::elementwise::{FloatEval, FloatFunction};
 use hir_tensor::{
     data::{
         Data, Shadow, WrittenMask,
         shadow::{EXACT, LANES, ORDER_ERROR, ORDERED, ROUNDED},
     },
     generate::mix,
+};
+use hir_tensor::{
+    dense::DenseTensor,
+    elementwise::{FloatEval, FloatFunction},
 };
 
 /// Largest error, in units in the last place, that lane `ROUNDED` adds for a mathematical function. The

@@ -11,7 +11,7 @@ use std::{
 };
 
 use hir::launch::spawn::{self, Job};
-use hir_process::exit::Exit;
+use hir::process::exit::Exit;
 use libtest_mimic::Failed;
 
 use super::{LIMIT, ON_GPUS, STOPPED, end, expect, port, rank, send};

@@ -4,12 +4,10 @@ use grammar::source::Source;
 
 use super::{FusionRole, fusion_roles};
 use crate::{
-    cuda::{
-        buffer_assignment::BufferAssignment,
-        kernels::{DeviceView, Kernel},
-    },
-    plan::{self, Inst, InstKind, Plan},
+    buffer_assignment::BufferAssignment,
+    kernels::{DeviceView, Kernel},
 };
+use hir_plan::{self, Inst, InstKind, Plan};
 
 /// Returns the text of a program. `f1` stands for the float tensor `T1` of 64 elements, `h1` for a bfloat
 /// tensor; `r1` and `b1` stand for reductions of them.
@@ -40,7 +38,7 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
     let source = Source::new("chains.hir".to_owned(), text.to_owned());
     let (programs, faults) = source.programs();
     let program = programs.first().ok_or_else(|| format!("{faults:?}\n{text}"))?;
-    plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
+    hir_plan::build(program, &source.lines, 1).map_err(|it| format!("{it:?}\n{text}"))
 }
 
 /// Returns the results of each fused kernel of a plan, and its access width or "in rows". A result that is not stored is

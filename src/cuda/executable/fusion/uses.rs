@@ -1,7 +1,7 @@
 //! Finds the instructions that read the result of another, if they are all on one stream.
 
 use super::MAX_OPS;
-use crate::plan::{BufferNo, InstKind, Plan, StreamNo, View};
+use hir_plan::{BufferNo, InstKind, Plan, StreamNo, View};
 
 /// Maximum number of accesses examined for one result: bounds the time, which would otherwise be quadratic.
 const LOOKS: usize = 1024;

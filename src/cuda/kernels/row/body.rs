@@ -4,16 +4,16 @@
 use std::fmt::Write;
 
 use super::{RowKernel, RowStep};
-use crate::cuda::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name};
+use crate::kernels::{BLOCK, Operand, elementwise::statement, expression, type_name};
 
 /// Returns the type of the parameters of an instance.
-pub(in crate::cuda::kernels) fn parameters(kernel: &RowKernel) -> String {
+pub(in crate::kernels) fn parameters(kernel: &RowKernel) -> String {
     let stored = kernel.stored().into_iter().filter(|it| *it).count();
     format!("Elementwise<{}, {}>", kernel.loaded.len() + stored, kernel.constants)
 }
 
 /// Returns the body of an instance.
-pub(in crate::cuda::kernels) fn body(kernel: &RowKernel) -> String {
+pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
     let RowKernel { loaded, steps, constants, width, lanes, loads } = kernel;
     let (count, rows) = (loads.div_ceil(*lanes), BLOCK as usize / lanes);
     let flags = kernel.stored();

@@ -1,0 +1,407 @@
+//! Runs one rank's part of a job on GPUs. All ranks run their plans; rank 0 gathers the outputs and judges
+//! them.
+
+use std::sync::Arc;
+
+use super::distributed_check;
+use crate::run::{
+    prepare::JobFailure,
+    verdict::{self, Criteria, Expectation, OutputVerdict},
+};
+use hir_cuda::{
+    self, CudaError, Engine, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
+    Tuning, WarmUp, buffer_assignment::BufferAssignment,
+};
+use hir_launch::{
+    LaunchError,
+    job_rank::JobRank,
+    progress::{PhaseLimit, PlanProgress},
+};
+use hir_plan::timeline::estimate::MeasuredTime;
+use hir_plan::{InstKind, Plan, View, ViewOnRank};
+use hir_process::exit::Exit;
+use hir_sim::SimOutcome;
+use hir_tensor::{data::Data, dense::DenseTensor};
+
+/// The parameters of a job on GPUs.
+pub struct GpuJob<'a> {
+    /// The plans of all ranks.
+    pub plans: &'a Arc<Vec<Plan>>,
+    /// The inputs of this rank, and of other ranks if they are needed, by rank and input.
+    pub inputs: &'a [Vec<Data>],
+    /// The tensors that outputs are compared with. Only rank 0 uses them.
+    pub expectations: &'a [Expectation],
+    /// The criteria by which rank 0 compares.
+    pub criteria: Criteria,
+    /// True if outputs are compared with anything, on any rank.
+    pub compares: bool,
+    /// Tensors besides the outputs that this rank reads back.
+    pub watch: &'a [ViewOnRank],
+    /// Tensors that rank 0 gathers from all ranks. All ranks have the same list.
+    pub gathered: &'a [ViewOnRank],
+    /// How the algorithms of matrix products are measured, if requested.
+    pub tune: Option<TuneOptions>,
+    /// Parameters of timed runs.
+    pub bench: Option<Bench>,
+    /// Parameters of runs with random delays, whose outputs are compared with each other.
+    pub stress: Option<Stress>,
+    /// Called with the number of runs with random delays that are done.
+    pub on_stress_run: &'a dyn Fn(usize),
+    /// Set to profile the host's cost of issuing the plan; true to profile the launch of a captured graph as
+    /// well.
+    pub profile_host: Option<bool>,
+    /// True to measure when the commands of a run execute.
+    pub measures_times: bool,
+}
+
+impl GpuJob<'_> {
+    /// Returns true if each rank keeps its own outputs.
+    fn keeps_outputs_distributed(&self) -> bool {
+        !self.compares && distributed_check::exceeds_gather_limit(self.plans)
+    }
+}
+
+/// Parameters of timed runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench {
+    /// The runs before the timed ones.
+    pub warmup: WarmUp,
+    /// Number of timed runs.
+    pub iterations: usize,
+    /// True to capture the plan as a CUDA graph.
+    pub graph: bool,
+}
+
+/// Parameters of runs with random delays.
+#[derive(Clone, Copy, Debug)]
+pub struct Stress {
+    /// Number of runs.
+    pub runs: usize,
+    /// Seed of the delays.
+    pub seed: u64,
+    /// True to capture the plan as a CUDA graph.
+    pub graph: bool,
+}
+
+/// The result of a job on GPUs.
+pub struct GpuRunResult {
+    /// The verdict. On ranks other than 0 only the exit code and the line are set.
+    pub verdict: OutputVerdict,
+    /// The outputs of all ranks on rank 0; on other ranks, only the tensors in `watch`.
+    pub outcome: SimOutcome,
+    /// The times of whole runs and of lines, if requested.
+    pub timing: Option<(Timing, Vec<LineProfile>)>,
+    /// The measured algorithms of matrix products, if requested.
+    pub tuning: Option<Tuning>,
+    /// The cost of issuing the plan on the host, if requested.
+    pub host: Option<HostProfile>,
+    /// When the commands of a run executed, if requested.
+    pub times: Option<RunTimes>,
+}
+
+/// The ranks of a job, as the executor of GPUs knows them.
+#[derive(Clone, Copy)]
+pub struct JobGroup<'a>(pub &'a JobRank);
+
+impl ProcessGroup for JobGroup<'_> {
+    fn rank(&self) -> usize {
+        self.0.channel.rank
+    }
+
+    fn world(&self) -> usize {
+        self.0.channel.world
+    }
+
+    fn local_rank(&self) -> Option<usize> {
+        self.0.channel.local_rank
+    }
+
+    // The watchdog ends a job that has lost a rank. Until then, this error stops the rank.
+    fn all_gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CudaError> {
+        self.0.channel.all_gather(mine).map_err(|fault| CudaError::Environment(fault.to_string()))
+    }
+
+    fn barrier(&self) -> Result<(), CudaError> {
+        self.0.channel.barrier().map_err(|fault| CudaError::Environment(fault.to_string()))
+    }
+
+    fn report_phase(&self, what: &str) {
+        self.0.set_phase_with_limit(what, PhaseLimit::Startup);
+    }
+}
+
+/// Returns the times of a run, by rank, as a timeline needs them.
+pub fn measured_times(times: &RunTimes) -> Vec<Vec<MeasuredTime>> {
+    let time = |it: &InstTime| MeasuredTime { inst: it.inst, begin: it.begin, end: it.end };
+    times.ranks.iter().map(|it| it.iter().map(time).collect()).collect()
+}
+
+impl From<LaunchError> for JobFailure {
+    fn from(fault: LaunchError) -> Self {
+        Self::Other(fault.exit().into(), fault.to_string())
+    }
+}
+
+impl From<CudaError> for JobFailure {
+    fn from(error: CudaError) -> Self {
+        let exit = match &error {
+            CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
+            CudaError::Call { .. } => Exit::Device,
+            CudaError::Unsupported { .. } => Exit::Rejected,
+            CudaError::Internal(_) => Exit::InternalError,
+        };
+        Self::Other(exit, error.to_string())
+    }
+}
+
+/// Checks that GPUs can run these plans. All ranks get the same result.
+///
+/// # Errors
+/// The reason why the simulator must run them.
+pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), String> {
+    let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
+    if plans.iter().any(reshards) {
+        return Err("the program has resharding operators that are not lowered".to_owned());
+    }
+    match (plans.len(), peers.world()) {
+        (ranks, world) if ranks == world => Ok(()),
+        (ranks, 1) => Err(match hir_cuda::device_names() {
+            Err(fault) => fault.to_string(),
+            Ok(gpus) if gpus.len() < ranks => {
+                format!("{ranks} ranks need one GPU each, but this host has {}", gpus.len())
+            }
+            Ok(_) => format!("to run on GPUs, use `--ranks {ranks}` or a launcher"),
+        }),
+        (ranks, world) => Err(format!("{ranks} ranks cannot run in {world} processes")),
+    }
+}
+
+/// Returns a report of the GPU memory of all ranks.
+///
+/// # Errors
+/// A buffer has no size in bytes.
+pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
+    let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| {
+        let name = &plans[rank].buffers[buffer as usize].name;
+        JobFailure::Other(Exit::Rejected, format!("rank {rank}: `{name}` has no size in bytes"))
+    })?;
+    let mut lines: Vec<String> = Vec::new();
+    let mut shown: Vec<String> = Vec::new();
+    for plan in plans {
+        let mut rank = layout.describe(plan);
+        let sums = rank.pop();
+        // Ranks that run the same program usually have the same layout.
+        if rank != shown {
+            lines.extend(rank.iter().cloned());
+            shown = rank;
+        }
+        lines.extend(sums);
+    }
+    Ok(lines)
+}
+
+/// Runs this rank's plan once for the verdict, and then the requested timed runs. `say` prints notes.
+///
+/// # Errors
+/// Errors of the engine, of the channel between ranks, or of the comparison.
+pub fn run(
+    job: &GpuJob<'_>,
+    engine: &mut Engine,
+    member: &JobRank,
+    say: &mut dyn FnMut(String),
+) -> Result<GpuRunResult, JobFailure> {
+    let peers: &dyn ProcessGroup = &JobGroup(member);
+    let progress = engine.progress();
+    member.report_plan_progress(Arc::clone(job.plans), move || {
+        let (round, issued) = progress.issued_inst()?;
+        let complete = progress.completed_runs();
+        Some(PlanProgress {
+            round,
+            completed_rounds: complete,
+            issued,
+            streams: progress.stream_positions(),
+            queues: progress.communicator_positions(),
+        })
+    });
+    engine.notes().into_iter().for_each(&mut *say);
+    member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
+    engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+    let mine = engine.run()?;
+    member.set_phase("sending its outputs to rank 0");
+    let (mut outcome, mut verdict) = gather_and_judge(job, mine, member)?;
+    if job.keeps_outputs_distributed() {
+        say("large outputs stay on their ranks; replicated parts are compared by digest".to_owned());
+    }
+    let mut tuning = None;
+    if let Some(options) = job.tune.filter(|_| verdict.exit == Exit::Success) {
+        let on_product = |done: usize, all: usize| {
+            let phase = format!("measuring algorithms of matrix products, {done} of {all} done");
+            member.set_phase_with_limit(&phase, PhaseLimit::Timeout);
+        };
+        tuning = Some(engine.tune(peers, options, &on_product)?);
+        // The chosen algorithms must give correct outputs.
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        let mine = engine.run()?;
+        member.set_phase("sending its outputs to rank 0");
+        (outcome, verdict) = gather_and_judge(job, mine, member)?;
+    }
+    if job.bench.is_none() || verdict.exit != Exit::Success {
+        outcome.watched = read_watched(job, engine, member)?;
+    }
+    let (mut timing, mut host) = (None, None);
+    if let Some(bench) = job.bench.filter(|_| verdict.exit == Exit::Success) {
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        member.set_phase_with_limit("preparing timed runs", PhaseLimit::Timeout);
+        let (times, mine) = engine.time(peers, bench.warmup, bench.iterations, bench.graph)?;
+        // The outputs of the last timed run must be correct as well.
+        member.set_phase("sending its outputs to rank 0");
+        (outcome, verdict) = gather_and_judge(job, mine, member)?;
+        outcome.watched = read_watched(job, engine, member)?;
+        timing = Some((times, engine.profile_lines(peers)?));
+    }
+    if let Some(Stress { runs, seed, graph }) = job.stress.filter(|_| verdict.exit == Exit::Success) {
+        member.set_phase_with_limit("copying its inputs to the GPU", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        member.set_phase_with_limit("preparing runs with delays", PhaseLimit::Timeout);
+        match engine.stress(peers, runs, seed, graph, job.on_stress_run)? {
+            None => say(format!("{runs} runs with delays: outputs bitwise equal on all ranks")),
+            Some(difference) => {
+                let line = format!("[FAILED] {difference}");
+                verdict = OutputVerdict { exit: Exit::WrongResult, line, ..verdict };
+            }
+        }
+    }
+    let mut run_times = None;
+    if job.measures_times && verdict.exit == Exit::Success {
+        member.set_phase_with_limit("measuring a timeline", PhaseLimit::Timeout);
+        engine.load_inputs(&job.inputs[peers.rank()], peers)?;
+        run_times = Some(engine.measure_times(peers)?);
+    }
+    // Profiling leaves undefined outputs behind, so it comes last.
+    if let Some(graph) = job.profile_host.filter(|_| verdict.exit == Exit::Success) {
+        member.set_phase_with_limit("profiling its host", PhaseLimit::Timeout);
+        host = Some(engine.profile_host(peers, graph)?);
+    }
+    Ok(GpuRunResult { verdict, outcome, timing, tuning, host, times: run_times })
+}
+
+/// Gathers the outputs and judges them.
+fn gather_and_judge(
+    job: &GpuJob<'_>,
+    mine: Vec<Option<DenseTensor>>,
+    member: &JobRank,
+) -> Result<(SimOutcome, OutputVerdict), JobFailure> {
+    if job.keeps_outputs_distributed() {
+        return Ok((
+            SimOutcome::new(job.plans),
+            distributed_check::judge_distributed(job.plans, &mine, &JobGroup(member))?,
+        ));
+    }
+    let outcome = gather(job.plans, mine, member)?;
+    let verdict = judge_on_rank0(job, &outcome, member)?;
+    Ok((outcome, verdict))
+}
+
+/// Returns the outputs of all ranks on rank 0.
+fn gather(
+    plans: &[Plan],
+    mine: Vec<Option<DenseTensor>>,
+    member: &JobRank,
+) -> Result<SimOutcome, JobFailure> {
+    let mut outcome = SimOutcome::new(plans);
+    if member.channel.world == 1 {
+        outcome.outputs = vec![mine];
+        return Ok(outcome);
+    }
+    let mut bytes = Vec::new();
+    for block in mine.iter().flatten() {
+        bytes.extend_from_slice(hir_cuda::bytes_of(&block.data));
+    }
+    let size = |plan: &Plan| -> usize {
+        let held = plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size()));
+        held.sum()
+    };
+    let sizes: Vec<usize> = plans.iter().map(size).collect();
+    let all = member.channel.gather(bytes, &sizes)?;
+    for (plan, bytes) in plans.iter().zip(all) {
+        let mut rest = bytes.as_slice();
+        for (at, port) in plan.outputs.iter().enumerate() {
+            let Some(view) = &port.shard.view else { continue };
+            let size = view.len() * port.dtype.size();
+            let part = rest.split_off(..size).ok_or_else(|| {
+                let message = format!("rank {} sent too few bytes of {}", plan.rank, port.name);
+                JobFailure::Other(Exit::InternalError, message)
+            })?;
+            let data = hir_cuda::data_of(port.dtype, part)
+                .map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
+            outcome.outputs[plan.rank][at] = Some(DenseTensor::full(view.shape.clone(), data));
+        }
+    }
+    Ok(outcome)
+}
+
+/// Returns the tensors in `job.watch`. Rank 0 also receives the tensors of other ranks.
+fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<Vec<DenseTensor>, JobFailure> {
+    let me = member.channel.rank;
+    let here = |places: &[ViewOnRank]| -> Result<Vec<DenseTensor>, CudaError> {
+        let views: Vec<&View> = places.iter().filter(|it| it.rank == me).map(|it| &it.view).collect();
+        engine.read_views(&views)
+    };
+    if job.gathered.is_empty() {
+        return Ok(here(job.watch)?);
+    }
+    let mut bytes = Vec::new();
+    for block in here(job.gathered)? {
+        bytes.extend_from_slice(hir_cuda::bytes_of(&block.data));
+    }
+    let mut sizes = vec![0; job.plans.len()];
+    for place in job.gathered {
+        let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
+        sizes[place.rank] += place.view.len() * dtype.size();
+    }
+    let all = member.channel.gather(bytes, &sizes)?;
+    if me > 0 {
+        return Ok(here(job.watch)?);
+    }
+    let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+    let mut blocks = Vec::new();
+    for place in job.gathered {
+        let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
+        let part = rests.get_mut(place.rank).and_then(|it| it.split_off(..place.view.len() * dtype.size()));
+        let Some(part) = part else {
+            return Err(JobFailure::Other(
+                Exit::InternalError,
+                format!("rank {} sent too few bytes", place.rank),
+            ));
+        };
+        let data =
+            hir_cuda::data_of(dtype, part).map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
+        blocks.push(DenseTensor::full(place.view.shape.clone(), data));
+    }
+    Ok(blocks)
+}
+
+/// Judges the outputs on rank 0 and sends the exit code to the other ranks.
+fn judge_on_rank0(
+    job: &GpuJob<'_>,
+    outcome: &SimOutcome,
+    member: &JobRank,
+) -> Result<OutputVerdict, JobFailure> {
+    let peers: &dyn ProcessGroup = &JobGroup(member);
+    if peers.rank() > 0 {
+        member.set_phase("waiting for rank 0 to judge the outputs");
+        let received = peers.all_gather(&[])?;
+        let exit = match received.first().and_then(|it| it.first()) {
+            Some(0) => Exit::Success,
+            Some(_) | None => Exit::WrongResult,
+        };
+        return Ok(OutputVerdict { exit, line: String::new(), outputs: Vec::new(), wrong_output: None });
+    }
+    member.set_phase("judging the outputs");
+    let judged = verdict::judge_outputs(job.plans, outcome, job.expectations, &job.criteria);
+    let exit = judged.as_ref().map_or(Exit::InternalError, |it| it.exit);
+    peers.all_gather(&[exit as u8])?;
+    Ok(judged?)
+}

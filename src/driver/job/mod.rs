@@ -1,0 +1,9 @@
+//! Runs programs in jobs with one process for each rank, and on GPUs. It needs the features `cuda` and `launch`.
+
+mod digests;
+mod distributed_check;
+pub mod gpu;
+pub mod precheck;
+pub mod rank_process;
+pub mod timing_report;
+pub mod tuning;

@@ -1,0 +1,84 @@
+//! Checks a program before it runs.
+//!
+//! Every process of a job runs the check itself. It has the plans of all ranks and the check is
+//! deterministic, so all processes reach the same verdict without communication.
+
+use std::time::Instant;
+
+use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
+
+use super::rank_process::RunVerdict;
+use crate::{run::command_line::CheckMode, tool::Reporter};
+use hir_check::{Checks, OrderingModel, check};
+use hir_plan::Plan;
+use hir_process::exit::Exit;
+
+/// The maximum number of instructions, summed over all ranks, that are checked by default.
+const MAX_INSTRUCTIONS: usize = 2_000_000;
+
+/// Checks the plans of all ranks. A deadlock is not reported here: the run reports it before it uses a GPU
+/// (exit code 4).
+///
+/// # Errors
+/// The verdict on a program with faults.
+pub fn check_before_run(
+    (mode, model): (CheckMode, OrderingModel),
+    sources: &[Source],
+    plans: &[Plan],
+    screen: Reporter,
+    say: &mut dyn FnMut(String),
+) -> Result<(), RunVerdict> {
+    if mode == CheckMode::Off {
+        return Ok(());
+    }
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    if instructions > MAX_INSTRUCTIONS {
+        say(format!(
+            "# not checked: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; use `hir-opt --check`"
+        ));
+        return Ok(());
+    }
+    let start = Instant::now();
+    let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
+    if report.has_deadlock() {
+        return Ok(());
+    }
+    let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
+    for (text, it) in report.diagnostics(plans, sources) {
+        // The run reports unwritten reads itself, including those that depend on values.
+        if it.code != Code::UnwrittenRead {
+            found[text].push(it);
+        }
+    }
+    for (source, found) in sources.iter().zip(&found) {
+        screen.report_diagnostics(source, found);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    for reason in &report.not_checked {
+        say(format!("# not checked: {reason}"));
+    }
+    let mut all = found.iter().flatten().filter(|it| it.is_error());
+    let Some(first) = all.next() else {
+        if report.not_checked.is_empty() {
+            let model = if model == OrderingModel::default() { String::new() } else { format!(" ({model})") };
+            say(format!(
+                "# check{model}: no race, every output written; {instructions} instructions, {seconds:.3} s"
+            ));
+        }
+        return Ok(());
+    };
+    let more = match all.count() {
+        0 => String::new(),
+        1 => " (and 1 more fault)".to_owned(),
+        more => format!(" (and {more} more faults)"),
+    };
+    if mode == CheckMode::Warn {
+        say(format!(
+            "# the check found faults, and the program runs (--check=warn): {}{more}",
+            first.message
+        ));
+        return Ok(());
+    }
+    let line = format!("[FAILED] {}{more}; `--check=warn` runs the program anyway", first.message);
+    Err(RunVerdict::with_line(Exit::Check, line))
+}

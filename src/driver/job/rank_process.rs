@@ -1,0 +1,210 @@
+//! Runs one rank process of a launched job, so that all processes run the same programs and exit with the
+//! same code.
+
+use std::{io::Write, ops::ControlFlow, time::Duration};
+
+use grammar::{source::Source, visible_text};
+
+use super::digests;
+use crate::run::{
+    inputs::InputFlag,
+    prepare::{JobFailure, ProgramFiles},
+};
+use crate::{
+    source,
+    tool::{Reporter, print_line, sarif_log},
+};
+use hir_cuda::Machine;
+use hir_launch::{
+    LaunchError, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, watchdog::EndProcess,
+};
+use hir_process::{exit::Exit, input_file};
+
+/// The result of a run in one process.
+pub struct RunVerdict {
+    /// The exit code.
+    pub exit: Exit,
+    /// The last line on standard output; `None` if standard error already has the message.
+    pub line: Option<String>,
+    /// A one-line summary for the reports of other ranks.
+    pub summary: String,
+    /// What was measured on GPUs, on the rank that reports it.
+    pub measured: Measured,
+}
+
+/// What a run on GPUs has measured for the report on several pipelines.
+#[derive(Clone, Debug, Default)]
+pub struct Measured {
+    /// The median of the timed runs, in microseconds.
+    pub median: Option<f64>,
+    /// With `--tune` or `--tuning`: the kind of machine.
+    pub machine: Option<Machine>,
+}
+
+impl RunVerdict {
+    /// Returns a verdict that prints nothing.
+    pub fn without_line(exit: Exit) -> Self {
+        Self { exit, line: None, summary: String::new(), measured: Measured::default() }
+    }
+
+    /// Returns a verdict with the last line on standard output.
+    pub fn with_line(exit: Exit, line: String) -> Self {
+        Self { exit, summary: line.clone(), line: Some(line), measured: Measured::default() }
+    }
+}
+
+/// Collects everything that must be equal on all ranks: versions, options, program texts, and contents of
+/// global inputs. A file that cannot be read is returned as the failure and is part of the manifest too, so
+/// that all ranks agree on it.
+pub fn manifest(
+    options: String,
+    texts: &ProgramFiles,
+    reference: Option<&str>,
+    inputs: &[InputFlag],
+) -> (JobManifest, Option<JobFailure>) {
+    let mut manifest = JobManifest::default();
+    let version = format!("hir {}\n", env!("CARGO_PKG_VERSION"));
+    manifest.add("the versions", "", version);
+    manifest.add("the options", "", options);
+    let programs = texts.paths().iter().map(|it| ("the programs", it.as_str()));
+    let mut failure = None;
+    for (what, path) in programs.chain(reference.map(|it| ("the references", it))) {
+        let wrong = match path {
+            "-" => (
+                Exit::Usage,
+                "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
+            ),
+            _ => match source::open(path) {
+                Ok(source) => {
+                    manifest.add(what, path, canonical_text(&source));
+                    continue;
+                }
+                Err(fault) => (Exit::Environment, format!("cannot read `{path}`: {fault}")),
+            },
+        };
+        manifest.add(what, path, format!("{}\n", wrong.1));
+        failure = failure.or(Some(JobFailure::Other(wrong.0, wrong.1)));
+    }
+    let missing = digests::add_input_digests(&mut manifest, inputs);
+    (manifest, failure.or(missing))
+}
+
+/// Returns the canonical text of the programs, or the text itself if it does not parse.
+pub(super) fn canonical_text(source: &Source) -> String {
+    let (programs, diagnostics) = source.programs();
+    match grammar::diagnostic::has_errors(&diagnostics) {
+        true => source.text.clone(),
+        false => programs.iter().map(grammar::print).collect(),
+    }
+}
+
+/// Joins the job as one rank, runs `programs`, and returns the exit code of the job. If the job is lost,
+/// `last` runs after rank 0's report.
+pub fn join(
+    launch: &LaunchInfo,
+    timeout: Duration,
+    screen: Reporter,
+    last: impl Fn(Exit) + Send + 'static,
+    programs: impl FnOnce(&JobRank) -> Result<Exit, LaunchError>,
+) -> Exit {
+    let member = match JobRank::join(launch, timeout, |name| std::env::var(name).ok(), end_handler(last)) {
+        Ok(member) => member,
+        Err(fault) => {
+            let message = fault.to_string();
+            if launch.rank == 0 {
+                print_line(&format!("[FAILED] {}", message.lines().next().unwrap_or_default()));
+            }
+            return screen.fail(fault.exit().into(), &message);
+        }
+    };
+    programs(&member).unwrap_or_else(|fault| {
+        // The watchdog ends the process. If it does not, this does.
+        member.watchdog.wait_for_end();
+        fault.exit().into()
+    })
+}
+
+/// Where a program stands in its job.
+#[derive(Clone, Copy, Debug)]
+pub struct ProgramPlace {
+    /// True if its files are those of the program before it, and must not have changed.
+    pub continues: bool,
+    /// True for the last program.
+    pub last: bool,
+}
+
+/// Runs one program of a job. Compares manifests with the other ranks, runs the program or returns the common
+/// failure, and agrees on the exit code. Rank 0 prints the report. Breaks if no other program can follow.
+///
+/// # Errors
+/// The job is lost.
+pub fn run(
+    member: &JobRank,
+    screen: Reporter,
+    place: ProgramPlace,
+    manifest: impl FnOnce() -> (JobManifest, Option<JobFailure>),
+    run: impl FnOnce(Option<JobFailure>) -> RunVerdict,
+) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
+    let rank = member.channel.rank;
+    member.begin_program();
+    // The files that are compared with other ranks now are read again below.
+    if !place.continues {
+        input_file::forget_read_files();
+    }
+    let (manifest, failure) = manifest();
+    let difference = member.compare_manifests(&manifest)?;
+    // Ranks of different jobs cannot continue together.
+    let last = place.last || difference.is_some();
+    let verdict = match difference {
+        Some(difference) => {
+            if rank == 0 {
+                screen.message(&difference);
+            }
+            let line = difference.lines().next().map(|it| format!("[FAILED] {it}"));
+            RunVerdict { line, ..RunVerdict::without_line(Exit::Environment) }
+        }
+        None => {
+            member.set_phase("running the program");
+            run(failure)
+        }
+    };
+    let (end, others) = member.agree_on_exit_code(verdict.exit, &verdict.summary, last)?;
+    if rank > 0 {
+        return Ok(end);
+    }
+    match (verdict.exit == Exit::Success, others.split_first()) {
+        // A success is reported only if all ranks succeed.
+        (true, Some((first, more))) => {
+            more.iter().for_each(|line| screen.message(line));
+            print_report(first, "[FAILED]");
+        }
+        (_, _) => {
+            others.iter().for_each(|line| screen.message(line));
+            verdict.line.iter().for_each(|line| print_line(line));
+        }
+    }
+    Ok(end)
+}
+
+/// Returns the handler that ends this process when the job is lost. If this process has the report, it prints
+/// it and calls `last`.
+pub fn end_handler(last: impl Fn(Exit) + Send + 'static) -> EndProcess {
+    Box::new(move |exit, report| {
+        let exit = Exit::from(exit);
+        if let Some(it) = report {
+            print_report(&it, if exit.is_signal() { "[STOPPED]" } else { "[FAILED]" });
+            last(exit);
+            sarif_log::close(exit, true);
+        }
+        exit.exit_process()
+    })
+}
+
+/// Prints a report. Its first line is the verdict and is printed last.
+fn print_report(report: &str, tag: &str) {
+    let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
+    let mut out = std::io::stdout().lock();
+    // Standard output may be closed. The process ends in any case.
+    let _ = notes.lines().try_for_each(|line| writeln!(out, "# {}", visible_text(line)));
+    let _ = writeln!(out, "{tag} {}", visible_text(verdict)).and_then(|()| out.flush());
+}

@@ -1,0 +1,12 @@
+//! What the tools do: reads programs and tensors, runs passes, plans and checks, executes on the simulator or on GPUs, judges
+//! the outputs, and shrinks programs that fail.
+//!
+//! `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
+
+#[cfg(all(feature = "cuda", feature = "launch"))]
+pub mod job;
+pub mod reduce;
+pub mod run;
+pub mod source;
+pub mod tensor_file;
+pub mod tool;

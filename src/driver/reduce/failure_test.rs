@@ -1,0 +1,458 @@
+//! Determines how a program fails, as signatures that stay the same while the program shrinks.
+//!
+//! A smaller program is only interesting if it fails as the original did: all its signatures must be among
+//! those of the original. This prevents the reduction from replacing a race by one that a removed wait
+//! caused, or a deadlock by one that a removed send caused.
+
+use std::{
+    cell::Cell,
+    collections::BTreeSet,
+    io,
+    panic::{self, AssertUnwindSafe, catch_unwind},
+    path::Path,
+    process::{Command, Stdio},
+    str::FromStr,
+};
+
+use grammar::{
+    attr,
+    bindings::Binding,
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    for_each_tensor_use,
+    ir::{Program, Stmt, StmtId},
+    verify,
+};
+use passes::{PassCall, PassError, Settings, Verify};
+
+use super::{Candidate, CommandRunner, InterestingnessTest, order};
+use crate::run::{
+    inputs::InputSpec,
+    prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic},
+    trial::{FailureKind, RunFailure, run_trial},
+    verdict::{self, Expectation, ExpectationSource, expectations},
+};
+use hir_check::{Checks, Finding, check};
+use hir_plan::{self, Plan, limits::Limits};
+use hir_sim::{self, Schedule, SimLimits, WorkBudget};
+use hir_tensor::{data::Data, generate::InputKind};
+
+/// The failure to test for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailureOracle {
+    /// Unordered accesses, or results that depend on the schedule.
+    Race,
+    /// A deadlock under some schedule.
+    Deadlock,
+    /// Results that differ from a reference, or from the program before the passes.
+    WrongResult,
+    /// Passes that panic, or whose result fails a check.
+    Crash,
+    /// A shell command that exits with 0. The file replaces `%s`, or becomes the last argument.
+    Command(String),
+}
+
+impl FromStr for FailureOracle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "race" => Ok(Self::Race),
+            "deadlock" => Ok(Self::Deadlock),
+            "wrong-result" => Ok(Self::WrongResult),
+            "crash" => Ok(Self::Crash),
+            _ => match text.strip_prefix("cmd:").map(str::trim) {
+                Some(command) if !command.is_empty() => Ok(Self::Command(command.to_owned())),
+                Some(_) | None => {
+                    Err("expected `race`, `deadlock`, `wrong-result`, `crash` or `cmd:COMMAND`".to_owned())
+                }
+            },
+        }
+    }
+}
+
+/// Tests programs for a failure.
+pub struct FailureTest<'a> {
+    /// The failure to test for.
+    pub oracle: &'a FailureOracle,
+    /// Passes that run first.
+    pub calls: &'a [PassCall],
+    /// Path of the program that defines the expected results.
+    pub reference: Option<&'a str>,
+    /// Bindings of the reference's symbols. Bindings of the tested program are part of its text.
+    pub bindings: &'a [Binding],
+    /// Number of ranks; `None` selects the smallest world that contains every mesh.
+    pub ranks: Option<usize>,
+    /// Limits of the number of ranks and of the memory of plans and simulated ranks.
+    pub limits: Limits,
+    /// The work of all simulated runs.
+    pub work: &'a WorkBudget,
+    /// Schedules to run under.
+    pub schedules: &'a [Schedule],
+    /// True to find races with the checker, which needs no schedule.
+    pub checks_races: bool,
+    /// Path at which the command finds the program.
+    pub file: &'a Path,
+    /// Runs the command.
+    pub running: &'a CommandRunner,
+}
+
+/// Signatures of the failure that is tested for, and of other failures that come with it.
+pub type FailureSignatures = BTreeSet<String>;
+
+/// Accepts programs that fail as the original program did.
+pub struct SameFailure<'a> {
+    /// The test.
+    pub test: FailureTest<'a>,
+    /// Signatures of the original program's failure.
+    pub signatures: FailureSignatures,
+}
+
+impl InterestingnessTest for SameFailure<'_> {
+    fn is_worth_testing(&self, before: &Candidate, after: &Program) -> bool {
+        match self.test.oracle {
+            // A program that cannot be planned has no order to preserve.
+            FailureOracle::Race | FailureOracle::WrongResult => {
+                match (self.test.plans_of(before), self.test.plan(after, before)) {
+                    (Ok(before), Ok(after)) => order::preserves_order(before, &after),
+                    (Ok(_), Err(_)) => false,
+                    (Err(_), _) => true,
+                }
+            }
+            FailureOracle::Deadlock | FailureOracle::Crash | FailureOracle::Command(_) => true,
+        }
+    }
+
+    fn is_interesting(&self, candidate: &Candidate) -> bool {
+        self.test.running.fault().is_none()
+            && self.test.failure_signatures(candidate).is_ok_and(|found| found.is_subset(&self.signatures))
+    }
+}
+
+thread_local! {
+    /// True while this thread tests a candidate. A panic is then a test result.
+    static IS_TESTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Suppresses reports of panics that candidates cause, because such panics are what the test looks for. Other
+/// panics are reported as before.
+pub fn silence_candidate_panics() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !IS_TESTING.get() {
+            report(info);
+        }
+    }));
+}
+
+impl FailureTest<'_> {
+    /// Returns how a program fails.
+    ///
+    /// # Errors
+    /// The program does not fail in that way. The text says what it does instead.
+    pub fn failure_signatures(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+        let observe = || match self.oracle {
+            FailureOracle::Command(command) => self.command(command, candidate),
+            FailureOracle::Race
+            | FailureOracle::Deadlock
+            | FailureOracle::WrongResult
+            | FailureOracle::Crash => {
+                let faults = verify(&candidate.program);
+                match faults.first().filter(|_| has_errors(&faults)) {
+                    Some(fault) => Err(format!("the verifier rejects the program: {}", fault.message)),
+                    None if *self.oracle == FailureOracle::Crash => self.crash(candidate),
+                    None => self.run(candidate),
+                }
+            }
+        };
+        IS_TESTING.set(true);
+        let outcome = catch_unwind(AssertUnwindSafe(observe));
+        IS_TESTING.set(false);
+        outcome.unwrap_or_else(|_| Err("the test panicked".to_owned()))
+    }
+
+    fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, String> {
+        let file = self.file.display().to_string();
+        let line = match command.contains("%s") {
+            true => command.replace("%s", &file),
+            false => format!("{command} {file}"),
+        };
+        let run = || -> io::Result<_> {
+            std::fs::write(self.file, grammar::encode(&candidate.text))?;
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            self.running.run(&mut shell)
+        };
+        match run() {
+            Ok(status) if status.success() => {
+                Ok(FailureSignatures::from(["the command exits with 0".to_owned()]))
+            }
+            // A POSIX shell exits with these codes if it cannot execute the command.
+            Ok(status) if matches!(status.code(), Some(126 | 127)) => {
+                let fault = format!("the shell cannot execute the command `{command}`");
+                self.running.record_fault(fault.clone());
+                Err(fault)
+            }
+            Ok(status) => {
+                Err(format!("the command `{command}` does not exit with 0 for the program: {status}"))
+            }
+            Err(fault) => {
+                let fault = format!("cannot run `{command}`: {fault}");
+                self.running.record_fault(fault.clone());
+                Err(fault)
+            }
+        }
+    }
+
+    fn crash(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+        let settings = Settings { verify: Verify::Structural, roundtrip: true };
+        let failure = match passes::run(&mut candidate.program.clone(), self.calls, settings, &mut |_| ()) {
+            Ok(()) => return Err("the passes do not fail".to_owned()),
+            Err(failure) if !failure.error.is_bug() => return Err(failure.to_string()),
+            Err(failure) => failure,
+        };
+        // Indices in panic messages and lines in other messages change while the program shrinks.
+        let detail = match &failure.error {
+            PassError::Panicked(message) => message.chars().filter(|it| !it.is_ascii_digit()).collect(),
+            PassError::VerificationFailed(all) => {
+                all.first().map_or(String::new(), |it| it.code.text().to_owned())
+            }
+            PassError::RoundTripMismatch(..) => "does not read back".to_owned(),
+            PassError::Rejected(_)
+            | PassError::BadOption(_)
+            | PassError::UnreportedChange
+            | PassError::InvalidReference(_)
+            | PassError::Unverified(_)
+            | PassError::Miscompiled(_) => failure.to_string(),
+        };
+        Ok(FailureSignatures::from([format!("{}: {detail}", failure.pass.unwrap_or("as read"))]))
+    }
+
+    fn run(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+        let (rewritten, planned);
+        let (program, plans) = if self.calls.is_empty() {
+            (&candidate.program, self.plans_of(candidate).as_ref().map_err(Clone::clone)?)
+        } else {
+            let mut program = candidate.program.clone();
+            let settings = Settings { verify: Verify::Structural, roundtrip: false };
+            passes::run(&mut program, self.calls, settings, &mut |_| ()).map_err(|it| it.to_string())?;
+            planned = self.plan(&program, candidate)?;
+            rewritten = program;
+            (&rewritten, &planned)
+        };
+        if self.checks_races && *self.oracle == FailureOracle::Race {
+            return race_signatures(program, plans);
+        }
+        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
+        let inputs = fill(&input_spec, plans)?;
+        // One more run computes what the results are compared with.
+        let work = hir_sim::work(plans, self.schedules.len() + 1);
+        self.work.take(work).map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
+        let expected = match self.oracle {
+            FailureOracle::Race => {
+                let ran = run_trial(plans, &inputs, &Schedule::Program, &[], self.limits.memory);
+                let ran =
+                    ran.map_err(|it| format!("the program fails under schedule program: {}", it.message))?;
+                expectations(
+                    ran.outputs,
+                    "schedule program",
+                    ExpectationSource::Simulated { exact: ran.exact },
+                )
+            }
+            FailureOracle::WrongResult => self.expected_outputs(candidate, plans, &input_spec)?,
+            FailureOracle::Deadlock | FailureOracle::Crash | FailureOracle::Command(_) => Vec::new(),
+        };
+        let mut signatures = FailureSignatures::new();
+        let (mut found, mut other) = (false, None);
+        for schedule in self.schedules {
+            let Err(failure) = run_trial(plans, &inputs, schedule, &expected, self.limits.memory) else {
+                continue;
+            };
+            match self.classify(&failure) {
+                Relevance::Target => {
+                    found = true;
+                    signatures.insert(failure_signature(&failure, program, plans));
+                }
+                Relevance::Other => signatures.extend([failure_signature(&failure, program, plans)]),
+                Relevance::Ignored => (),
+            }
+            other.get_or_insert(format!(
+                "the program fails in another way under schedule {schedule}: {}",
+                failure.message
+            ));
+        }
+        let none = || match self.schedules {
+            [only] => format!("the program does not fail under schedule {only}"),
+            many => format!("the program does not fail under {} schedules", many.len()),
+        };
+        if found { Ok(signatures) } else { Err(other.unwrap_or_else(none)) }
+    }
+
+    fn classify(&self, failure: &RunFailure) -> Relevance {
+        let (is_deadlock, is_wrong) = match failure.kind {
+            FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => (true, false),
+            FailureKind::WrongOutput | FailureKind::UnwrittenOutput | FailureKind::ReplicasDiffer => {
+                (false, failure.output.is_some())
+            }
+            FailureKind::ProgramError => (false, false),
+        };
+        match self.oracle {
+            FailureOracle::Race | FailureOracle::WrongResult if is_wrong => Relevance::Target,
+            FailureOracle::Deadlock if is_deadlock => Relevance::Target,
+            // A deadlocking program that no longer computes wrong results is a smaller reproducer, so wrong
+            // results do not count.
+            FailureOracle::Deadlock if is_wrong => Relevance::Ignored,
+            FailureOracle::Race
+            | FailureOracle::WrongResult
+            | FailureOracle::Deadlock
+            | FailureOracle::Crash
+            | FailureOracle::Command(_) => Relevance::Other,
+        }
+    }
+
+    /// Returns the expected results.
+    fn expected_outputs(
+        &self,
+        candidate: &Candidate,
+        plans: &[Plan],
+        input_spec: &InputSpec,
+    ) -> Result<Vec<Expectation>, String> {
+        if let Some(path) = self.reference {
+            let setup = PrepareOptions {
+                limits: self.limits,
+                ranks: self.ranks,
+                container: None,
+                bindings: self.bindings,
+                is_reference: true,
+                inputs: &[],
+                passes: &|_, _| Ok(()),
+            };
+            let limits = SimLimits { memory: self.limits.memory, work: self.work };
+            return verdict::reference_expectations(path, &setup, limits, input_spec, plans).map_err(
+                |failure| match failure {
+                    JobFailure::Rejected(_, faults) => {
+                        faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
+                    }
+                    JobFailure::BadOption(_, fault) => fault.message,
+                    JobFailure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
+                },
+            );
+        }
+        let plans = self.plans_of(candidate).as_ref().map_err(Clone::clone)?;
+        let ran = run_trial(plans, &fill(input_spec, plans)?, &Schedule::Program, &[], self.limits.memory);
+        let ran = ran.map_err(|it| format!("the program fails before the passes: {}", it.message))?;
+        let basis = ExpectationSource::Reference { exact: ran.exact };
+        Ok(expectations(ran.outputs, "the program before the passes", basis))
+    }
+
+    /// Ends the reduction, because a limit of the tool is reached, and returns why.
+    fn exceeds(&self, limit: &Diagnostic) -> String {
+        let text = format!("the program cannot run: {}", with_help(limit));
+        self.running.record_fault(text.clone());
+        text
+    }
+
+    /// Returns the plans of a program before the passes.
+    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<Vec<Plan>, String> {
+        candidate.plans.get_or_init(|| self.plan(&candidate.program, candidate))
+    }
+
+    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {
+        let smallest = hir_plan::smallest_world(program);
+        let ranks = self.ranks.unwrap_or(smallest);
+        if ranks < smallest {
+            return Err(hir_plan::limits::too_few_ranks_text("the program", smallest, ranks));
+        }
+        let refuse = |fault: Option<&Diagnostic>| match fault {
+            Some(fault) if fault.code == Code::OverBudget => self.exceeds(fault),
+            fault => format!("the program cannot run: {}", fault.map(with_help).unwrap_or_default()),
+        };
+        let plans = hir_plan::build_with_limits(program, &candidate.lines, ranks, &self.limits)
+            .map_err(|faults| refuse(faults.first()))?;
+        match memory_limit_diagnostic(program.spans.header, &plans, self.limits.memory) {
+            Some(fault) => Err(refuse(Some(&fault))),
+            None => Ok(plans),
+        }
+    }
+}
+
+/// Returns the message of a diagnostic and its help.
+fn with_help(fault: &Diagnostic) -> String {
+    let help = fault.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
+    fault.message.clone() + &help
+}
+
+fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
+    input_spec.clone().fill(plans).map_err(|it| it.to_string())
+}
+
+/// Returns the signatures of the races that the checker finds: the tensor, and both statements by operator
+/// and tensors.
+fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignatures, String> {
+    let report = check(plans, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
+    if report.has_deadlock() {
+        return Err(
+            "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".to_owned()
+        );
+    }
+    let mut signatures = FailureSignatures::new();
+    for finding in &report.findings {
+        let Finding::Race { race, .. } = finding else { continue };
+        let buffer = &plans[race.rank].buffers[race.buffer as usize];
+        let mut sides: Vec<String> = finding
+            .labeled_statements(plans)
+            .into_iter()
+            .map(|(_, stmt, _)| stmt_summary(program, stmt))
+            .collect();
+        sides.sort_unstable();
+        signatures.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
+    }
+    match signatures.is_empty() {
+        true => Err("the checker finds no race".to_owned()),
+        false => Ok(signatures),
+    }
+}
+
+/// How a failure relates to the one that is tested for.
+enum Relevance {
+    /// It is the failure that is tested for.
+    Target,
+    /// It is another failure, which a smaller program must not add.
+    Other,
+    /// It is another failure, which is irrelevant.
+    Ignored,
+}
+
+/// Returns the signature of a failure, without numbers: its kind, the output, and the statement by operator
+/// and tensors.
+fn failure_signature(failure: &RunFailure, program: &Program, plans: &[Plan]) -> String {
+    let mut words = vec![match failure.kind {
+        FailureKind::NeverCompletes => "a rank waits for something that never happens".to_owned(),
+        FailureKind::SelfWait => "a rank waits for itself".to_owned(),
+        FailureKind::CyclicWait => "ranks wait for each other".to_owned(),
+        FailureKind::WrongOutput => "wrong result".to_owned(),
+        FailureKind::UnwrittenOutput => "unwritten result".to_owned(),
+        FailureKind::ReplicasDiffer => "different results across ranks".to_owned(),
+        FailureKind::ProgramError => "the run stops".to_owned(),
+    }];
+    let output = failure.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());
+    words.extend(output.map(|it| program.tensor_name(it)));
+    words.extend(failure.stmt(plans).map(|(_, stmt)| format!("at {}", stmt_summary(program, stmt))));
+    words.join(" ")
+}
+
+/// Returns the operator, type and tensors of a statement.
+fn stmt_summary(program: &Program, stmt: StmtId) -> String {
+    match &program.stmts[stmt] {
+        Stmt::Op(it) => {
+            let mut words = vec![it.op.name().to_owned()];
+            words.extend(it.get(attr::TYPE).map(|it| it.to_string()));
+            words.extend(it.get(attr::P2P_TYPE).map(|it| it.to_string()));
+            for_each_tensor_use(program, it, &mut |tensor, _| words.push(program.tensor_name(tensor)));
+            words.join(" ")
+        }
+        Stmt::Let(..) => "a definition".to_owned(),
+        Stmt::For(_) => "FOR".to_owned(),
+        Stmt::If(_) => "IF".to_owned(),
+    }
+}

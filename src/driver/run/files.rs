@@ -1,0 +1,20 @@
+//! Writes the files of a run: reports, timelines, tables and orders of steps.
+
+use std::{fmt::Display, path::Path};
+
+use super::prepare::JobFailure;
+use hir_process::{atomic_file, exit::Exit};
+
+/// Replaces the contents of a file, or creates it.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
+    atomic_file::write(path, text.as_bytes())
+        .map_err(|fault| JobFailure::Other(Exit::Environment, cannot_write(path, &fault)))
+}
+
+/// Returns the message for a file that cannot be written.
+pub(crate) fn cannot_write(path: &Path, fault: &impl Display) -> String {
+    format!("cannot write `{}`: {fault}", path.display())
+}

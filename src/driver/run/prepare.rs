@@ -1,0 +1,420 @@
+//! Reads programs from files and plans them, or returns the diagnostics.
+
+use grammar::{
+    bindings::{Binding, apply_bindings},
+    codes::Code,
+    diagnostic::{Diagnostic, has_errors},
+    ir::{P2P_PROTOCOL, Program, TensorId},
+    source::Source,
+    span::Span,
+};
+
+use super::{RunError, extents::bind_extents, inputs::InputFlag};
+use crate::{source, tensor_file, tool::reproducer::crash_reproducer};
+use hir_plan::{
+    self, Plan,
+    limits::{DEFAULT_MAX_RANKS, size_text},
+    opaque_call_diagnostic,
+};
+use hir_process::exit::Exit;
+use hir_sim::{self, SimError};
+use hir_tensor::data::{Data, UnsupportedDtype};
+
+/// Planned programs: one for all ranks, or one for each rank.
+pub struct Prepared {
+    /// The source texts.
+    pub sources: Vec<Source>,
+    /// The plans, by rank.
+    pub plans: Vec<Plan>,
+    /// Warnings, by source text.
+    pub warnings: Vec<Vec<Diagnostic>>,
+    /// Span of the header of the first program.
+    pub header: Span,
+    /// The smallest world that contains all meshes and teams.
+    smallest_world: usize,
+}
+
+impl Prepared {
+    /// Returns a note if a launcher started more processes than the meshes and teams of the program name.
+    pub fn unused_ranks(&self, processes: Option<usize>) -> Option<String> {
+        let (processes, named) = (processes?, self.smallest_world);
+        (named > 1 && processes > named).then(|| {
+            format!(
+                "the meshes and teams of the program name {named} ranks, but there are {processes} processes: start {named}"
+            )
+        })
+    }
+
+    /// Checks that the simulator may allocate the memory of all ranks of these plans.
+    ///
+    /// # Errors
+    /// The plans need more bytes than the limit.
+    pub fn check_memory(&self, plans: &[Plan], limit: usize) -> Result<(), JobFailure> {
+        match memory_limit_diagnostic(self.header, plans, limit) {
+            Some(fault) => Err(JobFailure::Rejected(self.sources[0].clone(), vec![fault])),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The program files of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProgramFiles {
+    /// All ranks run the same program.
+    One(String),
+    /// Rank `r` runs program `r`.
+    PerRank(Vec<String>),
+}
+
+impl ProgramFiles {
+    /// Returns the names of the files.
+    pub fn paths(&self) -> &[String] {
+        match self {
+            Self::One(path) => std::slice::from_ref(path),
+            Self::PerRank(paths) => paths,
+        }
+    }
+}
+
+/// Parses the operand of `--program`: `0=a.hir,1=b.hir`.
+impl std::str::FromStr for ProgramFiles {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut ranks: Vec<Option<String>> = Vec::new();
+        for item in text.split(',') {
+            let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
+            let (rank, path) = item.split_once('=').ok_or_else(usage)?;
+            let rank: usize = rank.trim().parse().map_err(|_| usage())?;
+            // `ranks` has an entry for each rank up to the largest one, so a limit bounds its memory.
+            if rank >= DEFAULT_MAX_RANKS {
+                return Err(format!(
+                    "`{item}`: expected a rank below {DEFAULT_MAX_RANKS}, which `--max-ranks` does not change"
+                ));
+            }
+            ranks.resize(ranks.len().max(rank + 1), None);
+            if ranks[rank].replace(path.trim().to_owned()).is_some() {
+                return Err(format!("rank {rank} has two programs"));
+            }
+        }
+        let missing = ranks.iter().position(Option::is_none);
+        match missing {
+            Some(rank) => Err(format!("rank {rank} has no program")),
+            None => Ok(Self::PerRank(ranks.into_iter().flatten().collect())),
+        }
+    }
+}
+
+/// Why a job fails.
+#[derive(Debug)]
+pub enum JobFailure {
+    /// A source text is rejected.
+    Rejected(Source, Vec<Diagnostic>),
+    /// An option of the command line is wrong. The source is the text of the option.
+    BadOption(Source, Box<Diagnostic>),
+    /// Any other failure: exit code and message.
+    Other(Exit, String),
+}
+
+impl JobFailure {
+    /// Returns the failure for a wrong option, whose text is the source.
+    pub fn bad_option((source, fault): (Source, Diagnostic)) -> Self {
+        Self::BadOption(source, Box::new(fault))
+    }
+
+    /// Returns the exit code and a one-line message.
+    pub fn summary(&self) -> (Exit, String) {
+        match self {
+            Self::Rejected(source, diagnostics) => {
+                let first = diagnostics.iter().find(|it| it.is_error());
+                let message = first.map_or("rejected", |it| it.message.as_str());
+                (Exit::of_rejection(diagnostics), format!("{}: {message}", source.name))
+            }
+            Self::BadOption(source, fault) => (Exit::Usage, format!("{}: {}", source.name, fault.message)),
+            Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
+        }
+    }
+}
+
+impl From<RunError> for JobFailure {
+    fn from(error: RunError) -> Self {
+        let exit = match &error {
+            RunError::Io(it) | RunError::InvalidFlagValue { error: it, .. } => match it {
+                tensor_file::IoError::Flag { .. }
+                | tensor_file::IoError::UnsupportedByFormat { .. }
+                | tensor_file::IoError::Dtype { .. }
+                | tensor_file::IoError::Unsupported(_) => Exit::Usage,
+                tensor_file::IoError::Read { .. }
+                | tensor_file::IoError::Write { .. }
+                | tensor_file::IoError::Format { .. } => Exit::Environment,
+            },
+            RunError::Tensor(_) => Exit::Usage,
+            RunError::Dtype(_) => Exit::Rejected,
+            RunError::Shard(_) => Exit::InternalError,
+            RunError::OverBudget(_) => Exit::Environment,
+            RunError::Fault(fault) => match fault {
+                SimError::Deadlock(_) => Exit::Hang,
+                SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
+                SimError::StepNotReady(_) => Exit::Usage,
+                SimError::Internal(_) => Exit::InternalError,
+            },
+        };
+        Self::Other(exit, error.to_string())
+    }
+}
+
+/// Transforms a program of a source text.
+pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<(), JobFailure> + 'a;
+
+/// Options for preparing a program.
+pub struct PrepareOptions<'a> {
+    /// Number of ranks; `None`: the smallest world that contains all meshes.
+    pub ranks: Option<usize>,
+    /// Limits on the size of the world.
+    pub limits: hir_plan::limits::Limits,
+    /// Index of the container in a text with several.
+    pub container: Option<usize>,
+    /// Values of symbols (`--set`).
+    pub bindings: &'a [Binding],
+    /// True if the program is a reference. Bindings of symbols that it does not have are then ignored.
+    pub is_reference: bool,
+    /// Input flags, which bind symbolic extents.
+    pub inputs: &'a [InputFlag],
+    /// Transforms the program before it is planned.
+    pub passes: &'a PassRunner<'a>,
+}
+
+/// Programs that are not planned yet.
+pub struct LoadedPrograms {
+    /// The programs, by file.
+    pub programs: Vec<Program>,
+    /// The number of ranks with which they run.
+    pub ranks: usize,
+}
+
+/// Reads, verifies and transforms the programs, and compares their meshes with the number of ranks. It does not plan
+/// them.
+///
+/// # Errors
+/// A file cannot be read, a program is rejected, or the world is too small.
+pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms, JobFailure> {
+    let loaded = texts.paths().iter().map(|path| load(path, setup, texts)).collect::<Result<Vec<_>, _>>()?;
+    let first = loaded.first().map_or(String::new(), |(source, ..)| source.name.clone());
+    let programs: Vec<Program> = loaded.into_iter().map(|(_, program, _)| program).collect();
+    let (ranks, _) = world_size(texts, setup, &programs, &first)?;
+    Ok(LoadedPrograms { programs, ranks })
+}
+
+/// Returns the number of ranks of a job, and the smallest world that contains all meshes and teams of its programs.
+/// `name` is the name of the first file.
+fn world_size(
+    texts: &ProgramFiles,
+    setup: &PrepareOptions<'_>,
+    programs: &[Program],
+    name: &str,
+) -> Result<(usize, usize), JobFailure> {
+    let smallest = programs.iter().map(hir_plan::smallest_world).max().unwrap_or(1);
+    let ranks = match texts {
+        ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
+        ProgramFiles::PerRank(paths) => paths.len(),
+    };
+    if ranks < smallest {
+        let message = hir_plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks);
+        return Err(JobFailure::Other(Exit::Environment, message));
+    }
+    if let Some(wanted) = setup.ranks.filter(|it| *it != ranks) {
+        let message =
+            format!("`--program` names the programs of {ranks} ranks, not {wanted}: start {ranks} ranks");
+        return Err(JobFailure::Other(Exit::Environment, message));
+    }
+    Ok((ranks, smallest))
+}
+
+/// Reads, verifies, transforms and plans the programs.
+///
+/// # Errors
+/// A file cannot be read, a program is rejected, or the world is too small.
+pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared, JobFailure> {
+    let paths: Vec<&String> = match texts {
+        ProgramFiles::One(path) => vec![path],
+        ProgramFiles::PerRank(paths) => paths.iter().collect(),
+    };
+    let mut sources = Vec::with_capacity(paths.len());
+    let mut programs = Vec::with_capacity(paths.len());
+    let mut warnings = Vec::with_capacity(paths.len());
+    for path in paths {
+        let (source, program, diagnostics) = load(path, setup, texts)?;
+        sources.push(source);
+        programs.push(program);
+        warnings.push(diagnostics);
+    }
+    // Each program takes the bindings of its own scalars. A binding that matches no program is an error.
+    if let (ProgramFiles::PerRank(_), false) = (texts, setup.is_reference) {
+        let is_unmatched = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
+        let unmatched: Vec<Binding> = setup.bindings.iter().filter(is_unmatched).cloned().collect();
+        if let Err(fault) = apply_bindings(&mut programs[0], &unmatched) {
+            return Err(JobFailure::bad_option(*fault));
+        }
+    }
+    let (ranks, smallest) = world_size(texts, setup, &programs, &sources[0].name)?;
+    // Checked before anything is allocated for the ranks.
+    let largest =
+        (0..programs.len()).max_by_key(|text| hir_plan::smallest_world(&programs[*text])).unwrap_or(0);
+    if let Err(fault) = setup.limits.check_world(&programs[largest], ranks) {
+        let mut diagnostics = warnings.swap_remove(largest);
+        diagnostics.push(fault);
+        return Err(JobFailure::Rejected(sources.swap_remove(largest), diagnostics));
+    }
+    let text_of = |rank: usize| rank.min(sources.len() - 1);
+    let worlds: Vec<_> =
+        (0..ranks).map(|rank| (&programs[text_of(rank)], &sources[text_of(rank)].lines)).collect();
+    let unsupported = |plans: &[Plan]| {
+        let mut calls = plans.iter().map(|it| (text_of(it.rank), it));
+        let call =
+            calls.find_map(|(text, it)| Some((text, vec![opaque_call_diagnostic(&programs[text], it)?])));
+        call.or_else(|| unsupported_dtypes(&programs, plans, &text_of))
+    };
+    if let Some((rank, fault)) = hir_plan::one_rank_fault(&worlds) {
+        let text = text_of(rank);
+        let mut diagnostics = warnings.swap_remove(text);
+        diagnostics.push(fault);
+        return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
+    }
+    match hir_plan::build_per_rank(&worlds, &setup.limits) {
+        Ok(plans) => match unsupported(&plans) {
+            Some((text, faults)) => {
+                let mut diagnostics = warnings.swap_remove(text);
+                diagnostics.extend(faults);
+                Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))
+            }
+            None => Ok(Prepared {
+                sources,
+                plans,
+                warnings,
+                header: programs[0].spans.header,
+                smallest_world: smallest,
+            }),
+        },
+        Err(faults) => {
+            let text = text_of(faults.first().map_or(0, |(rank, _)| *rank));
+            let mut diagnostics = warnings.swap_remove(text);
+            // Scalars are not asked for if no values of them make the program run.
+            let flags = faults.last().and_then(|(_, it)| it.remedy.as_ref());
+            if let ([program], Some(flags)) = (&programs[..], flags) {
+                let check = format!("hir-opt {} --check {flags}", sources[text].name);
+                if let Some(fault) = hir_plan::unconditional_opaque_call_diagnostic(program, &check) {
+                    diagnostics.push(fault);
+                    return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
+                }
+            }
+            diagnostics
+                .extend(faults.into_iter().filter(|(rank, _)| text_of(*rank) == text).map(|(_, it)| it));
+            Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics))
+        }
+    }
+}
+
+/// Returns diagnostics for tensors with an element type that no engine can compute with, for the first
+/// program that has any.
+fn unsupported_dtypes(
+    programs: &[Program],
+    plans: &[Plan],
+    text_of: &dyn Fn(usize) -> usize,
+) -> Option<(usize, Vec<Diagnostic>)> {
+    let unheld = |it: &&hir_plan::Buffer| Data::zeros(it.dtype, 0).is_err();
+    let first = plans.iter().find(|plan| plan.buffers.iter().any(|it| unheld(&it)))?;
+    let (text, buffers) = (text_of(first.rank), first.buffers.iter().filter(unheld));
+    let program = &programs[text];
+    let mut faults: Vec<Diagnostic> = Vec::new();
+    for buffer in buffers {
+        let is_it = |id: &TensorId| {
+            program.tensor_name(*id) == buffer.name && program.tensors[*id].dtype == Some(buffer.dtype)
+        };
+        let span =
+            program.tensors.ids().find(is_it).map_or(program.spans.header, |it| program.tensor_span(it));
+        if faults.iter().all(|it| it.span() != span) {
+            let message = format!("hir cannot run `{}`: {}", buffer.name, UnsupportedDtype(buffer.dtype));
+            faults.push(Diagnostic::new(Code::Unsupported, span, message, "this element type"));
+        }
+    }
+    Some((text, faults))
+}
+
+/// Returns a diagnostic if the simulated ranks would need more bytes than `limit`.
+pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize) -> Option<Diagnostic> {
+    let found = hir_sim::footprint(plans);
+    if found.bytes <= limit {
+        return None;
+    }
+    let message = format!(
+        "the simulated ranks need {} of memory, but the limit is {}",
+        size_text(found.bytes),
+        size_text(limit)
+    );
+    let label = match found.largest {
+        Some((bytes, name, rank)) => format!("`{name}` has {} on rank {rank}", size_text(bytes)),
+        None => "this program".to_owned(),
+    };
+    let it = Diagnostic::new(Code::OverBudget, header, message, label);
+    Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
+}
+
+/// Reads one program, binds its symbols and transforms it. Returns its warnings as well.
+fn load(
+    path: &str,
+    setup: &PrepareOptions<'_>,
+    texts: &ProgramFiles,
+) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
+    let source = source::open(path)
+        .map_err(|fault| JobFailure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+    crash_reproducer::record_program(&source.text);
+    prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
+}
+
+/// Binds the symbols of one program in a source text and transforms it. Returns its warnings as well. If
+/// `is_one_of_several`, bindings of other programs' symbols are ignored.
+pub(super) fn prepare_program(
+    source: Source,
+    setup: &PrepareOptions<'_>,
+    is_one_of_several: bool,
+) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
+    let path = &source.name;
+    let (mut programs, mut diagnostics) = source.programs();
+    // If the command line sets the protocol, the warning about an inferred protocol does not apply.
+    if setup.bindings.iter().any(|it| it.name == P2P_PROTOCOL) {
+        diagnostics.retain(|it| it.code != Code::LossyProtocol);
+    }
+    if has_errors(&diagnostics) {
+        return Err(JobFailure::Rejected(source, diagnostics));
+    }
+    let count = programs.len();
+    let usage = |message: String| JobFailure::Other(Exit::Usage, message);
+    let chosen = match setup.container {
+        None if count > 1 && setup.is_reference => {
+            return Err(usage(format!(
+                "the reference `{path}` has {count} containers; expected one: copy it into a file of its own"
+            )));
+        }
+        None if count > 1 => {
+            let message =
+                format!("`{path}` has {count} containers: select one with `--container`, 0 to {}", count - 1);
+            return Err(usage(message));
+        }
+        None => 0,
+        Some(chosen) if chosen < count => chosen,
+        Some(chosen) => {
+            let expected = if count == 1 { "0".to_owned() } else { format!("0 to {}", count - 1) };
+            return Err(usage(format!("`--container {chosen}`: expected {expected} for `{path}`")));
+        }
+    };
+    let mut program = programs.swap_remove(chosen);
+    let concerns = |it: &&Binding| match is_one_of_several {
+        true => it.applies_to(&program),
+        false => !setup.is_reference || program.find_symbol(&it.name).is_some(),
+    };
+    let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
+    apply_bindings(&mut program, &bindings).map_err(|fault| JobFailure::bad_option(*fault))?;
+    bind_extents(&mut program, setup.inputs)?;
+    (setup.passes)(&mut program, &source)?;
+    Ok((source, program, diagnostics))
+}

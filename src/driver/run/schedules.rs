@@ -1,0 +1,162 @@
+//! The schedules of a run: named schedules, all orders of conflicting steps, or one order from a file.
+//!
+//! A schedule file has one line per step: the rank, the index of the instruction in the rank's plan, and the
+//! step of the instruction. `#` begins a comment.
+
+use std::{fmt::Write, path::Path, sync::Arc};
+
+use grammar::count_text;
+
+use crate::run::prepare::JobFailure;
+use hir_check::{Orders, StepOrder, Truncation};
+use hir_plan::{
+    Plan,
+    sync::{CommMatching, InstRef, Step},
+};
+use hir_process::{exit::Exit, input_file};
+use hir_sim::{self, Schedule, ScheduleSet};
+
+/// An iterator over the schedules of a run.
+pub enum ScheduleIter {
+    /// Named schedules.
+    Named(std::vec::IntoIter<Schedule>),
+    /// All orders of the conflicting steps.
+    Explored {
+        /// The orders.
+        orders: Box<Orders>,
+        /// Number of orders returned so far.
+        taken: usize,
+    },
+}
+
+impl ScheduleIter {
+    /// Creates the schedules for these plans.
+    ///
+    /// # Errors
+    /// The program is too large to enumerate its orders, or a file cannot be read.
+    pub fn new(schedules: &ScheduleSet, plans: &[Plan], matched: &CommMatching) -> Result<Self, JobFailure> {
+        match schedules {
+            ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
+            // A program that deadlocks does so in every order, so one schedule is enough.
+            ScheduleSet::Explore(_) if hir_plan::sync::deadlocked_state(plans, matched).is_some() => {
+                Ok(Self::Named(vec![Schedule::Program].into_iter()))
+            }
+            ScheduleSet::Explore(most) => {
+                let steps = StepOrder::of(plans, matched).map_err(|it| {
+                    let message =
+                        format!("`--schedule=explore:{most}`: {it}; `seed:0..{most}` tries some orders");
+                    JobFailure::Other(Exit::Usage, message)
+                })?;
+                Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
+            }
+            ScheduleSet::File(path) => {
+                let steps = read_steps(path, plans)?;
+                let name = format!("@{}", path.display()).into();
+                Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
+            }
+        }
+    }
+
+    /// Returns the number of remaining schedules, if it is known.
+    pub fn remaining(&self) -> Option<usize> {
+        match self {
+            Self::Named(them) => Some(them.len()),
+            Self::Explored { .. } => None,
+        }
+    }
+
+    /// Returns the summary after all schedules have run: `12 schedules`.
+    pub fn summary(&self, last: &Schedule, count: usize) -> String {
+        match self {
+            Self::Named(_) if count == 1 => format!("schedule {last}"),
+            Self::Named(_) => format!("{count} schedules"),
+            Self::Explored { orders, .. } => {
+                let conflicts = orders.conflicts();
+                let of = match conflicts {
+                    1 => "1 pair of conflicting accesses that nothing orders".to_owned(),
+                    _ => format!("{conflicts} pairs of conflicting accesses that nothing orders"),
+                };
+                let all = count_text(count, "order");
+                match orders.truncation() {
+                    None if conflicts == 0 => "1 order: all conflicting accesses are ordered".to_owned(),
+                    None => format!("all {all} of {of}"),
+                    Some(Truncation::OrderLimit) => {
+                        format!("{all} of {of}; there are more: raise the number in `explore:{count}`")
+                    }
+                    Some(Truncation::MemoryLimit) => {
+                        format!("{all} of {of}; the list of orders has reached its memory limit")
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Iterator for ScheduleIter {
+    type Item = Schedule;
+
+    fn next(&mut self) -> Option<Schedule> {
+        match self {
+            Self::Named(them) => them.next(),
+            Self::Explored { orders, taken } => {
+                let steps = orders.next()?.into();
+                *taken += 1;
+                Some(Schedule::Steps { name: format!("explore:{taken}").into(), steps })
+            }
+        }
+    }
+}
+
+/// Reads the steps of a schedule file.
+fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
+    let cannot = |fault: &dyn std::fmt::Display| {
+        JobFailure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
+    };
+    let bytes = input_file::read(path).map_err(|it| cannot(&it))?;
+    let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
+    let mut steps = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let numbers = line.split('#').next().unwrap_or_default();
+        let numbers: Vec<&str> = numbers.split_whitespace().collect();
+        let parsed: Option<Vec<usize>> = numbers.iter().map(|it| it.parse().ok()).collect();
+        match parsed.as_deref() {
+            Some([]) => (),
+            Some(&[rank, inst, part]) if u32::try_from(part).is_ok() => {
+                let count = plans.get(rank).map_or(0, |it| it.code.len());
+                if inst >= count {
+                    let message = format!(
+                        "`{}`, line {}: instruction {inst} of rank {rank} does not exist: the program has {}, and {count} \
+                         instructions there",
+                        path.display(),
+                        number + 1,
+                        count_text(plans.len(), "rank")
+                    );
+                    return Err(JobFailure::Other(Exit::Usage, message));
+                }
+                steps.push(Step { inst_ref: InstRef { rank, inst }, index: part as u32 });
+            }
+            Some(_) | None => {
+                let message = format!(
+                    "`{}`, line {}: expected rank, instruction and step, three numbers",
+                    path.display(),
+                    number + 1
+                );
+                return Err(JobFailure::Other(Exit::Usage, message));
+            }
+        }
+    }
+    Ok(steps.into())
+}
+
+/// Formats steps as a schedule file for `@FILE`, with a comment for each step. `title` becomes the leading
+/// comment.
+pub fn format_steps(plans: &[Plan], steps: &[Step], title: &str) -> String {
+    let mut text = String::new();
+    title.lines().for_each(|line| _ = writeln!(text, "# {line}"));
+    for it in steps {
+        let InstRef { rank, inst } = it.inst_ref;
+        let kind = hir_plan::inst_text(&plans[rank], &plans[rank].code[inst]);
+        _ = writeln!(text, "{rank} {inst} {}  # {}: {kind}", it.index, hir_sim::describe(plans, it.inst_ref));
+    }
+    text
+}

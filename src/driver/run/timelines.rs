@@ -1,0 +1,119 @@
+//! Writes timelines and reports how communication and computation overlap.
+
+use super::{files::write_file, prepare::JobFailure};
+use hir_plan::timeline::{
+    Timeline,
+    estimate::{MeasuredTime, estimate, measured},
+    file::TimelineFile,
+    overlap::Overlap,
+};
+use hir_plan::{Plan, sync::happens_before::OrderError};
+use hir_process::exit::Exit;
+
+/// The maximum number of instructions of an estimated timeline.
+const MAX_INSTRUCTIONS: usize = 4_000_000;
+
+/// The options that ask for a timeline.
+#[derive(Clone, Default, clap::Args)]
+#[command(next_help_heading = "Timeline")]
+pub struct TimelineFlags {
+    /// Write to FILE when every rank, stream and communicator works and what it waits for: a picture (`.svg`),
+    /// a page (`.html`) or a Chrome trace for Perfetto (`.json`). Times are measured on GPUs and estimated
+    /// otherwise. A repeated option writes several files.
+    #[arg(long, alias = "trace", value_name = "FILE")]
+    pub timeline: Vec<TimelineFile>,
+    /// Print how much communication is hidden behind computation, and which lines wait for what. hir-opt prints
+    /// this instead of the program.
+    #[arg(long)]
+    pub overlap: bool,
+}
+
+/// The report on a timeline.
+pub struct TimelineReport {
+    /// The lines about overlap, if `--overlap` requests them.
+    pub overlap: Vec<String>,
+    /// A line for each written file.
+    pub files: Vec<String>,
+}
+
+impl TimelineReport {
+    /// Returns all lines.
+    pub fn into_lines(self) -> impl Iterator<Item = String> {
+        self.overlap.into_iter().chain(self.files)
+    }
+}
+
+impl TimelineFlags {
+    /// Returns true if a timeline or a report is requested.
+    pub fn is_requested(&self) -> bool {
+        self.overlap || !self.timeline.is_empty()
+    }
+
+    /// Estimates a timeline from the plans, writes the files, and returns the report.
+    ///
+    /// # Errors
+    /// The plans are too large, or a file cannot be written.
+    pub fn write_estimated(&self, plans: &[Plan], names: &[&str]) -> Result<TimelineReport, JobFailure> {
+        check_size(plans)?;
+        self.write(&estimate(plans).map_err(too_many_streams)?, names)
+    }
+
+    /// As `write_estimated`, with the times that each rank has measured in a run on GPUs. The clocks of two ranks differ by
+    /// at most `clock_error` microseconds.
+    ///
+    /// # Errors
+    /// As for `write_estimated`.
+    pub fn write_measured(
+        &self,
+        plans: &[Plan],
+        names: &[&str],
+        ranks: &[Vec<MeasuredTime>],
+        clock_error: f64,
+    ) -> Result<TimelineReport, JobFailure> {
+        check_size(plans)?;
+        let clocks = match plans.len() {
+            1 => String::new(),
+            _ => format!("; the clocks of two ranks differ by at most {clock_error:.1} µs"),
+        };
+        let source =
+            format!("measured in one run, issued command by command with an event beside each{clocks}");
+        self.write(&measured(plans, ranks, source).map_err(too_many_streams)?, names)
+    }
+
+    fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport, JobFailure> {
+        let report = Overlap::of(timeline).report(timeline);
+        let ranks = timeline.rows.last().map_or(0, |it| it.rank + 1);
+        let names: Vec<&str> = names.iter().map(|it| it.rsplit('/').next().unwrap_or(it)).collect();
+        let title = format!("{}, {ranks} ranks", names.join(" "));
+        let mut files = Vec::new();
+        for file in &self.timeline {
+            let path = file.path.display();
+            let text = file
+                .text(timeline, &title, &report)
+                .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{path}`: {fault}")))?;
+            write_file(&file.path, &text)?;
+            files.push(format!("timeline in `{path}`"));
+        }
+        Ok(TimelineReport { overlap: if self.overlap { report } else { Vec::new() }, files })
+    }
+}
+
+fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
+    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    match instructions > MAX_INSTRUCTIONS {
+        false => Ok(()),
+        true => Err(JobFailure::Other(
+            Exit::Usage,
+            format!(
+                "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
+            ),
+        )),
+    }
+}
+
+fn too_many_streams(_: OrderError) -> JobFailure {
+    JobFailure::Other(
+        Exit::Usage,
+        "no timeline: the ranks have too many streams; reduce `--ranks`".to_owned(),
+    )
+}

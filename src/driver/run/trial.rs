@@ -1,0 +1,155 @@
+//! Runs a world once and classifies failures, for callers that judge many runs.
+
+use grammar::ir::StmtId;
+
+use super::{
+    RunError,
+    results::{self, culprit},
+    verdict::{Criteria, Expectation, judge_outputs, simulate},
+};
+use hir_plan::{
+    Plan,
+    sync::{Cause, Deadlock},
+};
+use hir_process::exit::Exit;
+use hir_sim::{InstRef, Schedule, SimError};
+use hir_tensor::data::Data;
+
+/// A failed run.
+#[derive(Clone, Debug)]
+pub struct RunFailure {
+    /// The schedule of the run.
+    pub schedule: Schedule,
+    /// The kind of failure.
+    pub kind: FailureKind,
+    /// A one-line message.
+    pub message: String,
+    /// Further lines of the report.
+    pub report: Vec<String>,
+    /// The instruction to inspect, if known.
+    pub inst_ref: Option<InstRef>,
+    /// Position of the wrong output, if any.
+    pub output: Option<usize>,
+}
+
+/// Kinds of failure.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FailureKind {
+    /// A deadlock: a rank waits for an operation that no rank ever performs.
+    NeverCompletes,
+    /// A deadlock: a rank waits for itself.
+    SelfWait,
+    /// A deadlock: ranks wait for each other in a cycle.
+    CyclicWait,
+    /// An output differs from the expected value.
+    WrongOutput,
+    /// An output has elements that nothing wrote.
+    UnwrittenOutput,
+    /// An output has elements for which ranks hold different values.
+    ReplicasDiffer,
+    /// The program stops: it has no defined behaviour, or an operation is not supported.
+    ProgramError,
+}
+
+/// The result of a successful run.
+pub struct RunResult {
+    /// The outputs.
+    pub outputs: Vec<results::OutputTensor>,
+    /// True if no value was rounded.
+    pub exact: bool,
+}
+
+/// Runs a world once, with f64 shadows if they fit in the memory limit, in bytes.
+///
+/// # Errors
+/// The failure of the run.
+pub fn run_trial(
+    plans: &[Plan],
+    inputs: &[Vec<Data>],
+    schedule: &Schedule,
+    expectations: &[Expectation],
+    memory_limit: usize,
+) -> Result<RunResult, Box<RunFailure>> {
+    let stopped = |fault: RunError| Box::new(RunFailure::stopped(schedule, &fault));
+    let outcome = simulate(plans, inputs.to_vec(), schedule, memory_limit).map_err(stopped)?;
+    let exact = outcome.notes.exactness.is_exact();
+    let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
+    let verdict = judge_outputs(plans, &outcome, expectations, &criteria).map_err(stopped)?;
+    if verdict.exit == Exit::Success {
+        return Ok(RunResult { outputs: verdict.outputs, exact });
+    }
+    let output = verdict.wrong_output.and_then(|at| verdict.outputs.get(at));
+    let is_unwritten = |it: &results::OutputTensor| {
+        it.parts.iter().any(|(_, block)| block.written.first_unwritten().is_some())
+    };
+    let trouble = match output.filter(|it| it.fault.is_some()) {
+        Some(it) if is_unwritten(it) => FailureKind::UnwrittenOutput,
+        Some(_) => FailureKind::ReplicasDiffer,
+        None => FailureKind::WrongOutput,
+    };
+    let at = verdict
+        .wrong_output
+        .and_then(|it| (0..plans.len()).find_map(|rank| culprit(plans, &outcome, rank, it)));
+    Err(Box::new(RunFailure {
+        schedule: schedule.clone(),
+        kind: trouble,
+        message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
+        report: Vec::new(),
+        inst_ref: at,
+        output: verdict.wrong_output,
+    }))
+}
+
+impl RunFailure {
+    fn stopped(schedule: &Schedule, fault: &RunError) -> Self {
+        let text = fault.to_string();
+        let mut lines = text.lines().map(str::to_owned);
+        let message = lines.next().unwrap_or_default();
+        let (trouble, at) = match fault {
+            RunError::Fault(SimError::Deadlock(it)) => {
+                let trouble = match &it.cause {
+                    Cause::NeverSatisfied { .. } => FailureKind::NeverCompletes,
+                    Cause::Cycle { ranks, .. } if ranks.len() < 2 => FailureKind::SelfWait,
+                    Cause::Cycle { .. } => FailureKind::CyclicWait,
+                };
+                (trouble, waiting_inst(it))
+            }
+            RunError::Fault(
+                SimError::Program { .. }
+                | SimError::Unsupported { .. }
+                | SimError::StepNotReady(_)
+                | SimError::Internal(_),
+            )
+            | RunError::Io(_)
+            | RunError::InvalidFlagValue { .. }
+            | RunError::Tensor(_)
+            | RunError::Dtype(_)
+            | RunError::Shard(_)
+            | RunError::OverBudget(_) => (FailureKind::ProgramError, None),
+        };
+        Self {
+            schedule: schedule.clone(),
+            kind: trouble,
+            message,
+            report: lines.collect(),
+            inst_ref: at,
+            output: None,
+        }
+    }
+
+    /// Returns the rank and the statement to inspect.
+    pub fn stmt(&self, plans: &[Plan]) -> Option<(usize, StmtId)> {
+        let at = self.inst_ref?;
+        let plan = plans.get(at.rank)?;
+        Some((at.rank, plan.origins[plan.code.get(at.inst)?.origin as usize].stmt?))
+    }
+}
+
+/// Returns the instruction that waits forever, or the first instruction of a cycle.
+fn waiting_inst(deadlock: &Deadlock) -> Option<InstRef> {
+    let wait = match &deadlock.cause {
+        Cause::Cycle { ranks, .. } => deadlock.waits.iter().find(|it| ranks.contains(&it.inst_ref.rank)),
+        Cause::NeverSatisfied { wait, .. } => deadlock.waits.get(*wait),
+    };
+    wait.map(|it| it.inst_ref)
+}

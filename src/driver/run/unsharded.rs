@@ -1,0 +1,338 @@
+//! `--expect=unsharded`: evaluates a program with all shardings, stream axes and communications erased.
+//!
+//! Each tensor is one buffer of its logical shape on one rank, and each operator becomes instructions on
+//! whole tensors (`operators`). This code shares nothing with the sharded planner, with resharding, with the
+//! passes or with the assembly of shards, so that a fault in one of those shows as a difference. It shares
+//! only the parser, the evaluation of scalars and the simulator's implementation of each instruction.
+//!
+//! Tensors have value semantics: one statement defines each tensor, in its own buffer, and no tensor is a
+//! view of another.
+
+mod construct;
+mod operators;
+
+use std::sync::Arc;
+
+use grammar::{
+    arena::Id,
+    axis_text,
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::DType,
+    ir::{ExprId, OpStmt, Program, Stmt, StmtId, SymbolId, TensorId},
+    ops::Op,
+    source::Source,
+    span::{LineIndex, Span},
+};
+
+use super::{
+    inputs::InputSpec,
+    prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic, prepare_program},
+    verdict::{Expectation, ExpectationSource, input_mismatch, simulated_expectations},
+};
+use rustc_hash::FxHashMap;
+
+use hir_plan::{
+    Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream, Shard,
+    ShardLayout, View, limits,
+    scalar::{ScalarError, Scalars},
+};
+use hir_process::exit::Exit;
+use hir_sim::SimLimits;
+use hir_tensor::generate::InputKind;
+
+/// Returns the outputs of the program before passes, without shardings, on the same inputs, as expectations
+/// for `plans`.
+///
+/// # Errors
+/// The errors of `plan_unsharded`. Each rank has its own program, inputs are given or generated shard by
+/// shard, or the plan exceeds the memory limit.
+pub fn unsharded_expectations(
+    sources: &[Source],
+    setup: &PrepareOptions<'_>,
+    limits: SimLimits<'_>,
+    input_spec: &InputSpec,
+    plans: &[Plan],
+) -> std::result::Result<Vec<Expectation>, JobFailure> {
+    let usage = |message: String| JobFailure::Other(Exit::Usage, format!("`--expect=unsharded`: {message}"));
+    let [source] = sources else {
+        return Err(usage(
+            "`--program` gives each rank its own program, but a single program is needed".to_owned(),
+        ));
+    };
+    if input_spec.generator.kind == InputKind::Rank {
+        return Err(usage("`--inputs rank` fills shards, but whole tensors are needed".to_owned()));
+    }
+    if let Some(flag) = input_spec.flags.iter().find(|it| it.local) {
+        return Err(usage(format!("`--input {}@local` gives shards; give the whole tensor", flag.name)));
+    }
+    let setup = PrepareOptions { passes: &|_, _| Ok(()), ..*setup };
+    let (source, program, _) = prepare_program(source.clone(), &setup, false)?;
+    let rejected = |fault| JobFailure::Rejected(source.clone(), vec![fault]);
+    let unsharded = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
+    if let Some(fault) = memory_limit_diagnostic(program.spans.header, &unsharded, limits.memory) {
+        return Err(rejected(fault));
+    }
+    if let Some(message) = input_mismatch(plans, &unsharded) {
+        return Err(usage(format!("without shardings the program {message}")));
+    }
+    let inputs = input_spec.fill_corresponding(plans, &unsharded)?;
+    let (mut found, notes) =
+        simulated_expectations(&unsharded, inputs, "the program without shardings", limits)?;
+    let exact = notes.exactness.is_exact();
+    found.iter_mut().for_each(|it| it.source = ExpectationSource::Reference { exact });
+    Ok(found)
+}
+
+type Result<T> = std::result::Result<T, Box<Diagnostic>>;
+
+/// Plans the program without shardings, for a world of one rank.
+///
+/// # Errors
+/// The program is already lowered: it contains communications, streams, storage, loops or launches. An
+/// operator is not supported, a scalar has no value, or a tensor is written twice.
+pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
+    let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
+    let mut eraser = UnshardedPlanner {
+        program,
+        lines,
+        scalars: Scalars::new(program, 0),
+        values: vec![None; program.tensors.len()],
+        arrays: FxHashMap::default(),
+        plan,
+        span: program.spans.header,
+    };
+    match eraser.program() {
+        Ok(()) => Ok(eraser.plan),
+        Err(fault) => Err(*fault),
+    }
+}
+
+struct UnshardedPlanner<'p> {
+    program: &'p Program,
+    lines: &'p LineIndex,
+    scalars: Scalars<'p>,
+    /// The current value of each tensor.
+    values: Vec<Option<View>>,
+    /// Arrays of scalars, by the symbol that names them.
+    arrays: FxHashMap<SymbolId, ExprId>,
+    plan: Plan,
+    /// Span of the statement that is being planned.
+    span: Span,
+}
+
+impl UnshardedPlanner<'_> {
+    fn program(&mut self) -> Result<()> {
+        let program = self.program;
+        for tensor in Program::tensors_of(&program.inputs) {
+            self.span = program.tensor_span(tensor);
+            let value = self.buffer(tensor)?;
+            self.values[tensor.index()] = Some(value.clone());
+            let port = self.port(tensor, value);
+            self.plan.inputs.push(port);
+        }
+        for stmt in program.body() {
+            self.statement(*stmt)?;
+        }
+        for tensor in Program::tensors_of(&program.outputs) {
+            self.span = program.tensor_span(tensor);
+            let value = self.value(tensor)?;
+            let port = self.port(tensor, value);
+            self.plan.outputs.push(port);
+        }
+        self.plan.code.push(Inst { kind: InstKind::ReadOutputs, stream: 0, origin: 0 });
+        Ok(())
+    }
+
+    fn statement(&mut self, stmt: StmtId) -> Result<()> {
+        self.span = self.program.stmt_span(stmt);
+        let line = self.lines.line(self.span.start);
+        Arc::make_mut(&mut self.plan.origins).push(Origin { stmt: Some(stmt), line, iteration: None });
+        match &self.program.stmts[stmt] {
+            Stmt::Op(it) => self.operator(it),
+            Stmt::Let(_, value) if self.scalars.depends_on_rank(*value) => {
+                Err(self.lowered("a scalar that depends on the rank"))
+            }
+            Stmt::Let(symbol, value) if construct::array_items(self.program, self, *value).is_some() => {
+                self.arrays.insert(*symbol, *value);
+                Ok(())
+            }
+            Stmt::Let(symbol, value) => {
+                let value = self.scalars.eval(*value).map_err(|it| self.scalar_fault(it))?;
+                self.scalars.bind(*symbol, Some(value));
+                Ok(())
+            }
+            Stmt::For(_) => Err(self.lowered("a loop")),
+            Stmt::If(_) => Err(self.lowered("a branch")),
+        }
+    }
+
+    fn operator(&mut self, it: &OpStmt) -> Result<()> {
+        if !it.computes() && it.op != Op::Select {
+            return Err(self.lowered(&format!("`{}`", it.op.name())));
+        }
+        let mut rank_dependent = false;
+        it.scalars(&mut |expr| rank_dependent |= self.scalars.depends_on_rank(expr));
+        if rank_dependent {
+            return Err(self.lowered("a scalar that depends on the rank"));
+        }
+        if it.op == Op::Sdpa {
+            return self.attention(it);
+        }
+        let ([out], Some(tensor)) = (&it.outs[..], it.out_tensor()) else {
+            return Err(self.unsupported(it.op));
+        };
+        debug_assert_eq!(out.tensor(), Some(tensor));
+        let args: Vec<TensorId> = operands(it);
+        let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        let target = self.result(tensor)?;
+        let code = operators::instructions(self, it, &args, &views, tensor, &target)?;
+        code.into_iter().for_each(|kind| self.emit(kind));
+        Ok(())
+    }
+
+    /// Plans `sdpa` on whole tensors.
+    fn attention(&mut self, it: &OpStmt) -> Result<()> {
+        let args: Vec<TensorId> = operands(it);
+        let views = args.iter().map(|arg| self.value(*arg)).collect::<Result<Vec<_>>>()?;
+        let columns = views.first().and_then(|it| it.shape.last()).copied().unwrap_or(0);
+        let scalar = |it| self.scalars.eval(it).map_err(|it| self.scalar_fault(it));
+        let refuse = |why: &str| {
+            self.diagnostic(Code::Unsupported, format!("this `{}` does not run: {why}", it.op.name()))
+        };
+        let options = AttentionOptions::of(self.program, it, columns, scalar, refuse)?;
+        let results =
+            Program::tensors_of(&it.outs).map(|out| self.result(out)).collect::<Result<Vec<_>>>()?;
+        let mut results = results.into_iter();
+        let Some(out) = results.next() else { return Ok(()) };
+        let attention = Attention::of(&views, &options, out, results.next())
+            .map_err(|(have, want)| self.shape_mismatch(it.op, &have, &want))?;
+        self.emit(InstKind::Attention(Box::new(attention)));
+        for state in results {
+            self.emit(InstKind::Fill { to: Box::new(state), value: Number::Int(0) });
+        }
+        Ok(())
+    }
+
+    fn emit(&mut self, kind: InstKind) {
+        let origin = self.plan.origins.len() as u32 - 1;
+        self.plan.code.push(Inst { kind, stream: 0, origin });
+    }
+
+    // ---- tensors
+
+    /// Creates the buffer of a result, its only value.
+    fn result(&mut self, tensor: TensorId) -> Result<View> {
+        if self.values[tensor.index()].is_some() {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` is written again: without storage a tensor has a single value");
+            let it = self.diagnostic(Code::InvalidReference, message);
+            return Err(Box::new(it.help("give the second result another name")));
+        }
+        let target = self.buffer(tensor)?;
+        self.emit(InstKind::Alloc { buffer: target.buffer, zeroed: None });
+        self.values[tensor.index()] = Some(target.clone());
+        Ok(target)
+    }
+
+    /// Creates a buffer with the logical shape of the tensor.
+    fn buffer(&mut self, tensor: TensorId) -> Result<View> {
+        let shape = self.shape(tensor)?;
+        let dtype = self.dtype(tensor);
+        if matches!(dtype, DType::Composite(_)) {
+            return Err(self.diagnostic(Code::Unsupported, format!("element type `{dtype}` does not run")));
+        }
+        let name = self.program.tensor_name(tensor);
+        self.plan.buffers.push(Buffer { name, dtype, len: shape.iter().product() });
+        Ok(View::contiguous(self.plan.buffers.len() as u32 - 1, shape))
+    }
+
+    /// Returns the extents of the logical axes, without reduction axes.
+    fn shape(&self, tensor: TensorId) -> Result<Vec<usize>> {
+        let (mut shape, mut elements) = (Vec::new(), 1usize);
+        for axis in self.program.dimensions(tensor) {
+            let it = &self.program.axes[axis];
+            let value =
+                self.scalars.int(it.expanded.unwrap_or(it.extent)).map_err(|it| self.scalar_fault(it))?;
+            let Some(extent) = usize::try_from(value).ok().filter(|_| !it.is_ragged) else {
+                let message =
+                    format!("`{}` of extent {value} is not a valid dimension", axis_text(self.program, axis));
+                return Err(self.diagnostic(Code::Unsupported, message));
+            };
+            elements = elements.saturating_mul(extent.max(1));
+            shape.push(extent);
+        }
+        if elements > limits::MAX_TENSOR_ELEMENTS {
+            let name = self.program.tensor_name(tensor);
+            let message = format!("`{name}` has more than {} elements", limits::MAX_TENSOR_ELEMENTS);
+            return Err(self.diagnostic(Code::TooLarge, message));
+        }
+        Ok(shape)
+    }
+
+    /// Returns the element type, as in the sharded planner: dialects before September 2024 print no type,
+    /// which means float.
+    fn dtype(&self, tensor: TensorId) -> DType {
+        self.program.tensors[tensor].dtype.unwrap_or(DType::Float)
+    }
+
+    fn value(&self, tensor: TensorId) -> Result<View> {
+        self.values[tensor.index()].clone().ok_or_else(|| {
+            let name = self.program.tensor_name(tensor);
+            self.diagnostic(Code::UndefinedTensor, format!("no statement defines `{name}`"))
+        })
+    }
+
+    fn port(&self, tensor: TensorId, view: View) -> IoBinding {
+        let layout = ShardLayout::whole(&view.shape);
+        let (name, dtype) = (self.program.tensor_name(tensor), self.dtype(tensor));
+        IoBinding {
+            name,
+            dtype,
+            printed_axes: None,
+            broadcast: vec![false; layout.shape.len()],
+            is_compared_per_rank: false,
+            shard: Shard { view: Some(view), layout },
+        }
+    }
+
+    // ---- diagnostics
+
+    fn diagnostic(&self, code: Code, message: String) -> Box<Diagnostic> {
+        Box::new(Diagnostic::new(code, self.span, format!("{message} (`--expect=unsharded`)"), "here"))
+    }
+
+    fn lowered(&self, what: &str) -> Box<Diagnostic> {
+        let message = format!("{what} has no meaning without shardings: the program is already lowered");
+        let it = self.diagnostic(Code::InvalidReference, message);
+        Box::new(it.help(
+            "compare with the program that it was lowered from: `--reference SPEC.hir`, or give that program and `--passes`",
+        ))
+    }
+
+    fn unsupported(&self, op: Op) -> Box<Diagnostic> {
+        self.diagnostic(Code::Unsupported, format!("`{}` does not run", op.name()))
+    }
+
+    fn shape_mismatch(&self, op: Op, have: &[usize], want: &[usize]) -> Box<Diagnostic> {
+        let message = format!("`{}`: the shape {have:?} does not fit {want:?}", op.name());
+        self.diagnostic(Code::RuntimeShape, message)
+    }
+
+    fn scalar_fault(&self, fault: ScalarError) -> Box<Diagnostic> {
+        match fault {
+            ScalarError::Unbound(symbol) => {
+                let name = &self.program.symbols[symbol];
+                let it = self.diagnostic(Code::UnboundSymbol, format!("`{name}` has no value"));
+                Box::new(it.help(format!("give it with `--set {name}=…`")))
+            }
+            ScalarError::Arithmetic(message) => self.diagnostic(Code::BadIndex, message),
+        }
+    }
+}
+
+/// Returns the tensors that an operator reads, positional operands first.
+fn operands(it: &OpStmt) -> Vec<TensorId> {
+    let keyed = it.attrs.iter().filter_map(|(_, attr)| attr.tensor());
+    Program::tensors_of(&it.args).chain(keyed).collect()
+}

@@ -1,0 +1,283 @@
+//! Code shared by the command-line tools: reports on standard error, colours, usage errors, and internal
+//! errors.
+//!
+//! Invariant: standard output contains only results; if its reader closes it, a tool ends without an error.
+
+pub mod dump;
+pub mod expect;
+pub mod flags;
+pub mod help;
+pub mod listing;
+pub mod progress;
+pub mod remarks;
+pub mod reproducer;
+pub mod sarif_log;
+pub mod startup;
+pub mod statistics;
+mod streams;
+pub mod usage;
+
+pub use streams::{DiagnosticOutput, ResultOutput, print_line, stderr_if_separate};
+
+use std::{
+    fmt::Display,
+    io::{self, IsTerminal, Write},
+    path::Path,
+};
+
+use clap::ValueEnum;
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    render::{Format, Style, json_message, render},
+    source::Source,
+    visible_text,
+};
+use passes::PassCall;
+
+use crate::source;
+use hir_process::{atomic_file, exit::Exit, interrupt};
+
+/// When to colour reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Reports of a tool on standard error.
+#[derive(Clone, Copy, Debug)]
+pub struct Reporter {
+    tool: &'static str,
+    format: Format,
+    style: Style,
+    quiet: bool,
+    errors_only: bool,
+}
+
+impl Reporter {
+    /// Creates the reporter of a tool.
+    pub fn new(tool: &'static str, format: Format, color: Color) -> Self {
+        let color = match color {
+            Color::Always => true,
+            Color::Never => false,
+            // By the convention of no-color.org, an empty value counts as unset.
+            Color::Auto => {
+                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+            }
+        };
+        if format == Format::Sarif {
+            sarif_log::open();
+        }
+        let style = Style { color, width: columns() };
+        Self { tool, format, style, quiet: false, errors_only: false }
+    }
+
+    /// Returns the name of the tool.
+    pub fn tool(&self) -> &'static str {
+        self.tool
+    }
+
+    /// Returns a reporter without output, for a rank whose reports another rank prints.
+    pub fn silent(self) -> Self {
+        Self { quiet: true, ..self }
+    }
+
+    /// Returns a reporter that leaves out warnings and remarks, because they were printed before.
+    pub fn errors_only(self) -> Self {
+        Self { errors_only: true, ..self }
+    }
+
+    /// Prints diagnostics about a text.
+    pub fn report_diagnostics(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        if self.quiet || self.errors_only && !has_errors(diagnostics) {
+            return;
+        }
+        if self.format == Format::Sarif {
+            return sarif_log::add(source, diagnostics);
+        }
+        let mut text = Vec::new();
+        let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
+        let _ = drawn.and_then(|()| DiagnosticOutput.write_all(&text));
+    }
+
+    /// Prints a message that does not refer to a position in a text.
+    pub fn message(&self, message: &str) {
+        self.report(message, false);
+    }
+
+    /// Prints a message and returns the exit code that it explains.
+    pub fn fail(&self, exit: Exit, message: &str) -> Exit {
+        self.report(message, exit != Exit::Success);
+        exit
+    }
+
+    fn report(&self, message: &str, is_error: bool) {
+        if !self.quiet {
+            print_message(self.tool, self.format, message, is_error);
+        }
+    }
+
+    /// Parses the value of `--passes`; an error is printed with its position in the text.
+    ///
+    /// # Errors
+    /// Returns the exit code for an invalid pipeline.
+    pub fn parse_pipeline(&self, flag: &str, text: &str) -> Result<Vec<PassCall>, Exit> {
+        parse_pipeline(text).map_err(|fault| {
+            self.report_diagnostics(&Source::new(flag.to_owned(), text.to_owned()), &[*fault]);
+            Exit::Usage
+        })
+    }
+
+    /// Ends the output of a tool: writes the log of `sarif`, also an empty one if this process `reports` for its job.
+    /// Returns the exit code: that of a failure if standard output or standard error did not accept everything. `say`
+    /// gets the fault of standard error, which cannot deliver it.
+    pub fn finish(&self, exit: Exit, reports: bool, say: impl FnOnce(&str)) -> Exit {
+        let exit = match streams::stdout_error() {
+            Some(fault) if exit == Exit::Success => {
+                self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
+            }
+            Some(_) | None => exit,
+        };
+        sarif_log::close(exit, reports);
+        // Without its log, the exit code of a verdict says nothing to the reader of logs.
+        let is_due = exit == Exit::Success || self.format == Format::Sarif && exit.is_verdict();
+        match streams::stderr_error().filter(|_| is_due) {
+            Some(fault) => {
+                say(&format!("cannot write standard error: {fault}"));
+                Exit::Environment
+            }
+            None => exit,
+        }
+    }
+
+    /// Reads a program file, or standard input for `-`; a failure is reported.
+    ///
+    /// # Errors
+    /// Returns the exit code for a file that cannot be read.
+    pub fn open_source(&self, path: &str) -> Result<Source, Exit> {
+        source::open(path).map_err(|fault| self.fail_to_read(path, &fault))
+    }
+
+    /// Reports that a file cannot be read, and returns the exit code.
+    pub fn fail_to_read(&self, path: impl Display, fault: &io::Error) -> Exit {
+        self.fail(Exit::Environment, &format!("cannot read `{path}`: {fault}"))
+    }
+
+    /// Handles signals as `interrupt::watch` does; a failure is reported.
+    ///
+    /// # Errors
+    /// Returns the exit code if the operating system rejects the handlers.
+    pub fn watch_signals(
+        &self,
+        report: impl Fn() + Send + 'static,
+        end: impl FnMut(i32) -> bool + Send + 'static,
+    ) -> Result<(), Exit> {
+        interrupt::watch(report, end)
+            .map_err(|fault| self.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))
+    }
+
+    /// Writes a result to a file, or to standard output if no file is given.
+    pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
+        let bytes = grammar::encode(text);
+        let (result, name) = match file.filter(|it| *it != Path::new("-")) {
+            Some(path) => (atomic_file::write(path, &bytes), path.display().to_string()),
+            None => {
+                let mut out = io::stdout().lock();
+                (out.write_all(&bytes).and_then(|()| out.flush()), "standard output".to_owned())
+            }
+        };
+        match result {
+            Ok(()) => Exit::Success,
+            Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
+            Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
+        }
+    }
+}
+
+/// Parses a pipeline.
+///
+/// # Errors
+/// Returns the error, with its position in `text`.
+pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
+    passes::parse(text).map_err(|fault| {
+        let word = fault.span().text(text);
+        let is_pass = passes::PASSES.iter().any(|it| it.name == word);
+        let is_explained = is_pass || fault.help.is_some();
+        let tools = usage::tools_with(word).filter(|_| !is_explained);
+        Box::new(match tools {
+            Some(tools) => fault.help(format!("`--{word}` is a flag of {tools}, not a pass")),
+            None => fault,
+        })
+    })
+}
+
+/// Prints a message that does not refer to a position in a text.
+fn print_message(tool: &'static str, format: Format, message: &str, is_error: bool) {
+    let line = match format {
+        Format::Sarif => return sarif_log::note(message, is_error),
+        Format::Json => json_message(tool, message, is_error),
+        Format::Human | Format::Short => format!("{tool}: {}", visible_text(message)),
+    };
+    let _ = writeln!(DiagnosticOutput, "{line}");
+}
+
+/// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.
+fn columns() -> usize {
+    let default = Style::default().width;
+    if !io::stderr().is_terminal() {
+        return default;
+    }
+    let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
+    let stated = || std::env::var("COLUMNS").ok().and_then(|it| it.parse().ok());
+    Some(size).filter(|it| *it > 0).or_else(stated).unwrap_or(default)
+}
+
+/// Returns the exit code of a tool that has only printed a text, and reports why it could not print it.
+fn exit_of_print(tool: &str, printed: io::Result<()>) -> Exit {
+    match printed {
+        Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(io::stderr(), "{tool}: cannot write standard output: {fault}");
+            Exit::Environment
+        }
+        Ok(()) | Err(_) => Exit::Success,
+    }
+}
+
+/// Reports a result of clap: prints help in full, and an error in the command line as one line, which `say` gets, too.
+pub fn report_usage_error(tool: &'static str, error: &clap::Error, say: impl FnOnce(&str)) -> Exit {
+    if !error.use_stderr() {
+        return exit_of_print(tool, error.print());
+    }
+    let (message, format) = (usage::error_text(error), requested_format());
+    if format == Format::Sarif {
+        sarif_log::open();
+    }
+    print_message(tool, format, &format!("{message} (see `{tool} --help`)"), true);
+    sarif_log::close(Exit::Usage, true);
+    say(&message);
+    Exit::Usage
+}
+
+/// Returns the format that the command line, which may be invalid, asks for.
+fn requested_format() -> Format {
+    let arguments = arguments();
+    let option = "--error-format";
+    let joined = arguments.iter().filter_map(|it| it.strip_prefix(option)?.strip_prefix('='));
+    let separate = arguments.windows(2).filter(|it| it[0] == option).map(|it| it[1].as_str());
+    joined.chain(separate).find_map(|it| it.parse().ok()).unwrap_or_default()
+}
+
+/// Returns the name of an option's value.
+pub fn value_name(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
+}
+
+/// Returns the command-line arguments for printing; parts that are not UTF-8 are replaced.
+pub fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
+}

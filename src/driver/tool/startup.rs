@@ -1,0 +1,59 @@
+//! Starts a tool: its panic hook, its handling of SIGXFSZ, and a thread with a large stack on which it runs.
+//!
+//! Nesting is limited: 200 levels of brackets, operators, loops or branches in a text, and 1,000 definitions
+//! that depend on each other. `STACK` is many times what these limits require. The stack size of the main
+//! thread is set by `ulimit -s` and may be too small.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+    thread,
+};
+
+use crate::tool::arguments;
+use hir_process::{exit::Exit, interrupt, out_of_memory, tool_name::set_tool_name};
+
+/// Size of the stack in bytes; pages that are never accessed use no memory.
+const STACK: usize = 32 << 20;
+
+/// Runs a tool. A panic is reported as an internal error. Must be called in `main`, before threads are created.
+pub fn start_tool(tool: &'static str, work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+    install_panic_hook(tool);
+    interrupt::handle_sigxfsz();
+    out_of_memory::end_aborts();
+    with_large_stack(work)
+}
+
+/// Runs a tool on a thread with a large stack. A panic ends with the exit code of an internal error.
+fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+    thread::scope(|scope| {
+        match thread::Builder::new().name("hir-main".to_owned()).stack_size(STACK).spawn_scoped(scope, work) {
+            Ok(thread) => thread.join().unwrap_or(Exit::InternalError.into()),
+            Err(fault) => {
+                let _ = writeln!(
+                    io::stderr(),
+                    "{}: cannot start a thread with a stack of {} MiB: {fault}\n\
+                     help: allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
+                    hir_process::tool_name::tool_name(),
+                    STACK >> 20
+                );
+                Exit::Environment.into()
+            }
+        }
+    })
+}
+
+/// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
+/// 101.
+fn install_panic_hook(tool: &'static str) {
+    set_tool_name(tool);
+    std::panic::set_hook(Box::new(move |panic| {
+        let _ = writeln!(
+            io::stderr(),
+            "{tool}: internal error, a bug in {tool} {version} and not in your program: {panic}\n\
+             {tool}: please report it with the program and this command line: {tool} {line}",
+            version = env!("CARGO_PKG_VERSION"),
+            line = arguments().join(" "),
+        );
+    }));
+}
