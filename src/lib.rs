@@ -1,10 +1,40 @@
 //! Reads, checks, transforms and runs multi-GPU Host IR programs.
 //!
 //! `grammar` parses a text into a program, `passes` rewrite it, `plan` lowers it to one plan for each rank,
-//! `sim` runs the plans of all ranks in one process, and `cuda` runs the plan of one rank on a GPU. `check` proves that
-//! plans have no races. The binaries `hir-opt`, `hir-run` and `hir-reduce` combine these with the help of `driver`.
+//! `check` proves that plans have no races, `sim` runs the plans of all ranks in one process, and `cuda` runs the plan of one
+//! rank on a GPU. The binaries `hir-opt`, `hir-run` and `hir-reduce` combine these with the help of `driver`.
 //!
-//! Each is a package of its own. This one names them together.
+//! Each is a package of its own. This one names them together, and has a function for each step:
+//!
+//! ```
+//! use hir::grammar::source::Source;
+//!
+//! let text = "
+//! %HostIrContainer { (T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS2{8}] (DeviceMesh{0 1})) :
+//!   T1_g_float[iS2{8}] (DeviceMesh{0 1}) = Set( T0_g_float[ideviceIdx.x0{2}, iS1{4}] (DeviceMesh{0 1}) )
+//! } // %HostIrContainer
+//!
+//! Domains:
+//!   T0: logical(iS3{8}), outer_split(iS3{8}, 2) -> (ideviceIdx.x0{2}, iS1{4})
+//! ";
+//! let source = Source::new("gather.hir".to_owned(), text.to_owned());
+//! let mut program = hir::read(&source).map_err(|faults| faults[0].message.clone())?.remove(0);
+//!
+//! hir::run_passes(&mut program, "lower-to-communication").map_err(|fault| format!("{fault:?}"))?;
+//! assert!(hir::grammar::print(&program).contains("type=Allgather"));
+//!
+//! let plans = hir::plan(&program, &source, 2).map_err(|faults| faults[0].message.clone())?;
+//! assert!(hir::check(&plans).findings.is_empty());
+//!
+//! let outcome = hir::simulate(&plans, 0).map_err(|fault| fault.to_string())?;
+//! let whole = outcome.outputs[0][0].as_ref().ok_or("rank 0 holds no part of the output")?;
+//! assert_eq!(whole.shape, [8]);
+//! assert_eq!(outcome.outputs[1][0].as_ref().map(|it| &it.data), Some(&whole.data));
+//!
+//! let timeline = hir::timeline(&plans).map_err(|fault| format!("{fault:?}"))?;
+//! assert!(timeline.rows.iter().any(|row| row.rank == 1));
+//! # Ok::<(), String>(())
+//! ```
 
 pub use grammar;
 pub use hir_check as check;
@@ -19,3 +49,66 @@ pub use hir_process as process;
 pub use hir_sim as sim;
 pub use hir_tensor as tensor;
 pub use passes;
+
+use driver::run::{RunError, inputs::InputSpec, verdict};
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    source::Source,
+};
+use hir_check::{Checks, Report};
+use hir_plan::{Plan, limits::DEFAULT_MEMORY_LIMIT, sync::happens_before::OrderError, timeline::Timeline};
+use hir_sim::{Schedule, SimOutcome};
+use hir_tensor::generate::InputKind;
+use passes::{PassError, PipelineError, Settings};
+
+/// Reads and verifies all containers of a text. Warnings are not returned; [`Source::programs`] returns them.
+///
+/// # Errors
+/// The diagnostics, of which one at least is an error.
+pub fn read(source: &Source) -> Result<Vec<Program>, Vec<Diagnostic>> {
+    match source.programs() {
+        (_, diagnostics) if has_errors(&diagnostics) => Err(diagnostics),
+        (programs, _) => Ok(programs),
+    }
+}
+
+/// Runs passes, given as on the command line: `a,b{option=value},@pipeline`. The program is verified after each.
+///
+/// # Errors
+/// The list is faulty, a pass cannot rewrite the program, or it has a bug. The program is then that before the pass.
+pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineError>> {
+    let calls = passes::parse(list)
+        .map_err(|fault| Box::new(PipelineError { pass: None, error: PassError::BadOption(fault) }))?;
+    passes::run(program, &calls, Settings::default(), &mut |_| ())
+}
+
+/// Plans a program for every rank of a world.
+///
+/// # Errors
+/// As for [`plan::build`].
+pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    plan::build(program, &source.lines, ranks)
+}
+
+/// Looks for races, deadlocks and unwritten outputs in the plans of all ranks.
+pub fn check(plans: &[Plan]) -> Report {
+    check::check(plans, Checks::ALL_FAULTS)
+}
+
+/// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact.
+///
+/// # Errors
+/// A deadlock, or what the simulator does not support.
+pub fn simulate(plans: &[Plan], seed: u64) -> Result<SimOutcome, RunError> {
+    let inputs = InputSpec::new(InputKind::Exact, seed, Vec::new(), plans).fill(plans)?;
+    verdict::simulate(plans, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)
+}
+
+/// Estimates when every rank, stream and communicator works and what it waits for.
+///
+/// # Errors
+/// The ranks have too many streams.
+pub fn timeline(plans: &[Plan]) -> Result<Timeline, OrderError> {
+    timeline::estimate::estimate(plans)
+}

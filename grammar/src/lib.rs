@@ -3,6 +3,18 @@
 //! `parse` tokenizes and parses a text; `resolve` resolves names, operators and domains and creates one
 //! `ir::Program` for each container. `verify` checks a program, and `print` writes its canonical text.
 //!
+//! ```
+//! let text = "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1_g_float[iS1{4}]) :\n  T1 = relu(T0)\n}";
+//! let (programs, diagnostics) = grammar::read(text);
+//! assert!(diagnostics.is_empty());
+//! assert!(grammar::verify(&programs[0]).is_empty());
+//! let canonical = grammar::print(&programs[0]);
+//! assert!(canonical.contains("T1_g_float[iS1{4}]\n     = relu(T0_g_float[iS0{4}]);"));
+//!
+//! let (_, diagnostics) = grammar::read("%HostIrContainer { (T0_g_float[iS0{4}]) -> (T1) : }");
+//! assert_eq!(diagnostics[0].code.text(), "E0207");
+//! ```
+//!
 //! Invariant: this crate does not depend on passes, plans or devices.
 #![doc = include_str!("../REFERENCE.md")]
 

@@ -63,7 +63,7 @@ pub enum PassEvent<'e> {
         program: &'e Program,
         /// Whether the text changed, or what the pass reported if checks are off.
         change: Change,
-        /// Duration of the pass.
+        /// Duration of the pass; zero where there is no clock.
         time: Duration,
         /// Duration of the checks.
         checks: Duration,
@@ -135,18 +135,18 @@ fn run_pass(
     text: &mut Option<String>,
     remarks: &mut Remarks,
 ) -> Result<(Change, Duration, Duration), PassError> {
-    let prepared = Instant::now();
+    let prepared = now();
     call.pass.check_ranks(program).map_err(PassError::Rejected)?;
     let checked = !matches!(settings.verify, Verify::Off);
     let before = checked.then(|| text.take().unwrap_or_else(|| print(program)));
-    let started = Instant::now();
+    let started = now();
     let declared = catch_panic(|| (call.pass.run)(program, &call.arguments, remarks))?.map_err(|fault| {
         match fault.code {
             Code::BadOption => PassError::BadOption(fault),
             _ => PassError::Rejected(fault),
         }
     })?;
-    let time = started.elapsed();
+    let time = since(started);
     let mut change = declared;
     // Printing or verifying a broken program may panic.
     catch_panic(|| {
@@ -175,7 +175,16 @@ fn run_pass(
             (false, _) => Ok(()),
         }
     })??;
-    Ok((change, time, prepared.elapsed().saturating_sub(time)))
+    Ok((change, time, since(prepared).saturating_sub(time)))
+}
+
+/// Returns the time; `None` on WebAssembly, where reading the clock panics.
+fn now() -> Option<Instant> {
+    (!cfg!(target_family = "wasm")).then(Instant::now)
+}
+
+fn since(time: Option<Instant>) -> Duration {
+    time.map_or(Duration::ZERO, |it| it.elapsed())
 }
 
 /// Converts a panic into an error.

@@ -11,6 +11,26 @@
 //! * a pass has no state other than its arguments, so it is deterministic;
 //! * analyses are functions that return a value and change nothing.
 //!
+//! ```
+//! let (mut programs, _) = grammar::read(
+//!     "%HostIrContainer { (T0_g_float[iS0{4}]) -> (T2_g_float[iS2{4}]) :
+//!        T1_g_float[iS1{4}] = relu(T0)
+//!        T2 = relu(T0)
+//!      }",
+//! );
+//! let calls = passes::parse("remove-dead-code").map_err(|fault| fault.message)?;
+//! let mut changed = Vec::new();
+//! passes::run(&mut programs[0], &calls, passes::Settings::default(), &mut |event| {
+//!     if let passes::PassEvent::After { change: passes::Change::Changed, call, .. } = event {
+//!         changed.push(call.pass.name);
+//!     }
+//! })
+//! .map_err(|fault| format!("{fault:?}"))?;
+//! assert_eq!(changed, ["remove-dead-code"]);
+//! assert!(!grammar::print(&programs[0]).contains("T1_g"));
+//! # Ok::<(), String>(())
+//! ```
+//!
 //! Invariant: this crate does not depend on plans or devices and does not print. It returns all reports to
 //! the caller.
 

@@ -58,6 +58,27 @@
 //! * `comm`: communicators that ranks use in contradictory orders. Deadlocks are always reported, because no
 //!   instruction after a deadlock executes.
 //! * `excess`: statements that the program does not need, as remarks.
+//!
+//! ```
+//! use hir_check::{Checks, Finding, check};
+//!
+//! // Nobody waits for the all-reduce, so its result may be read before it is written.
+//! let plans = hir_plan::plans_of_text(
+//!     "
+//! %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :
+//!   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+//!   Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{4}] (DeviceMesh{0 1}), output=T1_g_float[iS1{4}] (DeviceMesh{0 1}), backend=NCCL)
+//! } // %HostIrContainer
+//! ",
+//!     2,
+//! )
+//! .map_err(|faults| faults[0].message.clone())?;
+//! let report = check(&plans, Checks::ALL_FAULTS);
+//! assert!(matches!(report.findings[..], [Finding::Race { .. }]));
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! The package knows no executor, no file and no command line.
 
 mod apply;
 mod checker;

@@ -11,6 +11,16 @@
 //! `comm` prepare single instructions. Before all of that, `device_assignment` assigns a GPU to each rank;
 //! `session` holds what a process keeps from plan to plan.
 //!
+//! ```
+//! match hir_cuda::device_names() {
+//!     Ok(names) => println!("{} GPUs: {}", names.len(), names.join(", ")),
+//!     // There is no driver or no GPU: the message says which.
+//!     Err(fault) => assert!(!fault.to_string().is_empty()),
+//! }
+//! ```
+//!
+//! The package knows no text and no pass.
+//!
 //! Invariant: decisions are made while a plan is prepared. Issuing a command allocates nothing, exchanges
 //! nothing and looks nothing up. `sim` defines the meaning of every instruction.
 

@@ -2,6 +2,15 @@
 //! the outputs, and shrinks programs that fail.
 //!
 //! `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
+//!
+//! ```
+//! use hir_driver::tensor_file::TensorSource;
+//!
+//! // A value of `--input`, as on the command line.
+//! let value: TensorSource = "2x2xf32=1 2 3 4".parse().map_err(|_| "not a tensor")?;
+//! assert!(matches!(value, TensorSource::Literal(_)));
+//! # Ok::<(), &str>(())
+//! ```
 
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod job;

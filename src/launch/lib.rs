@@ -6,6 +6,25 @@
 //! what every rank was doing. `job_rank` combines these for one process. `spawn` starts the ranks of a job if
 //! no launcher does.
 //!
+//! ```
+//! use hir_launch::environment::detect;
+//!
+//! // What Slurm and torchrun set for rank 3 of 8.
+//! let variables = |name: &str| match name {
+//!     "RANK" => Some("3".to_owned()),
+//!     "WORLD_SIZE" => Some("8".to_owned()),
+//!     "LOCAL_RANK" => Some("3".to_owned()),
+//!     "MASTER_ADDR" => Some("127.0.0.1".to_owned()),
+//!     "MASTER_PORT" => Some("29500".to_owned()),
+//!     _ => None,
+//! };
+//! let place = detect(variables)?.map(|it| (it.rank, it.world));
+//! assert_eq!(place, Some((3, 8)));
+//! // Without a launcher, the process is not one of a job.
+//! assert!(detect(|_| None)?.is_none());
+//! # Ok::<(), hir_launch::LaunchError>(())
+//! ```
+//!
 //! Invariant: nothing here knows a device; this module moves opaque bytes.
 
 pub mod channel;

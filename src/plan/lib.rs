@@ -1,6 +1,6 @@
 //! The plan: the instructions that one rank executes, with all decisions made.
 //!
-//! `build` turns a program, a world size and symbol bindings into one `Plan` for each rank. Loops are
+//! `world` turns a program, a world size and symbol bindings into one `Plan` for each rank. Loops are
 //! unrolled, predicates and scalars are evaluated, streams and events are numbered, every tensor is a strided
 //! view of a numbered buffer, and all peers and teams are known ranks. `sync` then matches the communications
 //! of all ranks and checks that they agree, and `transport` replaces those that no library executes. The
@@ -14,6 +14,27 @@
 //!   everything issued before them on the posting stream. A stream waits for them only at a `Wait`.
 //! * `Signal` and `WaitSignal` order streams of two ranks.
 //! * `ShareMemHandles` and `Barrier` block the issuing host.
+//!
+//! ```
+//! let plans = hir_plan::plans_of_text(
+//!     "
+//! %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :
+//!   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+//!   Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{4}] (DeviceMesh{0 1}), output=T1_g_float[iS1{4}] (DeviceMesh{0 1}), backend=NCCL)
+//!   Wait(Communication 0)
+//! } // %HostIrContainer
+//! ",
+//!     2,
+//! )
+//! .map_err(|faults| faults[0].message.clone())?;
+//! let posted = plans[1].code.iter().filter(|it| matches!(it.kind, hir_plan::InstKind::Collective(_)));
+//! assert_eq!(posted.count(), 1);
+//! // What rank 1 posts is the same communication as what rank 0 posts.
+//! assert!(hir_plan::sync::deadlock(&plans).is_none());
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! The package knows no executor, no file and no command line.
 //!
 //! Invariant: a plan is plain data, without names to resolve or expressions to evaluate.
 

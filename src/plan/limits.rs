@@ -20,8 +20,9 @@ pub const MAX_RANK_INSTRUCTIONS: usize = 1_000_000;
 /// The maximum number of instructions of all ranks together.
 pub const MAX_WORLD_INSTRUCTIONS: usize = 16 * MAX_RANK_INSTRUCTIONS;
 
-/// The maximum number of elements of a tensor, all shards together.
-pub const MAX_TENSOR_ELEMENTS: usize = 1 << 40;
+/// The maximum number of elements of a tensor, all shards together. A machine of 32 bits, such as WebAssembly, cannot address
+/// more than the smaller number.
+pub const MAX_TENSOR_ELEMENTS: usize = if usize::BITS < 64 { 1 << 28 } else { 1usize.wrapping_shl(40) };
 
 /// The default limit on the number of ranks of a world. It is larger than any job.
 pub const DEFAULT_MAX_RANKS: usize = 1 << 16;
@@ -33,7 +34,10 @@ pub const MAX_RANKS: usize = i32::MAX as usize;
 pub const DEFAULT_MEMORY_GIB: u32 = 16;
 
 /// The same in bytes.
-pub const DEFAULT_MEMORY_LIMIT: usize = (DEFAULT_MEMORY_GIB as usize) << 30;
+pub const DEFAULT_MEMORY_LIMIT: usize = {
+    let bytes = (DEFAULT_MEMORY_GIB as u64) << 30;
+    if bytes > usize::MAX as u64 { usize::MAX } else { bytes as usize }
+};
 
 /// The default limit on the work of the simulated runs of hir-run, in billions of elements that are computed or
 /// communicated.

@@ -3,6 +3,17 @@
 //!
 //! The package knows no program and no plan. Its state is that of the process: handlers of signals, the name of the tool, the
 //! files that have been read.
+//!
+//! ```
+//! use hir_process::{atomic_file, exit::Exit, input_file};
+//!
+//! let file = std::env::temp_dir().join(format!("hir-process-{}", std::process::id()));
+//! atomic_file::write(&file, b"whole")?;
+//! assert_eq!(input_file::read(&file)?, b"whole");
+//! std::fs::remove_file(file)?;
+//! assert_eq!(Exit::from_code(4), Exit::Hang);
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 pub mod atomic_file;
 pub mod exit;

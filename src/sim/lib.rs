@@ -8,6 +8,38 @@
 //! (`queue`). Under all other schedules, each rank starts and completes it on its own, and waits only for the
 //! ranks that it receives data from (`member`).
 //!
+//! ```
+//! use hir_plan::sync::CommMatching;
+//! use hir_sim::{Schedule, SimOptions};
+//! use hir_tensor::data::Data;
+//!
+//! let plans = hir_plan::plans_of_text(
+//!     "
+//! %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :
+//!   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
+//!   Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input=T0_g_float[iS0{4}] (DeviceMesh{0 1}), output=T1_g_float[iS1{4}] (DeviceMesh{0 1}), backend=NCCL)
+//!   Wait(Communication 0)
+//! } // %HostIrContainer
+//! ",
+//!     2,
+//! )
+//! .map_err(|faults| faults[0].message.clone())?;
+//! let inputs = vec![vec![Data::from(vec![1f32; 4])], vec![Data::from(vec![2f32; 4])]];
+//! let outcome = hir_sim::run(
+//!     &plans,
+//!     &CommMatching::from_plans(&plans),
+//!     inputs,
+//!     &Schedule::Program,
+//!     &SimOptions::default(),
+//! )
+//! .map_err(|fault| fault.to_string())?;
+//! let sum = outcome.outputs[1][0].as_ref().ok_or("rank 1 has no output")?;
+//! assert_eq!(sum.data, Data::from(vec![3f32; 4]));
+//! # Ok::<(), String>(())
+//! ```
+//!
+//! The package knows no file, no GPU and no process.
+//!
 //! Invariant: a run depends only on the plans, the inputs and the schedule.
 
 use std::sync::Arc;
