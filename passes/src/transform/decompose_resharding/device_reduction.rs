@@ -98,7 +98,7 @@ impl Decomposer<'_> {
         let mut need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
         // In a loop over streams, a slice of the bias gives a slice of the row.
         let stream = from[2].dims[0].stream().filter(|_| is_slice(self.program, bias)).cloned();
-        need.dims[0].pieces.extend(stream.clone());
+        need.dims[0].pieces.extend(stream);
         let bias = self.reshard(bias, &from[2], &need, None)?;
         // A single row with the result's rank.
         let one = self.program.intern_int(1);
