@@ -16,6 +16,7 @@ use grammar::dtype::{Class, DType};
 use hir_process::{atomic_file, input_file};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
+mod element_bytes;
 mod literal;
 mod npy;
 mod safetensors_file;

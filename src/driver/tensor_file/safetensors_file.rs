@@ -5,8 +5,12 @@ use std::{collections::BTreeMap, path::Path};
 use grammar::dtype::DType;
 use safetensors::{SafeTensors, tensor::TensorView};
 
-use super::{IoError, format_error};
-use hir_tensor::data::{Data, Element, NdArray, UnsupportedDtype, each};
+use super::{
+    IoError,
+    element_bytes::{ByteOrder, little_endian, set_elements},
+    format_error,
+};
+use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
 /// The types that both safetensors and `Data` support.
 const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
@@ -29,12 +33,6 @@ const SAFETENSORS: [(safetensors::Dtype, DType); 13] = [
 const MAX_LISTED: usize = 16;
 
 pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArray, IoError> {
-    fn elements<T: Element>(to: &mut [T], bytes: &[u8]) {
-        let size = T::DTYPE.size();
-        for (slot, bytes) in to.iter_mut().zip(bytes.chunks_exact(size)) {
-            *slot = T::from_bits(bytes.iter().rev().fold(0, |bits, &it| bits << 8 | u64::from(it)));
-        }
-    }
     let file = SafeTensors::deserialize(bytes)
         .map_err(|fault| format_error(path, fault.to_string(), "write it again with `safetensors`"))?;
     let mut names = file.names();
@@ -59,7 +57,7 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArr
         format_error(path, fault, "save it as a real type of 16 bits or more, an integer or bool")
     })?;
     let mut data = Data::zeros(dtype, view.shape().iter().product())?;
-    each!(&mut data, to => elements(to, view.data()));
+    set_elements(&mut data, view.data(), ByteOrder::Little);
     Ok(NdArray { shape: view.shape().to_vec(), data })
 }
 
@@ -71,14 +69,10 @@ fn listed(names: &[&str]) -> String {
 }
 
 pub(super) fn bytes_of(path: &Path, named: &BTreeMap<Option<&str>, &NdArray>) -> Result<Vec<u8>, IoError> {
-    fn bytes<T: Element>(elements: &[T]) -> Vec<u8> {
-        let size = T::DTYPE.size();
-        elements.iter().flat_map(|it| it.to_bits().to_le_bytes().into_iter().take(size)).collect()
-    }
     let broken = |fault: safetensors::SafeTensorError| {
         format_error(path, fault.to_string(), "check the tensor's shape and key")
     };
-    let buffers: Vec<Vec<u8>> = named.values().map(|it| each!(&it.data, v => bytes(v))).collect();
+    let buffers: Vec<Vec<u8>> = named.values().map(|it| little_endian(&it.data)).collect();
     let mut views = Vec::new();
     for ((key, tensor), bytes) in named.iter().zip(&buffers) {
         let found = tensor.data.dtype();

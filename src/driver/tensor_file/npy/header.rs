@@ -4,6 +4,8 @@
 //! Only dictionaries of this form are accepted, and each size in them is checked before it is used. Source:
 //! numpy's format specification, `numpy.lib.format`.
 
+/// The first bytes of a file.
+const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum size of the dictionary in bytes: numpy's default (`max_header_size`).
 const MAX_LENGTH: usize = 10_000;
 /// Maximum number of dimensions of an array, as in numpy.
@@ -13,19 +15,33 @@ const MAX_SHOWN: usize = 40;
 
 /// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct Header<'t> {
+    /// The element type, such as `<f4`.
+    pub descr: &'t str,
     /// Extents, slowest first unless `fortran_order`.
     pub shape: Vec<usize>,
     /// Their product.
     pub elements: usize,
     /// Whether the first dimension is the fastest one.
     pub fortran_order: bool,
+    /// What follows the header.
+    pub data: &'t [u8],
+}
+
+/// Returns the header of an array in C order, as `numpy.save` writes it: the elements begin at a multiple of 64 bytes.
+pub(super) fn text(descr: &str, shape: &[usize]) -> Vec<u8> {
+    let extents: String = shape.iter().map(|it| format!("{it}, ")).collect();
+    let extents = if shape.len() > 1 { extents.trim_end_matches(", ") } else { extents.trim_end() };
+    let dict = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({extents}), }}");
+    let length = (MAGIC.len() + 4 + dict.len() + 1).next_multiple_of(64) - MAGIC.len() - 4;
+    // 64 dimensions of 20 digits fit in 16 bits.
+    let stated = (length as u16).to_le_bytes();
+    [MAGIC, &[1, 0], &stated, format!("{dict:0$}\n", length - 1).as_bytes()].concat()
 }
 
 /// Parses the header at the beginning of a file.
-pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
-    let rest =
-        bytes.strip_prefix(b"\x93NUMPY").ok_or("it does not begin with the magic string of an npy file")?;
+pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, String> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin with the magic string of an npy file")?;
     let (version, rest) = rest.split_at_checked(2).ok_or("the file is truncated")?;
     let width = match version {
         [1, 0] => 2,
@@ -37,18 +53,19 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
     if length > MAX_LENGTH {
         return Err(format!("its header has {length} bytes; the limit is {MAX_LENGTH}"));
     }
-    let text = rest.get(..length).ok_or("the file is truncated")?;
+    let (text, data) = rest.split_at_checked(length).ok_or("the file is truncated")?;
     let text = std::str::from_utf8(text).map_err(|_| "its header is not valid UTF-8")?;
-    DictParser { rest: text }.header()
+    DictParser { rest: text, data }.header()
 }
 
 /// A parser of the dictionary.
 struct DictParser<'t> {
     rest: &'t str,
+    data: &'t [u8],
 }
 
 impl<'t> DictParser<'t> {
-    fn header(mut self) -> Result<Header, String> {
+    fn header(mut self) -> Result<Header<'t>, String> {
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
         self.expect('{')?;
         while !self.take('}') {
@@ -79,8 +96,8 @@ impl<'t> DictParser<'t> {
             return Err(format!("its shape {shape:?} has more elements than memory can hold"));
         }
         let fortran_order = fortran_order.ok_or_else(|| lacks("fortran_order"))?;
-        descr.ok_or_else(|| lacks("descr"))?;
-        Ok(Header { elements: shape.iter().product(), shape, fortran_order })
+        let descr = descr.ok_or_else(|| lacks("descr"))?;
+        Ok(Header { descr, elements: shape.iter().product(), shape, fortran_order, data: self.data })
     }
 
     /// Parses the element type. Structured types are rejected without parsing.
@@ -187,13 +204,23 @@ mod tests {
     fn headers_of_numpy_are_read() {
         let numpy = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }      \n";
         let plain = |shape: &[usize], elements, fortran_order| {
-            Ok(Header { shape: shape.to_vec(), elements, fortran_order })
+            Ok(Header { descr: "<f4", shape: shape.to_vec(), elements, fortran_order, data: &[] })
         };
         assert_eq!(parse(&file(numpy)), plain(&[2, 3], 6, false));
         let other = "{\"shape\":(7,),\"fortran_order\":True,\"descr\":\"<f4\"}";
         assert_eq!(parse(&file(other)), plain(&[7], 7, true));
         let scalar = "{'descr': '<f4', 'fortran_order': False, 'shape': ()}";
         assert_eq!(parse(&file(scalar)), plain(&[], 1, false));
+    }
+
+    #[test]
+    fn headers_are_those_of_numpy() {
+        let start = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }  ";
+        let header = text("<f4", &[2, 3]);
+        assert!(header.starts_with(start) && header.ends_with(b" \n") && header.len() == 128);
+        for shape in [&[][..], &[7], &[1, 2, 3]] {
+            assert_eq!(parse(&text("|b1", shape)).map(|it| it.shape), Ok(shape.to_vec()));
+        }
     }
 
     #[test]
