@@ -2,9 +2,9 @@
 
 use std::{borrow::Cow, ops::Add};
 
-use gemm::Parallelism;
 use grammar::dtype::DType;
 use half::slice::HalfFloatSliceExt;
+use rayon::prelude::*;
 
 use super::{
     Exactness, FixedPointRange, KernelError, Precision, narrow, overflow::FiniteRange, shadow_lanes, wrap,
@@ -18,7 +18,7 @@ use hir_tensor::{
 /// `out_dtype`.
 ///
 /// Floats are accumulated in binary32, or in binary64 if any type is binary64. Integers are exact and wrap.
-/// The order of summation is that of the `gemm` crate, and is fixed for each shape on one machine. A sum is
+/// The order of summation is that of the `matrixmultiply` crate, and is fixed for each shape on one machine. A sum is
 /// exact if all operands are multiples of a power of two and Σ|a·b| + |bias| ≤ 2^24 (2^53 in binary64) times
 /// that of the product. This is tested first with the largest magnitudes, and then, in binary64, for each
 /// element.
@@ -79,23 +79,42 @@ struct Sizes {
     k: usize,
 }
 
-/// An element type that the `gemm` crate supports.
-trait Scalar: Copy + Default + Into<f64> + Add<Output = Self> + 'static {
+/// Minimum number of rows that a thread multiplies at a time.
+const MIN_ROWS: usize = 64;
+
+/// An element type that the `matrixmultiply` crate supports.
+trait Scalar: Copy + Default + Into<f64> + Add<Output = Self> + Send + Sync + 'static {
     const PRECISION: Precision;
     const ZERO: Self;
-    const ONE: Self;
+
+    /// Sets `out` to the product of two row-major matrices.
+    fn multiply(sizes: Sizes, a: &[Self], b: &[Self], out: &mut [Self]);
 }
 
-impl Scalar for f32 {
-    const PRECISION: Precision = Precision::Single;
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
+macro_rules! scalars {
+    ($($type:ty: $precision:ident, $gemm:path;)*) => {$(
+        impl Scalar for $type {
+            const PRECISION: Precision = Precision::$precision;
+            const ZERO: Self = 0.0;
+
+            #[expect(unsafe_code, reason = "the crate takes pointers; the lengths are checked before")]
+            fn multiply(Sizes { m, n, k, .. }: Sizes, a: &[Self], b: &[Self], out: &mut [Self]) {
+                assert!(a.len() == m * k && b.len() == k * n && out.len() == m * n);
+                let (row_of_a, row_of_out) = (k as isize, n as isize);
+                let (a, b, out) = (a.as_ptr(), b.as_ptr(), out.as_mut_ptr());
+                // SAFETY: the slices are row-major matrices of m·k, k·n and m·n elements. With unit column strides and these
+                // row strides, every access lies inside them. `out` is borrowed mutably, so it overlaps neither operand.
+                unsafe {
+                    $gemm(m, k, n, 1.0, a, row_of_a, 1, b, row_of_out, 1, 0.0, out, row_of_out, 1);
+                }
+            }
+        }
+    )*};
 }
 
-impl Scalar for f64 {
-    const PRECISION: Precision = Precision::Double;
-    const ZERO: Self = 0.0;
-    const ONE: Self = 1.0;
+scalars! {
+    f32: Single, matrixmultiply::sgemm;
+    f64: Double, matrixmultiply::dgemm;
 }
 
 impl Sizes {
@@ -173,49 +192,20 @@ impl Sizes {
         sums.iter().filter(|&&sum| sum > limit || (T::PRECISION == Precision::Double && sum == limit)).count()
     }
 
-    /// Multiplies all matrices of the batch.
-    #[expect(
-        unsafe_code,
-        reason = "the gemm crate takes pointers; `chunks_exact` gives it slices of the right lengths"
-    )]
+    /// Multiplies all matrices of the batch, blocks of rows at the same time. Each sum is the same, whatever the blocks are.
     fn multiply<T: Scalar>(self, a: &[T], b: &[T]) -> Vec<T> {
         let Self { batch, m, n, k } = self;
         let mut out = vec![T::ZERO; batch * m * n];
         if m * n * k == 0 {
             return out;
         }
-
+        // The right operand is packed again for each block, so blocks are not small.
+        let rows = m.div_ceil(rayon::current_num_threads()).max(MIN_ROWS);
         let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
         for ((out, a), b) in matrices {
-            let (out, a, b) = (out.as_mut_ptr(), a.as_ptr(), b.as_ptr());
-            let (out_row, a_row, b_row) = (n as isize, k as isize, n as isize);
-            let threads = Parallelism::Rayon(0);
-            // SAFETY: the slices are row-major matrices of m·n, m·k and k·n elements. With unit column
-            // strides and these row strides, every access lies inside them. `out` is borrowed mutably, so it
-            // overlaps neither operand. T is f32 or f64, for which `gemm` has kernels.
-            unsafe {
-                gemm::gemm(
-                    m,
-                    n,
-                    k,
-                    out,
-                    1,
-                    out_row,
-                    false,
-                    a,
-                    1,
-                    a_row,
-                    b,
-                    1,
-                    b_row,
-                    T::ZERO,
-                    T::ONE,
-                    false,
-                    false,
-                    false,
-                    threads,
-                );
-            }
+            out.par_chunks_mut(rows * n).zip(a.par_chunks(rows * k)).for_each(|(out, a)| {
+                T::multiply(Self { batch: 1, m: out.len() / n, n, k }, a, b, out);
+            });
         }
         out
     }
