@@ -202,6 +202,9 @@ codes! {
     /// A pass changed nothing: the program has nothing that the pass rewrites. The message gives the reason.
     /// `--remarks` prints these remarks; they are no errors for `--remarks=error`.
     NoEffect = "R0603", Remark;
+    /// A pass says what it did to a statement, or why it left the statement as it is. Passes outside of hir use this code, too.
+    /// `--remarks=all` prints these remarks.
+    PassRemark = "R0604", Remark;
 
     /// A data race: two statements access the same elements, at least one of them writes, and nothing orders
     /// the two accesses. Neither stream waits for the other, and no communication orders them. The result

@@ -1,24 +1,33 @@
 //! Analyses of programs: name uses, bindings, memory effects, shardings and loop-carried dependences.
 //!
+//! | question | module |
+//! | --- | --- |
+//! | Which statements does a block contain, also nested ones? | `blocks`, `stmt_path` |
+//! | Who binds, reads and writes a name? | `bindings`, `maybe_bound`, `name_uses` |
+//! | Which names share storage, and what does a statement read and write? | `alias_analysis`, `memory_effects`, `written_views` |
+//! | May two statements change places? | `dependences`, `loop_carried`, `loop_body` |
+//! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
+//! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard` |
+//!
 //! Invariant: an analysis does not change the program and does not call code that does.
 
-pub(crate) mod alias_analysis;
-pub(crate) mod bindings;
-pub(crate) mod blocks;
-pub(crate) mod coalescing;
-pub(crate) mod dependences;
-pub(crate) mod dim_equivalence;
-pub(crate) mod dim_map;
-pub(crate) mod loop_body;
-pub(crate) mod loop_carried;
-pub(crate) mod maybe_bound;
-pub(crate) mod memory_effects;
-pub(crate) mod name_uses;
+pub mod alias_analysis;
+pub mod bindings;
+pub mod blocks;
+pub mod coalescing;
+pub mod dependences;
+pub mod dim_equivalence;
+pub mod dim_map;
+pub mod loop_body;
+pub mod loop_carried;
+pub mod maybe_bound;
+pub mod memory_effects;
+pub mod name_uses;
 pub(crate) mod numbering;
-pub(crate) mod posted_work;
-pub(crate) mod propagation;
-pub(crate) mod reshard;
-pub(crate) mod sharding;
-pub(crate) mod stmt_path;
-pub(crate) mod wait_order;
-pub(crate) mod written_views;
+pub mod posted_work;
+pub mod propagation;
+pub mod reshard;
+pub mod sharding;
+pub mod stmt_path;
+pub mod wait_order;
+pub mod written_views;

@@ -44,8 +44,8 @@ pub mod driver;
 pub mod error;
 pub mod oracle;
 
-mod analysis;
-mod rewrite;
+pub mod analysis;
+pub mod rewrite;
 mod transform;
 
 #[cfg(test)]
@@ -57,4 +57,4 @@ pub use error::{PassError, PipelineError};
 pub use list::{PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
-pub use pipeline::{PassCall, parse};
+pub use pipeline::{PassCall, parse, parse_with};

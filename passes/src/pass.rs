@@ -28,7 +28,7 @@ impl Pass {
     ///
     /// # Errors
     /// Returns E0610 if the pass has to rewrite the programs of all ranks together.
-    pub(crate) fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
+    pub fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
         if self.for_one_rank || !program.is_of_one_rank() {
             return Ok(());
         }
@@ -48,7 +48,7 @@ impl Pass {
 
 /// Returns the `//!` lines at the start of a source file. Evaluated at compile time, so that the rest of the
 /// source is not part of the binary.
-pub(crate) const fn module_docs(source: &'static str) -> &'static str {
+pub const fn module_docs(source: &'static str) -> &'static str {
     let bytes = source.as_bytes();
     let mut at = 0;
     while at + 2 < bytes.len() && bytes[at] == b'/' && bytes[at + 1] == b'/' && bytes[at + 2] == b'!' {
@@ -96,18 +96,23 @@ pub struct Remarks {
 impl Remarks {
     /// Reports a statement that the pass left unchanged. `message` names the statement and the reason, and
     /// `label` says what happens to it instead.
-    pub(crate) fn missed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+    pub fn missed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.found.push(Diagnostic::new(Code::MissedOverlap, span, message, label));
     }
 
     /// Reports a statement that the pass transformed.
-    pub(crate) fn passed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+    pub fn passed(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.found.push(Diagnostic::new(Code::Overlapped, span, message, label));
     }
 
     /// Reports that the pass changes nothing, and why. `label` describes the statement that prevents it.
-    pub(crate) fn no_effect(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+    pub fn no_effect(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
         self.found.push(Diagnostic::new(Code::NoEffect, span, message, label));
+    }
+
+    /// Reports, in the words of the pass, what it did to a statement, or why it left the statement as it is.
+    pub fn note(&mut self, span: Span, message: impl Into<String>, label: impl Into<String>) {
+        self.found.push(Diagnostic::new(Code::PassRemark, span, message, label));
     }
 
     /// Returns all remarks in the order in which the pass made them.
@@ -195,7 +200,7 @@ impl Arguments {
     }
 
     /// Sets an option to a value that its kind accepts.
-    pub(crate) fn set(&mut self, name: &'static str, value: &str) {
+    pub fn set(&mut self, name: &'static str, value: &str) {
         match self.values.iter_mut().find(|(it, _)| *it == name) {
             Some((_, old)) => value.clone_into(old),
             None => self.values.push((name, value.to_owned())),
@@ -203,30 +208,25 @@ impl Arguments {
     }
 
     /// Sets the position of the call.
-    pub(crate) fn set_call(&mut self, call: Span) {
+    pub fn set_call(&mut self, call: Span) {
         self.call = call;
         self.spans.clear();
     }
 
     /// Sets the position of an option's value.
-    pub(crate) fn set_span(&mut self, name: &'static str, span: Span) {
+    pub fn set_span(&mut self, name: &'static str, span: Span) {
         self.spans.push((name, span));
     }
 
     /// Returns the position of an option's value in the text of the pipeline, or that of the call if the option
     /// has its default value.
-    pub(crate) fn span(&self, name: &str) -> Span {
+    pub fn span(&self, name: &str) -> Span {
         self.spans.iter().find(|(it, _)| *it == name).map_or(self.call, |(_, span)| *span)
     }
 
     /// Returns an error about the value of an option. Only diagnostics with this code have positions in the text
     /// of the pipeline.
-    pub(crate) fn error(
-        &self,
-        name: &str,
-        message: impl Into<String>,
-        label: impl Into<String>,
-    ) -> Diagnostic {
+    pub fn error(&self, name: &str, message: impl Into<String>, label: impl Into<String>) -> Diagnostic {
         Diagnostic::new(Code::BadOption, self.span(name), message, label)
     }
 

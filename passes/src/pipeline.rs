@@ -53,14 +53,18 @@ impl Display for PassCall {
 /// # Errors
 /// An unknown pass, pipeline, option or value, or unbalanced braces. The span lies in `text`.
 pub fn parse(text: &str) -> Result<Vec<PassCall>, Diagnostic> {
-    parse_with(text, list::PASSES, list::PIPELINES)
+    let passes: Vec<&Pass> = list::PASSES.iter().collect();
+    parse_with(text, &passes, list::PIPELINES)
 }
 
-/// Like `parse`, with the given passes and pipelines.
-pub(crate) fn parse_with(
+/// Like `parse`, with other passes and pipelines than those of this package.
+///
+/// # Errors
+/// As for `parse`.
+pub fn parse_with(
     text: &str,
-    passes: &'static [Pass],
-    pipelines: &'static [Pipeline],
+    passes: &[&'static Pass],
+    pipelines: &[Pipeline],
 ) -> Result<Vec<PassCall>, Diagnostic> {
     let mut calls = Vec::new();
     if text.trim().is_empty() {
@@ -297,7 +301,7 @@ fn bad_value(pass: &Pass, spec: &OptionSpec, value: TextSlice<'_>, text: &str) -
 }
 
 /// Returns the error for a name that is no pass, with what may be meant.
-fn unknown_pass(name: TextSlice<'_>, passes: &'static [Pass], pipelines: &'static [Pipeline]) -> Diagnostic {
+fn unknown_pass(name: TextSlice<'_>, passes: &[&'static Pass], pipelines: &[Pipeline]) -> Diagnostic {
     let text = name.text;
     let is_known =
         |word: &str| passes.iter().any(|it| it.name == word) || pipelines.iter().any(|it| it.name == word);

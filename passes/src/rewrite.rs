@@ -1,14 +1,20 @@
 //! Shared code that builds and edits programs: new names and statements, edits of blocks and scalars.
 //!
+//! | task | module |
+//! | --- | --- |
+//! | Create axes, tensors, scalars, streams and statements | `builder`, `sharded_tensors`, `collective`, `mesh` |
+//! | Replace, insert and remove statements, also nested ones | `blocks` |
+//! | Fold, simplify and substitute scalars | `fold`, `scalars`, `substitute` |
+//!
 //! Invariant: nothing here uses a pass.
 
-pub(crate) mod blocks;
-pub(crate) mod builder;
-pub(crate) mod collective;
-pub(crate) mod contiguity;
-pub(crate) mod fold;
-pub(crate) mod mesh;
-pub(crate) mod scalars;
-pub(crate) mod sharded_tensors;
-pub(crate) mod streams;
-pub(crate) mod substitute;
+pub mod blocks;
+pub mod builder;
+pub mod collective;
+pub mod contiguity;
+pub mod fold;
+pub mod mesh;
+pub mod scalars;
+pub mod sharded_tensors;
+pub mod streams;
+pub mod substitute;

@@ -61,17 +61,22 @@ fn check_list_of_passes() -> Result<(), Failed> {
     }
 }
 
-/// Checks that the Rust excerpts of docs/first-pipeline.md are lines of the pass that the page explains, in their order.
+/// Checks that each Rust excerpt of docs/writing-a-pass.md consists of lines of one file of its example, in their order.
 fn check_excerpts() -> Result<(), Failed> {
-    const PASS: &str = "passes/src/transform/select_algorithms.rs";
-    let page = fs::read_to_string(Path::new(ROOT).join("docs/first-pipeline.md"))?;
-    let file = fs::read_to_string(Path::new(ROOT).join(PASS))?;
-    for excerpt in page.split("```rust,ignore\n").skip(1).filter_map(|it| it.split("```").next()) {
-        let mut rest = file.lines().map(str::trim);
-        for line in excerpt.lines().map(str::trim).filter(|it| *it != "…") {
-            if !rest.any(|it| it == line) {
-                return Err(format!("docs/first-pipeline.md: {PASS} does not contain `{line}` here").into());
-            }
+    const SOURCES: &str = "docs/examples/split-all-reduce/src";
+    let page = fs::read_to_string(Path::new(ROOT).join("docs/writing-a-pass.md"))?;
+    let files: Vec<String> = crate::files(&Path::new(ROOT).join(SOURCES), "rs")
+        .iter()
+        .map(fs::read_to_string)
+        .collect::<Result<_, _>>()?;
+    let excerpts = page.split("\n```rust,ignore\n").skip(1).filter_map(|it| it.split("\n```\n").next());
+    for excerpt in excerpts {
+        let is_in = |file: &String| {
+            let mut rest = file.lines().map(str::trim);
+            excerpt.lines().map(str::trim).filter(|it| *it != "…").all(|line| rest.any(|it| it == line))
+        };
+        if !files.iter().any(is_in) {
+            return Err(format!("docs/writing-a-pass.md: no file of {SOURCES} contains\n{excerpt}").into());
         }
     }
     Ok(())

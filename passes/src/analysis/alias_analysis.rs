@@ -13,14 +13,14 @@ use crate::analysis::bindings;
 
 /// A partition of names into alias classes (union-find).
 #[derive(Default)]
-pub(crate) struct AliasClasses {
+pub struct AliasClasses {
     /// The parent of a name in the forest. A representative has no parent.
     parents: FxHashMap<TensorId, TensorId>,
 }
 
 /// What HostUnits and kernels do with their operands. Their bodies are not analyzed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OpaqueCallModel {
+pub enum OpaqueCallModel {
     /// They write into the storage of their outputs, which is allocated before the body runs.
     WriteOutputs,
     /// Their outputs may also alias their inputs.
@@ -29,7 +29,7 @@ pub(crate) enum OpaqueCallModel {
 
 impl AliasClasses {
     /// Analyzes all statements of a container.
-    pub(crate) fn of(program: &Program, body: BlockId, calls: OpaqueCallModel) -> Self {
+    pub fn of(program: &Program, body: BlockId, calls: OpaqueCallModel) -> Self {
         let mut this = Self::default();
         let bound = bindings::analyze_bindings(program).already_bound;
         program.walk(body, &mut |stmt| {
@@ -64,7 +64,7 @@ impl AliasClasses {
     }
 
     /// Returns the representative of all names that may share storage with `tensor`.
-    pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
+    pub fn alias_class(&self, tensor: TensorId) -> TensorId {
         let mut tensor = tensor;
         while let Some(parent) = self.parents.get(&tensor) {
             tensor = *parent;
@@ -74,7 +74,7 @@ impl AliasClasses {
 }
 
 /// Returns all names that may share storage with one of `tensors`, which are names too.
-pub(crate) fn names_of_same_storage(
+pub fn names_of_same_storage(
     program: &Program,
     tensors: impl Iterator<Item = TensorId>,
 ) -> FxHashSet<TensorId> {
@@ -85,7 +85,7 @@ pub(crate) fn names_of_same_storage(
 }
 
 /// Returns true if an operator may bind its results to the storage of its operands.
-pub(crate) fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bool {
+pub fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -> bool {
     match it.op.def().class {
         OpClass::View | OpClass::Allocate => true,
         // A result that already has storage is copied into.
@@ -108,7 +108,7 @@ fn is_concatenation(it: &OpStmt) -> bool {
 
 /// Returns true if an operator with this type rule may bind its result to the operand's elements instead of
 /// copying them.
-pub(crate) fn can_forward_operand(rule: TypeRule) -> bool {
+pub fn can_forward_operand(rule: TypeRule) -> bool {
     match rule {
         TypeRule::Unchecked
         | TypeRule::Same

@@ -17,20 +17,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Facts that are certain about statements.
 #[derive(Default)]
-pub(crate) struct BindingAnalysis {
+pub struct BindingAnalysis {
     /// Operators whose first result is already bound, on every rank that holds it.
-    pub(crate) already_bound: FxHashSet<StmtId>,
+    pub already_bound: FxHashSet<StmtId>,
     /// Views whose result already is the same view.
-    pub(crate) redundant_views: FxHashSet<StmtId>,
+    pub redundant_views: FxHashSet<StmtId>,
 }
 
 /// Analyzes the statements of the program's container.
-pub(crate) fn analyze_bindings(program: &Program) -> BindingAnalysis {
+pub fn analyze_bindings(program: &Program) -> BindingAnalysis {
     walk(program, &FxHashMap::default(), ProgramPoint::After).facts
 }
 
 /// Returns those of the requested names that are bound after the statement, on every rank that holds them.
-pub(crate) fn bound_after(
+pub fn bound_after(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
@@ -38,7 +38,7 @@ pub(crate) fn bound_after(
 }
 
 /// Returns those of the requested names that are bound before the statement, on every rank that holds them.
-pub(crate) fn bound_before(
+pub fn bound_before(
     program: &Program,
     asked: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
@@ -323,7 +323,7 @@ impl Walk<'_> {
 }
 
 /// Collects the symbols that an expression depends on, directly or through definitions.
-pub(crate) fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
+pub fn symbols_through(program: &Program, expr: ExprId, acc: &mut FxHashSet<SymbolId>) {
     let mut found = Vec::new();
     program.collect_symbols(expr, &mut found);
     while let Some(symbol) = found.pop() {

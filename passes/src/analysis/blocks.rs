@@ -4,9 +4,10 @@ use grammar::{
     ir::{BlockId, Program, Stmt, StmtId},
     ops::Op,
 };
+use rustc_hash::FxHashSet;
 
 /// Returns the blocks directly inside a statement.
-pub(crate) fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>; 2] {
+pub fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>; 2] {
     match &program.stmts[stmt] {
         Stmt::Op(_) | Stmt::Let(..) => [None, None],
         Stmt::For(it) => [Some(it.body), None],
@@ -15,7 +16,7 @@ pub(crate) fn inner_blocks(program: &Program, stmt: StmtId) -> [Option<BlockId>;
 }
 
 /// Returns a block and all blocks nested in it, innermost first.
-pub(crate) fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
+pub fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
     let mut found = vec![block];
     program.walk(block, &mut |stmt| found.extend(inner_blocks(program, stmt).into_iter().flatten()));
     found.reverse();
@@ -23,13 +24,13 @@ pub(crate) fn nested_blocks(program: &Program, block: BlockId) -> Vec<BlockId> {
 }
 
 /// Visits a statement and all statements nested in it, in program order.
-pub(crate) fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
+pub fn walk(program: &Program, stmt: StmtId, visit: &mut dyn FnMut(StmtId)) {
     visit(stmt);
     inner_blocks(program, stmt).into_iter().flatten().for_each(|block| program.walk(block, visit));
 }
 
 /// Returns true if a statement of a block, or one nested in it, sets the current stream.
-pub(crate) fn sets_stream(program: &Program, block: BlockId) -> bool {
+pub fn sets_stream(program: &Program, block: BlockId) -> bool {
     let mut sets = false;
     program.walk(block, &mut |stmt| {
         sets |= matches!(&program.stmts[stmt], Stmt::Op(it) if it.op == Op::SetCurrentStream);
@@ -38,8 +39,26 @@ pub(crate) fn sets_stream(program: &Program, block: BlockId) -> bool {
 }
 
 /// Returns true if `is` holds for the statement or for one nested in it.
-pub(crate) fn any_stmt(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
+pub fn any_stmt(program: &Program, stmt: StmtId, is: &dyn Fn(StmtId) -> bool) -> bool {
     let mut found = false;
     walk(program, stmt, &mut |stmt| found |= is(stmt));
+    found
+}
+
+/// Returns the statements in branches that not all ranks take. A pass that changes a communication among them would have to
+/// change the matching ones of other branches in the same way.
+pub fn stmts_in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
+    let mut found = FxHashSet::default();
+    for (_, stmt) in program.stmts.iter() {
+        let Stmt::If(it) = stmt else { continue };
+        let names_rank = |it| matches!(program.symbols[it].as_str(), "rank" | "deviceIdx.x");
+        if program.depends_on(it.cond, &names_rank) {
+            for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
+                program.walk(block, &mut |stmt| {
+                    found.insert(stmt);
+                });
+            }
+        }
+    }
     found
 }

@@ -8,11 +8,11 @@ use rustc_hash::FxHashMap;
 
 /// The coalescing brackets of each block, as the indices of their first and last statements.
 #[derive(Default)]
-pub(crate) struct CoalescingBrackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
+pub struct CoalescingBrackets(FxHashMap<BlockId, Vec<(usize, usize)>>);
 
 impl CoalescingBrackets {
     /// Returns the bracket that contains the statement at index `at`.
-    pub(crate) fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
+    pub fn around(&mut self, program: &Program, block: BlockId, at: usize) -> Option<(usize, usize)> {
         let all = self.0.entry(block).or_insert_with(|| brackets(program, block));
         let next = all.partition_point(|(_, end)| *end < at);
         all.get(next).copied().filter(|(start, _)| *start <= at)

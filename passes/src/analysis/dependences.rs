@@ -15,9 +15,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::{loop_body::work_numbers, loop_carried::differs_per_iteration, name_uses::NameUses};
 
 /// Accesses of a loop body, by name and by storage.
-pub(crate) struct BodySummary {
+pub struct BodySummary {
     /// The names that the body mentions.
-    pub(crate) names: FxHashMap<TensorId, NameAccess>,
+    pub names: FxHashMap<TensorId, NameAccess>,
     /// Accesses to storage, by alias class.
     accesses_by_class: FxHashMap<TensorId, FxHashSet<StorageAccess>>,
     /// Numbers of the communications that the body posts or waits for.
@@ -28,7 +28,7 @@ pub(crate) struct BodySummary {
 }
 
 /// How a body accesses the elements of a name.
-pub(crate) struct NameAccess {
+pub struct NameAccess {
     reach: AccessRegion,
     /// True if the body may bind the name to storage or to a view.
     binds: bool,
@@ -63,7 +63,7 @@ enum AccessRegion {
 
 impl BodySummary {
     /// Summarizes a loop body. Returns `None` if the body contains a statement that prevents merging.
-    pub(crate) fn of(program: &Program, names: &NameUses, body: BlockId, around: &For) -> Option<Self> {
+    pub fn of(program: &Program, names: &NameUses, body: BlockId, around: &For) -> Option<Self> {
         // Only scalars that this body assigns count. The loop's own body may already contain several merged
         // bodies.
         let around = &For { body, ..around.clone() };
@@ -169,7 +169,7 @@ impl BodySummary {
     }
 
     /// Adds the accesses of another body, for which `are_independent` holds, to this body.
-    pub(crate) fn merge(&mut self, names: &NameUses, other: Self) {
+    pub fn merge(&mut self, names: &NameUses, other: Self) {
         for (tensor, theirs) in other.names {
             match self.names.entry(tensor) {
                 Entry::Vacant(entry) => _ = entry.insert(theirs),
@@ -224,7 +224,7 @@ fn iteration_local_region(program: &Program, it: &OpStmt, around: &For) -> Optio
 /// Returns true if one iteration of the second body may be reordered with later iterations of the first body.
 ///
 /// Visits each name of the second body once, so the cost does not depend on the number of names in the first.
-pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: &BodySummary) -> bool {
+pub fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: &BodySummary) -> bool {
     let own = |access: &NameAccess| matches!(access.reach, AccessRegion::Fresh | AccessRegion::Slice(..));
     // If one body binds a name, both bodies must bind it before they use it.
     let renewed = |(tensor, y): (&TensorId, &NameAccess)| {
@@ -253,11 +253,11 @@ pub(crate) fn are_independent(owners: &DisjointStorage, one: &BodySummary, two: 
 }
 
 /// Tensors with storage of their own. Two of them never share elements.
-pub(crate) struct DisjointStorage(FxHashSet<TensorId>);
+pub struct DisjointStorage(FxHashSet<TensorId>);
 
 impl DisjointStorage {
     /// Collects the inputs that no statement binds, and the tensors that exactly one ALLOCATE binds.
-    pub(crate) fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         let mut owners: FxHashSet<TensorId> = Program::tensors_of(&program.inputs).collect();
         let mut bound: FxHashSet<TensorId> = FxHashSet::default();
         program.body.into_iter().for_each(|body| {

@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 
 /// Pairs of operand and result dimensions that are the same dimension. Stream parallelization is ignored.
-pub(crate) struct DimEquivalence {
+pub struct DimEquivalence {
     edges: Vec<Edge>,
     /// Indices of the edges of each tensor.
     of: FxHashMap<TensorId, Vec<usize>>,
@@ -21,20 +21,20 @@ pub(crate) struct DimEquivalence {
 
 /// Dimensions of several tensors that are equivalent, index by index.
 #[derive(Default)]
-pub(crate) struct EquivalentDims {
+pub struct EquivalentDims {
     /// The tensors with their equivalent dimension, in the order of discovery.
-    pub(crate) dims: Vec<(TensorId, usize)>,
+    pub dims: Vec<(TensorId, usize)>,
     at: FxHashMap<TensorId, usize>,
 }
 
 impl EquivalentDims {
     /// Returns the dimension of a tensor that belongs to this set.
-    pub(crate) fn dim(&self, tensor: TensorId) -> Option<usize> {
+    pub fn dim(&self, tensor: TensorId) -> Option<usize> {
         self.at.get(&tensor).copied()
     }
 
     /// Returns true if the statement mentions one of the tensors.
-    pub(crate) fn is_mentioned_by(&self, program: &Program, stmt: StmtId) -> bool {
+    pub fn is_mentioned_by(&self, program: &Program, stmt: StmtId) -> bool {
         let Stmt::Op(it) = &program.stmts[stmt] else { return false };
         let mut found = false;
         for_each_tensor_use(program, it, &mut |tensor, _| found |= self.dim(tensor).is_some());
@@ -49,7 +49,7 @@ impl EquivalentDims {
 
 impl DimEquivalence {
     /// Analyzes the top-level statements.
-    pub(crate) fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         let edges = edges(program);
         let mut of: FxHashMap<TensorId, Vec<usize>> = FxHashMap::default();
         for (at, edge) in edges.iter().enumerate() {
@@ -63,11 +63,7 @@ impl DimEquivalence {
     /// that leave its device axes unchanged. The set includes inputs of the program, but does not extend
     /// through an input from one reader to another. `Err` holds a tensor that would belong to the
     /// set with two dimensions.
-    pub(crate) fn dims_equivalent_to(
-        &self,
-        tensor: TensorId,
-        dim: usize,
-    ) -> Result<EquivalentDims, TensorId> {
+    pub fn dims_equivalent_to(&self, tensor: TensorId, dim: usize) -> Result<EquivalentDims, TensorId> {
         let mut found = EquivalentDims::default();
         found.add(tensor, dim);
         let mut next = 0;

@@ -12,7 +12,7 @@ use crate::analysis::sharding::{Dim, Sharding};
 
 /// Returns the role in the result of each dimension of the operand at `position` among `tensor_operands`.
 /// Returns `None` if the operator moves elements in a way that a dimension map cannot express.
-pub(crate) fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<DimMap>> {
+pub fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Option<Vec<DimMap>> {
     match operand_map(program, stmt, position, &|it| program.constant(it))? {
         OperandMap::Dims(dims) => Some(dims),
         OperandMap::Groups(groups) => {
@@ -22,7 +22,7 @@ pub(crate) fn dim_map(program: &Program, stmt: &OpStmt, position: usize) -> Opti
 }
 
 /// Returns `dim_map` of all operands.
-pub(crate) fn dim_maps(program: &Program, stmt: &OpStmt) -> Option<Vec<Vec<DimMap>>> {
+pub fn dim_maps(program: &Program, stmt: &OpStmt) -> Option<Vec<Vec<DimMap>>> {
     (0..stmt.tensor_operands().len()).map(|at| dim_map(program, stmt, at)).collect()
 }
 
@@ -58,12 +58,12 @@ fn reshape_dim_map(
 }
 
 /// Returns the extent of a dimension.
-pub(crate) fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<ExprId> {
+pub fn extent(program: &Program, tensor: TensorId, dim: usize) -> Option<ExprId> {
     let axis = program.dimensions(tensor).nth(dim)?;
     Some(program.axes[axis].expanded.unwrap_or(program.axes[axis].extent))
 }
 
 /// Returns true if a dimension enumerates partial sums over devices.
-pub(crate) fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
+pub fn is_partial(program: &Program, tensor: TensorId, dim: usize) -> bool {
     program.dimensions(tensor).nth(dim).is_some_and(|axis| program.is_partial(tensor, axis))
 }

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 
 /// The first use of a name in an iteration.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FirstUse {
+pub enum FirstUse {
     /// There is no use on some path.
     Nothing,
     /// The iteration binds the name, regardless of what it was bound to.
@@ -18,7 +18,8 @@ pub(crate) enum FirstUse {
     Uses,
 }
 
-pub(crate) fn first_use(program: &Program, block: BlockId, tensor: TensorId) -> FirstUse {
+/// Returns how an iteration with the body `block` first uses a name.
+pub fn first_use(program: &Program, block: BlockId, tensor: TensorId) -> FirstUse {
     for stmt in program.block(block) {
         let first = match &program.stmts[*stmt] {
             Stmt::Op(it) => first_use_in_op(program, it, tensor),
@@ -65,7 +66,7 @@ fn first_use_in_op(program: &Program, it: &OpStmt, tensor: TensorId) -> FirstUse
 }
 
 /// Returns true if every iteration binds the name and leaves it bound, on every rank that holds it.
-pub(crate) fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: TensorId) -> bool {
+pub fn is_bound_after_iteration(program: &Program, body: BlockId, tensor: TensorId) -> bool {
     let mut dropped = false;
     program.walk(body, &mut |stmt| {
         if let Stmt::Op(it) = &program.stmts[stmt] {
@@ -84,7 +85,7 @@ pub(crate) fn is_bound_after_iteration(program: &Program, body: BlockId, tensor:
 
 /// Returns the numbers of communications that an iteration posts before it waits for them, on every path with
 /// such a wait.
-pub(crate) fn iteration_local_works(program: &Program, body: BlockId) -> Vec<u32> {
+pub fn iteration_local_works(program: &Program, body: BlockId) -> Vec<u32> {
     let mut walk = WorkPaths { program, path: Vec::new(), posts: Vec::new(), foreign: FxHashSet::default() };
     walk.block(body);
     let WorkPaths { posts, foreign, .. } = walk;
@@ -146,7 +147,7 @@ impl WorkPaths<'_> {
 
 /// Returns the numbers of communications that a statement names. The flag is true if the statement only waits
 /// for the communication.
-pub(crate) fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
+pub fn work_numbers(program: &Program, it: &OpStmt) -> Vec<(u32, bool)> {
     let mut found: Vec<(u32, bool)> = it.number.map(|number| (number, false)).into_iter().collect();
     found.extend(it.get(attr::WORK).map(|number| (number, true)));
     for stmt in it.get(attr::TRANSFERS).into_iter().flatten() {

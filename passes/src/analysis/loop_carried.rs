@@ -18,7 +18,7 @@ use crate::analysis::{
 };
 
 /// A dependence that forces iterations to run one after the other.
-pub(crate) enum LoopCarriedDep {
+pub enum LoopCarriedDep {
     /// One iteration may read or write storage of the tensor that another one writes.
     Storage(TensorId, StmtId),
     /// One iteration may wait for a communication that another one posted.
@@ -43,18 +43,18 @@ struct Access {
 }
 
 /// Number of mentions of each name in the program.
-pub(crate) struct MentionCounts(FxHashMap<TensorId, usize>);
+pub struct MentionCounts(FxHashMap<TensorId, usize>);
 
 impl MentionCounts {
     /// Counts the mentions in the program's container.
-    pub(crate) fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         Self(program.body.map(|body| mention_counts(program, body)).unwrap_or_default())
     }
 }
 
 /// Returns a dependence that may prevent the iterations of a loop from running concurrently, or `None` if
 /// there is none.
-pub(crate) fn loop_carried_dep(
+pub fn loop_carried_dep(
     program: &Program,
     storage: &MemoryEffects,
     all: &MentionCounts,
@@ -308,7 +308,7 @@ fn view_region(program: &Program, it: &For, op: &OpStmt, base: TensorId) -> Opti
 }
 
 /// Returns true if no two iterations of a loop give an index the same value.
-pub(crate) fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool {
+pub fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool {
     let mut symbols = FxHashSet::default();
     symbols_through(program, index, &mut symbols);
     let mut assigned = false;

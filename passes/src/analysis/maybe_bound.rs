@@ -16,7 +16,7 @@ use grammar::{
 use rustc_hash::FxHashSet;
 
 /// Returns the statements of the program's container that define a name which may be bound before them.
-pub(crate) fn maybe_bound(program: &Program) -> FxHashSet<StmtId> {
+pub fn maybe_bound(program: &Program) -> FxHashSet<StmtId> {
     let bound = Program::tensors_of(&program.inputs).collect();
     let mut walk = Walk { program, bound, found: Some(FxHashSet::default()) };
     program.body.iter().for_each(|body| walk.block(*body));

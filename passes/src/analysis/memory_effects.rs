@@ -20,28 +20,30 @@ use crate::analysis::{
 
 /// Alias classes of names, and the storage that posted communications use.
 #[derive(Default)]
-pub(crate) struct MemoryEffects {
+pub struct MemoryEffects {
     sharing: AliasClasses,
     works: FxHashMap<u32, ReadWriteSet>,
 }
 
 /// Storage that is read and written, by the representative name of its alias class.
 #[derive(Clone, Default)]
-pub(crate) struct ReadWriteSet {
-    pub(crate) reads: FxHashSet<TensorId>,
-    pub(crate) writes: FxHashSet<TensorId>,
+pub struct ReadWriteSet {
+    /// What is read.
+    pub reads: FxHashSet<TensorId>,
+    /// What is written.
+    pub writes: FxHashSet<TensorId>,
 }
 
 impl ReadWriteSet {
     /// Returns true if the two sets conflict, so that their order matters.
-    pub(crate) fn conflicts_with(&self, other: &Self) -> bool {
+    pub fn conflicts_with(&self, other: &Self) -> bool {
         !self.writes.is_disjoint(&other.writes)
             || !self.writes.is_disjoint(&other.reads)
             || !self.reads.is_disjoint(&other.writes)
     }
 
     /// Returns true if storage of the alias class is read or written.
-    pub(crate) fn uses(&self, class: TensorId) -> bool {
+    pub fn uses(&self, class: TensorId) -> bool {
         self.reads.contains(&class) || self.writes.contains(&class)
     }
 
@@ -53,35 +55,35 @@ impl ReadWriteSet {
 
 /// Effects of a statement and of all statements nested in it.
 #[derive(Default)]
-pub(crate) struct StmtEffects {
+pub struct StmtEffects {
     /// Storage that the statement reads and writes. A communication accesses its storage when it is posted,
     /// and its Wait accesses the same storage again.
-    pub(crate) accesses: ReadWriteSet,
+    pub accesses: ReadWriteSet,
     /// Names that the statement mentions in any way.
-    pub(crate) names: FxHashSet<TensorId>,
+    pub names: FxHashSet<TensorId>,
     /// Names that the statement may bind or deallocate.
-    pub(crate) binds: FxHashSet<TensorId>,
+    pub binds: FxHashSet<TensorId>,
     /// Names that the statement deallocates.
-    pub(crate) deallocates: FxHashSet<TensorId>,
+    pub deallocates: FxHashSet<TensorId>,
     /// Scalars that the statement reads, directly or through definitions.
-    pub(crate) symbols: FxHashSet<SymbolId>,
+    pub symbols: FxHashSet<SymbolId>,
     /// Scalars that the statement assigns.
-    pub(crate) assigns: FxHashSet<SymbolId>,
+    pub assigns: FxHashSet<SymbolId>,
     /// Numbers of the communications that the statement posts.
-    pub(crate) posts: FxHashSet<u32>,
+    pub posts: FxHashSet<u32>,
     /// Numbers of the communications that the statement waits for.
-    pub(crate) waits: FxHashSet<u32>,
+    pub waits: FxHashSet<u32>,
     /// True if the statement sets, queries or synchronizes streams.
-    pub(crate) uses_streams: bool,
+    pub uses_streams: bool,
     /// True if the statement may block the host.
-    pub(crate) may_block_host: bool,
+    pub may_block_host: bool,
     /// True if the statement posts a communication, or starts or ends a coalesced group.
-    pub(crate) communicates: bool,
+    pub communicates: bool,
 }
 
 impl MemoryEffects {
     /// Analyzes the statements of the program's container.
-    pub(crate) fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         let Some(body) = program.body else { return Self::default() };
         let mut storage = Self {
             sharing: AliasClasses::of(program, body, OpaqueCallModel::WriteOutputs),
@@ -97,12 +99,12 @@ impl MemoryEffects {
     }
 
     /// Returns the representative of all names that may share storage with `tensor`.
-    pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
+    pub fn alias_class(&self, tensor: TensorId) -> TensorId {
         self.sharing.alias_class(tensor)
     }
 
     /// Returns the storage that communications with this number use between the post and the wait.
-    pub(crate) fn work_accesses(&self, number: u32) -> ReadWriteSet {
+    pub fn work_accesses(&self, number: u32) -> ReadWriteSet {
         self.works.get(&number).cloned().unwrap_or_default()
     }
 
@@ -115,14 +117,14 @@ impl MemoryEffects {
     }
 
     /// Returns the effects of a statement.
-    pub(crate) fn effects(&self, program: &Program, stmt: StmtId) -> StmtEffects {
+    pub fn effects(&self, program: &Program, stmt: StmtId) -> StmtEffects {
         let mut effects = StmtEffects::default();
         self.add_effects(program, stmt, &mut effects);
         effects
     }
 
     /// Returns the combined effects of several statements.
-    pub(crate) fn all_effects(&self, program: &Program, stmts: &[StmtId]) -> StmtEffects {
+    pub fn all_effects(&self, program: &Program, stmts: &[StmtId]) -> StmtEffects {
         let mut effects = StmtEffects::default();
         stmts.iter().for_each(|stmt| self.add_effects(program, *stmt, &mut effects));
         effects
@@ -191,7 +193,7 @@ impl MemoryEffects {
 
 /// Collects the scalars that a statement itself reads, indices of streams included. Nested statements are not
 /// visited.
-pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<SymbolId>) {
+pub fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<SymbolId>) {
     match &program.stmts[stmt] {
         Stmt::Op(it) => {
             it.scalars(&mut |expr| symbols_through(program, expr, acc));
@@ -215,7 +217,7 @@ pub(crate) fn symbols_of(program: &Program, stmt: StmtId, acc: &mut FxHashSet<Sy
 /// Returns the names whose uses in `body` may be upward-exposed: on some path to a use, the iteration has not
 /// passed a statement for which `binds` returns the name. Such a use sees what an earlier iteration, or the
 /// code before the loop, left in the name.
-pub(crate) fn upward_exposed_names(
+pub fn upward_exposed_names(
     program: &Program,
     body: BlockId,
     binds: &dyn Fn(StmtId) -> Vec<TensorId>,
@@ -271,7 +273,7 @@ fn upward_exposed_in(
 
 /// Returns the tensors all of whose elements the statement certainly writes, on every rank that executes it
 /// and holds them.
-pub(crate) fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
+pub fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<TensorId> {
     let Stmt::Op(it) = &program.stmts[stmt] else { return Vec::new() };
     let mut filled = Vec::new();
     for_each_tensor_use(program, it, &mut |tensor, mode| {
@@ -292,7 +294,7 @@ pub(crate) fn fully_written_tensors(program: &Program, stmt: StmtId) -> Vec<Tens
 /// Returns the index at which to insert an ALLOCATE for the statement at `at`, which uses the storage. The
 /// current stream allocates the storage. If the statement switches streams, the allocation is therefore
 /// placed before the GetCurrentStream that precedes it, from which those streams fork.
-pub(crate) fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
+pub fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
     let stmts = program.block(block);
     let op = |stmt: StmtId| match &program.stmts[stmt] {
         Stmt::Op(it) => Some(it.op),
@@ -304,10 +306,6 @@ pub(crate) fn allocation_index(program: &Program, block: BlockId, at: usize) -> 
 }
 
 /// Returns true if a loop with these bounds certainly executes at least one iteration.
-pub(crate) fn has_iterations(
-    program: &Program,
-    start: grammar::ir::ExprId,
-    stop: grammar::ir::ExprId,
-) -> bool {
+pub fn has_iterations(program: &Program, start: grammar::ir::ExprId, stop: grammar::ir::ExprId) -> bool {
     program.constant(start).zip(program.constant(stop)).is_some_and(|(start, stop)| start < stop)
 }

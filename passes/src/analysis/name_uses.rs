@@ -13,7 +13,7 @@ use crate::analysis::alias_analysis::{AliasClasses, OpaqueCallModel};
 
 /// Uses of names by statements.
 #[derive(Default)]
-pub(crate) struct NameUses {
+pub struct NameUses {
     sharing: AliasClasses,
     /// Statements that mention a tensor, in textual order.
     mentions: FxHashMap<TensorId, Vec<(StmtId, AccessMode)>>,
@@ -22,12 +22,12 @@ pub(crate) struct NameUses {
     /// Alias classes of the tensors in the header.
     io_classes: FxHashSet<TensorId>,
     /// Position of each operator in textual order.
-    pub(crate) position: FxHashMap<StmtId, usize>,
+    pub position: FxHashMap<StmtId, usize>,
 }
 
 impl NameUses {
     /// Analyzes all statements of a container.
-    pub(crate) fn of(program: &Program, body: BlockId) -> Self {
+    pub fn of(program: &Program, body: BlockId) -> Self {
         let mut this =
             Self { sharing: AliasClasses::of(program, body, OpaqueCallModel::MayAlias), ..Self::default() };
         program.walk(body, &mut |stmt| {
@@ -46,36 +46,33 @@ impl NameUses {
     }
 
     /// Returns the alias class of a tensor's storage.
-    pub(crate) fn alias_class(&self, tensor: TensorId) -> TensorId {
+    pub fn alias_class(&self, tensor: TensorId) -> TensorId {
         self.sharing.alias_class(tensor)
     }
 
     /// Returns true if the header lists a name of this storage.
-    pub(crate) fn is_program_io(&self, tensor: TensorId) -> bool {
+    pub fn is_program_io(&self, tensor: TensorId) -> bool {
         self.io_classes.contains(&self.alias_class(tensor))
     }
 
     /// Returns the statements that write a tensor's storage under any name.
-    pub(crate) fn writers(&self, tensor: TensorId) -> impl Iterator<Item = StmtId> {
+    pub fn writers(&self, tensor: TensorId) -> impl Iterator<Item = StmtId> {
         self.writers.get(&self.alias_class(tensor)).into_iter().flatten().copied()
     }
 
     /// Returns each tensor with the statements that mention it, in textual order.
-    pub(crate) fn uses_by_tensor(&self) -> impl Iterator<Item = (TensorId, &[(StmtId, AccessMode)])> {
+    pub fn uses_by_tensor(&self) -> impl Iterator<Item = (TensorId, &[(StmtId, AccessMode)])> {
         self.mentions.iter().map(|(tensor, mentions)| (*tensor, mentions.as_slice()))
     }
 
     /// Returns the statements that mention a tensor, in textual order.
-    pub(crate) fn uses_of(&self, tensor: TensorId) -> &[(StmtId, AccessMode)] {
+    pub fn uses_of(&self, tensor: TensorId) -> &[(StmtId, AccessMode)] {
         self.mentions.get(&tensor).map_or(&[], Vec::as_slice)
     }
 }
 
 /// Counts the statements that write each tensor, among those for which `counts` returns true.
-pub(crate) fn write_counts(
-    program: &Program,
-    counts: &dyn Fn(&OpStmt) -> bool,
-) -> FxHashMap<TensorId, usize> {
+pub fn write_counts(program: &Program, counts: &dyn Fn(&OpStmt) -> bool) -> FxHashMap<TensorId, usize> {
     let mut written = FxHashMap::default();
     program.body.iter().for_each(|body| {
         program.walk(*body, &mut |stmt| {

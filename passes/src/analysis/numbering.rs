@@ -12,39 +12,39 @@ use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Everything that a program mentions, in textual order.
-pub(crate) struct MentionOrder<'p> {
-    pub(crate) program: &'p Program,
+pub struct MentionOrder<'p> {
+    pub program: &'p Program,
     /// The HostUnit whose text is being visited; `None` for the container.
-    pub(crate) namespace: Option<UnitId>,
-    pub(crate) tensors: IndexSet<TensorId>,
+    pub namespace: Option<UnitId>,
+    pub tensors: IndexSet<TensorId>,
     /// Axes, each with its namespace. Of axes that print the same, only the first is kept.
-    pub(crate) axes: IndexSet<AxisId>,
-    pub(crate) axis_spaces: FxHashMap<AxisId, Option<UnitId>>,
+    pub axes: IndexSet<AxisId>,
+    pub axis_spaces: FxHashMap<AxisId, Option<UnitId>>,
     /// Axes by namespace and number.
-    pub(crate) by_number: FxHashMap<(Option<UnitId>, u32), Vec<AxisId>>,
+    pub by_number: FxHashMap<(Option<UnitId>, u32), Vec<AxisId>>,
     /// For an axis, the axes that must get smaller numbers than it.
-    pub(crate) smaller: FxHashMap<AxisId, Vec<AxisId>>,
-    pub(crate) streams: IndexSet<u32>,
-    pub(crate) works: IndexSet<NumberedWork>,
-    pub(crate) symbols: IndexMap<SymbolId, Option<UnitId>>,
+    pub smaller: FxHashMap<AxisId, Vec<AxisId>>,
+    pub streams: IndexSet<u32>,
+    pub works: IndexSet<NumberedWork>,
+    pub symbols: IndexMap<SymbolId, Option<UnitId>>,
     /// Scalars of the container that the program assigns or defines.
-    pub(crate) defined: FxHashSet<SymbolId>,
+    pub defined: FxHashSet<SymbolId>,
     /// Number of assignments in scope at the current position, by scalar.
-    pub(crate) known: FxHashMap<SymbolId, usize>,
+    pub known: FxHashMap<SymbolId, usize>,
     /// Scalars that are used where no value is in scope.
-    pub(crate) free: FxHashSet<SymbolId>,
-    pub(crate) definitions: IndexSet<SymbolId>,
+    pub free: FxHashSet<SymbolId>,
+    pub definitions: IndexSet<SymbolId>,
 }
 
 /// An entity that takes its number from the counter of posted communications.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum NumberedWork {
+pub enum NumberedWork {
     Posted(u32),
     Unit(UnitId),
 }
 
 impl<'p> MentionOrder<'p> {
-    pub(crate) fn new(program: &'p Program) -> Self {
+    pub fn new(program: &'p Program) -> Self {
         let defined: FxHashSet<SymbolId> = program.definitions.keys().copied().collect();
         Self {
             program,
@@ -66,7 +66,7 @@ impl<'p> MentionOrder<'p> {
 
     // ---- mentions in the text
 
-    pub(crate) fn block(&mut self, block: BlockId) {
+    pub fn block(&mut self, block: BlockId) {
         let program = self.program;
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
@@ -135,7 +135,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    pub(crate) fn operands(&mut self, operands: &[Operand]) {
+    pub fn operands(&mut self, operands: &[Operand]) {
         for operand in operands {
             match operand {
                 Operand::Tensor(tensor) => self.tensor(*tensor),
@@ -148,7 +148,7 @@ impl<'p> MentionOrder<'p> {
         }
     }
 
-    pub(crate) fn unit(&mut self, unit: UnitId) {
+    pub fn unit(&mut self, unit: UnitId) {
         self.works.insert(NumberedWork::Unit(unit));
     }
 
@@ -186,7 +186,7 @@ impl<'p> MentionOrder<'p> {
         self.defined.insert(symbol);
     }
 
-    pub(crate) fn scalar(&mut self, expr: ExprId) {
+    pub fn scalar(&mut self, expr: ExprId) {
         for symbol in self.mention(expr) {
             if self.known.get(&symbol).is_none_or(|it| *it == 0) {
                 self.free.insert(symbol);
@@ -219,7 +219,7 @@ impl<'p> MentionOrder<'p> {
 
     /// Collects the definitions in the order in which statements, and then other definitions, use them. A
     /// definition comes after the definitions that it uses.
-    pub(crate) fn definitions(&mut self) {
+    pub fn definitions(&mut self) {
         let program = self.program;
         let used: Vec<SymbolId> = self.symbols.keys().chain(program.definitions.keys()).copied().collect();
         for symbol in used {
@@ -250,7 +250,7 @@ impl<'p> MentionOrder<'p> {
     }
 
     /// Collects what only the `Domains:` section mentions.
-    pub(crate) fn domains(&mut self) {
+    pub fn domains(&mut self) {
         let program = self.program;
         for tensor in self.tensors.clone() {
             self.namespace = program.tensors[tensor].unit;

@@ -7,7 +7,7 @@ use grammar::{
 
 /// Calls `visit` with the number of each posted work and each communication that belongs to it: the numbered
 /// statement itself, or the statements of the coalesced group whose end has the number.
-pub(crate) fn for_each_posted_communication(program: &Program, visit: &mut dyn FnMut(u32, &OpStmt)) {
+pub fn for_each_posted_communication(program: &Program, visit: &mut dyn FnMut(u32, &OpStmt)) {
     let Some(body) = program.body else { return };
     let mut group: Option<Vec<StmtId>> = None;
     program.walk(body, &mut |stmt| {

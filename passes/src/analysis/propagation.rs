@@ -13,7 +13,7 @@ use crate::analysis::{
 };
 
 /// Returns the sharding that an operator needs of each operand to produce a result sharded as `goal`.
-pub(crate) fn operand_shardings(
+pub fn operand_shardings(
     program: &Program,
     args: &[TensorId],
     maps: &[Vec<DimMap>],
@@ -34,7 +34,7 @@ pub(crate) fn operand_shardings(
 }
 
 /// Like `operand_shardings`, with the reduction axes of the operator split into the pieces `summed`.
-pub(crate) fn operand_shardings_with_reduction(
+pub fn operand_shardings_with_reduction(
     program: &Program,
     args: &[TensorId],
     maps: &[Vec<DimMap>],
@@ -57,17 +57,13 @@ pub(crate) fn operand_shardings_with_reduction(
 }
 
 /// Returns true if every device already holds what the operator needs of each operand.
-pub(crate) fn is_local(program: &Program, from: &[Sharding], needs: &[Sharding]) -> bool {
+pub fn is_local(program: &Program, from: &[Sharding], needs: &[Sharding]) -> bool {
     from.iter().zip(needs).all(|(from, need)| reshard::step(program, from, need) == Some(ReshardStep::Local))
 }
 
 /// Returns the sharding of the result if no operand is resharded, or `None` if the operands' shardings are
 /// incompatible.
-pub(crate) fn local_result_sharding(
-    from: &[Sharding],
-    maps: &[Vec<DimMap>],
-    goal: &Sharding,
-) -> Option<Sharding> {
+pub fn local_result_sharding(from: &[Sharding], maps: &[Vec<DimMap>], goal: &Sharding) -> Option<Sharding> {
     let mut spread = from.iter().filter(|it| !it.is_replicated()).map(|it| &it.mesh);
     let mesh = spread.next()?;
     // The result alone decides where partial sums are enumerated.
@@ -96,7 +92,7 @@ pub(crate) fn local_result_sharding(
 
 /// Returns `goal` without device pieces in the dimensions that the operator cannot compute piecewise, such as
 /// those of a slice, a reshape, a cat or a scan.
-pub(crate) fn computable_sharding(
+pub fn computable_sharding(
     program: &Program,
     it: &OpStmt,
     maps: &[Vec<DimMap>],

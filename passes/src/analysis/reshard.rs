@@ -19,7 +19,7 @@ use crate::analysis::sharding::{Dim, Sharding};
 
 /// A resharding step that is one kind of communication.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum ReshardStep {
+pub enum ReshardStep {
     /// Every device of the result already holds what it needs.
     Local,
     /// Every device of the result holds what it needs and more. It takes its part without communication.
@@ -61,7 +61,7 @@ pub(crate) enum ReshardStep {
 }
 
 /// Returns the step from one sharding to the other, if a single step suffices. Streams are ignored.
-pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
+pub fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<ReshardStep> {
     let (from, to) = (from.without_streams(), to.without_streams());
     let aligned = from.dims.len() == to.dims.len()
         && from.dims.iter().zip(&to.dims).all(|(a, b)| Sharding::are_aligned(program, a, b));
@@ -100,7 +100,7 @@ pub(crate) fn step(program: &Program, from: &Sharding, to: &Sharding) -> Option<
 }
 
 /// Returns the shardings after each step, `to` included.
-pub(crate) fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
+pub fn intermediate_shardings(program: &Program, from: &Sharding, to: &Sharding) -> Vec<Sharding> {
     let mut path = Vec::new();
     let mut now = from.without_streams();
     let goal = to.without_streams();
@@ -149,11 +149,7 @@ fn is_range(dim: &Dim) -> bool {
 
 /// Returns the dimension and the device axis of the innermost piece that `to` has and `from` lacks, if they
 /// differ in nothing else. This is the piece that a reduce-scatter adds to an all-reduce.
-pub(crate) fn scattered_piece(
-    program: &Program,
-    from: &Sharding,
-    to: &Sharding,
-) -> Option<(usize, DeviceDim)> {
+pub fn scattered_piece(program: &Program, from: &Sharding, to: &Sharding) -> Option<(usize, DeviceDim)> {
     let (from, to) = (from.without_streams(), to.without_streams());
     match difference(program, &from, &to)? {
         (None, new) if from.mesh == to.mesh => new,

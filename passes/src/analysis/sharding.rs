@@ -12,77 +12,77 @@ use grammar::ir::{
 
 /// The dimensions of a tensor and how they are sharded.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Sharding {
+pub struct Sharding {
     /// The devices; an empty mesh means every rank.
-    pub(crate) mesh: Arc<Mesh>,
+    pub mesh: Arc<Mesh>,
     /// The dimensions in memory order.
-    pub(crate) dims: Vec<Dim>,
+    pub dims: Vec<Dim>,
 }
 
 /// A dimension of a sharded tensor.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Dim {
+pub struct Dim {
     /// Extent of the whole dimension.
-    pub(crate) extent: ExprId,
+    pub extent: ExprId,
     /// Iteration or broadcast.
-    pub(crate) kind: AxisKind,
+    pub kind: AxisKind,
     /// True if the dimension enumerates partial sums over devices (`ideviceIdx.x22{2}rf`).
-    pub(crate) partial: bool,
+    pub partial: bool,
     /// The device axis over which the dimension enumerates partial sums, if the mesh has one device along it.
     /// Such an axis does not shard the dimension.
-    pub(crate) unit_device_axis: Option<DeviceDim>,
+    pub unit_device_axis: Option<DeviceDim>,
     /// The pieces of the dimension, outermost first. The remaining inner extent is serial.
-    pub(crate) pieces: Vec<DimPiece>,
+    pub pieces: Vec<DimPiece>,
 }
 
 /// One outer split of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct DimPiece {
+pub struct DimPiece {
     /// The device axis or the stream that the piece is parallelized over.
-    pub(crate) parallel: ParallelType,
+    pub parallel: ParallelType,
     /// The number of parts.
-    pub(crate) count: ExprId,
+    pub count: ExprId,
     /// True if the index is counted from the rank's own coordinate.
-    pub(crate) swizzled: bool,
+    pub swizzled: bool,
 }
 
 impl Dim {
     /// Returns a dimension that every rank holds whole.
-    pub(crate) fn whole(extent: ExprId) -> Self {
+    pub fn whole(extent: ExprId) -> Self {
         Self { extent, kind: AxisKind::Iteration, partial: false, unit_device_axis: None, pieces: Vec::new() }
     }
 
     /// Returns the device axes of the pieces, outermost first.
-    pub(crate) fn devices(&self) -> impl DoubleEndedIterator<Item = DeviceDim> {
+    pub fn devices(&self) -> impl DoubleEndedIterator<Item = DeviceDim> {
         self.pieces.iter().filter_map(|piece| piece.device())
     }
 
     /// Returns the stream piece.
-    pub(crate) fn stream(&self) -> Option<&DimPiece> {
+    pub fn stream(&self) -> Option<&DimPiece> {
         self.pieces.iter().find(|piece| piece.parallel == ParallelType::Stream)
     }
 
     /// Returns the first piece that is not a device piece.
-    pub(crate) fn first_non_device_piece(&self) -> Option<&DimPiece> {
+    pub fn first_non_device_piece(&self) -> Option<&DimPiece> {
         self.pieces.iter().find(|piece| piece.device().is_none())
     }
 
     /// Returns the same dimension, whole on every device.
-    pub(crate) fn without_devices(&self) -> Self {
+    pub fn without_devices(&self) -> Self {
         let pieces = self.pieces.iter().copied().filter(|piece| piece.device().is_none());
         Self { pieces: pieces.collect(), partial: false, ..self.clone() }
     }
 
     /// Returns the same dimension without stream pieces, except those outside a device piece, because they
     /// decide which elements a device holds.
-    pub(crate) fn without_streams(&self) -> Self {
+    pub fn without_streams(&self) -> Self {
         let last = self.pieces.iter().rposition(|piece| piece.device().is_some());
         Self { pieces: self.pieces[..last.map_or(0, |at| at + 1)].to_vec(), ..self.clone() }
     }
 
     /// Returns the pieces up to and including the device piece with this number, counted from 1. Returns no
     /// pieces for 0.
-    pub(crate) fn pieces_through_device(&self, number: usize) -> Vec<DimPiece> {
+    pub fn pieces_through_device(&self, number: usize) -> Vec<DimPiece> {
         let mut devices = 0;
         let mut pieces = self.pieces.clone();
         pieces.retain(|piece| {
@@ -95,7 +95,7 @@ impl Dim {
 
     /// Returns the device axes, outermost first, each with the number of parts that it and all pieces outside
     /// it make.
-    pub(crate) fn device_splits(&self, program: &Program) -> Vec<(DeviceDim, ExtentProduct)> {
+    pub fn device_splits(&self, program: &Program) -> Vec<(DeviceDim, ExtentProduct)> {
         let mut outer = Vec::new();
         let mut steps = Vec::new();
         for piece in &self.pieces {
@@ -108,7 +108,7 @@ impl Dim {
 
 impl DimPiece {
     /// Returns the device axis that the piece is parallelized over.
-    pub(crate) fn device(&self) -> Option<DeviceDim> {
+    pub fn device(&self) -> Option<DeviceDim> {
         match self.parallel {
             ParallelType::Device(dim) => Some(dim),
             ParallelType::Serial | ParallelType::Stream | ParallelType::Kernel(_) => None,
@@ -119,7 +119,7 @@ impl DimPiece {
 impl Sharding {
     /// Returns how a tensor is sharded, or `None` if a dimension is merged or has a serial piece outside
     /// another piece.
-    pub(crate) fn of(program: &Program, tensor: TensorId) -> Option<Self> {
+    pub fn of(program: &Program, tensor: TensorId) -> Option<Self> {
         let mesh = program.tensors[tensor].mesh.clone();
         let spread = |axis: &AxisId| {
             matches!(program.axes[*axis].parallel, ParallelType::Device(_) | ParallelType::Stream)
@@ -153,27 +153,27 @@ impl Sharding {
     }
 
     /// Returns a sharding under which every rank of `mesh` holds the whole tensor.
-    pub(crate) fn replicated(mesh: Arc<Mesh>, extents: impl IntoIterator<Item = ExprId>) -> Self {
+    pub fn replicated(mesh: Arc<Mesh>, extents: impl IntoIterator<Item = ExprId>) -> Self {
         Self { mesh, dims: extents.into_iter().map(Dim::whole).collect() }
     }
 
     /// Returns true if every device holds the whole tensor.
-    pub(crate) fn is_replicated(&self) -> bool {
+    pub fn is_replicated(&self) -> bool {
         self.dims.iter().all(|dim| dim.devices().next().is_none())
     }
 
     /// Returns the same sharding without streams.
-    pub(crate) fn without_streams(&self) -> Self {
+    pub fn without_streams(&self) -> Self {
         Self { mesh: self.mesh.clone(), dims: self.dims.iter().map(Dim::without_streams).collect() }
     }
 
     /// Returns the same sharding on another mesh.
-    pub(crate) fn on_mesh(self, mesh: Arc<Mesh>) -> Self {
+    pub fn on_mesh(self, mesh: Arc<Mesh>) -> Self {
         Self { mesh, ..self }
     }
 
     /// Returns true if each device holds the same elements of both dimensions.
-    pub(crate) fn are_aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
+    pub fn are_aligned(program: &Program, a: &Dim, b: &Dim) -> bool {
         a.device_splits(program) == b.device_splits(program)
     }
 }
@@ -206,13 +206,13 @@ fn collect_axis_pieces(
 // ---- extents
 
 /// Returns true if two extents are certainly equal.
-pub(crate) fn same_extent(program: &Program, a: ExprId, b: ExprId) -> bool {
+pub fn same_extent(program: &Program, a: ExprId, b: ExprId) -> bool {
     a == b || matches!((program.constant(a), program.constant(b)), (Some(a), Some(b)) if a == b)
 }
 
 /// A product of extents, normalized so that the order of factors does not matter.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct ExtentProduct {
+pub struct ExtentProduct {
     constant: i64,
     others: Vec<ExprId>,
 }

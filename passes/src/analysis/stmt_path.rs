@@ -7,24 +7,26 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The blocks around a statement, outermost first, each with the index of the statement that leads to it.
-pub(crate) type StmtPath = Vec<(BlockId, usize)>;
+pub type StmtPath = Vec<(BlockId, usize)>;
 
 /// The paths of all statements of a container.
 #[derive(Default)]
-pub(crate) struct StmtPaths {
-    pub(crate) paths: FxHashMap<StmtId, StmtPath>,
+pub struct StmtPaths {
+    /// The path of each statement.
+    pub paths: FxHashMap<StmtId, StmtPath>,
     /// Statements of the container, in program order.
-    pub(crate) order: Vec<StmtId>,
+    pub order: Vec<StmtId>,
     /// The index of each statement in `order`.
     positions: FxHashMap<StmtId, usize>,
     /// Blocks that are loop bodies.
     loops: FxHashSet<BlockId>,
     /// Statements that mention a name.
-    pub(crate) uses: FxHashMap<TensorId, Vec<StmtId>>,
+    pub uses: FxHashMap<TensorId, Vec<StmtId>>,
 }
 
 impl StmtPaths {
-    pub(crate) fn of(program: &Program, body: BlockId) -> Self {
+    /// Collects the statements of a block and of those nested in it.
+    pub fn of(program: &Program, body: BlockId) -> Self {
         let mut places = Self::default();
         places.block(program, body, &mut Vec::new());
         places
@@ -58,12 +60,12 @@ impl StmtPaths {
     }
 
     /// Returns the index of a statement in `order`.
-    pub(crate) fn position(&self, stmt: StmtId) -> Option<usize> {
+    pub fn position(&self, stmt: StmtId) -> Option<usize> {
         self.positions.get(&stmt).copied()
     }
 
     /// Returns the depth, in the paths, of the innermost block that contains all these statements.
-    pub(crate) fn common_depth(&self, stmts: &[StmtId]) -> usize {
+    pub fn common_depth(&self, stmts: &[StmtId]) -> usize {
         let Some(first) = stmts.first().and_then(|it| self.paths.get(it)) else { return 0 };
         let mut depth = first.len();
         for path in stmts.iter().filter_map(|it| self.paths.get(it)) {
@@ -73,18 +75,19 @@ impl StmtPaths {
     }
 
     /// Returns the depth of the innermost loop body that contains the block at `depth`, or is that block.
-    pub(crate) fn enclosing_loop_depth(&self, stmt: StmtId, depth: usize) -> Option<usize> {
+    pub fn enclosing_loop_depth(&self, stmt: StmtId, depth: usize) -> Option<usize> {
         let path = self.paths.get(&stmt)?;
         (0..=depth).rev().find(|at| path.get(*at).is_some_and(|(block, _)| self.loops.contains(block)))
     }
 
-    pub(crate) fn block_at(&self, stmt: StmtId, depth: usize) -> Option<BlockId> {
+    /// Returns the block around a statement at this depth, 0 being the outermost one.
+    pub fn block_at(&self, stmt: StmtId, depth: usize) -> Option<BlockId> {
         self.paths.get(&stmt)?.get(depth).map(|(block, _)| *block)
     }
 
     /// Returns the smallest and the largest index, in the block at `depth`, of the statements that lead to
     /// `stmts`.
-    pub(crate) fn index_range(&self, stmts: &[StmtId], depth: usize) -> Option<(usize, usize)> {
+    pub fn index_range(&self, stmts: &[StmtId], depth: usize) -> Option<(usize, usize)> {
         let indices = || stmts.iter().filter_map(|it| Some(self.paths.get(it)?.get(depth)?.1));
         indices().min().zip(indices().max())
     }

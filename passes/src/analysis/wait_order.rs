@@ -27,7 +27,7 @@ use limits::BlockScan;
 use pending::PendingWork;
 
 /// The communications that are pending at the beginning of each block with Waits, and the accesses of all streams.
-pub(crate) struct WaitOrder {
+pub struct WaitOrder {
     has_streams: bool,
     at_entry: FxHashMap<BlockId, PendingWork>,
     /// The blocks of loops that set the stream and whose iterations may conflict.
@@ -48,7 +48,7 @@ struct AccessCounts {
 }
 
 /// The statements of a block between two statements that set the stream: they run on one stream.
-pub(crate) struct StreamSegment {
+pub struct StreamSegment {
     block: BlockId,
     range: Range<usize>,
     own: AccessCounts,
@@ -56,7 +56,7 @@ pub(crate) struct StreamSegment {
 
 impl WaitOrder {
     /// Analyzes the statements of the program's container.
-    pub(crate) fn of(program: &Program, storage: &MemoryEffects) -> Self {
+    pub fn of(program: &Program, storage: &MemoryEffects) -> Self {
         let mut it = Self {
             has_streams: false,
             at_entry: FxHashMap::default(),
@@ -125,7 +125,7 @@ impl WaitOrder {
 
     /// Returns, for each Wait of a block by its index, the index of the first statement that has to stay behind it,
     /// if there is one, because the Wait orders it after work other than its own communication.
-    pub(crate) fn limits(
+    pub fn limits(
         &self,
         program: &Program,
         storage: &MemoryEffects,
@@ -152,7 +152,7 @@ impl WaitOrder {
 
     /// Returns the index of the first statement of a block that has to stay behind a Wait for `number` at index `at`,
     /// or in the branch there.
-    pub(crate) fn limit_at(
+    pub fn limit_at(
         &self,
         program: &Program,
         storage: &MemoryEffects,
@@ -175,7 +175,7 @@ impl WaitOrder {
 
     /// Makes the segment that contains the statement at index `at` of a block the current one. It stays `None` in a
     /// program with one stream.
-    pub(crate) fn move_to(
+    pub fn move_to(
         &self,
         program: &Program,
         storage: &MemoryEffects,
@@ -202,7 +202,7 @@ impl WaitOrder {
     }
 
     /// Returns whether accesses on the stream of a segment may conflict with those of another stream or of the caller.
-    pub(crate) fn conflicts_with_other_streams(
+    pub fn conflicts_with_other_streams(
         &self,
         segment: Option<&StreamSegment>,
         accesses: &ReadWriteSet,
@@ -211,7 +211,7 @@ impl WaitOrder {
     }
 
     /// Returns whether a stream other than that of a segment may wait for a communication.
-    pub(crate) fn others_wait(&self, segment: Option<&StreamSegment>) -> bool {
+    pub fn others_wait(&self, segment: Option<&StreamSegment>) -> bool {
         segment.is_some_and(|it| self.all.waits > it.own.waits)
     }
 }
@@ -258,7 +258,7 @@ fn blocks_with_waits(program: &Program, block: BlockId, found: &mut FxHashSet<Bl
 }
 
 /// Returns the number of the communication that a statement waits for; `None` if it is not a Wait.
-pub(crate) fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
+pub fn awaited_work(program: &Program, stmt: StmtId) -> Option<u32> {
     match &program.stmts[stmt] {
         Stmt::Op(it) if it.op.def().class == OpClass::Wait => it.get(attr::WORK),
         Stmt::Op(_) | Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,

@@ -18,7 +18,7 @@ use crate::analysis::{
 
 /// Returns the statements that bind their result to the storage of an operand, with the result, if another statement
 /// writes into this storage: a later one, or one of the same top-level statement.
-pub(crate) fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
+pub fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
     let Some(body) = program.body else { return FxHashMap::default() };
     let (bound, maybe_bound) = (bindings::analyze_bindings(program).already_bound, maybe_bound(program));
     let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);

@@ -12,7 +12,7 @@ use crate::analysis::{
 };
 
 /// The edit of a statement.
-pub(crate) enum StmtEdit {
+pub enum StmtEdit {
     /// Keeps the statement unchanged.
     Keep,
     /// Keeps the statement, which was changed in place.
@@ -25,7 +25,7 @@ pub(crate) enum StmtEdit {
 
 /// Calls `edit` for every statement of a block, after the statements nested in it, and applies the edits.
 /// Returns true if anything changed.
-pub(crate) fn rewrite(
+pub fn rewrite(
     program: &mut Program,
     block: BlockId,
     edit: &mut dyn FnMut(&mut Program, StmtId) -> StmtEdit,
@@ -51,7 +51,7 @@ pub(crate) fn rewrite(
 
 /// Returns the first error of the verifier. After values become constant, the verifier may find errors that a
 /// symbolic index or rank had hidden.
-pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
+pub fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
     let fault = grammar::verify(program).into_iter().find(Diagnostic::is_error)?;
     Some(match fault.help {
         Some(_) => fault.note("this error does not come from the pass"),
@@ -61,12 +61,12 @@ pub(crate) fn first_verifier_error(program: &Program) -> Option<Diagnostic> {
 
 /// Removes loops, branches and ELSE blocks that contain no statements. A loop stays if a statement outside it names
 /// its index, which would have no definition. Returns true if anything changed.
-pub(crate) fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
+pub fn remove_empty_blocks(program: &mut Program, block: BlockId) -> bool {
     remove_empty_blocks_in(program, &[block])
 }
 
 /// Removes the loops, branches and ELSE blocks inside several blocks as `remove_empty_blocks` does.
-pub(crate) fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool {
+pub fn remove_empty_blocks_in(program: &mut Program, blocks: &[BlockId]) -> bool {
     let is_empty = |block: &BlockId| program.blocks[*block].is_empty();
     if !blocks.iter().any(|block| nested_blocks(program, *block).iter().any(is_empty)) {
         return false;
@@ -101,12 +101,11 @@ fn symbols_out_of_scope(program: &Program) -> FxHashSet<SymbolId> {
 }
 
 /// Returns the statements that replace a statement, or `None` to keep it.
-pub(crate) type Expander<'e> =
-    dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
+pub type Expander<'e> = dyn FnMut(&mut Program, StmtId) -> Result<Option<Vec<StmtId>>, Diagnostic> + 'e;
 
 /// Replaces statements of a block and of all nested blocks by those that `expand_one` returns. Returns true
 /// if anything changed.
-pub(crate) fn expand(
+pub fn expand(
     program: &mut Program,
     block: BlockId,
     expand_one: &mut Expander<'_>,

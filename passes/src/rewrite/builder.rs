@@ -16,7 +16,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 /// The next free number of each kind of name.
-pub(crate) struct IrBuilder {
+pub struct IrBuilder {
     tensor: u32,
     axis: u32,
     work: u32,
@@ -26,7 +26,7 @@ pub(crate) struct IrBuilder {
 
 impl IrBuilder {
     /// Returns a builder whose numbers the program does not use.
-    pub(crate) fn of(program: &Program) -> Self {
+    pub fn of(program: &Program) -> Self {
         let scalar = |name: &String| name.strip_prefix('i').and_then(|it| it.parse().ok());
         let named = |stream: &Stream| match stream {
             Stream::Named(number) => Some(*number),
@@ -48,12 +48,12 @@ impl IrBuilder {
     }
 
     /// Creates a serial axis.
-    pub(crate) fn axis(&mut self, program: &mut Program, extent: ExprId) -> AxisId {
+    pub fn axis(&mut self, program: &mut Program, extent: ExprId) -> AxisId {
         self.axis_of(program, AxisKind::Iteration, ParallelType::Serial, extent)
     }
 
     /// Creates an axis of any kind.
-    pub(crate) fn axis_of(
+    pub fn axis_of(
         &mut self,
         program: &mut Program,
         kind: AxisKind,
@@ -65,13 +65,13 @@ impl IrBuilder {
     }
 
     /// Copies an axis under a new number.
-    pub(crate) fn axis_like(&mut self, program: &mut Program, axis: AxisId) -> AxisId {
+    pub fn axis_like(&mut self, program: &mut Program, axis: AxisId) -> AxisId {
         let copy = Axis { number: next(&mut self.axis), ..program.axes[axis].clone() };
         program.axes.push(copy)
     }
 
     /// Creates a tensor with the element type and mesh of `like` and the given domains.
-    pub(crate) fn tensor_like(
+    pub fn tensor_like(
         &mut self,
         program: &mut Program,
         like: TensorId,
@@ -89,7 +89,7 @@ impl IrBuilder {
     }
 
     /// Copies a tensor under a new number, with axes of its own.
-    pub(crate) fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
+    pub fn tensor_copy(&mut self, program: &mut Program, like: TensorId) -> TensorId {
         let Tensor { memory, loop_domain: loops, domains, .. } = program.tensors[like].clone();
         let mut known: FxHashMap<AxisId, AxisId> = FxHashMap::default();
         let mut copy = |program: &mut Program, axis: AxisId| {
@@ -114,18 +114,18 @@ impl IrBuilder {
     }
 
     /// Returns a new number for a communication.
-    pub(crate) fn work(&mut self) -> u32 {
+    pub fn work(&mut self) -> u32 {
         next(&mut self.work)
     }
 
     /// Creates a named integer, such as `i84`.
-    pub(crate) fn scalar(&mut self, program: &mut Program) -> SymbolId {
+    pub fn scalar(&mut self, program: &mut Program) -> SymbolId {
         let number = next(&mut self.scalar);
         program.intern_symbol(None, &format!("i{number}"), Span::default())
     }
 
     /// Creates a named stream for GetCurrentStream.
-    pub(crate) fn stream(&mut self, program: &mut Program) -> StreamId {
+    pub fn stream(&mut self, program: &mut Program) -> StreamId {
         program.streams.push(Stream::Named(next(&mut self.stream)))
     }
 }
@@ -142,13 +142,13 @@ fn values<I: grammar::arena::Id, T>(arena: &Arena<I, T>) -> impl Iterator<Item =
 // ---- statements
 
 /// Returns an operator statement without results, operands and attributes.
-pub(crate) fn op(op: Op) -> OpStmt {
+pub fn op(op: Op) -> OpStmt {
     OpStmt { op, number: None, outs: Vec::new(), args: Vec::new(), attrs: Vec::new() }
 }
 
 /// Returns `out = ALLOCATE(mem_type=global, zero_init=false)`, in symmetric memory if the tensor is
 /// symmetric.
-pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
+pub fn allocate(program: &Program, out: TensorId) -> OpStmt {
     let memory = match program.tensors[out].memory {
         Memory::Symmetric => MemoryType::Symmetric,
         Memory::Global | Memory::Local | Memory::Shared | Memory::Tensor => MemoryType::Global,
@@ -161,7 +161,7 @@ pub(crate) fn allocate(program: &Program, out: TensorId) -> OpStmt {
 }
 
 /// Returns an ALLOCATE that gives `out` the storage of `of`. All axes of `out` are loop axes.
-pub(crate) fn allocate_alias(program: &mut Program, out: TensorId, of: TensorId) -> OpStmt {
+pub fn allocate_alias(program: &mut Program, out: TensorId, of: TensorId) -> OpStmt {
     let extents: Vec<ExprId> =
         program.tensors[out].loop_domain.iter().map(|axis| program.axes[*axis].extent).collect();
     let size = extents.into_iter().reduce(|a, b| infix(program, "*", a, b));
@@ -181,12 +181,12 @@ pub(crate) fn allocate_alias(program: &mut Program, out: TensorId, of: TensorId)
 }
 
 /// Returns `Deallocate { tensor }`.
-pub(crate) fn deallocate(tensor: TensorId) -> OpStmt {
+pub fn deallocate(tensor: TensorId) -> OpStmt {
     OpStmt { args: vec![Operand::Tensor(tensor)], ..op(Op::Deallocate) }
 }
 
 /// Returns `out = HirAliasSelect( input, axis = axis, index = index )`.
-pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
+pub fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId) -> OpStmt {
     OpStmt {
         outs: vec![Operand::Tensor(out)],
         args: vec![Operand::Tensor(input)],
@@ -196,49 +196,49 @@ pub(crate) fn select(out: TensorId, input: TensorId, axis: AxisId, index: ExprId
 }
 
 /// Returns `Wait(Communication work)`.
-pub(crate) fn wait(work: u32) -> OpStmt {
+pub fn wait(work: u32) -> OpStmt {
     OpStmt { args: Vec::new(), attrs: vec![attr::WORK.with(work)], ..op(Op::Wait) }
 }
 
 /// Returns `SetCurrentStream(stream)`.
-pub(crate) fn set_current_stream(stream: StreamId) -> OpStmt {
+pub fn set_current_stream(stream: StreamId) -> OpStmt {
     OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::SetCurrentStream) }
 }
 
 /// Returns `Synchronize(stream)`.
-pub(crate) fn synchronize(stream: StreamId) -> OpStmt {
+pub fn synchronize(stream: StreamId) -> OpStmt {
     OpStmt { args: vec![Operand::Stream(stream)], ..op(Op::Synchronize) }
 }
 
 /// Adds an operator statement with the source location `span`. The caller inserts it into a block.
-pub(crate) fn add(program: &mut Program, stmt: OpStmt, span: Span) -> StmtId {
+pub fn add(program: &mut Program, stmt: OpStmt, span: Span) -> StmtId {
     program.add_stmt(Stmt::Op(stmt), span)
 }
 
 /// Creates a block of these statements.
-pub(crate) fn block(program: &mut Program, stmts: Vec<StmtId>) -> BlockId {
+pub fn block(program: &mut Program, stmts: Vec<StmtId>) -> BlockId {
     program.blocks.push(stmts)
 }
 
 /// Creates the stream with this index.
-pub(crate) fn indexed_stream(program: &mut Program, index: ExprId) -> StreamId {
+pub fn indexed_stream(program: &mut Program, index: ExprId) -> StreamId {
     program.streams.push(Stream::Index(index))
 }
 
 // ---- scalars
 
 /// Returns a named scalar as an expression.
-pub(crate) fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
+pub fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
     program.intern_expr(Expr::Symbol(symbol))
 }
 
 /// Returns `( lhs sign rhs )`.
-pub(crate) fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
+pub fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
     program.intern_expr(Expr::Infix(sign, lhs, rhs))
 }
 
 /// Returns the scalar `rank`.
-pub(crate) fn rank(program: &mut Program) -> ExprId {
+pub fn rank(program: &mut Program) -> ExprId {
     let rank = program.intern_symbol(None, "rank", Span::default());
     symbol(program, rank)
 }

@@ -10,23 +10,26 @@ use grammar::{
 use crate::rewrite::builder;
 
 /// A collective to post.
-pub(crate) struct Collective<'t> {
+pub struct Collective<'t> {
     /// The type of the collective.
-    pub(crate) kind: CommunicationType,
-    pub(crate) team: &'t [usize],
+    pub kind: CommunicationType,
+    /// The ranks, in the order of their pieces.
+    pub team: &'t [usize],
     /// The root, a member of the team; `None` for collectives without a root.
-    pub(crate) root: Option<ExprId>,
+    pub root: Option<ExprId>,
     /// The reduction operation.
-    pub(crate) red_op: Option<RedOp>,
-    pub(crate) input: TensorId,
-    pub(crate) output: TensorId,
+    pub red_op: Option<RedOp>,
+    /// What each member contributes.
+    pub input: TensorId,
+    /// What each member receives.
+    pub output: TensorId,
 }
 
 impl Collective<'_> {
     /// Returns the statement that posts the collective as communication `work`. nvFuser's CUDA backend has four
     /// types, and only for all ranks of the `world` together. Other collectives use NCCL, so that nvFuser can run the
     /// program too.
-    pub(crate) fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
+    pub fn stmt(self, work: u32, backend: Backend, world: usize) -> OpStmt {
         let Self { kind, team, root, red_op, input, output } = self;
         let backend = match backend {
             Backend::Cuda if !kind.is_in_cuda_backend_of_nvfuser() || !is_whole_world(team, world) => {
@@ -43,7 +46,7 @@ impl Collective<'_> {
 }
 
 /// Returns true if a team contains every rank of a world of `world` ranks.
-pub(crate) fn is_whole_world(team: &[usize], world: usize) -> bool {
+pub fn is_whole_world(team: &[usize], world: usize) -> bool {
     let mut ranks = team.to_vec();
     ranks.sort_unstable();
     ranks.len() == world && ranks.iter().enumerate().all(|(at, rank)| at == *rank)

@@ -19,30 +19,30 @@ use crate::{
 
 /// A piece of a dimension.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct SubAxis {
+pub struct SubAxis {
     /// Index of the dimension.
-    pub(crate) dim: usize,
+    pub dim: usize,
     /// The number of parts or elements.
-    pub(crate) extent: ExprId,
+    pub extent: ExprId,
     /// What the sub-axis is parallelized over.
-    pub(crate) parallel: ParallelType,
+    pub parallel: ParallelType,
 }
 
 impl SubAxis {
     /// Returns the same sub-axis, serial on every rank.
-    pub(crate) fn serial(self) -> Self {
+    pub fn serial(self) -> Self {
         Self { parallel: ParallelType::Serial, ..self }
     }
 
     /// Returns true if a rank holds more than one index of the sub-axis.
-    pub(crate) fn has_local_extent(self, program: &Program) -> bool {
+    pub fn has_local_extent(self, program: &Program) -> bool {
         self.parallel == ParallelType::Serial && program.constant(self.extent) != Some(1)
     }
 }
 
 /// Returns the sub-axes of a tensor with this sharding. Stream pieces count if a rank holds one slice
 /// (`split`), or if they decide which elements a device holds.
-pub(crate) fn sub_axes(program: &mut Program, sharding: &Sharding, split: bool) -> Vec<SubAxis> {
+pub fn sub_axes(program: &mut Program, sharding: &Sharding, split: bool) -> Vec<SubAxis> {
     let mut all = Vec::new();
     for (number, dim) in sharding.dims.iter().enumerate() {
         let mut rest = Some(dim.extent);
@@ -68,17 +68,17 @@ pub(crate) fn sub_axes(program: &mut Program, sharding: &Sharding, split: bool) 
 }
 
 /// Returns the index of the sub-axis of dimension `dim` that is parallelized over `device`.
-pub(crate) fn device_axis_position(axes: &[SubAxis], dim: usize, device: DeviceDim) -> Option<usize> {
+pub fn device_axis_position(axes: &[SubAxis], dim: usize, device: DeviceDim) -> Option<usize> {
     axes.iter().position(|axis| axis.dim == dim && axis.parallel == ParallelType::Device(device))
 }
 
 /// Returns true if the sub-axis at `at` is the slowest in a rank's memory.
-pub(crate) fn is_outermost(program: &Program, axes: &[SubAxis], at: usize) -> bool {
+pub fn is_outermost(program: &Program, axes: &[SubAxis], at: usize) -> bool {
     axes[..at].iter().all(|axis| !axis.has_local_extent(program))
 }
 
 /// Returns the sub-axes with one moved to another position.
-pub(crate) fn with_axis_moved(axes: &[SubAxis], from: usize, to: usize) -> Vec<SubAxis> {
+pub fn with_axis_moved(axes: &[SubAxis], from: usize, to: usize) -> Vec<SubAxis> {
     let mut axes = axes.to_vec();
     let axis = axes.remove(from);
     axes.insert(to, axis);
@@ -86,12 +86,7 @@ pub(crate) fn with_axis_moved(axes: &[SubAxis], from: usize, to: usize) -> Vec<S
 }
 
 /// Creates a tensor with one dimension for each sub-axis, with the mesh and the element type of `like`.
-pub(crate) fn tensor(
-    program: &mut Program,
-    builder: &mut IrBuilder,
-    like: TensorId,
-    axes: &[SubAxis],
-) -> TensorId {
+pub fn tensor(program: &mut Program, builder: &mut IrBuilder, like: TensorId, axes: &[SubAxis]) -> TensorId {
     let dim = |axis: &SubAxis| {
         let piece = DimPiece { parallel: axis.parallel, count: axis.extent, swizzled: false };
         let pieces = if axis.parallel == ParallelType::Serial { Vec::new() } else { vec![piece] };
@@ -110,7 +105,7 @@ pub(crate) fn tensor(
 
 /// Returns `out = Set.Permute( input )` and its result. The dimension `from` of the input, a tensor of
 /// `axes`, becomes dimension `to` of the result.
-pub(crate) fn permute_axis(
+pub fn permute_axis(
     program: &mut Program,
     builder: &mut IrBuilder,
     input: TensorId,
@@ -132,6 +127,6 @@ pub(crate) fn permute_axis(
 }
 
 /// Returns `out = op( input )`.
-pub(crate) fn unary_op(op: Op, input: TensorId, out: TensorId) -> OpStmt {
+pub fn unary_op(op: Op, input: TensorId, out: TensorId) -> OpStmt {
     OpStmt { outs: vec![Operand::Tensor(out)], args: vec![Operand::Tensor(input)], ..builder::op(op) }
 }

@@ -15,9 +15,9 @@ type ValueRange = (i64, i64);
 
 /// What is known about symbols at an expression.
 #[derive(Default)]
-pub(crate) struct ConstantFolder {
+pub struct ConstantFolder {
     /// Ranges of the indices of the enclosing loops.
-    pub(crate) ranges: FxHashMap<SymbolId, ValueRange>,
+    pub ranges: FxHashMap<SymbolId, ValueRange>,
 }
 
 /// Returns the value of a constant expression.
@@ -37,12 +37,12 @@ fn literal(program: &mut Program, value: Constant) -> ExprId {
 }
 
 /// Returns the truth value of a constant predicate.
-pub(crate) fn truth(program: &Program, expr: ExprId) -> Option<bool> {
+pub fn truth(program: &Program, expr: ExprId) -> Option<bool> {
     constant(program, expr).map(|it| it.as_int() != 0)
 }
 
 /// Returns the negation of a predicate.
-pub(crate) fn negate(program: &mut Program, expr: ExprId) -> ExprId {
+pub fn negate(program: &mut Program, expr: ExprId) -> ExprId {
     let negated = match &program.exprs[expr] {
         Expr::Bool(value) => Expr::Bool(!value),
         Expr::Prefix("!", inner) if is_boolean(program, *inner) => return *inner,
@@ -106,7 +106,7 @@ fn is_boolean(program: &Program, expr: ExprId) -> bool {
 
 impl ConstantFolder {
     /// Simplifies an expression without changing its value.
-    pub(crate) fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
+    pub fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
         match program.exprs[expr].clone() {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
             Expr::Prefix(sign, operand) => {

@@ -6,7 +6,7 @@ use crate::rewrite::builder::{infix, rank};
 
 /// Returns the rank's coordinate along a dimension of the mesh. The value is meaningless on ranks outside the
 /// mesh.
-pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> ExprId {
+pub fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> ExprId {
     let me = rank(program);
     let known: Vec<(usize, usize)> =
         mesh.devices.iter().filter_map(|it| Some((*it, mesh.coordinate(*it, device)?))).collect();
@@ -35,7 +35,7 @@ pub(crate) fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) 
 
 /// Returns the rank that has this coordinate along a dimension and the executing rank's coordinates along all
 /// others.
-pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
+pub fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId) -> ExprId {
     let first = mesh.devices.first().copied().unwrap_or(0);
     let is_run = mesh.devices.iter().enumerate().all(|(at, rank)| *rank == first + at);
     if is_run && mesh.extent(device) == mesh.devices.len() {
@@ -75,7 +75,7 @@ pub(crate) fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at:
 }
 
 /// Returns the teams of ranks along one dimension of a mesh.
-pub(crate) fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
+pub fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     let mut teams: Vec<Vec<usize>> = Vec::new();
     let mut rows: Vec<Vec<Option<usize>>> = Vec::new();
     for rank in &mesh.devices {

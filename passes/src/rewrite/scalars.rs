@@ -8,11 +8,11 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Returns the replacement of an expression.
-pub(crate) type ExprRewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
+pub type ExprRewrite<'r> = &'r mut dyn FnMut(&mut Program, ExprId) -> ExprId;
 
 /// Rewrites scalars outside of statements: extents, definitions, options and stream indices. Returns true if
 /// anything changed.
-pub(crate) fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
+pub fn rewrite_outside_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = axes(program, rewrite);
     let mut visit = |program: &mut Program, expr: ExprId| {
         let new = rewrite(program, expr);
@@ -76,7 +76,7 @@ fn axes(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
 }
 
 /// Rewrites scalars in all statements, including those of HostUnits. Returns true if anything changed.
-pub(crate) fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
+pub fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) -> bool {
     let mut changed = false;
     let mut stmts: Arena<StmtId, Stmt> = std::mem::take(&mut program.stmts);
     let mut visit = |expr: &mut ExprId| {
@@ -98,7 +98,7 @@ pub(crate) fn rewrite_in_stmts(program: &mut Program, rewrite: ExprRewrite<'_>) 
 
 /// Rewrites scalars in the statements of a block and of all nested blocks. Statements with rewritten stream
 /// indices get new streams.
-pub(crate) fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: ExprRewrite<'_>) {
+pub fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: ExprRewrite<'_>) {
     let mut stmts = Vec::new();
     program.walk(block, &mut |stmt| stmts.push(stmt));
     while let Some(id) = stmts.pop() {
@@ -128,7 +128,7 @@ pub(crate) fn rewrite_in_block(program: &mut Program, block: BlockId, rewrite: E
 }
 
 /// Returns the scalars that statements assign, loop indices included.
-pub(crate) fn assigned_symbols(program: &Program) -> FxHashSet<SymbolId> {
+pub fn assigned_symbols(program: &Program) -> FxHashSet<SymbolId> {
     let symbols = program.stmts.iter().filter_map(|(_, stmt)| match stmt {
         Stmt::Let(symbol, _) => Some(*symbol),
         Stmt::For(it) => Some(it.index),

@@ -16,7 +16,7 @@ impl Sharding {
     /// Creates a tensor for the elements of `tensor` with this sharding, without the dimension `gone` if that
     /// is given. Reduction axes are kept. The new logical axes are numbered in the order of the original
     /// ones, because that order encodes permutations.
-    pub(crate) fn resharded_tensor(
+    pub fn resharded_tensor(
         &self,
         program: &mut Program,
         builder: &mut IrBuilder,
@@ -67,7 +67,7 @@ impl Sharding {
     }
 
     /// Creates a tensor with this sharding and the element type of `like`.
-    pub(crate) fn new_tensor(
+    pub fn new_tensor(
         &self,
         program: &mut Program,
         builder: &mut IrBuilder,
@@ -86,7 +86,7 @@ impl Sharding {
 
     /// Gives a tensor this sharding. Its logical axes keep their numbers, whose order encodes permutations.
     /// Returns the new id of each logical axis that is replaced.
-    pub(crate) fn apply_to(
+    pub fn apply_to(
         &self,
         program: &mut Program,
         builder: &mut IrBuilder,
@@ -132,7 +132,7 @@ impl Sharding {
 
 impl Dim {
     /// Appends the axes of this dimension to a tensor's domains.
-    pub(crate) fn append_axes(
+    pub fn append_axes(
         &self,
         program: &mut Program,
         builder: &mut IrBuilder,
@@ -190,7 +190,7 @@ impl Dim {
 
 /// Sets the allocation domain of a tensor with a stream axis so that a rank holds one stream's slice at a
 /// time.
-pub(crate) fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
+pub fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
     let it = &program.tensors[tensor];
     if it.loop_domain.iter().any(|axis| program.axes[*axis].parallel == ParallelType::Stream) {
         let loops = it.loop_domain.clone();
@@ -199,7 +199,7 @@ pub(crate) fn allocate_per_stream(program: &mut Program, tensor: TensorId) {
 }
 
 /// Returns the extent of one of `count` equal parts.
-pub(crate) fn part_extent(program: &mut Program, extent: ExprId, count: ExprId) -> ExprId {
+pub fn part_extent(program: &mut Program, extent: ExprId, count: ExprId) -> ExprId {
     match (program.constant(extent), program.constant(count)) {
         (Some(extent), Some(count)) if count > 0 && extent % count == 0 => program.intern_int(extent / count),
         (_, Some(1)) => extent,

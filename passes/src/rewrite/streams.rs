@@ -5,7 +5,7 @@ use indexmap::IndexSet;
 
 /// Numbers the captured streams in the order in which the program mentions them, as the reader does. A pass that
 /// inserts or removes statements that mention streams calls this, so that the printed program reads back as printed.
-pub(crate) fn number_streams(program: &mut Program) {
+pub fn number_streams(program: &mut Program) {
     let mut order: IndexSet<u32> = IndexSet::new();
     let bodies = program.body.into_iter().chain(program.units.iter().filter_map(|(_, unit)| unit.body));
     for body in bodies {

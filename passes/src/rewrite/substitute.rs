@@ -8,25 +8,25 @@ use rustc_hash::FxHashMap;
 
 /// Replacements of names in a copy.
 #[derive(Default)]
-pub(crate) struct Substitution {
+pub struct Substitution {
     /// Scalars. A definition (`Index definitions:`) that depends on a replaced scalar is expanded where it is
     /// used.
-    pub(crate) symbols: FxHashMap<SymbolId, ExprId>,
+    pub symbols: FxHashMap<SymbolId, ExprId>,
     /// Tensors.
-    pub(crate) tensors: FxHashMap<TensorId, TensorId>,
+    pub tensors: FxHashMap<TensorId, TensorId>,
     /// Numbers of communications, also in the statements that wait for them.
-    pub(crate) works: FxHashMap<u32, u32>,
+    pub works: FxHashMap<u32, u32>,
     known: FxHashMap<ExprId, ExprId>,
 }
 
 impl Substitution {
     /// Returns a substitution of one scalar.
-    pub(crate) fn of_symbol(symbol: SymbolId, value: ExprId) -> Self {
+    pub fn of_symbol(symbol: SymbolId, value: ExprId) -> Self {
         Self { symbols: FxHashMap::from_iter([(symbol, value)]), ..Self::default() }
     }
 
     /// Returns an expression with its scalars replaced.
-    pub(crate) fn expr(&mut self, program: &mut Program, expr: ExprId) -> ExprId {
+    pub fn expr(&mut self, program: &mut Program, expr: ExprId) -> ExprId {
         if let Some(known) = self.known.get(&expr) {
             return *known;
         }
@@ -59,7 +59,7 @@ impl Substitution {
     }
 
     /// Returns a stream with the scalars of its index replaced.
-    pub(crate) fn stream(&mut self, program: &mut Program, stream: StreamId) -> StreamId {
+    pub fn stream(&mut self, program: &mut Program, stream: StreamId) -> StreamId {
         match program.streams[stream] {
             Stream::Named(_) => stream,
             Stream::Index(index) => match self.expr(program, index) {
@@ -70,19 +70,19 @@ impl Substitution {
     }
 
     /// Returns the replacement of a tensor, or the tensor itself.
-    pub(crate) fn tensor(&self, tensor: TensorId) -> TensorId {
+    pub fn tensor(&self, tensor: TensorId) -> TensorId {
         self.tensors.get(&tensor).copied().unwrap_or(tensor)
     }
 
     /// Copies a block and everything nested in it.
-    pub(crate) fn block(&mut self, program: &mut Program, block: BlockId) -> BlockId {
+    pub fn block(&mut self, program: &mut Program, block: BlockId) -> BlockId {
         let stmts = program.blocks[block].clone();
         let stmts = stmts.into_iter().map(|stmt| self.stmt(program, stmt)).collect();
         program.blocks.push(stmts)
     }
 
     /// Copies a statement. The copy keeps the source location.
-    pub(crate) fn stmt(&mut self, program: &mut Program, stmt: StmtId) -> StmtId {
+    pub fn stmt(&mut self, program: &mut Program, stmt: StmtId) -> StmtId {
         let span = program.stmt_span(stmt);
         let copy = match program.stmts[stmt].clone() {
             Stmt::Op(it) => Stmt::Op(self.op(program, it)),

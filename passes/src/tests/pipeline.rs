@@ -15,6 +15,10 @@ const fn option(name: &'static str, kind: OptionKind, default: Option<&'static s
     OptionSpec { name, description: "", kind, default }
 }
 
+fn list() -> Vec<&'static Pass> {
+    LIST.iter().collect()
+}
+
 static LIST: &[Pass] = &[
     Pass {
         name: "tile",
@@ -39,7 +43,7 @@ static NAMED: &[Pipeline] = &[
 
 /// Returns the calls as they print, or the message, the text under the caret, its offset, and the label.
 fn show(text: &str) -> String {
-    match parse_with(text, LIST, NAMED) {
+    match parse_with(text, &list(), NAMED) {
         Ok(calls) => calls.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
         Err(it) => {
             let label = it.labels.first().map(|(_, label)| label.as_str()).unwrap_or_default();
@@ -74,7 +78,7 @@ fn pipelines_are_written_out() {
 #[test]
 fn equal_pipelines_may_have_other_texts() {
     let is_equal = |one: &str, other: &str| {
-        let [one, other] = [one, other].map(|it| parse_with(it, LIST, NAMED).ok());
+        let [one, other] = [one, other].map(|it| parse_with(it, &list(), NAMED).ok());
         one.is_some() && one == other
     };
     assert!(is_equal("@both{}", "fuse, tile{ size=8 }"));

@@ -36,6 +36,7 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::{
+    analysis::blocks,
     pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Remarks, module_docs},
     rewrite::fold::ConstantFolder,
 };
@@ -63,7 +64,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
     let mut changed = false;
-    let divergent = stmts_in_divergent_branches(program);
+    let divergent = blocks::stmts_in_divergent_branches(program);
     let awaited = awaited_posts(program);
     for id in program.stmts.ids().filter(|it| !divergent.contains(it)) {
         let Stmt::Op(it) = program.stmts[id].clone() else { continue };
@@ -147,24 +148,6 @@ fn choose(program: &mut Program, it: &OpStmt, table: &AlgorithmTable) -> Option<
     // Allreduce, whose default depends on the backend.
     let is_default = algorithm == Algorithm::Nccl && kind != CommunicationType::Allreduce;
     (!is_default || it.get(attr::ALGO).is_some()).then_some(algorithm)
-}
-
-/// Returns the statements in branches that not all ranks take. The matching statements in other branches
-/// might get another algorithm, or none.
-fn stmts_in_divergent_branches(program: &Program) -> FxHashSet<StmtId> {
-    let mut found = FxHashSet::default();
-    for (_, stmt) in program.stmts.iter() {
-        let Stmt::If(it) = stmt else { continue };
-        let names_rank = |it| matches!(program.symbols[it].as_str(), "rank" | "deviceIdx.x");
-        if program.depends_on(it.cond, &names_rank) {
-            for block in [Some(it.then_block), it.else_block].into_iter().flatten() {
-                program.walk(block, &mut |stmt| {
-                    found.insert(stmt);
-                });
-            }
-        }
-    }
-    found
 }
 
 /// Returns the size in bytes of one rank's part of a tensor; `None` if an extent is not a constant.

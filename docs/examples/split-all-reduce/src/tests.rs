@@ -1,0 +1,64 @@
+//! The rewritten programs compute what they computed before, on the simulator.
+
+use grammar::source::Source;
+use hir::sim::SimOutcome;
+use passes::{Pass, Settings};
+
+use super::PASS;
+
+/// Rewrites a program of two ranks, and returns its new text with the outputs before and after.
+fn rewritten(text: &str) -> Result<(String, [SimOutcome; 2]), String> {
+    let source = Source::new("test.hir".to_owned(), text.to_owned());
+    let mut program = hir::read(&source).map_err(|faults| format!("{faults:?}"))?.remove(0);
+    let run = |program: &grammar::ir::Program| {
+        let plans = hir::plan(program, &source, 2).map_err(|faults| format!("{faults:?}"))?;
+        assert!(hir::check(&plans).findings.is_empty(), "a race");
+        hir::simulate(&plans, 7).map_err(|fault| fault.to_string())
+    };
+    let before = run(&program)?;
+    let all: Vec<&Pass> = passes::PASSES.iter().chain([&PASS]).collect();
+    let calls =
+        passes::parse_with("split-all-reduce,remove-dead-code", &all, &[]).map_err(|fault| fault.message)?;
+    passes::run(&mut program, &calls, Settings::default(), &mut |_| ())
+        .map_err(|fault| format!("{fault:?}"))?;
+    let after = run(&program)?;
+    Ok((grammar::print(&program), [before, after]))
+}
+
+/// A program that reduces `extent` rows in a loop, in one of two branches.
+fn program(extent: usize) -> String {
+    let t0 = format!("T0_g_float[iS0{{{extent}}}, iS1{{4}}, ideviceIdx.x2{{2}}] (DeviceMesh{{0 1}})");
+    let t1 = format!("T1_g_float[iS3{{{extent}}}, iS4{{4}}, rdeviceIdx.x5{{2}}] (DeviceMesh{{0 1}})");
+    format!(
+        "%HostIrContainer {{ ({t0}) -> ({t1}) :
+  {t1} = ALLOCATE(mem_type=global, zero_init=false)
+  FOR i0 from 0 to 2:
+    IF Manual ( i0 == 1 ):
+      Communication 0 (type=Allreduce, team=(0 1), red_op=SUM, input={t0}, output={t1}, backend=NCCL)
+      Wait(Communication 0)
+}} // %HostIrContainer
+
+Domains:
+  T0: logical(iS0{{{extent}}}, iS1{{4}}, ideviceIdx.x2{{2}})
+  T1: logical(iS3{{{extent}}}, iS4{{4}}, rdeviceIdx.x5{{2}})
+"
+    )
+}
+
+#[test]
+fn an_all_reduce_in_a_branch_in_a_loop_is_split() -> Result<(), String> {
+    let (text, [before, after]) = rewritten(&program(8))?;
+    assert!(text.contains("type=ReduceScatter") && text.contains("type=Allgather"), "{text}");
+    assert!(!text.contains("type=Allreduce"), "{text}");
+    assert!(text.contains("outer_split(iS6{8}, 2) -> (ideviceIdx.x"), "{text}");
+    assert_eq!(before.outputs, after.outputs);
+    Ok(())
+}
+
+#[test]
+fn rows_that_the_ranks_do_not_divide_stay() -> Result<(), String> {
+    let (text, [before, after]) = rewritten(&program(7))?;
+    assert!(text.contains("type=Allreduce") && !text.contains("type=ReduceScatter"), "{text}");
+    assert_eq!(before.outputs, after.outputs);
+    Ok(())
+}
