@@ -12,7 +12,8 @@ fn rewritten(text: &str) -> Result<(String, [SimOutcome; 2]), String> {
     let mut program = hir::read(&source).map_err(|faults| format!("{faults:?}"))?.remove(0);
     let run = |program: &grammar::ir::Program| {
         let plans = hir::plan(program, &source, 2).map_err(|faults| format!("{faults:?}"))?;
-        assert!(hir::check(&plans).findings.is_empty(), "a race");
+        let report = hir::check(&plans);
+        assert!(report.findings.is_empty(), "{:?}", report.findings);
         hir::simulate(&plans, 7).map_err(|fault| fault.to_string())
     };
     let before = run(&program)?;
