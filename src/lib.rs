@@ -96,7 +96,8 @@ pub fn check(plans: &[Plan]) -> Report {
     check::check(plans, Checks::ALL_FAULTS)
 }
 
-/// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact.
+/// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact. Ends the process with exit
+/// code 6 if the system refuses a thread for the computation.
 ///
 /// # Errors
 /// A deadlock, or what the simulator does not support.

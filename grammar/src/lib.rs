@@ -15,7 +15,7 @@
 //! assert_eq!(diagnostics[0].code.text(), "E0207");
 //! ```
 //!
-//! Invariant: this crate does not depend on passes, plans or devices.
+//! Invariant: this package does not depend on passes, plans or devices.
 #![doc = include_str!("../REFERENCE.md")]
 
 pub mod attr;

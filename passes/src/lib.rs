@@ -31,7 +31,7 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! Invariant: this crate does not depend on plans or devices and does not print. It returns all reports to
+//! Invariant: this package does not depend on plans or devices and does not print. It returns all reports to
 //! the caller.
 
 pub mod pass;

@@ -1,5 +1,5 @@
 //! The interface through which passes check semantic equivalence. The implementation runs programs, which
-//! this crate cannot do.
+//! this package cannot do.
 
 use grammar::{diagnostic::Diagnostic, ir::Program};
 

@@ -28,7 +28,7 @@ impl Pass {
     ///
     /// # Errors
     /// Returns E0610 if the pass has to rewrite the programs of all ranks together.
-    pub fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
+    pub(crate) fn check_ranks(&self, program: &Program) -> Result<(), Diagnostic> {
         if self.for_one_rank || !program.is_of_one_rank() {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl Arguments {
     }
 
     /// Sets an option to a value that its kind accepts.
-    pub fn set(&mut self, name: &'static str, value: &str) {
+    pub(crate) fn set(&mut self, name: &'static str, value: &str) {
         match self.values.iter_mut().find(|(it, _)| *it == name) {
             Some((_, old)) => value.clone_into(old),
             None => self.values.push((name, value.to_owned())),
@@ -208,13 +208,13 @@ impl Arguments {
     }
 
     /// Sets the position of the call.
-    pub fn set_call(&mut self, call: Span) {
+    pub(crate) fn set_call(&mut self, call: Span) {
         self.call = call;
         self.spans.clear();
     }
 
     /// Sets the position of an option's value.
-    pub fn set_span(&mut self, name: &'static str, span: Span) {
+    pub(crate) fn set_span(&mut self, name: &'static str, span: Span) {
         self.spans.push((name, span));
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | task | module |
 //! | --- | --- |
-//! | Create axes, tensors, scalars, streams and statements | `builder`, `sharded_tensors`, `collective`, `mesh` |
+//! | Create axes, tensors, scalars, streams and statements | `builder`, `sharded_tensors`, `contiguity`, `collective`, `mesh`, `streams` |
 //! | Replace, insert and remove statements, also nested ones | `blocks` |
 //! | Fold, simplify and substitute scalars | `fold`, `scalars`, `substitute` |
 //!

@@ -46,7 +46,7 @@
 //! * At exit the caller reads the outputs, on the stream that is current there. Nothing of the program is
 //!   overwritten or freed until all streams of all ranks have finished. Implementation:
 //!   `Engine::join_streams`, then `Engine::rank_barrier` at the start of `Engine::reset_between_runs`;
-//!   `run::gpu::run` fills the inputs again only after all ranks have returned their outputs.
+//!   `driver::job::gpu::run` fills the inputs again only after all ranks have returned their outputs.
 //! * A buffer reuses the memory of another only if every use of the other, on all ranks, happens before every
 //!   use of it. Implementation: `cuda::buffer_assignment`, by `plan::sync::happens_before`.
 //!

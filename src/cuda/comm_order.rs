@@ -150,7 +150,7 @@ mod tests {
     use grammar::source::Source;
 
     use super::*;
-    use hir_plan::{self, plans_of_text};
+    use hir_plan::plans_of_text;
 
     /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
     /// is the order of rank 0.

@@ -25,7 +25,7 @@
 //! # Ok::<(), hir_launch::LaunchError>(())
 //! ```
 //!
-//! Invariant: nothing here knows a device; this module moves opaque bytes.
+//! Invariant: nothing here knows a device; this package moves opaque bytes.
 
 pub mod channel;
 pub mod environment;

@@ -19,7 +19,7 @@ pub use attention::Attention;
 pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
 };
-pub use number::{Number, is_plain};
+pub use number::{Number, prints_without_exponent};
 
 /// A communicator: a backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -38,7 +38,7 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! The package knows no file, no GPU and no process.
+//! The package knows no file, no GPU and no process. Large products are computed on rayon's global pool.
 //!
 //! Invariant: a run depends only on the plans, the inputs and the schedule.
 
@@ -188,7 +188,7 @@ pub enum SimError {
     Internal(String),
 }
 
-/// Runs all ranks' plans to completion. `matched` holds the plans' communications (`Matched::of`). `inputs`
+/// Runs all ranks' plans to completion. `matched` holds the plans' communications (`CommMatching::from_plans`). `inputs`
 /// holds each rank's part of each input, row-major, by rank and input.
 ///
 /// Reading an unwritten element is not an error. The masks of the outputs show which elements depend on it.

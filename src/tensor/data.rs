@@ -57,12 +57,14 @@ macro_rules! elements {
         pub enum Data { $($(#[$doc])* $name(Vec<$type>),)* }
 
         /// Evaluates `$body` with `$v` bound to the typed vector inside `$data`.
+        #[doc(hidden)]
         #[macro_export]
         macro_rules! each {
             ($data:expr, $v:ident => $body:expr) => {
                 match $data { $($crate::data::Data::$name($v) => $body,)* }
             };
         }
+        #[doc(inline)]
         pub use each;
 
         impl Data {
@@ -261,10 +263,12 @@ impl Data {
     /// shortest form, which may be longer than that of a float of equal value.
     pub fn text(&self, i: usize) -> String {
         match (self, self.get(i)) {
-            (Self::F64(_), Number::Float(it)) if it.is_finite() => match hir_plan::is_plain(it) {
-                true => format!("{it}"),
-                false => format!("{it:e}"),
-            },
+            (Self::F64(_), Number::Float(it)) if it.is_finite() => {
+                match hir_plan::prints_without_exponent(it) {
+                    true => format!("{it}"),
+                    false => format!("{it:e}"),
+                }
+            }
             // A `Number` holds integers up to those of `i64`.
             (Self::U64(all), _) => all[i].to_string(),
             (_, number) => number.to_string(),

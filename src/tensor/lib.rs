@@ -1,7 +1,7 @@
 //! Tensors: elements and their rounding, elementwise functions, generated inputs, and the shards of ranks.
 //!
 //! Both executors compute with these types. The package knows plans, because views and shards are theirs, and no file: reading
-//! and writing tensors is part of the tools.
+//! and writing tensors is part of the tools. Large tensors are computed on rayon's global pool.
 //!
 //! ```
 //! use grammar::dtype::DType;

@@ -299,19 +299,24 @@ fn architecture_lists_packages_by_layer() -> Result<(), Failed> {
     }
 }
 
-/// Checks that the manifests contain no dependency on what a package must not know. Cargo itself says the rest.
+/// Checks that each package depends on packages before it in `PACKAGES` only, and on nothing that it must not know.
 fn packages_know_only_what_they_may() -> Result<(), Failed> {
+    let folder_of = |name: &str| match name.strip_prefix("hir-") {
+        Some(name) => format!("src/{name}"),
+        None => name.to_owned(),
+    };
+    let position = |folder: &str| PACKAGES.iter().position(|it| it.0 == folder);
     let mut faults = Vec::new();
-    for (folder, unknown) in PACKAGES {
+    for (at, (folder, unknown)) in PACKAGES.iter().enumerate() {
         let manifest = fs::read_to_string(Path::new(ROOT).join(folder).join("Cargo.toml"))?;
-        let dependencies = manifest.split("[dependencies]").nth(1).ok_or("a manifest has no dependencies")?;
-        let names =
-            dependencies.lines().take_while(|it| !it.starts_with('[')).filter_map(|it| it.split('.').next());
-        faults.extend(
-            names
-                .filter(|it| unknown.contains(it))
-                .map(|it| format!("{folder}/Cargo.toml depends on `{it}`")),
-        );
+        let dependencies =
+            manifest.split("[dependencies]\n").nth(1).ok_or("a manifest has no dependencies")?;
+        let names = dependencies.lines().take_while(|it| !it.starts_with('['));
+        for name in names.filter_map(|it| it.split(['.', ' ', '=']).next()).filter(|it| !it.is_empty()) {
+            if unknown.contains(&name) || position(&folder_of(name)).is_some_and(|it| it >= at) {
+                faults.push(format!("{folder}/Cargo.toml depends on `{name}`"));
+            }
+        }
     }
     if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
 }

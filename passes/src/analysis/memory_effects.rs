@@ -306,6 +306,6 @@ pub fn allocation_index(program: &Program, block: BlockId, at: usize) -> usize {
 }
 
 /// Returns true if a loop with these bounds certainly executes at least one iteration.
-pub fn has_iterations(program: &Program, start: grammar::ir::ExprId, stop: grammar::ir::ExprId) -> bool {
+fn has_iterations(program: &Program, start: grammar::ir::ExprId, stop: grammar::ir::ExprId) -> bool {
     program.constant(start).zip(program.constant(stop)).is_some_and(|(start, stop)| start < stop)
 }

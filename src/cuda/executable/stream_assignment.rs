@@ -6,7 +6,7 @@ use crate::{
     CudaError,
     device::{Device, Stream},
 };
-use hir_plan::{self, CostClass, Plan, StreamNo};
+use hir_plan::{CostClass, Plan, StreamNo};
 
 /// The most important kind of work on a stream of the plan, apart from posting communications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,7 @@ use crate::run::{
     verdict::{self, Criteria, Expectation, OutputVerdict},
 };
 use hir_cuda::{
-    self, CudaError, Engine, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
+    CudaError, Engine, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
     Tuning, WarmUp, buffer_assignment::BufferAssignment,
 };
 use hir_launch::{

@@ -33,8 +33,8 @@ use crate::run::{
     verdict::{self, Expectation, ExpectationSource, expectations},
 };
 use hir_check::{Checks, Finding, check};
-use hir_plan::{self, Plan, limits::Limits};
-use hir_sim::{self, Schedule, SimLimits, WorkBudget};
+use hir_plan::{Plan, limits::Limits};
+use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
 /// The failure to test for.

@@ -1,6 +1,6 @@
 //! Binds symbolic extents to the shapes of input files.
 //!
-//! A file has the logical or the printed shape of its tensor, or of one rank's part (see `io::shape_match`).
+//! A file has the logical or the printed shape of its tensor, or of one rank's part (see `hir_tensor::shape_match`).
 //! An axis whose extent is an unbound symbol, or a product or quotient of one and a constant, binds the
 //! symbol. The part of one rank binds the extent of the whole axis: the local extent times the extents of the
 //! mesh dimensions over which the axis is split.

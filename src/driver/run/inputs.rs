@@ -152,7 +152,7 @@ impl InputSpec {
     /// Creates a specification whose `exact` values are small enough that the longest sum is exact in the
     /// narrowest float type of the plans.
     pub fn new(kind: InputKind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
-        // What computes large tensors has inputs: those who generate, simulate and compare need not start threads.
+        // Inputs and the simulator are computed on rayon's threads, and each run makes its inputs first.
         start_workers();
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
         Self { generator: InputGenerator { kind, seed, exact }, flags: given, notes: Vec::new() }

@@ -28,8 +28,8 @@ use super::{
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
 use hir_check::OrderingModel;
-use hir_plan::{self, Plan, limits::Limits, opaque_call_diagnostic};
-use hir_sim::{self, Schedule, WorkBudget};
+use hir_plan::{Plan, limits::Limits, opaque_call_diagnostic};
+use hir_sim::{Schedule, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
 /// Number of seeded schedules that are tried, in addition to `program` and `adversarial`.

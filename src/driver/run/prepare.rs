@@ -12,12 +12,12 @@ use grammar::{
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{source, tensor_file, tool::reproducer::crash_reproducer};
 use hir_plan::{
-    self, Plan,
+    Plan,
     limits::{DEFAULT_MAX_RANKS, size_text},
     opaque_call_diagnostic,
 };
 use hir_process::exit::Exit;
-use hir_sim::{self, SimError};
+use hir_sim::SimError;
 use hir_tensor::data::{Data, UnsupportedDtype};
 
 /// Planned programs: one for all ranks, or one for each rank.

@@ -14,7 +14,7 @@ use hir_plan::{
     sync::{CommMatching, InstRef, Step},
 };
 use hir_process::{exit::Exit, input_file};
-use hir_sim::{self, Schedule, ScheduleSet};
+use hir_sim::{Schedule, ScheduleSet};
 
 /// An iterator over the schedules of a run.
 pub enum ScheduleIter {

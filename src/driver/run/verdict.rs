@@ -13,7 +13,7 @@ use super::{
 };
 use hir_plan::{InstKind, Plan, sync::CommMatching};
 use hir_process::exit::Exit;
-use hir_sim::{self, RunNotes, Schedule, SimLimits, SimOutcome};
+use hir_sim::{RunNotes, Schedule, SimLimits, SimOutcome};
 use hir_tensor::{
     data::{Data, NdArray, Shadow},
     shape_match::is_regrouping,

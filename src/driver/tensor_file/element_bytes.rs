@@ -1,5 +1,6 @@
 //! The bytes of elements in files.
 
+use grammar::dtype::DType;
 use hir_tensor::data::{Data, Element, each};
 
 /// The order of the bytes of an element.
@@ -9,6 +10,12 @@ pub(super) enum ByteOrder {
     Little,
     /// The highest byte is the first one.
     Big,
+}
+
+/// Returns the reason why bytes are no elements of a type: a bool is 0 or 1.
+pub(super) fn fault_in_elements(dtype: DType, bytes: &[u8]) -> Option<String> {
+    let wrong = bytes.iter().find(|it| **it > 1).filter(|_| dtype == DType::Bool)?;
+    Some(format!("a bool has the byte {wrong}, which is neither 0 nor 1"))
 }
 
 /// Sets elements to what a file contains. Elements for which the bytes do not suffice stay as they are.

@@ -6,7 +6,7 @@ use grammar::dtype::DType;
 
 use super::{
     IoError,
-    element_bytes::{ByteOrder, little_endian, set_elements},
+    element_bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
     format_error,
 };
 use hir_plan::View;
@@ -37,12 +37,16 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
     let Header { descr, shape, elements, fortran_order, data: bytes } =
         header::parse(bytes).map_err(broken)?;
     let Some((dtype, order)) = dtype(descr) else {
-        let fault = format!("element type '{descr}' is not supported");
+        let fault = format!("element type '{}' is not supported", header::shortened(descr));
         return Err(format_error(path, fault, "save it as a float, integer or bool array"));
     };
     // No memory is allocated for elements that the file does not contain.
     if elements.saturating_mul(dtype.size()) > bytes.len() {
         return Err(broken("the file ends too early".to_owned()));
+    }
+    let bytes = &bytes[..elements * dtype.size()];
+    if let Some(fault) = fault_in_elements(dtype, bytes) {
+        return Err(broken(fault));
     }
     let mut data = Data::zeros(dtype, elements)?;
     set_elements(&mut data, bytes, order);
@@ -76,6 +80,10 @@ pub(super) fn bytes_of(path: &Path, tensor: &NdArray) -> Result<Vec<u8>, IoError
     let dtype = tensor.data.dtype();
     let name = TYPES.iter().find(|it| it.1 == dtype).map(|it| it.0);
     let name = name.ok_or_else(|| IoError::UnsupportedByFormat { path: path.to_owned(), dtype })?;
+    if tensor.shape.len() > header::MAX_DIMENSIONS {
+        let fault = format!("{} dimensions do not fit in an npy file", tensor.shape.len());
+        return Err(format_error(path, fault, "write a safetensors file"));
+    }
     // The order of a single byte is irrelevant, which numpy writes as `|`.
     let order = if dtype.size() == 1 { '|' } else { '<' };
     Ok([header::text(&format!("{order}{name}"), &tensor.shape), little_endian(&tensor.data)].concat())

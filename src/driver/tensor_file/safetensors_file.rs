@@ -7,7 +7,7 @@ use safetensors::{SafeTensors, tensor::TensorView};
 
 use super::{
     IoError,
-    element_bytes::{ByteOrder, little_endian, set_elements},
+    element_bytes::{ByteOrder, fault_in_elements, little_endian, set_elements},
     format_error,
 };
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
@@ -56,6 +56,9 @@ pub(super) fn read(path: &Path, bytes: &[u8], key: Option<&str>) -> Result<NdArr
         let fault = format!("element type {:?} of `{name}` is not supported", view.dtype());
         format_error(path, fault, "save it as a real type of 16 bits or more, an integer or bool")
     })?;
+    if let Some(fault) = fault_in_elements(dtype, view.data()) {
+        return Err(format_error(path, format!("`{name}`: {fault}"), "write it again with `safetensors`"));
+    }
     let mut data = Data::zeros(dtype, view.shape().iter().product())?;
     set_elements(&mut data, view.data(), ByteOrder::Little);
     Ok(NdArray { shape: view.shape().to_vec(), data })

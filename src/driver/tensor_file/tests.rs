@@ -112,6 +112,13 @@ fn fortran_order_and_big_endian() -> Result<(), IoError> {
     assert_eq!(file.read()?, NdArray { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
     write(&bytes[..bytes.len() - 1])?;
     assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
+    let bools = |elements: &[u8]| {
+        let header = b"{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}\n";
+        write(&[&b"\x93NUMPY\x01\x00\x38\x00"[..], header, elements].concat())?;
+        file.read()
+    };
+    assert_eq!(bools(&[0, 1])?, NdArray { shape: vec![2], data: Data::Bool(vec![false, true]) });
+    assert!(message(bools(&[0, 2])).contains("a bool has the byte 2, which is neither 0 nor 1"));
     write(b"hello")?;
     assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
     assert!(message(folder.file("none.npy")?.read()).starts_with("cannot read `"));
@@ -223,7 +230,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn a_header_that_npy_crates_cannot_take_is_refused() {
+fn a_header_with_huge_or_nested_contents_is_refused() {
     let path = Path::new("x.npy");
     let huge = message(npy::read(path, &npy_bytes("True", "(4294967296, 4294967296)")));
     assert!(huge.contains("has more elements than memory can hold"), "{huge}");

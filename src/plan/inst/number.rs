@@ -35,7 +35,7 @@ impl fmt::Display for Number {
             Self::Float(it) if it.is_nan() => f.write_str("nan"),
             Self::Float(it) => {
                 let short = it as f32;
-                match (f64::from(short) == it, is_plain(it) || it.is_infinite()) {
+                match (f64::from(short) == it, prints_without_exponent(it) || it.is_infinite()) {
                     (true, true) => write!(f, "{short}"),
                     (true, false) => write!(f, "{short:e}"),
                     (false, true) => write!(f, "{it}"),
@@ -47,6 +47,6 @@ impl fmt::Display for Number {
 }
 
 /// Returns whether a number is printed without an exponent.
-pub fn is_plain(number: f64) -> bool {
+pub fn prints_without_exponent(number: f64) -> bool {
     number == 0.0 || (1e-5..1e16).contains(&number.abs())
 }

@@ -192,7 +192,7 @@ impl Sizes {
         sums.iter().filter(|&&sum| sum > limit || (T::PRECISION == Precision::Double && sum == limit)).count()
     }
 
-    /// Multiplies all matrices of the batch, blocks of rows at the same time. Each sum is the same, whatever the blocks are.
+    /// Multiplies all matrices of the batch, and blocks of rows of each, at the same time. Each sum is the same, whatever the blocks are.
     fn multiply<T: Scalar>(self, a: &[T], b: &[T]) -> Vec<T> {
         let Self { batch, m, n, k } = self;
         let mut out = vec![T::ZERO; batch * m * n];
@@ -201,12 +201,13 @@ impl Sizes {
         }
         // The right operand is packed again for each block, so blocks are not small.
         let rows = m.div_ceil(rayon::current_num_threads()).max(MIN_ROWS);
-        let matrices = out.chunks_exact_mut(m * n).zip(a.chunks_exact(m * k)).zip(b.chunks_exact(k * n));
-        for ((out, a), b) in matrices {
+        let matrices =
+            out.par_chunks_exact_mut(m * n).zip(a.par_chunks_exact(m * k)).zip(b.par_chunks_exact(k * n));
+        matrices.for_each(|((out, a), b)| {
             out.par_chunks_mut(rows * n).zip(a.par_chunks(rows * k)).for_each(|(out, a)| {
                 T::multiply(Self { batch: 1, m: out.len() / n, n, k }, a, b, out);
             });
-        }
+        });
         out
     }
 

@@ -6,7 +6,7 @@
 //!
 //! Exactness: a result is exact if no rounding changed a value, in any order of summation. All engines agree
 //! bit for bit on exact results. A result that is not known to be exact counts as inexact and gets an f64
-//! shadow (`io::data::shadow`). From then on, every kernel computes the shadow beside the rounded values.
+//! shadow (`hir_tensor::data::shadow`). From then on, every kernel computes the shadow beside the rounded values.
 
 use grammar::{dtype::DType, ops::Op};
 

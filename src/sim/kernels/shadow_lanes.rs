@@ -1,4 +1,4 @@
-//! Computes the f64 shadows of results in the three lanes that `io::data::shadow` defines.
+//! Computes the f64 shadows of results in the three lanes that `hir_tensor::data::shadow` defines.
 
 use grammar::{dtype::DType, ops::Op};
 

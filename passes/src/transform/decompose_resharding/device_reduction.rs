@@ -97,7 +97,15 @@ impl Decomposer<'_> {
         let sum = if one_step { sum } else { self.reshard(sum, &resharded, goal, None)? };
         let mut need = Sharding { mesh: goal.mesh.clone(), dims: vec![goal.dims[last].without_streams()] };
         // In a loop over streams, a slice of the bias gives a slice of the row.
-        let stream = from[2].dims[0].stream().filter(|_| is_slice(self.program, bias)).cloned();
+        let of_bias = &from[2].dims[0];
+        let stream = of_bias.stream().filter(|_| is_slice(self.program, bias)).copied();
+        if stream.is_some()
+            && [of_bias.without_streams(), need.dims[0].clone()].iter().any(|it| it.stream().is_some())
+        {
+            return Err(
+                self.resharding_error(it, "the bias is a slice of a stream, of which each device has a part")
+            );
+        }
         need.dims[0].pieces.extend(stream);
         let bias = self.reshard(bias, &from[2], &need, None)?;
         // A single row with the result's rank.

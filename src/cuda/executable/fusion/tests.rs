@@ -7,7 +7,7 @@ use crate::{
     buffer_assignment::BufferAssignment,
     kernels::{DeviceView, Kernel},
 };
-use hir_plan::{self, Inst, InstKind, Plan};
+use hir_plan::{Inst, InstKind, Plan};
 
 /// Returns the text of a program. `f1` stands for the float tensor `T1` of 64 elements, `h1` for a bfloat
 /// tensor; `r1` and `b1` stand for reductions of them.

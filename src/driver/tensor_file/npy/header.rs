@@ -9,7 +9,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 /// Maximum size of the dictionary in bytes: numpy's default (`max_header_size`).
 const MAX_LENGTH: usize = 10_000;
 /// Maximum number of dimensions of an array, as in numpy.
-const MAX_DIMENSIONS: usize = 64;
+pub(super) const MAX_DIMENSIONS: usize = 64;
 /// Maximum number of characters of an element type in a message.
 const MAX_SHOWN: usize = 40;
 
@@ -182,7 +182,8 @@ impl<'t> DictParser<'t> {
     }
 }
 
-fn shortened(text: &str) -> String {
+/// Returns the start of a text for a message.
+pub(super) fn shortened(text: &str) -> String {
     let shown: String = text.chars().take(MAX_SHOWN).collect();
     if shown.len() < text.len() { shown + "…" } else { shown }
 }
@@ -221,6 +222,18 @@ mod tests {
         for shape in [&[][..], &[7], &[1, 2, 3]] {
             assert_eq!(parse(&text("|b1", shape)).map(|it| it.shape), Ok(shape.to_vec()));
         }
+    }
+
+    #[test]
+    fn longer_headers_have_other_versions() {
+        let dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}\n";
+        for version in [2, 3] {
+            let length = u32::try_from(dict.len()).unwrap_or_default().to_le_bytes();
+            let file = [&b"\x93NUMPY"[..], &[version, 0], &length, dict.as_bytes(), b"12345678"].concat();
+            let header = parse(&file).map(|it| (it.shape, it.data));
+            assert_eq!(header, Ok((vec![2], &b"12345678"[..])));
+        }
+        assert_eq!(parse(b"\x93NUMPY\x04\x00").err().unwrap_or_default(), "npy version 4.0 is not supported");
     }
 
     #[test]
