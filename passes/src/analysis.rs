@@ -4,8 +4,9 @@
 //! | --- | --- |
 //! | Which statements does a block contain, also nested ones? | `blocks`, `stmt_path` |
 //! | Who binds, reads and writes a name? | `bindings`, `maybe_bound`, `name_uses` |
-//! | Which names share storage, and what does a statement read and write? | `alias_analysis`, `memory_effects`, `written_views` |
-//! | May two statements change places? | `dependences`, `loop_carried`, `loop_body` |
+//! | Which names share storage? | `alias_analysis`, `written_views` |
+//! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
+//! | May the statements of two loop bodies be reordered, and what does an iteration depend on? | `dependences`, `loop_carried`, `loop_body` |
 //! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
 //! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard` |
 //!
