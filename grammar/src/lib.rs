@@ -40,7 +40,6 @@ pub mod token;
 mod alike;
 mod canonical;
 mod dialect;
-mod dim_map;
 mod domains;
 mod fix;
 mod ids;
@@ -53,6 +52,7 @@ mod raw_bytes;
 mod read;
 mod resolve;
 mod roots;
+mod rules;
 mod suggest;
 mod tensor_uses;
 mod text;
@@ -69,10 +69,6 @@ pub mod source;
 pub use alike::summarise;
 pub use canonical::{print, write, write_short};
 pub use dialect::print_as;
-pub use dim_map::{
-    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
-    operand_map, permutation, result_dims, selected_dim, slice_takes_all,
-};
 pub use fix::{fix, is_fixable};
 pub use loop_variance::loop_variant_tensors;
 pub use numbering::free_number;
@@ -82,6 +78,10 @@ pub use raw_bytes::{decode, encode};
 pub use read::{read, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
+pub use rules::dims::{
+    DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
+    operand_map, permutation, result_dims, selected_dim, slice_takes_all,
+};
 pub use suggest::{count_text, escape_control, list_text, nearest};
 pub use tensor_uses::{for_each_tensor_use, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};

@@ -51,7 +51,7 @@ const GRAMMAR: &[Layer] = &[
     ("ir", BEFORE),
     ("tensor_uses operands roots text", BEFORE),
     ("loop_variance", BEFORE),
-    ("dim_map", BEFORE),
+    ("rules", BEFORE),
     // IR to text.
     ("domains print", BEFORE),
     ("canonical", BEFORE),

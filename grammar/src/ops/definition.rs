@@ -115,7 +115,7 @@ impl AsmFormat {
     }
 }
 
-/// Type rules, which operators share. `verify::types` implements each rule in one function.
+/// Type rules, which operators share. `rules` says what each of them is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TypeRule {
     /// No check.

@@ -14,7 +14,6 @@ mod group;
 mod legacy_2024;
 mod params;
 mod protocol;
-mod result_type;
 mod spelled_tensors;
 mod stmts;
 mod undeclared;

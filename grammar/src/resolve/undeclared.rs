@@ -3,12 +3,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Resolver, result_type::result_type};
+use super::Resolver;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Domains, Memory, Mesh, Operand, Stmt, StmtId, Tensor, TensorId, UnitId},
     numbering::free_number,
+    rules::infer::result_type,
     span::Span,
     tensor_uses::for_each_tensor_use,
     text::tensor_text,

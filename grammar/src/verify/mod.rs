@@ -10,7 +10,7 @@
 //! * teams are sets of ranks, and a root is given and in the team if the type requires one (`check_team`);
 //! * a tensor has each device and stream axis at most once, with the extents of the mesh (`check_sharding`);
 //! * the results of a statement are different tensors (`check_results`);
-//! * ranks, constant extents and element types satisfy the operator's type rule (`types`).
+//! * ranks, constant extents and element types satisfy the operator's type rule (`rules::check`).
 //!
 //! Properties that depend on the rank or on symbols are not checked here: whether peers are in range,
 //! symbolic extents, and which ranks reach a collective. The planner and the simulator check those.
@@ -23,13 +23,13 @@ mod inferred_domains;
 mod places;
 mod streams;
 mod tensors;
-mod types;
 
 use std::{cell::OnceCell, collections::BTreeSet};
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
 use communication::{OpenGroup, Posts};
+use inferred_domains::inferred_domain_notes;
 
 use crate::{
     attr,
@@ -37,6 +37,7 @@ use crate::{
     diagnostic::Diagnostic,
     ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId, TensorId, UnitId, predefined_meaning},
     ops::{AccessMode, Op, OpClass},
+    rules::check::check,
     span::Span,
     tensor_uses::for_each_tensor_use,
     text::expr_text,
@@ -219,7 +220,13 @@ impl Verifier<'_> {
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
         if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it) || self.mistyped.contains(&it))
         {
-            let found = types::check(self.program, self.source, stmt, span, &mut self.diagnostics);
+            let first = self.diagnostics.len();
+            let found = check(self.program, self.source, stmt, span, &mut self.diagnostics);
+            if self.program.spans.are_domains_inferred && self.source.is_some() {
+                for error in self.diagnostics[first..].iter_mut().filter(|it| it.is_error()) {
+                    error.notes.extend(inferred_domain_notes(self.program, stmt));
+                }
+            }
             self.faulty.extend(found.cause);
             if found.is_wrong {
                 self.mistyped.extend(Program::tensors_of(&stmt.outs));

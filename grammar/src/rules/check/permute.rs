@@ -4,8 +4,8 @@ use super::Ctx;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    dim_map::permutation,
     ir::TensorId,
+    rules::dims::permutation,
     text::{axis_text, axis_text_with_number},
 };
 

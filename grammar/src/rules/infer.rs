@@ -8,15 +8,15 @@ use crate::{
 };
 
 /// The type of a result. The numbers of the axes are those of operands.
-pub(super) struct ResultType {
-    pub(super) axes: Vec<Axis>,
-    pub(super) dtype: DType,
-    pub(super) mesh: Mesh,
+pub(crate) struct ResultType {
+    pub(crate) axes: Vec<Axis>,
+    pub(crate) dtype: DType,
+    pub(crate) mesh: Mesh,
 }
 
 /// Returns the type of the first result of a statement with the text `text`; `None` if the operands do not determine
 /// it.
-pub(super) fn result_type(program: &mut Program, stmt: &OpStmt, text: &str) -> Option<ResultType> {
+pub(crate) fn result_type(program: &mut Program, stmt: &OpStmt, text: &str) -> Option<ResultType> {
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     let mut ctx = Operands { program, stmt, args: &args };
     let found = match stmt.op.def().type_rule {

@@ -6,9 +6,9 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{ParallelType, TensorId},
+    places::attr_place,
     suggest::{count_text, list_text},
     text::axis_text,
-    verify::places::attr_place,
 };
 
 impl Ctx<'_, '_> {

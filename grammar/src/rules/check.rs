@@ -2,18 +2,15 @@
 //!
 //! Extents are compared if both are constants; symbolic extents are compared when the planner evaluates them.
 
-use super::{
-    inferred_domains::inferred_domain_notes,
-    places::{Occurrence, attr_place, tensor_place},
-};
 use crate::{
     attr,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    dim_map::{DimMap, OperandMap, operand_map},
     dtype::DType,
     ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::{Op, TypeRule},
+    places::{Occurrence, attr_place, numbered_tensor_place},
+    rules::dims::{DimMap, OperandMap, operand_map},
     span::Span,
     suggest::count_text,
     text::axis_text,
@@ -27,7 +24,7 @@ mod views;
 
 /// What the check of one statement found.
 #[derive(Default)]
-pub(super) struct TypeCheck {
+pub(crate) struct TypeCheck {
     /// True if the statement violates its operator's rule.
     pub is_wrong: bool,
     /// A tensor whose declaration is the cause of the error.
@@ -35,7 +32,7 @@ pub(super) struct TypeCheck {
 }
 
 /// Checks one statement against its operator's rule.
-pub(super) fn check(
+pub(crate) fn check(
     program: &Program,
     source: Option<&str>,
     stmt: &OpStmt,
@@ -70,11 +67,6 @@ pub(super) fn check(
     let faulty = ctx.faulty;
     // The first error often implies the others.
     acc.truncate(first + 1);
-    if program.spans.are_domains_inferred && source.is_some() {
-        for error in acc[first..].iter_mut().filter(|it| it.is_error()) {
-            error.notes.extend(inferred_domain_notes(program, stmt));
-        }
-    }
     TypeCheck { is_wrong: has_errors(&acc[first..]), cause: faulty }
 }
 
@@ -143,7 +135,7 @@ impl Ctx<'_, '_> {
     /// Returns the position of a tensor in the statement.
     fn place(&self, tensor: TensorId) -> Span {
         let which = if self.is_out(tensor) { Occurrence::First } else { Occurrence::Last };
-        tensor_place(self.program, self.source, tensor, self.span, which)
+        numbered_tensor_place(self.source, self.program.tensors[tensor].number, self.span, which)
     }
 
     fn equal_types(&mut self, tensors: &[TensorId]) {
