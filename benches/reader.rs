@@ -148,9 +148,10 @@ fn measure(command: &[PathBuf]) -> Result<(Duration, u64), Box<dyn Error>> {
         }
         std::thread::sleep(Duration::from_millis(1));
     };
-    match status.success() {
-        true => Ok((start.elapsed(), peak)),
-        false => Err(format!("{} failed", command[0].display()).into()),
+    if status.success() {
+        Ok((start.elapsed(), peak))
+    } else {
+        Err(format!("{} failed", command[0].display()).into())
     }
 }
 

@@ -412,13 +412,14 @@ fn check_snapshots(cases: &[PathBuf]) -> Result<(), Failed> {
         stray.extend(files(&folder, "new"));
         stray.extend(files(&folder, "snap").into_iter().filter(|path| !expected.contains(path)));
     }
-    match stray.is_empty() {
-        true => Ok(()),
-        false => Err(format!(
+    if stray.is_empty() {
+        Ok(())
+    } else {
+        Err(format!(
             "snapshots without a case, or unreviewed: {}",
             stray.iter().map(|it| shown(it)).collect::<Vec<_>>().join(", ")
         )
-        .into()),
+        .into())
     }
 }
 
@@ -436,8 +437,5 @@ fn check_operator_coverage(cases: &[PathBuf]) -> Result<(), Failed> {
     }
     let missing: Vec<&str> =
         OPS.iter().filter(|row| !seen.contains(&row.op)).map(|row| row.mnemonic).collect();
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(format!("no case exercises {}", missing.join(", ")).into()),
-    }
+    if missing.is_empty() { Ok(()) } else { Err(format!("no case exercises {}", missing.join(", ")).into()) }
 }

@@ -111,14 +111,11 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
                 return Err(Box::new((stated, it.help(format!("give it a number, such as `{name}=8`")))));
             }
         }
-        match PROGRAM_OPTIONS.contains(&name.as_str()) {
-            true => {
-                program.options.insert(name.clone(), value);
-            }
-            false => {
-                if let Some(symbol) = known {
-                    program.definitions.insert(symbol, value);
-                }
+        if PROGRAM_OPTIONS.contains(&name.as_str()) {
+            program.options.insert(name.clone(), value);
+        } else {
+            if let Some(symbol) = known {
+                program.definitions.insert(symbol, value);
             }
         }
         let stated_number =

@@ -383,10 +383,8 @@ fn build_domains(
             program.axes.push(Axis::new(kind, parallel, *next - 1, extent))
         };
         let input = known.unwrap_or_else(|| fresh(program, next, inner, ParallelType::Serial, extent));
-        let split_outer = match swizzled {
-            true => fresh(program, next, outer, ParallelType::Serial, factor),
-            false => outer,
-        };
+        let split_outer =
+            if *swizzled { fresh(program, next, outer, ParallelType::Serial, factor) } else { outer };
         transforms.push(Transform::Split { input, factor, outer_split: true, outer: split_outer, inner });
         if *swizzled {
             transforms.push(Transform::Swizzle1D { input: split_outer, output: outer });

@@ -331,18 +331,13 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             if !self.too_deep && self.output.last().is_some_and(|it| it.kind != TokenKind::Colon) {
                 let span = Span { start: place, end: place };
                 let else_if = first.kind == TokenKind::Else && self.kind(0) == Some(TokenKind::If);
-                let it = match else_if {
-                    true => Diagnostic::new(
-                        Code::Syntax,
-                        span,
-                        "`ELSE IF` is not a statement",
-                        "expected `:`",
+                let it = if else_if {
+                    Diagnostic::new(Code::Syntax, span, "`ELSE IF` is not a statement", "expected `:`").help(
+                        "write `ELSE:`, and the `IF` on the next line, indented as the body of the `ELSE`",
                     )
-                    .help("write `ELSE:`, and the `IF` on the next line, indented as the body of the `ELSE`"),
-                    false => {
-                        let message = "the line of a loop or branch has no `:`";
-                        Diagnostic::new(Code::Syntax, span, message, "expected `:`").fix(span, ":")
-                    }
+                } else {
+                    let message = "the line of a loop or branch has no `:`";
+                    Diagnostic::new(Code::Syntax, span, message, "expected `:`").fix(span, ":")
                 };
                 self.diagnostics.push(it);
                 self.output.push(Lexeme::virtual_at(TokenKind::Colon, place));

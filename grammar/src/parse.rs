@@ -111,9 +111,10 @@ pub(crate) fn for_each_container<'s>(
         visit(token_stream, &mut own);
         diagnostics.append(&mut own);
     }
-    match seen {
-        true => outside::diagnose(source, at..source.len(), diagnostics),
-        false => diagnostics.push(outside::no_container(source)),
+    if seen {
+        outside::diagnose(source, at..source.len(), diagnostics)
+    } else {
+        diagnostics.push(outside::no_container(source))
     }
     diagnostics.sort_by_key(|it| it.span().start);
 }

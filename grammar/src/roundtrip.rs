@@ -115,13 +115,14 @@ impl ProgramGenerator {
                 0 => "Stream s0".to_owned(),
                 _ => format!("Stream ( {} )", self.inline(1)),
             },
-            OperandKind::Axis => match self.axes.is_empty() {
-                true => "iS99{4}".to_owned(),
-                false => {
+            OperandKind::Axis => {
+                if self.axes.is_empty() {
+                    "iS99{4}".to_owned()
+                } else {
                     let at = self.below(self.axes.len());
                     self.axes[at].clone()
                 }
-            },
+            }
             OperandKind::Word(words) => words[self.below(words.len())].text().to_owned(),
             OperandKind::Name => self.pick(&["left", "two_words"]).to_owned(),
             OperandKind::DType => DType::ALL[self.below(DType::ALL.len())].to_string(),

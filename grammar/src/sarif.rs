@@ -188,10 +188,7 @@ fn uri(file: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=@/".contains(&byte);
     let mut uri = String::with_capacity(file.len());
     for byte in file.bytes() {
-        match is_plain(byte) {
-            true => uri.push(byte as char),
-            false => uri += &format!("%{byte:02X}"),
-        }
+        if is_plain(byte) { uri.push(byte as char) } else { uri += &format!("%{byte:02X}") }
     }
     uri
 }

@@ -39,10 +39,7 @@ impl Diagnostic {
 pub fn escape_control(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        match letter.is_control() {
-            true => shown.extend(letter.escape_debug()),
-            false => shown.push(letter),
-        }
+        if letter.is_control() { shown.extend(letter.escape_debug()) } else { shown.push(letter) }
     }
     shown
 }

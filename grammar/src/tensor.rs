@@ -157,9 +157,10 @@ fn check_mesh_word(tail: SpannedText<'_>) -> Result<(), Diagnostic> {
     }
     let list = inner.get(word.len()..).unwrap_or("").trim_end_matches(')');
     let expected = format!("expected `(DeviceMesh{list})`");
-    let message = match word == "DeviceMesh" {
-        true => "write a mesh in parentheses".to_owned(),
-        false => format!("`{word}` is not a mesh"),
+    let message = if word == "DeviceMesh" {
+        "write a mesh in parentheses".to_owned()
+    } else {
+        format!("`{word}` is not a mesh")
     };
     Err(Diagnostic::new(Code::BadTensor, it.span, message, expected))
 }
@@ -169,12 +170,13 @@ pub fn parse_axis_text(text: &str, at: u32) -> Result<AxisText<'_>, Diagnostic> 
     let whole = SpannedText { text, span: Span { start: at, end: at + text.len() as u32 } };
     let open = text.find('{').ok_or_else(|| {
         let number = text.trim().bytes().all(|it| it.is_ascii_digit());
-        let label = match number {
-            true => format!(
+        let label = if number {
+            format!(
                 "expected the kind, the number and the extent of the axis, such as `iS0{{{}}}`",
                 text.trim()
-            ),
-            false => "expected an axis, such as `iS0{8}`".to_owned(),
+            )
+        } else {
+            "expected an axis, such as `iS0{8}`".to_owned()
         };
         Diagnostic::new(Code::BadTensor, whole.span, format!("`{}` is not an axis", shortened(text)), label)
     })?;
@@ -321,14 +323,17 @@ fn suffix(behind: SpannedText<'_>) -> Result<&'static str, Diagnostic> {
 
 fn parse_number(digits: SpannedText<'_>) -> Result<u32, Diagnostic> {
     let number = digits.text.parse().ok().filter(|it| *it < NUMBER_LIMIT);
-    number.ok_or_else(|| match !digits.text.is_empty() && digits.text.bytes().all(|it| it.is_ascii_digit()) {
-        true => Diagnostic::new(
-            Code::BadTensor,
-            digits.span,
-            format!("the number {} is too large", digits.text),
-            format!("the largest number is {}", NUMBER_LIMIT - 1),
-        ),
-        false => unreadable(digits, "expected a number"),
+    number.ok_or_else(|| {
+        if !digits.text.is_empty() && digits.text.bytes().all(|it| it.is_ascii_digit()) {
+            Diagnostic::new(
+                Code::BadTensor,
+                digits.span,
+                format!("the number {} is too large", digits.text),
+                format!("the largest number is {}", NUMBER_LIMIT - 1),
+            )
+        } else {
+            unreadable(digits, "expected a number")
+        }
     })
 }
 

@@ -73,9 +73,10 @@ pub fn parse_with(
     for item in split(TextSlice { text, start: 0 })? {
         let (name, options) = item.name_and_options();
         if name.text.is_empty() {
-            let (message, label) = match item.start >= text.trim_end().len() {
-                true => ("the list of passes ends with a comma", "expected a pass, or no comma before this"),
-                false => ("missing pass name", "expected a pass"),
+            let (message, label) = if item.start >= text.trim_end().len() {
+                ("the list of passes ends with a comma", "expected a pass, or no comma before this")
+            } else {
+                ("missing pass name", "expected a pass")
             };
             return Err(Diagnostic::new(Code::BadPipeline, name.span(), message, label));
         }
@@ -145,10 +146,7 @@ impl<'t> TextSlice<'t> {
     fn trim(self) -> Self {
         let front = self.text.len() - self.text.trim_start().len();
         let text = self.text.trim();
-        match text.is_empty() {
-            true => self.part(0, 0),
-            false => self.part(front, front + text.len()),
-        }
+        if text.is_empty() { self.part(0, 0) } else { self.part(front, front + text.len()) }
     }
 
     /// Returns the text before the first `=`, and the text after it.
@@ -282,9 +280,10 @@ fn unknown_option(pass: &'static Pass, name: TextSlice<'_>) -> Diagnostic {
         let label = format!("expected `{}={}`", option.trim(), value.trim());
         return Diagnostic::new(Code::BadOption, name.span(), message, label);
     }
-    let message = match name.text.is_empty() {
-        true => format!("missing option of the pass `{}`", pass.name),
-        false => format!("the pass `{}` has no option `{}`", pass.name, name.text),
+    let message = if name.text.is_empty() {
+        format!("missing option of the pass `{}`", pass.name)
+    } else {
+        format!("the pass `{}` has no option `{}`", pass.name, name.text)
     };
     let known: Vec<&str> = pass.options.iter().map(|it| it.name).collect();
     let label = match known.as_slice() {

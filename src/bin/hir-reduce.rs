@@ -222,19 +222,18 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
     let faults = grammar::verify(program);
     let is_rejected = grammar::diagnostic::has_errors(&faults);
     let is_command = matches!(options.oracle, FailureOracle::Command(_));
-    let candidate = match is_rejected && !is_command {
-        true => None,
-        false => Candidate::read(grammar::print(program)).ok(),
-    };
-    candidate.ok_or_else(|| match is_rejected {
-        true => {
+    let candidate =
+        if is_rejected && !is_command { None } else { Candidate::read(grammar::print(program)).ok() };
+    candidate.ok_or_else(|| {
+        if is_rejected {
             screen.report_diagnostics(&source, &faults);
             Exit::Rejected
+        } else {
+            screen.fail(
+                Exit::InternalError,
+                "the canonical text of the program does not parse: run `hir-opt --verify-roundtrip`",
+            )
         }
-        false => screen.fail(
-            Exit::InternalError,
-            "the canonical text of the program does not parse: run `hir-opt --verify-roundtrip`",
-        ),
     })
 }
 

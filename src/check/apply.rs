@@ -157,10 +157,7 @@ impl EditableText {
     /// Formats a statement with one operand in the syntax of the text: `Wait(Communication 3)`, or
     /// `Wait Communication 3` in the syntax before January 2026.
     fn format_statement(&self, name: &str, operand: &str) -> String {
-        match self.is_keyword_style() {
-            true => format!("{name} {operand}"),
-            false => format!("{name}({operand})"),
-        }
+        if self.is_keyword_style() { format!("{name} {operand}") } else { format!("{name}({operand})") }
     }
 
     fn insert(&self, statement: &str, before: &InsertionPoint) -> Option<EditedText> {
@@ -190,9 +187,10 @@ impl EditableText {
             return Some((name.clone(), None));
         }
         let name = self.new_stream_name().to_owned();
-        let capture = match self.is_keyword_style() {
-            true => format!("GetCurrentStream into Stream {name}"),
-            false => format!("Stream {name} = GetCurrentStream()"),
+        let capture = if self.is_keyword_style() {
+            format!("GetCurrentStream into Stream {name}")
+        } else {
+            format!("Stream {name} = GetCurrentStream()")
         };
         Some((name, Some(capture)))
     }

@@ -197,9 +197,10 @@ impl<'a> DiagnosticBuilder<'a> {
         match (code, first.party) {
             (Code::RaceWithCaller, Party::CallerBefore) => {
                 let verb = if second.writes { "write" } else { "read" };
-                let stream = match second.plan.rank == race.rank {
-                    true => second.stream().to_string(),
-                    false => format!("{} of rank {}", second.stream(), second.plan.rank),
+                let stream = if second.plan.rank == race.rank {
+                    second.stream().to_string()
+                } else {
+                    format!("{} of rank {}", second.stream(), second.plan.rank)
                 };
                 format!(
                     "race with the caller on {on}: {stream} may {verb} it before the caller has written it"

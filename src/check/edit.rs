@@ -142,12 +142,11 @@ impl InsertionPoint {
     /// Returns the point before one side of a race, or the end of the program if that side is the caller.
     pub fn before(side: &RaceSide<'_>) -> Self {
         let current = Some(side.stream().clone());
-        match side.is_in_program() {
-            true => {
-                let stmt = side.plan.origins[side.origin as usize].stmt;
-                Self::Before { statement: NamedStmt { stmt, name: side.location() }, current }
-            }
-            false => Self::end(side.plan),
+        if side.is_in_program() {
+            let stmt = side.plan.origins[side.origin as usize].stmt;
+            Self::Before { statement: NamedStmt { stmt, name: side.location() }, current }
+        } else {
+            Self::end(side.plan)
         }
     }
 
@@ -183,9 +182,10 @@ impl Edit {
         let is_around = |outer: u32| {
             std::iter::successors(frame, |it| plan.iterations[*it as usize].parent).any(|it| it == outer)
         };
-        let before = match posted.is_none_or(is_around) {
-            true => before,
-            false => InsertionPoint::BlockEnd { of: communication.clone() },
+        let before = if posted.is_none_or(is_around) {
+            before
+        } else {
+            InsertionPoint::BlockEnd { of: communication.clone() }
         };
         Self::InsertWait { communication, before }
     }

@@ -59,9 +59,12 @@ impl DiagnosticBuilder<'_> {
         for (stmt, label) in labels.into_iter().filter(|_| are_shown) {
             found = found.label(self.stmt_span(stmt), label);
         }
-        let of = |it: StmtOnRank| match first.0 == second.0 {
-            true => self.stmt_name(it),
-            false => format!("{} of rank {}", self.stmt_name(it), it.0),
+        let of = |it: StmtOnRank| {
+            if first.0 == second.0 {
+                self.stmt_name(it)
+            } else {
+                format!("{} of rank {}", self.stmt_name(it), it.0)
+            }
         };
         found.note(format!("{} waits for {}", of(second), of(first))).help(
             "remove this wait only, unless it limits what runs at the same time, then check again: it may make another reported wait \
@@ -94,9 +97,8 @@ impl DiagnosticBuilder<'_> {
         overwritten: Option<StmtOnRank>,
         communicates: bool,
     ) -> Diagnostic {
-        let target = target.map(|(name, owner)| match *owner == at.0 {
-            true => format!("`{name}`"),
-            false => format!("`{name}` of rank {owner}"),
+        let target = target.map(|(name, owner)| {
+            if *owner == at.0 { format!("`{name}`") } else { format!("`{name}` of rank {owner}") }
         });
         let to = target.as_ref().map(|it| format!(" to {it}")).unwrap_or_default();
         let message = format!("nothing reads what this statement writes{to}");
@@ -108,13 +110,9 @@ impl DiagnosticBuilder<'_> {
             }
         };
         Diagnostic::new(Code::UnreadWrite, self.stmt_span(at), message, "writes it").note(note).help(
-            match communicates {
-                true => {
-                    "remove this communication on all its ranks, and its Waits; then check again, since a Wait may order other \
+            if communicates {                     "remove this communication on all its ranks, and its Waits; then check again, since a Wait may order other \
                      accesses. If a later statement uses the name, put an ALLOCATE in its place."
-                }
-                false => "remove it. If a later statement uses the name, put an ALLOCATE in its place.",
-            },
+                 } else { "remove it. If a later statement uses the name, put an ALLOCATE in its place." },
         )
     }
 
@@ -128,9 +126,10 @@ impl DiagnosticBuilder<'_> {
             "put it before the loop, or use the short ALLOCATE, `ALLOCATE(mem_type=…, zero_init=…)`, which gives every iteration \
              its own storage, if no iteration reads what an earlier one wrote",
         );
-        match is_zeroed {
-            true => found.note("later iterations see the values of earlier ones, not zeros"),
-            false => found,
+        if is_zeroed {
+            found.note("later iterations see the values of earlier ones, not zeros")
+        } else {
+            found
         }
     }
 

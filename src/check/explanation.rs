@@ -115,16 +115,11 @@ impl RaceExplanation {
                 (InsertionPoint::before(second), second.stream().to_string())
             }
         };
-        let why = match first.is_posted() {
-            true => why_not_awaited(first, second, &waiting, indexes.of(first.plan.rank)),
-            false => {
-                let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
-                format!(
-                    "{waiting} does not wait for {} between {} and {until}",
-                    first.stream(),
-                    first.location()
-                )
-            }
+        let why = if first.is_posted() {
+            why_not_awaited(first, second, &waiting, indexes.of(first.plan.rank))
+        } else {
+            let until = if second.is_in_program() { second.location() } else { "the end".to_owned() };
+            format!("{waiting} does not wait for {} between {} and {until}", first.stream(), first.location())
         };
         let index = indexes.of(first.plan.rank);
         Self::new(why, Edit::order_after(first, before, second.inst_index(), second.frame(), index))
@@ -230,15 +225,16 @@ impl RaceExplanation {
         );
         let edits = short.into_iter().chain([order]).collect();
         let (line, tensor) = (origin.line, &plan.buffers[buffer as usize].name);
-        let why = match is_allocate {
-            true => format!(
+        let why = if is_allocate {
+            format!(
                 "both use one buffer: the ALLOCATE on line {line} has no effect in {name}={later}, where its name is bound"
-            ),
-            false => format!(
+            )
+        } else {
+            format!(
                 "both use one buffer: no ALLOCATE in the loop gives `{tensor}` new storage, so it keeps the storage from \
                  {name}={value}. If no iteration reads what an earlier one wrote, insert `{tensor} = \
                  ALLOCATE(mem_type=global, zero_init=false)` before line {line}"
-            ),
+            )
         };
         Some(Self { why: Some(why), edits, ..Self::default() })
     }
@@ -262,10 +258,8 @@ impl RaceExplanation {
         if here < raised {
             // This rank accesses the memory before it signals that it is ready.
             let posts = stream_of(mine, raised);
-            let before = match near.is_posted() {
-                true => mine.describe_origin(near.origin),
-                false => near.stream().to_string(),
-            };
+            let before =
+                if near.is_posted() { mine.describe_origin(near.origin) } else { near.stream().to_string() };
             return Some(Self::new(
                 format!(
                     "rank {} may {verb} it once {name} is posted, and nothing waits for {before} before that",
@@ -284,9 +278,10 @@ impl RaceExplanation {
             ));
         }
         // A wait on a communicator's queue does not block a stream of the program.
-        let awaited = match stream_of(mine, raised).is_in_program() {
-            true => done.and_then(|signal| index.signal_wait(signal)),
-            false => index.first_wait_for(raised),
+        let awaited = if stream_of(mine, raised).is_in_program() {
+            done.and_then(|signal| index.signal_wait(signal))
+        } else {
+            index.first_wait_for(raised)
         };
         let stream = near.stream();
         Some(match awaited {

@@ -55,9 +55,10 @@ impl LineChanges {
         }
         let mut ids = FxHashMap::default();
         for (before, line) in other.inserted.iter().filter(|it| !known.contains(&it.1.id)) {
-            let id = match in_front == Some(line.id) {
-                true => self.insert_in_front(text, *before, &line.text),
-                false => self.insert(text, *before, &line.text),
+            let id = if in_front == Some(line.id) {
+                self.insert_in_front(text, *before, &line.text)
+            } else {
+                self.insert(text, *before, &line.text)
             };
             ids.insert(line.id, id);
         }

@@ -140,14 +140,16 @@ impl<'a> RaceSide<'a> {
             (false, true) => "writes",
             (false, false) => "reads",
         };
-        let what = match self.plan.rank == self.owner {
-            true => format!("{verb} it"),
-            false => format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner),
+        let what = if self.plan.rank == self.owner {
+            format!("{verb} it")
+        } else {
+            format!("rank {} {verb} it in the memory of rank {}", self.plan.rank, self.owner)
         };
         let iteration = self.iteration();
-        match iteration.is_empty() {
-            true => format!("{what} ({})", self.actor_name()),
-            false => format!("{what} ({iteration}, {})", self.actor_name()),
+        if iteration.is_empty() {
+            format!("{what} ({})", self.actor_name())
+        } else {
+            format!("{what} ({iteration}, {})", self.actor_name())
         }
     }
 
@@ -158,9 +160,10 @@ impl<'a> RaceSide<'a> {
     /// Formats the location: `line 10`, `line 10 (i535=1)`.
     pub fn location(&self) -> String {
         let iteration = self.iteration();
-        match iteration.is_empty() {
-            true => format!("line {}", self.line()),
-            false => format!("line {} ({iteration})", self.line()),
+        if iteration.is_empty() {
+            format!("line {}", self.line())
+        } else {
+            format!("line {} ({iteration})", self.line())
         }
     }
 

@@ -34,16 +34,18 @@ impl StreamWaits {
     pub fn first(&mut self, plan: &Plan, at: usize, waiting: StreamNo) -> Option<usize> {
         let inst = plan.code.get(at)?;
         let Some(work) = inst.kind.communication().map(|it| it.work()) else {
-            return match inst.stream == waiting {
-                true => (at + 1 < plan.code.len()).then_some(at),
-                false => self.first_for_stream(plan, at, waiting),
+            return if inst.stream == waiting {
+                (at + 1 < plan.code.len()).then_some(at)
+            } else {
+                self.first_for_stream(plan, at, waiting)
             };
         };
         let waits = self.waits.get(&work).cloned().unwrap_or_default();
         let found = waits.into_iter().filter(|it| *it > at).filter_map(|wait| {
-            match plan.code[wait].stream == waiting {
-                true => Some(wait),
-                false => self.first_for_stream(plan, wait, waiting),
+            if plan.code[wait].stream == waiting {
+                Some(wait)
+            } else {
+                self.first_for_stream(plan, wait, waiting)
             }
         });
         found.min()

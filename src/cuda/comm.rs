@@ -246,9 +246,12 @@ pub(super) fn nccl_calls(
         let dtype = input.or(output).map_or(DType::Float, |it| it.dtype);
         Ok((nccl_dtype(dtype)?, nccl_op(op, dtype)?))
     };
-    let parts = |bytes: usize| match bytes.is_multiple_of(members) {
-        true => Ok(bytes / members),
-        false => Err(format!("{bytes} bytes cannot be split into {members} equal parts")),
+    let parts = |bytes: usize| {
+        if bytes.is_multiple_of(members) {
+            Ok(bytes / members)
+        } else {
+            Err(format!("{bytes} bytes cannot be split into {members} equal parts"))
+        }
     };
     if let Some(it) = input.or(output)
         && it.count == 0

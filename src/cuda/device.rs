@@ -168,9 +168,10 @@ impl Device {
     pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
         // SAFETY: the stream comes from this device.
         let status = unsafe { (self.driver.cuStreamQuery)(stream.0) };
-        match status == sys::cudaError_enum::CUDA_ERROR_NOT_READY as u32 {
-            true => Ok(false),
-            false => self.driver.check("cuStreamQuery", status).map(|()| true),
+        if status == sys::cudaError_enum::CUDA_ERROR_NOT_READY as u32 {
+            Ok(false)
+        } else {
+            self.driver.check("cuStreamQuery", status).map(|()| true)
         }
     }
 

@@ -123,9 +123,10 @@ impl CublasLtHandle {
             _ => Type::CUDA_R_32F,
         };
         let double = desc.operand_dtype == DType::Double;
-        let (compute, scale) = match double {
-            true => (Compute::CUBLAS_COMPUTE_64F, Type::CUDA_R_64F),
-            false => (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F),
+        let (compute, scale) = if double {
+            (Compute::CUBLAS_COMPUTE_64F, Type::CUDA_R_64F)
+        } else {
+            (Compute::CUBLAS_COMPUTE_32F, Type::CUDA_R_32F)
         };
         let mut operation = std::ptr::null_mut();
         // SAFETY: the pointer is to a live handle; the descriptor is never destroyed.
@@ -252,15 +253,9 @@ impl PreparedMatmul {
         let (one, zero) = (1f32, 0f32);
         let (one_double, zero_double) = (1f64, 0f64);
         let scale = |single: &f32, double: &f64| -> *const c_void {
-            match self.is_double {
-                true => std::ptr::from_ref(double).cast(),
-                false => std::ptr::from_ref(single).cast(),
-            }
+            if self.is_double { std::ptr::from_ref(double).cast() } else { std::ptr::from_ref(single).cast() }
         };
-        let beta = match self.accumulates {
-            true => scale(&one, &one_double),
-            false => scale(&zero, &zero_double),
-        };
+        let beta = if self.accumulates { scale(&one, &one_double) } else { scale(&zero, &zero_double) };
         let [b, a, added, out] = self.addresses;
         let library = self.cublaslt.library;
         // SAFETY: descriptors and memory outlive the call. The descriptors cover the views, which lie inside

@@ -158,11 +158,12 @@ impl FromStr for TensorSource {
     type Err = IoError;
 
     fn from_str(text: &str) -> Result<Self, IoError> {
-        match text.starts_with('@') {
-            true => text.parse().map(Self::File),
-            false => literal::read(text)
+        if text.starts_with('@') {
+            text.parse().map(Self::File)
+        } else {
+            literal::read(text)
                 .map(Self::Literal)
-                .map_err(|fault| IoError::Flag { text: text.to_owned(), fault }),
+                .map_err(|fault| IoError::Flag { text: text.to_owned(), fault })
         }
     }
 }

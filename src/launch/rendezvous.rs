@@ -149,9 +149,10 @@ fn is_loopback(host: &str) -> bool {
 
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port)?,
-            false => write!(f, "{}:{}", self.host, self.port)?,
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)?
+        } else {
+            write!(f, "{}:{}", self.host, self.port)?
         }
         match self.ports {
             1 => Ok(()),

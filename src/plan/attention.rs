@@ -84,9 +84,8 @@ impl Attention {
         logsumexp: Option<View>,
     ) -> std::result::Result<Self, (Vec<usize>, Vec<usize>)> {
         let [query, key, value, ..] = views else { return Err((Vec::new(), out.shape)) };
-        let expect = |view: &View, shape: Vec<usize>| match view.shape == shape {
-            true => Ok(()),
-            false => Err((view.shape.clone(), shape)),
+        let expect = |view: &View, shape: Vec<usize>| {
+            if view.shape == shape { Ok(()) } else { Err((view.shape.clone(), shape)) }
         };
         let [batch @ .., rows, columns] = &query.shape[..] else {
             return Err((query.shape.clone(), vec![1, 1]));

@@ -42,9 +42,10 @@ impl PlanBuilder<'_> {
                     let it = self.error(Code::UseAfterDeallocate, message, "used here");
                     let it = it.label(self.program.stmt_span(stmt), "deallocated here");
                     // A use in front of the Deallocate, or the Deallocate itself, is in a later iteration.
-                    let help = match self.span.start <= self.program.stmt_span(stmt).start {
-                        true => "move the Deallocate behind the loop".to_owned(),
-                        false => format!("move the Deallocate behind the last use of `{name}`"),
+                    let help = if self.span.start <= self.program.stmt_span(stmt).start {
+                        "move the Deallocate behind the loop".to_owned()
+                    } else {
+                        format!("move the Deallocate behind the last use of `{name}`")
                     };
                     return Err(Box::new(it.help(help)));
                 }
@@ -93,18 +94,17 @@ impl PlanBuilder<'_> {
                 }
             });
         }
-        match defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
-            true => fault,
-            false => {
-                let ranks: Vec<String> =
-                    (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
-                let more = if self.plan.world > 4 { ",…" } else { "" };
-                let own = fault.help.as_ref().map(|it| format!("{it}; ")).unwrap_or_default();
-                Box::new(fault.help(format!(
+        if defined || self.plan.world < 2 || self.program.tensors[tensor].unit.is_some() {
+            fault
+        } else {
+            let ranks: Vec<String> =
+                (0..self.plan.world.min(4)).map(|it| format!("{it}=rank{it}.hir")).collect();
+            let more = if self.plan.world > 4 { ",…" } else { "" };
+            let own = fault.help.as_ref().map(|it| format!("{it}; ")).unwrap_or_default();
+            Box::new(fault.help(format!(
                     "{own}if this is the program of one rank, pass the programs of all ranks: `--program {}{more}`",
                     ranks.join(",")
                 )))
-            }
         }
     }
 

@@ -140,9 +140,10 @@ impl CollectiveKind {
     /// Returns the members whose input contributes to the output of a member of a team of `n`, in team order.
     pub fn source_members(self, member: usize, n: usize) -> Vec<usize> {
         let pieces = self.output_pieces(member, n);
-        match pieces.iter().any(|it| it.source == PieceSource::Reduced) {
-            true => (0..n).collect(),
-            false => pieces.iter().filter_map(OutputPiece::source_member).collect(),
+        if pieces.iter().any(|it| it.source == PieceSource::Reduced) {
+            (0..n).collect()
+        } else {
+            pieces.iter().filter_map(OutputPiece::source_member).collect()
         }
     }
 

@@ -80,9 +80,10 @@ impl PlanBuilder<'_> {
             Backend::Cuda if copies => &[MulticastProtocol::BatchMemcpy],
             Backend::Cuda | Backend::Nccl | Backend::Ucc => &[],
         };
-        match fits.contains(&protocol) {
-            true => Ok(()),
-            false => Err(self.unsupported_attr(attr::MULTICAST_PROTOCOL, protocol, NO_EXECUTOR, fits)),
+        if fits.contains(&protocol) {
+            Ok(())
+        } else {
+            Err(self.unsupported_attr(attr::MULTICAST_PROTOCOL, protocol, NO_EXECUTOR, fits))
         }
     }
 

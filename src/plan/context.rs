@@ -292,9 +292,10 @@ impl PlanBuilder<'_> {
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
             let text = grammar::expr_text(self.program, expr);
-            let shown = match text == value.to_string() {
-                true => format!("{what} is {value}"),
-                false => format!("{what} `{text}` is {value}"),
+            let shown = if text == value.to_string() {
+                format!("{what} is {value}")
+            } else {
+                format!("{what} `{text}` is {value}")
             };
             let last = bound as i64 - 1;
             let message = format!("{shown}, which is outside of 0 to {last}");

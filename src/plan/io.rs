@@ -35,16 +35,15 @@ impl PlanBuilder<'_> {
     pub(super) fn inputs(&mut self) -> Result<()> {
         for tensor in Program::tensors_of(&self.program.inputs).collect::<Vec<_>>() {
             self.span = self.program.tensor_span(tensor);
-            let port = match self.holds_part(tensor) {
-                true => {
-                    let layout = self.layout(tensor)?;
-                    let shape = layout.local_shape();
-                    let buffer = self.buffer(tensor, shape.iter().product());
-                    let view = View::contiguous(buffer, shape);
-                    self.bind(tensor, view.clone(), None);
-                    Shard { view: Some(view), layout }
-                }
-                false => self.absent_shard(tensor)?,
+            let port = if self.holds_part(tensor) {
+                let layout = self.layout(tensor)?;
+                let shape = layout.local_shape();
+                let buffer = self.buffer(tensor, shape.iter().product());
+                let view = View::contiguous(buffer, shape);
+                self.bind(tensor, view.clone(), None);
+                Shard { view: Some(view), layout }
+            } else {
+                self.absent_shard(tensor)?
             };
             let port = self.io_binding(tensor, port);
             self.plan.inputs.push(port);
@@ -56,24 +55,23 @@ impl PlanBuilder<'_> {
         (self.origin, self.iteration) = (OriginNo::Known(0), None);
         for tensor in Program::tensors_of(&self.program.outputs).collect::<Vec<_>>() {
             self.span = self.program.tensor_span(tensor);
-            let port = match self.holds_part(tensor) {
-                true => {
-                    let layout = self.layout(tensor)?;
-                    let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
-                        return Err(self.unbound_output(tensor));
-                    };
-                    if view.shape != layout.local_shape() {
-                        let name = self.program.tensor_name(tensor);
-                        let message = format!(
-                            "output `{name}` is bound to a view of shape {:?}, but has shape {:?}",
-                            view.shape,
-                            layout.local_shape()
-                        );
-                        return Err(self.error(Code::RuntimeShape, message, "declared here"));
-                    }
-                    Shard { view: Some(view), layout }
+            let port = if self.holds_part(tensor) {
+                let layout = self.layout(tensor)?;
+                let Some(view) = self.binding(tensor).map(|it| it.view.clone()) else {
+                    return Err(self.unbound_output(tensor));
+                };
+                if view.shape != layout.local_shape() {
+                    let name = self.program.tensor_name(tensor);
+                    let message = format!(
+                        "output `{name}` is bound to a view of shape {:?}, but has shape {:?}",
+                        view.shape,
+                        layout.local_shape()
+                    );
+                    return Err(self.error(Code::RuntimeShape, message, "declared here"));
                 }
-                false => self.absent_shard(tensor)?,
+                Shard { view: Some(view), layout }
+            } else {
+                self.absent_shard(tensor)?
             };
             let port = self.io_binding(tensor, port);
             self.plan.outputs.push(port);

@@ -324,9 +324,10 @@ impl Plan {
             return "end of program".to_owned();
         }
         let iteration = self.iteration(inst);
-        match iteration.is_empty() {
-            true => format!("line {}", origin.line),
-            false => format!("line {}, {iteration}", origin.line),
+        if iteration.is_empty() {
+            format!("line {}", origin.line)
+        } else {
+            format!("line {}, {iteration}", origin.line)
         }
     }
 

@@ -81,9 +81,10 @@ impl Limits {
             } else {
                 String::new()
             };
-            let help = match ranks == last.saturating_add(1) {
-                true => format!("number the devices from 0{most}"),
-                false => format!("use fewer ranks{most}"),
+            let help = if ranks == last.saturating_add(1) {
+                format!("number the devices from 0{most}")
+            } else {
+                format!("use fewer ranks{most}")
             };
             return Err(fault(Code::TooLarge, message).help(help));
         }

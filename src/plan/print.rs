@@ -49,9 +49,12 @@ pub fn plan_text(plan: &Plan) -> String {
 /// Returns the text of an instruction, without its location.
 pub fn inst_text(plan: &Plan, inst: &Inst) -> String {
     let view = |it: &View| view_text(plan, it);
-    let place = |it: &ViewOnRank| match it.rank == plan.rank {
-        true => view(&it.view),
-        false => format!("rank{}:b{}{}", it.rank, it.view.buffer, layout_text(&it.view)),
+    let place = |it: &ViewOnRank| {
+        if it.rank == plan.rank {
+            view(&it.view)
+        } else {
+            format!("rank{}:b{}{}", it.rank, it.view.buffer, layout_text(&it.view))
+        }
     };
     match &inst.kind {
         InstKind::Alloc { buffer, zeroed } => {

@@ -24,14 +24,15 @@ impl PlanBuilder<'_> {
         let tensors: Vec<TensorId> = args.iter().copied().chain([out]).collect();
         let meshes = tensors.iter().map(|it| &self.program.tensors[*it].mesh);
         let everywhere = meshes.clone().any(|mesh| mesh.is_empty());
-        let team = match everywhere {
-            true => Arc::clone(self.teams.world()),
-            false => self.teams.team(stmt, || -> Result<_> {
+        let team = if everywhere {
+            Arc::clone(self.teams.world())
+        } else {
+            self.teams.team(stmt, || -> Result<_> {
                 let mut team: Vec<usize> = meshes.flat_map(|mesh| mesh.devices.iter().copied()).collect();
                 team.sort_unstable();
                 team.dedup();
                 Ok(team)
-            })?,
+            })?
         };
         if team.binary_search(&self.rank()).is_err() {
             self.note_slice(args, out);
@@ -143,9 +144,10 @@ impl PlanBuilder<'_> {
     /// Returns the stream whose slice a tensor holds at this point, on this rank or on the ranks that hold
     /// the tensor.
     pub(super) fn held_slice(&self, tensor: TensorId) -> Option<usize> {
-        match self.holds_part(tensor) {
-            true => self.binding(tensor).and_then(|it| it.stream),
-            false => self.slices.get(&tensor).copied(),
+        if self.holds_part(tensor) {
+            self.binding(tensor).and_then(|it| it.stream)
+        } else {
+            self.slices.get(&tensor).copied()
         }
     }
 
@@ -166,9 +168,10 @@ impl PlanBuilder<'_> {
     /// Like `member_layout`. `stream` is the slice that the tensor holds if its binding does not determine
     /// the slice.
     fn member_slice(&self, tensor: TensorId, stream: Option<usize>) -> Result<ShardLayout> {
-        let member = match self.holds_part(tensor) {
-            true => self.rank(),
-            false => self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0),
+        let member = if self.holds_part(tensor) {
+            self.rank()
+        } else {
+            self.program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0)
         };
         self.layout_of_slice(tensor, member, stream)
     }

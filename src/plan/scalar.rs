@@ -207,9 +207,10 @@ impl<'p> Scalars<'p> {
 
     /// Records whether the value that a definition in the body gives a scalar can differ between ranks.
     pub(crate) fn set_rank_dependence(&mut self, symbol: SymbolId, is_dependent: bool) {
-        match is_dependent {
-            true => self.rank_dependent.insert(symbol),
-            false => self.rank_dependent.remove(&symbol),
+        if is_dependent {
+            self.rank_dependent.insert(symbol)
+        } else {
+            self.rank_dependent.remove(&symbol)
         };
     }
 }

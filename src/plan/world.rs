@@ -96,10 +96,7 @@ pub fn build_per_rank(
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
     let faults = unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits).map(|_| ()));
-    match faults.is_empty() {
-        true => plan_each(programs, limits),
-        false => Err(faults),
-    }
+    if faults.is_empty() { plan_each(programs, limits) } else { Err(faults) }
 }
 
 /// Like `build_per_rank`, for programs without unbound scalars.

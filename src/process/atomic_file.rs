@@ -279,10 +279,7 @@ mod tests {
                 steps.clear();
                 let written = write_in_steps(&path, &new, &mut |step| {
                     steps.push(step);
-                    match steps.len() > failing {
-                        true => Err(io::ErrorKind::StorageFull.into()),
-                        false => Ok(()),
-                    }
+                    if steps.len() > failing { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
                 });
                 if written.is_ok() {
                     assert_eq!(files(folder.path())?, name(&new));

@@ -153,15 +153,14 @@ pub fn read_stream(from: impl Read) -> io::Result<Vec<u8>> {
 fn stream_at_most(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(limit + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > limit {
-        true => {
-            let message = format!(
-                "it is not a regular file and contains more than {} MiB: copy it to a file first",
-                limit >> 20
-            );
-            Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
-        }
-        false => Ok(bytes),
+    if bytes.len() as u64 > limit {
+        let message = format!(
+            "it is not a regular file and contains more than {} MiB: copy it to a file first",
+            limit >> 20
+        );
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, message))
+    } else {
+        Ok(bytes)
     }
 }
 

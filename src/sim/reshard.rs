@@ -108,9 +108,10 @@ fn assemble(
 
 /// Returns the elements at `indices`.
 fn pick(block: &DenseTensor, indices: &[usize]) -> DenseTensor {
-    let written = match block.written.is_full() {
-        true => WrittenMask::full(indices.len()),
-        false => WrittenMask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect()),
+    let written = if block.written.is_full() {
+        WrittenMask::full(indices.len())
+    } else {
+        WrittenMask::from_flags(indices.iter().map(|&it| block.written.get(it)).collect())
     };
     let shadow = block.shadow.as_ref().map(|it| it.pick(indices));
     DenseTensor { shape: vec![indices.len()], data: block.data.pick(indices), written, shadow }

@@ -180,9 +180,10 @@ fn ring(world: usize, grouped: bool) -> Vec<Plan> {
         it.fill(0, &given, rank as i64);
         let send = (Direction::Send, (rank + 1) % world, &given);
         let recv = (Direction::Recv, (rank + world - 1) % world, &got);
-        let works = match grouped {
-            true => vec![it.transfer(communicator, &[send, recv])],
-            false => vec![it.transfer(communicator, &[send]), it.transfer(communicator, &[recv])],
+        let works = if grouped {
+            vec![it.transfer(communicator, &[send, recv])]
+        } else {
+            vec![it.transfer(communicator, &[send]), it.transfer(communicator, &[recv])]
         };
         works.into_iter().for_each(|work| {
             it.wait(work);

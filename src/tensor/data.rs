@@ -264,9 +264,10 @@ impl Data {
     pub fn text(&self, i: usize) -> String {
         match (self, self.get(i)) {
             (Self::F64(_), Number::Float(it)) if it.is_finite() => {
-                match hir_plan::prints_without_exponent(it) {
-                    true => format!("{it}"),
-                    false => format!("{it:e}"),
+                if hir_plan::prints_without_exponent(it) {
+                    format!("{it}")
+                } else {
+                    format!("{it:e}")
                 }
             }
             // A `Number` holds integers up to those of `i64`.

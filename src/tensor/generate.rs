@@ -81,10 +81,7 @@ impl ExactRange {
     fn draw(self, bits: u64) -> f64 {
         if self.density < 1.0 {
             // 53 bits decide whether the element is drawn; another bit selects the sign.
-            return match to_unit_interval(bits) < self.density {
-                true => 1.0 - 2.0 * (bits & 1) as f64,
-                false => 0.0,
-            };
+            return if to_unit_interval(bits) < self.density { 1.0 - 2.0 * (bits & 1) as f64 } else { 0.0 };
         }
         let values = 2 * u64::from(self.magnitude) + 1;
         (((bits >> 32) * values) >> 32) as f64 - f64::from(self.magnitude)

@@ -74,10 +74,8 @@ pub fn to_logical(tensor: NdArray, port: &IoBinding, scope: Scope) -> Result<NdA
         Scope::Whole => port.shard.layout.shape.clone(),
         Scope::Local => port.shard.layout.local_shape(),
     };
-    let data = match view == View::contiguous(0, view.shape.clone()) {
-        true => tensor.data,
-        false => tensor.data.gather(&view),
-    };
+    let data =
+        if view == View::contiguous(0, view.shape.clone()) { tensor.data } else { tensor.data.gather(&view) };
     Ok(NdArray { shape, data })
 }
 
@@ -106,9 +104,10 @@ pub fn is_regrouping(one: &[usize], other: &[usize]) -> bool {
         // Until both sizes are equal, at least one side must consist of a single dimension.
         let (mut splits_mine, mut splits_theirs) = (false, false);
         while mine != theirs {
-            let (less, rest, is_split) = match mine < theirs {
-                true => (&mut mine, &mut ones, &mut splits_mine),
-                false => (&mut theirs, &mut others, &mut splits_theirs),
+            let (less, rest, is_split) = if mine < theirs {
+                (&mut mine, &mut ones, &mut splits_mine)
+            } else {
+                (&mut theirs, &mut others, &mut splits_theirs)
             };
             let Some(next) = rest.next() else { return false };
             *less = less.saturating_mul(next);
@@ -168,10 +167,8 @@ fn accepted_shapes(port: &IoBinding, scope: Scope) -> Vec<AcceptedShape> {
     if let Some(form) =
         forms.first().filter(|form| form.axes.iter().any(|it| it.extent > 1 && is_broadcast(it.target)))
     {
-        let narrow = |it: &FileAxis| match is_broadcast(it.target) {
-            true => FileAxis { extent: 1, ..*it },
-            false => *it,
-        };
+        let narrow =
+            |it: &FileAxis| if is_broadcast(it.target) { FileAxis { extent: 1, ..*it } } else { *it };
         let axes = form.axes.iter().map(narrow).collect();
         forms.push(AcceptedShape { axes, target: form.target.clone() });
     }

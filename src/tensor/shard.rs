@@ -36,9 +36,10 @@ pub fn local_shard(tensor: &NdArray, layout: &ShardLayout) -> Result<Data, Shard
     if tensor.shape != layout.shape {
         return Err(ShardError::Shape { found: tensor.shape.clone(), expected: layout.shape.clone() });
     }
-    match layout.local_shape().iter().product::<usize>() == tensor.data.len() {
-        true => Ok(tensor.data.clone()),
-        false => Ok(tensor.data.pick(&layout.global_indices())),
+    if layout.local_shape().iter().product::<usize>() == tensor.data.len() {
+        Ok(tensor.data.clone())
+    } else {
+        Ok(tensor.data.pick(&layout.global_indices()))
     }
 }
 

@@ -243,9 +243,10 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
 /// both.
 fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
     let predicted = sync::deadlock(plans).map(|it| it.to_string());
-    match simulated == predicted {
-        true => row.to_owned(),
-        false => format!("{row}\nSIMULATED {simulated:?}\nPREDICTED {predicted:?}"),
+    if simulated == predicted {
+        row.to_owned()
+    } else {
+        format!("{row}\nSIMULATED {simulated:?}\nPREDICTED {predicted:?}")
     }
 }
 

@@ -148,8 +148,9 @@ fn a_gpu_that_fails_ends_its_job() -> Result<(), Failed> {
     // The CUDA context is lost, so no other program is tried.
     let ended =
         out.contains("# exit code 5\n# 2 more are not run") && out.matches("# exit code").count() == 1;
-    match output.status.code() == Some(5) && ended && err.contains("CUDA_ERROR_ILLEGAL_ADDRESS") {
-        true => Ok(()),
-        false => Err(format!("{}\n{out}\n{err}", output.status).into()),
+    if output.status.code() == Some(5) && ended && err.contains("CUDA_ERROR_ILLEGAL_ADDRESS") {
+        Ok(())
+    } else {
+        Err(format!("{}\n{out}\n{err}", output.status).into())
     }
 }

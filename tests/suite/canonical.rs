@@ -34,9 +34,10 @@ pub fn trial(cases: &[PathBuf]) -> Trial {
                 }
             }
         }
-        match faults.is_empty() && compared >= COMPARED {
-            true => Ok(()),
-            false => Err(Failed::from(format!("{compared} programs compared\n{}", faults.join("\n")))),
+        if faults.is_empty() && compared >= COMPARED {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{compared} programs compared\n{}", faults.join("\n"))))
         }
     })
 }

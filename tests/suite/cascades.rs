@@ -125,11 +125,10 @@ fn check_table(found: &str) -> Result<(), Failed> {
         return Ok(fs::write(path, found)?);
     }
     let recorded = fs::read_to_string(path)?;
-    match recorded == found {
-        true => Ok(()),
-        false => {
-            let diff = similar::TextDiff::from_lines(&recorded, found);
-            Err(diff.unified_diff().context_radius(0).header(TABLE, "now").to_string().into())
-        }
+    if recorded == found {
+        Ok(())
+    } else {
+        let diff = similar::TextDiff::from_lines(&recorded, found);
+        Err(diff.unified_diff().context_radius(0).header(TABLE, "now").to_string().into())
     }
 }

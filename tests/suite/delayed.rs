@@ -68,9 +68,10 @@ fn check_runs(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
         let (told, _) = run_job(ranks, &lowered)?;
         wrong.extend(lowered.iter().zip(told).filter_map(|(run, text)| difference(run, &text)));
     }
-    match wrong.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{} of {} programs:\n{}", wrong.len(), runs.len(), wrong.join("\n")).into()),
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} of {} programs:\n{}", wrong.len(), runs.len(), wrong.join("\n")).into())
     }
 }
 
@@ -106,11 +107,10 @@ fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> 
             program.push('\n');
         }
     }
-    match told.len() == runs.len() {
-        true => Ok((told, errors)),
-        false => {
-            let message = format!("{} of {} programs ended\n{program}\n{errors}", told.len(), runs.len());
-            Err(message.into())
-        }
+    if told.len() == runs.len() {
+        Ok((told, errors))
+    } else {
+        let message = format!("{} of {} programs ended\n{program}\n{errors}", told.len(), runs.len());
+        Err(message.into())
     }
 }

@@ -293,9 +293,10 @@ fn architecture_lists_packages_by_layer() -> Result<(), Failed> {
     let rows = table.lines().skip(2).take_while(|it| it.starts_with('|'));
     let listed: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
     let wanted: Vec<&str> = PACKAGES.iter().map(|it| it.0).collect();
-    match listed == wanted {
-        true => Ok(()),
-        false => Err(format!("docs/architecture.md lists {listed:?}, the packages are {wanted:?}").into()),
+    if listed == wanted {
+        Ok(())
+    } else {
+        Err(format!("docs/architecture.md lists {listed:?}, the packages are {wanted:?}").into())
     }
 }
 
@@ -417,10 +418,7 @@ fn sources(folder: &str) -> Result<Vec<PathBuf>, Failed> {
             }
         }
     }
-    match found.is_empty() {
-        true => Err(format!("no sources in {folder}").into()),
-        false => Ok(found),
-    }
+    if found.is_empty() { Err(format!("no sources in {folder}").into()) } else { Ok(found) }
 }
 
 /// Returns a source without comments and without its unit tests, which come last.

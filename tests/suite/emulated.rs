@@ -71,14 +71,15 @@ fn are_listed(names: &[String]) -> Result<(), Failed> {
     let differ = |one: &str, other: &str| {
         one.lines().filter(|it| other.lines().all(|line| line != *it)).collect::<Vec<_>>().join(", ")
     };
-    match listed == found {
-        true => Ok(()),
-        false => Err(format!(
+    if listed == found {
+        Ok(())
+    } else {
+        Err(format!(
             "{TRIAL_LIST} is out of date: no longer running: {}; not listed: {}: `INSTA_UPDATE=always` writes it",
             differ(&listed, &found),
             differ(&found, &listed)
         )
-        .into()),
+        .into())
     }
 }
 
@@ -156,9 +157,10 @@ impl Run {
             Some(passes) => self.run(Some(passes))?,
             None => (done, text),
         };
-        match done && matches_simulator(&text) {
-            true => Ok(()),
-            false => Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into()),
+        if done && matches_simulator(&text) {
+            Ok(())
+        } else {
+            Err(format!("{} ranks, {:?}\n{text}", self.ranks, self.arguments).into())
         }
     }
 
@@ -166,9 +168,10 @@ impl Run {
     fn check_refused(&self, words: &str) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
         let message = format!(": {words}");
-        match !done && text.lines().any(|it| it.ends_with(&message)) && !text.contains("is silent") {
-            true => Ok(()),
-            false => Err(format!("{} ranks, {:?}, not refused\n{text}", self.ranks, self.arguments).into()),
+        if !done && text.lines().any(|it| it.ends_with(&message)) && !text.contains("is silent") {
+            Ok(())
+        } else {
+            Err(format!("{} ranks, {:?}, not refused\n{text}", self.ranks, self.arguments).into())
         }
     }
 

@@ -157,10 +157,9 @@ fn check(ranks: usize) -> Result<(), Failed> {
     let told = String::from_utf8_lossy(&output.stdout);
     let right =
         told.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));
-    match output.status.success() && right.count() == lines.len() {
-        true => Ok(()),
-        false => {
-            Err(format!("{}\n{told}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
-        }
+    if output.status.success() && right.count() == lines.len() {
+        Ok(())
+    } else {
+        Err(format!("{}\n{told}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
     }
 }

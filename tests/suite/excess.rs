@@ -40,9 +40,10 @@ pub fn trials() -> Vec<Trial> {
             sum.iter_mut().zip(found).for_each(|(sum, it)| *sum += it);
         }
         // A trial without findings would prove nothing.
-        match sum.iter().zip(least).all(|(sum, least)| *sum * PROGRAMS >= least * count) {
-            true => Ok(()),
-            false => Err(Failed::from(format!("only {sum:?} findings in {count} programs"))),
+        if sum.iter().zip(least).all(|(sum, least)| *sum * PROGRAMS >= least * count) {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("only {sum:?} findings in {count} programs")))
         }
     };
     vec![

@@ -206,9 +206,10 @@ fn a_fifo_without_a_reader_is_reported() -> Result<(), Failed> {
     fs::remove_dir_all(&folder)?;
     let said = String::from_utf8_lossy(&output.stderr);
     let is_reported = said.matches("fifo: no process reads this FIFO (waited 5s)").count() == 2;
-    match is_reported && output.stdout == b"6\n6\n" && output.status.success() {
-        true => Ok(()),
-        false => Err(format!("{output:?}").into()),
+    if is_reported && output.stdout == b"6\n6\n" && output.status.success() {
+        Ok(())
+    } else {
+        Err(format!("{output:?}").into())
     }
 }
 

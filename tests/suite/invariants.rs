@@ -74,9 +74,10 @@ pub fn check_fix(text: &str, programs: &[Program]) -> Result<(), String> {
     if let Some(it) = diagnostics.iter().find(|it| it.severity() == Severity::Error || guessed(it)) {
         return Err(format!("fixed text gives {}: {}\n{fixed}", it.code.text(), it.message));
     }
-    match programs.iter().map(grammar::print).eq(again.iter().map(grammar::print)) {
-        true => Ok(()),
-        false => Err(format!("the fix changes the program:\n{fixed}")),
+    if programs.iter().map(grammar::print).eq(again.iter().map(grammar::print)) {
+        Ok(())
+    } else {
+        Err(format!("the fix changes the program:\n{fixed}"))
     }
 }
 
@@ -88,9 +89,10 @@ fn check_arena_sizes(programs: &[Program], text: &str) -> Result<(), String> {
             .sum::<usize>()
     };
     let nodes: usize = programs.iter().map(nodes).sum();
-    match nodes <= 64 + text.len() {
-        true => Ok(()),
-        false => Err(format!("{nodes} nodes for {} bytes of text", text.len())),
+    if nodes <= 64 + text.len() {
+        Ok(())
+    } else {
+        Err(format!("{nodes} nodes for {} bytes of text", text.len()))
     }
 }
 
@@ -256,10 +258,8 @@ pub fn lower(text: &str, pipeline: &str) -> Result<(), String> {
         work: &WorkBudget::default(),
     };
     let calls = passes::parse(pipeline).map_err(|it| it.message)?;
-    let verify = match is_deterministic(&program, &lines) {
-        true => Verify::Semantic(&oracle),
-        false => Verify::Structural,
-    };
+    let verify =
+        if is_deterministic(&program, &lines) { Verify::Semantic(&oracle) } else { Verify::Structural };
     let settings = Settings { verify, roundtrip: true };
     match passes::run(&mut program, &calls, settings, &mut |_| ()) {
         Err(failure) if failure.error.is_bug() => {

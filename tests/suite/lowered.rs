@@ -68,9 +68,10 @@ pub fn trials() -> Vec<Trial> {
             let results = seeds.map(attempt).collect::<Result<Vec<bool>, String>>()?;
             let free = results.iter().filter(|it| **it).count();
             // Programs with races test nothing.
-            match free * 3 >= results.len() {
-                true => Ok(()),
-                false => Err(format!("{free} of {} programs are free of races", results.len()).into()),
+            if free * 3 >= results.len() {
+                Ok(())
+            } else {
+                Err(format!("{free} of {} programs are free of races", results.len()).into())
             }
         })
     };

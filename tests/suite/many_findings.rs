@@ -58,9 +58,10 @@ fn grows_slowly(
         Ok::<_, Failed>((cpu_time() - start, arena::visits() - visits))
     };
     let (one, four) = (cost(size)?, cost(4 * size)?);
-    match four.1 <= one.1 * GROWTH_OF_WORK && four.0 <= one.0 * GROWTH + SHORT {
-        true => Ok(()),
-        false => Err(format!(
+    if four.1 <= one.1 * GROWTH_OF_WORK && four.0 <= one.0 * GROWTH + SHORT {
+        Ok(())
+    } else {
+        Err(format!(
             "{size} findings take {:?} and {} visits, {} take {:?} and {}",
             one.0,
             one.1,
@@ -68,7 +69,7 @@ fn grows_slowly(
             four.0,
             four.1
         )
-        .into()),
+        .into())
     }
 }
 
@@ -82,19 +83,17 @@ fn checked(text: &str, size: usize) -> Result<(), Failed> {
     let mut program = source.programs().0.pop().ok_or("no program")?;
     let plans = planned(&mut program, &source.lines).ok_or("no plan")?;
     let found = check(&plans, Checks::DEFAULT).diagnostics(&plans, &[source]);
-    match found.len() >= size && found.iter().all(|it| it.1.help.is_some()) {
-        true => Ok(()),
-        false => Err(format!("{} findings instead of {size}", found.len()).into()),
+    if found.len() >= size && found.iter().all(|it| it.1.help.is_some()) {
+        Ok(())
+    } else {
+        Err(format!("{} findings instead of {size}", found.len()).into())
     }
 }
 
 /// Fixes a program.
 fn fixed(text: &str, size: usize) -> Result<(), Failed> {
     let edits = fix(text, 0, Checks::DEFAULT, &planned).edits.len();
-    match edits >= size {
-        true => Ok(()),
-        false => Err(format!("{edits} edits for {size} findings").into()),
-    }
+    if edits >= size { Ok(()) } else { Err(format!("{edits} edits for {size} findings").into()) }
 }
 
 /// Reduces a program to one finding.
@@ -115,9 +114,10 @@ fn reduced(text: &str, _: usize) -> Result<(), Failed> {
     let start = Candidate::read(text.to_owned()).map_err(|it| format!("{it:?}"))?;
     let signatures = test.failure_signatures(&start)?;
     let reduced = reduce(start, 2_000, &SameFailure { test, signatures }, &mut |_, _| ());
-    match reduced.candidate.statements() < 16 && !reduced.hit_limit {
-        true => Ok(()),
-        false => Err(format!("{} statements are left", reduced.candidate.statements()).into()),
+    if reduced.candidate.statements() < 16 && !reduced.hit_limit {
+        Ok(())
+    } else {
+        Err(format!("{} statements are left", reduced.candidate.statements()).into())
     }
 }
 

@@ -57,9 +57,10 @@ fn json_holds_every_run() -> Result<(), Failed> {
         && json["lines"].as_array().is_some_and(|lines| !lines.is_empty());
     // The printed table must contain the same number.
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    match holds && table.contains(&format!("{median:.2}")) {
-        true => Ok(()),
-        false => Err(format!("{json:#}\n{table}").into()),
+    if holds && table.contains(&format!("{median:.2}")) {
+        Ok(())
+    } else {
+        Err(format!("{json:#}\n{table}").into())
     }
 }
 
@@ -86,9 +87,10 @@ fn a_product_computes_its_relu() -> Result<(), Failed> {
     let relus = told.lines().filter(|it| it.split_whitespace().nth(1) == Some("relu"));
     let fused: Vec<bool> = relus.map(|it| it.contains("in line")).collect();
     // T3, T5, T7, T15, T12, T18.
-    match output.status.success() && fused == [true, true, false, true, false, false] {
-        true => Ok(()),
-        false => Err(format!("{output:?}").into()),
+    if output.status.success() && fused == [true, true, false, true, false, false] {
+        Ok(())
+    } else {
+        Err(format!("{output:?}").into())
     }
 }
 
@@ -130,10 +132,7 @@ fn fused_reductions_have_the_same_bits() -> Result<(), Failed> {
     let second: Vec<&str> =
         [other.as_str()].into_iter().chain(common).chain(exact).chain(with("--expect")).collect();
     let output = hir_run(&second)?.output_with_timeout()?;
-    match output.status.success() && !is_fused(&output) {
-        true => Ok(()),
-        false => Err(format!("{output:?}").into()),
-    }
+    if output.status.success() && !is_fused(&output) { Ok(()) } else { Err(format!("{output:?}").into()) }
 }
 
 fn delays_show_a_race(program: &str) -> Result<(), Failed> {
@@ -145,8 +144,5 @@ fn delays_show_a_race(program: &str) -> Result<(), Failed> {
     let told = String::from_utf8_lossy(&output.stdout);
     let verdict = told.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
     let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));
-    match output.status.code() == Some(3) && named {
-        true => Ok(()),
-        false => Err(format!("{output:?}").into()),
-    }
+    if output.status.code() == Some(3) && named { Ok(()) } else { Err(format!("{output:?}").into()) }
 }

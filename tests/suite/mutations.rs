@@ -78,9 +78,10 @@ fn check_lossy_warnings(texts: &[String]) -> Result<(), Failed> {
 /// Fails with the list of all faults.
 fn fail_with_all(results: impl Iterator<Item = Result<(), String>>) -> Result<(), Failed> {
     let faults: Vec<String> = results.filter_map(Result::err).collect();
-    match faults.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{} texts fail:\n{}", faults.len(), faults.join("\n")).into()),
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} texts fail:\n{}", faults.len(), faults.join("\n")).into())
     }
 }
 
@@ -208,9 +209,12 @@ fn indentation(text: &str, rng: &mut Rng) -> String {
     let count = text.lines().count();
     let (from, to) = (rng.below(count), rng.below(count));
     let indent = " ".repeat(rng.below(8));
-    let change = |(at, line): (usize, &str)| match (from.min(to)..=from.max(to)).contains(&at) {
-        true => format!("{indent}{}", line.trim_start_matches(' ')),
-        false => line.to_owned(),
+    let change = |(at, line): (usize, &str)| {
+        if (from.min(to)..=from.max(to)).contains(&at) {
+            format!("{indent}{}", line.trim_start_matches(' '))
+        } else {
+            line.to_owned()
+        }
     };
     text.split_inclusive('\n').enumerate().map(change).collect()
 }

@@ -34,8 +34,9 @@ fn positions_and_fixes_are_those_of_the_file() -> Result<(), Failed> {
     edited.extend_from_slice(fix["text"].as_str().unwrap_or_default().as_bytes());
     edited.extend_from_slice(&PROGRAM[offset("end")..]);
     let fixed = run("--fix")?;
-    match fixed.stdout == edited && edited.windows(10).any(|it| it == b"relu(T0) /") {
-        true => Ok(()),
-        false => Err(format!("{found} {}", String::from_utf8_lossy(&fixed.stdout)).into()),
+    if fixed.stdout == edited && edited.windows(10).any(|it| it == b"relu(T0) /") {
+        Ok(())
+    } else {
+        Err(format!("{found} {}", String::from_utf8_lossy(&fixed.stdout)).into())
     }
 }

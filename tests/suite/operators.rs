@@ -256,9 +256,10 @@ fn compare_engines(wanted: impl Fn(DType) -> bool) -> Result<(), Failed> {
             faults.extend(compared.fault(program, &sim, &cuda));
         }
     }
-    match faults.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{} results differ:\n{}", faults.len(), faults.join("\n")).into()),
+    if faults.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} results differ:\n{}", faults.len(), faults.join("\n")).into())
     }
 }
 
@@ -285,15 +286,16 @@ fn run(folder: &Path, programs: &[Program], device: &str) -> Result<(), Failed> 
         command.env_remove("CUDA_VISIBLE_DEVICES").envs(emulator::environment()?);
     }
     let output = command.output_with_timeout()?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!(
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(format!(
             "{device}: {}\n{}{}",
             output.status,
             String::from_utf8_lossy(&output.stdout),
             String::from_utf8_lossy(&output.stderr)
         )
-        .into()),
+        .into())
     }
 }
 

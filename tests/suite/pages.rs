@@ -55,9 +55,10 @@ fn check_links(pages: &[std::path::PathBuf]) -> Result<(), Failed> {
 fn check_list_of_passes() -> Result<(), Failed> {
     let page = fs::read_to_string(Path::new(ROOT).join("docs/passes.md"))?;
     let out = Command::new(env!("CARGO_BIN_EXE_hir-opt")).arg("--list-passes").output()?;
-    match page.contains(String::from_utf8_lossy(&out.stdout).trim_end()) {
-        true => Ok(()),
-        false => Err("docs/passes.md does not contain the output of `hir-opt --list-passes`".into()),
+    if page.contains(String::from_utf8_lossy(&out.stdout).trim_end()) {
+        Ok(())
+    } else {
+        Err("docs/passes.md does not contain the output of `hir-opt --list-passes`".into())
     }
 }
 

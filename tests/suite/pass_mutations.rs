@@ -66,9 +66,10 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
             let mine = texts.iter().skip(shard).step_by(SHARDS);
             let faults: Vec<String> =
                 mine.flat_map(|text| (0..count).filter_map(|at| attempt(text, seed + at as u64))).collect();
-            match faults.is_empty() {
-                true => Ok(()),
-                false => Err(Failed::from(format!("{} programs fail:\n{}", faults.len(), faults.join("\n")))),
+            if faults.is_empty() {
+                Ok(())
+            } else {
+                Err(Failed::from(format!("{} programs fail:\n{}", faults.len(), faults.join("\n"))))
             }
         })
     };
@@ -156,13 +157,14 @@ fn axis(program: &mut Program, rng: &mut Rng) {
             // Usually changes every mention of the extent, so that the program stays consistent.
             let extent = rng.choose_cloned(&[0, 1, 1, 2, 2, 2, 3, 4, 4, 6, 8, 8, 1000, 1 << 40, i64::MAX]);
             let (old, new) = (program.axes[axis].extent, program.intern_int(extent));
-            match rng.chance(70) {
-                true => axes.iter().for_each(|it| {
+            if rng.chance(70) {
+                axes.iter().for_each(|it| {
                     if program.axes[*it].extent == old {
                         program.axes[*it].extent = new;
                     }
-                }),
-                false => program.axes[axis].extent = new,
+                })
+            } else {
+                program.axes[axis].extent = new
             }
         }
         2 | 3 => {

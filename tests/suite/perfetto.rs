@@ -154,9 +154,10 @@ fn of_emulated_gpus() -> Result<(), Failed> {
     let events = files.trace["traceEvents"].as_array().ok_or("no events")?;
     let count = |phase: &str| events.iter().filter(|it| it["ph"] == phase && it["cat"] != "while").count();
     let found = query(&files.trace.to_string(), &[SLICES, ARROWS])?;
-    match (found[0].len(), found[1].len()) == (count("X"), count("s")) && count("s") > 0 {
-        true => Ok(()),
-        false => Err(format!("{} slices, {} arrows: {events:?}", found[0].len(), found[1].len()).into()),
+    if (found[0].len(), found[1].len()) == (count("X"), count("s")) && count("s") > 0 {
+        Ok(())
+    } else {
+        Err(format!("{} slices, {} arrows: {events:?}", found[0].len(), found[1].len()).into())
     }
 }
 
@@ -179,8 +180,9 @@ fn query(trace: &str, queries: &[&str]) -> Result<Vec<Vec<Vec<Value>>>, Failed> 
         return Err(format!("{:?}: {}", out.status, String::from_utf8_lossy(&out.stderr)).into());
     }
     let faults = results.remove(0);
-    match faults.is_empty() {
-        true => Ok(results),
-        false => Err(format!("Perfetto reports faults of the trace: {faults:?}").into()),
+    if faults.is_empty() {
+        Ok(results)
+    } else {
+        Err(format!("Perfetto reports faults of the trace: {faults:?}").into())
     }
 }

@@ -54,9 +54,12 @@ pub fn trial(names: HashSet<String>) -> Trial {
 fn every_promise_has_its_tests(names: &HashSet<String>) -> Result<(), Failed> {
     let sources: String =
         files(&Path::new(ROOT).join("src"), "rs").iter().map(fs::read_to_string).collect::<Result<_, _>>()?;
-    let exists = |name: &str| match name.ends_with(".hir") {
-        true => Path::new(ROOT).join("tests/cases").join(name).exists(),
-        false => names.contains(name) || sources.contains(&format!("fn {name}()")),
+    let exists = |name: &str| {
+        if name.ends_with(".hir") {
+            Path::new(ROOT).join("tests/cases").join(name).exists()
+        } else {
+            names.contains(name) || sources.contains(&format!("fn {name}()"))
+        }
     };
     let text = fs::read_to_string(Path::new(ROOT).join("docs/failures.md"))?;
     let rows: Vec<&str> = rows(&text).collect();
@@ -69,8 +72,5 @@ fn every_promise_has_its_tests(names: &HashSet<String>) -> Result<(), Failed> {
             return Err(format!("this row names no test: {row}").into());
         }
     }
-    match rows.is_empty() {
-        true => Err("docs/failures.md has no table".into()),
-        false => Ok(()),
-    }
+    if rows.is_empty() { Err("docs/failures.md has no table".into()) } else { Ok(()) }
 }

@@ -145,10 +145,7 @@ pub(super) fn end(
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         ends.push((output.status.code(), text(&output.stdout), text(&output.stderr)));
     }
-    match late {
-        true => Err(format!("processes still run after {limit:?}: {ends:#?}").into()),
-        false => Ok(ends),
-    }
+    if late { Err(format!("processes still run after {limit:?}: {ends:#?}").into()) } else { Ok(ends) }
 }
 
 pub(super) fn expect(holds: bool, ends: &[(Option<i32>, String, String)]) -> Result<(), Failed> {
@@ -310,10 +307,10 @@ fn loses(
 
 /// Sends a signal to a process or, with `-`, to the process group that it leads.
 fn send(signal: &str, to: &str) -> Result<(), Failed> {
-    match Command::new("kill").args([&format!("-{signal}"), "--", to]).output_with_timeout()?.status.success()
-    {
-        true => Ok(()),
-        false => Err(format!("cannot send SIG{signal} to {to}").into()),
+    if Command::new("kill").args([&format!("-{signal}"), "--", to]).output_with_timeout()?.status.success() {
+        Ok(())
+    } else {
+        Err(format!("cannot send SIG{signal} to {to}").into())
     }
 }
 
@@ -425,8 +422,9 @@ fn mpirun_loses_a_rank() -> Result<(), Failed> {
     let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).output_with_timeout()?;
     let told = String::from_utf8_lossy(&output.stdout);
     let named = told.contains("[FAILED] rank 2 is silent: its connection closed");
-    match named && !output.status.success() && start.elapsed() < LIMIT {
-        true => Ok(()),
-        false => Err(format!("{:?} {output:?}", start.elapsed()).into()),
+    if named && !output.status.success() && start.elapsed() < LIMIT {
+        Ok(())
+    } else {
+        Err(format!("{:?} {output:?}", start.elapsed()).into())
     }
 }

@@ -67,10 +67,7 @@ fn corpus(name: &str) -> Result<Vec<Vec<u8>>, Failed> {
     let mut paths: Vec<PathBuf> = fs::read_dir(&folder)?.flatten().map(|it| it.path()).collect();
     paths.sort();
     let kept = paths.iter().map(fs::read).collect::<Result<Vec<_>, _>>()?;
-    match kept.is_empty() {
-        true => Err(format!("{} is empty", folder.display()).into()),
-        false => Ok(kept),
-    }
+    if kept.is_empty() { Err(format!("{} is empty", folder.display()).into()) } else { Ok(kept) }
 }
 
 fn survives(name: &str, run: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> Result<(), Failed> {

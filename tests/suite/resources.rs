@@ -94,15 +94,16 @@ fn names(folder: &Path) -> Result<Vec<String>, Failed> {
 
 fn expect(holds: bool, output: &Output) -> Result<(), Failed> {
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(2000)]).into_owned();
-    match holds {
-        true => Ok(()),
-        false => Err(format!(
+    if holds {
+        Ok(())
+    } else {
+        Err(format!(
             "{}\n--- stdout\n{}\n--- stderr\n{}",
             output.status,
             shown(&output.stdout),
             shown(&output.stderr)
         )
-        .into()),
+        .into())
     }
 }
 
@@ -321,9 +322,10 @@ fn a_command_that_cannot_run_is_reported() -> Result<(), Failed> {
     let after_some = "echo >> $TMPDIR/count; test $(wc -l < $TMPDIR/count) -lt 4 || rm -r $(dirname %s)";
     expect_exit(&line(after_some), 6, "No such file or directory")?;
     let left = names(&temporary)?;
-    match left == ["count"] && fs::read_to_string(&output)?.starts_with("%HostIrContainer") {
-        true => Ok(()),
-        false => Err(format!("{left:?}").into()),
+    if left == ["count"] && fs::read_to_string(&output)?.starts_with("%HostIrContainer") {
+        Ok(())
+    } else {
+        Err(format!("{left:?}").into())
     }
 }
 
@@ -365,8 +367,9 @@ fn bug(tool: &str) -> Result<(), Failed> {
     let is_alone = fs::read_dir(&folder.0)?.count() == 1;
     let begins = format!("// {name} reproducer: panic: HIR_TEST_PANIC is set\n");
     let is_told = text.starts_with(&begins) && text.contains("numberOfStreams=3") && text.ends_with(&source);
-    match about.mode() & 0o777 == 0o600 && is_alone && is_told {
-        true => Ok(()),
-        false => Err(format!("{:o} {is_alone} {text}", about.mode()).into()),
+    if about.mode() & 0o777 == 0o600 && is_alone && is_told {
+        Ok(())
+    } else {
+        Err(format!("{:o} {is_alone} {text}", about.mode()).into())
     }
 }

@@ -85,10 +85,7 @@ fn stage_costs(text: &str) -> Result<Vec<Cost>, Failed> {
         plan::build(program, &lines, plan::smallest_world(program)).map_err(|it| format!("{it:?}"))?;
     }
     end("planning");
-    match faults.is_empty() {
-        true => Ok(costs),
-        false => Err(format!("{faults:?}").into()),
-    }
+    if faults.is_empty() { Ok(costs) } else { Err(format!("{faults:?}").into()) }
 }
 
 fn grows_slowly(axis: &Axis, size: usize) -> Result<(), Failed> {
@@ -126,9 +123,10 @@ fn many_ranks() -> Result<(), Failed> {
     let plans = plan::build(program, &LineIndex::new(&text), RANKS).map_err(|it| format!("{it:?}"))?;
     let bytes = footprint(&plans).bytes;
     let shared = plans.iter().all(|it| Arc::ptr_eq(&it.origins, &plans[0].origins));
-    match bytes < BYTES && shared {
-        true => Ok(()),
-        false => Err(format!("{RANKS} ranks take {bytes} bytes; origins are shared: {shared}").into()),
+    if bytes < BYTES && shared {
+        Ok(())
+    } else {
+        Err(format!("{RANKS} ranks take {bytes} bytes; origins are shared: {shared}").into())
     }
 }
 

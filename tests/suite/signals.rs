@@ -56,14 +56,15 @@ impl Tool {
 
     fn send(&self, signal: &str) -> Result<(), Failed> {
         let id = self.0.id().to_string();
-        match Command::new("kill")
+        if Command::new("kill")
             .args([&format!("-{signal}"), "--", &id])
             .output_with_timeout()?
             .status
             .success()
         {
-            true => Ok(()),
-            false => Err(format!("cannot send SIG{signal}").into()),
+            Ok(())
+        } else {
+            Err(format!("cannot send SIG{signal}").into())
         }
     }
 

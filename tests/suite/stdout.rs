@@ -30,9 +30,10 @@ fn is_refused(mut command: Command) -> Result<(), Failed> {
     let full = File::options().write(true).open(FULL)?;
     let output = command.current_dir(ROOT).output_into_with_timeout(full.into())?;
     let said = String::from_utf8_lossy(&output.stderr);
-    match output.status.code() == Some(6) && said.contains("cannot write standard output") {
-        true => Ok(()),
-        false => Err(format!("{command:?} ends with {:?}: {said}", output.status.code()).into()),
+    if output.status.code() == Some(6) && said.contains("cannot write standard output") {
+        Ok(())
+    } else {
+        Err(format!("{command:?} ends with {:?}: {said}", output.status.code()).into())
     }
 }
 
@@ -58,9 +59,10 @@ fn lines_of_a_rank_stay_in_order() -> Result<(), Failed> {
     let own =
         |prefix: &'static str| text.lines().filter_map(move |it| it.strip_prefix(prefix)).collect::<Vec<_>>();
     let first: Vec<&str> = text.lines().filter(|it| !it.starts_with('[')).collect();
-    match exit == Exit::Success && first == written && own("[1] ") == written {
-        true => Ok(()),
-        false => Err(format!("{exit:?} {text}").into()),
+    if exit == Exit::Success && first == written && own("[1] ") == written {
+        Ok(())
+    } else {
+        Err(format!("{exit:?} {text}").into())
     }
 }
 

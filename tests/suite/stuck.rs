@@ -29,9 +29,10 @@ pub fn trials() -> Vec<Trial> {
             stuck += usize::from(agrees(seed).map_err(|fault| format!("seed {seed}: {fault}"))?);
         }
         // Worlds of one kind prove nothing about the other kind.
-        match stuck * 10 > count && stuck * 10 < count * 9 {
-            true => Ok(()),
-            false => Err(Failed::from(format!("{stuck} of {count} worlds deadlock"))),
+        if stuck * 10 > count && stuck * 10 < count * 9 {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{stuck} of {count} worlds deadlock")))
         }
     };
     vec![Trial::test("stuck_states_of_random_plans", all)]

@@ -151,9 +151,10 @@ fn slices(files: &Files) -> Result<Vec<Slice>, Failed> {
         return Err(format!("{} slices, {bars} bars, {listed} in the page", slices.len()).into());
     }
     let without_namespaces = files.page.replace("http://www.w3.org/2000/svg", "");
-    match without_namespaces.contains("http") {
-        true => Err("the page refers to another file".into()),
-        false => Ok(slices),
+    if without_namespaces.contains("http") {
+        Err("the page refers to another file".into())
+    } else {
+        Ok(slices)
     }
 }
 
@@ -168,9 +169,10 @@ fn of_a_ring() -> Result<(), Failed> {
     let ranks = slices.iter().map(|it| it.place.0).max();
     let open = slices.iter().filter(|it| it.end.is_none()).count();
     let found = (files.exit, count(&slices, "gemm (line 36"), count(&slices, "copy"), ranks, open);
-    match found == (Some(0), 64, 64, Some(7), 0) && files.printed.contains("not measured") {
-        true => Ok(()),
-        false => Err(format!("{found:?}\n{}", files.printed).into()),
+    if found == (Some(0), 64, 64, Some(7), 0) && files.printed.contains("not measured") {
+        Ok(())
+    } else {
+        Err(format!("{found:?}\n{}", files.printed).into())
     }
 }
 
@@ -183,14 +185,15 @@ fn of_a_deadlock() -> Result<(), Failed> {
         open.iter().filter(|it| it.name.starts_with("Allreduce")).map(|it| it.place.0).collect();
     hung.sort_unstable();
     let ended = slices.iter().any(|it| it.name.starts_with("Allreduce") && it.end.is_some());
-    match files.exit == Some(4)
+    if files.exit == Some(4)
         && hung == [0, 1, 2]
         && !ended
         && files.picture.contains("never ends")
         && files.printed.contains("ranks 0 1 2: Allreduce (line 7) never ends")
     {
-        true => Ok(()),
-        false => Err(format!("{:?} {hung:?}\n{}", files.exit, files.printed).into()),
+        Ok(())
+    } else {
+        Err(format!("{:?} {hung:?}\n{}", files.exit, files.printed).into())
     }
 }
 
@@ -269,8 +272,9 @@ fn of_emulated_gpus() -> Result<(), Failed> {
     let found = (files.exit, count(&slices, "Allreduce"), count(&slices, "+ (line 7"));
     let is_measured =
         files.printed.contains("measured in one run") && files.printed.contains("clocks of two ranks");
-    match found == (Some(0), 12, 12) && is_measured {
-        true => Ok(()),
-        false => Err(format!("{found:?}\n{}", files.printed).into()),
+    if found == (Some(0), 12, 12) && is_measured {
+        Ok(())
+    } else {
+        Err(format!("{found:?}\n{}", files.printed).into())
     }
 }

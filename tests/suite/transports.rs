@@ -153,9 +153,10 @@ fn compare(cases: &[PathBuf], way: TransportChoice) -> Result<(), Failed> {
             }
         }
     }
-    match faults.is_empty() && compared >= way.least_programs() {
-        true => Ok(()),
-        false => Err(Failed::from(format!("{faults}{compared} programs compared"))),
+    if faults.is_empty() && compared >= way.least_programs() {
+        Ok(())
+    } else {
+        Err(Failed::from(format!("{faults}{compared} programs compared")))
     }
 }
 

@@ -168,9 +168,10 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn check(holds: bool, output: &Output) -> Result<(), Failed> {
-    match holds {
-        true => Ok(()),
-        false => Err(format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr)).into()),
+    if holds {
+        Ok(())
+    } else {
+        Err(format!("{}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr)).into())
     }
 }
 

@@ -42,9 +42,10 @@ pub fn trial(cases: &[PathBuf]) -> Trial {
                 }
             }
         }
-        match faults.is_empty() && compared >= COMPARED {
-            true => Ok(()),
-            false => Err(Failed::from(format!("{faults}{compared} programs compared"))),
+        if faults.is_empty() && compared >= COMPARED {
+            Ok(())
+        } else {
+            Err(Failed::from(format!("{faults}{compared} programs compared")))
         }
     })
 }

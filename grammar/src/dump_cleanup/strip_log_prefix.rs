@@ -150,9 +150,10 @@ impl<'s> PrefixScope<'s> {
         if !prefixed && own().any(|it| closes_container(it.text)) {
             return Self::FirstLine(before);
         }
-        match prefixed || trimmed.ends_with([':', ']', '>', '|']) {
-            true => Self::WholeContainer(before, 0),
-            false => Self::NoPrefix,
+        if prefixed || trimmed.ends_with([':', ']', '>', '|']) {
+            Self::WholeContainer(before, 0)
+        } else {
+            Self::NoPrefix
         }
     }
 }

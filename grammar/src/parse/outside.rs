@@ -36,9 +36,10 @@ pub(super) fn no_container(source: &str) -> Diagnostic {
 pub(super) fn diagnose(source: &str, gap: Range<usize>, diagnostics: &mut Vec<Diagnostic>) {
     let Some(text) = source.get(gap.clone()).filter(|it| !it.trim().is_empty()) else { return };
     let (start, is_behind) = (gap.start, gap.start > 0);
-    let error = match is_behind {
-        true => stray_closer(source, gap.start, gap.end).or_else(|| misspelled_container(text, start)),
-        false => misspelled_container(text, start),
+    let error = if is_behind {
+        stray_closer(source, gap.start, gap.end).or_else(|| misspelled_container(text, start))
+    } else {
+        misspelled_container(text, start)
     };
     if let Some(error) = error {
         diagnostics.push(error);

@@ -227,10 +227,7 @@ impl<'s> Resolver<'s, '_> {
                 (OperandKind::Stream, it) => matches!(it, Operand::Stream(_)),
                 (_, it) => !matches!(it, Operand::Stream(_)),
             };
-            match fits {
-                true => stmt.args.push(operand),
-                false => self.report_wrong_kind(param, value),
-            }
+            if fits { stmt.args.push(operand) } else { self.report_wrong_kind(param, value) }
         }
     }
 

@@ -82,13 +82,12 @@ impl Resolver<'_, '_> {
     /// Proposes the declarations that statements determine.
     pub(super) fn propose_declarations(&mut self, stmts: &[StmtId]) {
         // By place: the index of the report. A text may have as many reports as statements.
-        let reports: FxHashMap<u32, usize> = match stmts.is_empty() {
-            true => FxHashMap::default(),
-            false => {
-                let reports =
-                    self.diagnostics.iter().enumerate().filter(|(_, it)| it.code == Code::UnknownTensor);
-                reports.map(|(at, it)| (it.span().start, at)).collect()
-            }
+        let reports: FxHashMap<u32, usize> = if stmts.is_empty() {
+            FxHashMap::default()
+        } else {
+            let reports =
+                self.diagnostics.iter().enumerate().filter(|(_, it)| it.code == Code::UnknownTensor);
+            reports.map(|(at, it)| (it.span().start, at)).collect()
         };
         let mut axis_number = free_number(self.program.axes.iter().map(|(_, axis)| axis.number));
         let mut unknown = self.undeclared.tensors.clone();

@@ -74,9 +74,10 @@ impl<'s> Resolver<'s, '_> {
             if text == *expected {
                 continue;
             }
-            let message = match LIST_KEYS.contains(&text) {
-                true => "a HostUnit states its inputs before its outputs".to_owned(),
-                false => format!("`{text}` is not a list of a HostUnit"),
+            let message = if LIST_KEYS.contains(&text) {
+                "a HostUnit states its inputs before its outputs".to_owned()
+            } else {
+                format!("`{text}` is not a list of a HostUnit")
             };
             self.error(Code::Syntax, span, message, format!("expected `{expected}`"));
         }

@@ -197,9 +197,10 @@ impl<'s> Resolver<'s, '_> {
     /// only one to report.
     pub(super) fn unknown_tensor(&mut self, number: Option<u32>, error: Diagnostic) {
         let before = self.spelled_from..error.span().start;
-        match number.is_some_and(|it| self.spelled_tensors.has(self.source, it, before)) {
-            true => self.consequences.push(error),
-            false => self.diagnostics.push(error),
+        if number.is_some_and(|it| self.spelled_tensors.has(self.source, it, before)) {
+            self.consequences.push(error)
+        } else {
+            self.diagnostics.push(error)
         }
     }
 

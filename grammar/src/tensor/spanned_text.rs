@@ -44,9 +44,10 @@ impl<'s> SpannedText<'s> {
 }
 
 pub(super) fn unreadable(piece: SpannedText<'_>, label: &str) -> Diagnostic {
-    let message = match piece.text.is_empty() {
-        true => "the text is empty here".to_owned(),
-        false => format!("cannot read `{}`", shortened(piece.text)),
+    let message = if piece.text.is_empty() {
+        "the text is empty here".to_owned()
+    } else {
+        format!("cannot read `{}`", shortened(piece.text))
     };
     Diagnostic::new(Code::BadTensor, piece.span, message, label)
 }

@@ -64,9 +64,10 @@ impl Verifier<'_> {
                     matches!(stmt, Stmt::Op(it) if it.op == Op::Deallocate)
                         && self.program.stmt_span(id) == span
                 });
-                let help = match is_deallocate {
-                    true => "remove one of the two Deallocate statements".to_owned(),
-                    false => format!("move the Deallocate behind the last use of `{name}`"),
+                let help = if is_deallocate {
+                    "remove one of the two Deallocate statements".to_owned()
+                } else {
+                    format!("move the Deallocate behind the last use of `{name}`")
                 };
                 Diagnostic::new(Code::UseAfterDeallocate, place, message, "used here")
                     .label(*freed, "deallocated here")

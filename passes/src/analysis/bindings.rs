@@ -217,10 +217,7 @@ impl Walk<'_> {
     }
 
     fn set_bound(&mut self, tensor: TensorId, bound: bool) {
-        let before = match bound {
-            true => !self.bound.insert(tensor),
-            false => self.bound.remove(&tensor),
-        };
+        let before = if bound { !self.bound.insert(tensor) } else { self.bound.remove(&tensor) };
         self.journal.push((tensor, before));
     }
 
@@ -229,9 +226,10 @@ impl Walk<'_> {
         let mut led_to = FxHashMap::default();
         for (tensor, before) in self.journal.split_off(mark).into_iter().rev() {
             led_to.entry(tensor).or_insert_with(|| self.bound.contains(&tensor));
-            match before {
-                true => self.bound.insert(tensor),
-                false => self.bound.remove(&tensor),
+            if before {
+                self.bound.insert(tensor)
+            } else {
+                self.bound.remove(&tensor)
             };
         }
         led_to

@@ -268,9 +268,10 @@ impl DisjointStorage {
                 for out in Program::tensors_of(&it.outs).filter(|_| effect != OpClass::Elementwise) {
                     // An input that is bound again, or a tensor that is bound twice, may alias anything.
                     let is_first = bound.insert(out) && !owners.contains(&out);
-                    match is_first && plain {
-                        true => owners.insert(out),
-                        false => owners.remove(&out),
+                    if is_first && plain {
+                        owners.insert(out)
+                    } else {
+                        owners.remove(&out)
                     };
                 }
             });

@@ -51,9 +51,10 @@ fn unknown_pass_of(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<'_>)
 
 /// Returns the error for an option of a pipeline that does not name its pass.
 fn option_without_pass(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<'_>) -> Diagnostic {
-    let message = match name.text.is_empty() {
-        true => "missing option".to_owned(),
-        false => format!("`{}` does not name a pass of `{}`", name.text, pipeline.name),
+    let message = if name.text.is_empty() {
+        "missing option".to_owned()
+    } else {
+        format!("`{}` does not name a pass of `{}`", name.text, pipeline.name)
     };
     let has_option = |call: &PassCall| call.pass.options.iter().any(|it| it.name == name.text);
     let mut having: Vec<String> = calls
@@ -63,8 +64,9 @@ fn option_without_pass(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<
         .collect();
     having.dedup();
     let it = Diagnostic::new(Code::BadOption, name.span(), message, "expected `PASS.OPTION=VALUE`");
-    match having.is_empty() {
-        true => it.help(format!("the passes are {}", pass_names(calls).join(", "))),
-        false => it.help(format!("write {}", having.join(" or "))),
+    if having.is_empty() {
+        it.help(format!("the passes are {}", pass_names(calls).join(", ")))
+    } else {
+        it.help(format!("write {}", having.join(" or ")))
     }
 }

@@ -166,9 +166,10 @@ struct Statements(usize);
 
 impl Reference for Statements {
     fn check_equivalent(&self, program: &Program, _: &Program) -> Result<(), Diagnostic> {
-        match program.body().len() == self.0 {
-            true => Ok(()),
-            false => Err(Diagnostic::new(Code::Miscompiled, program.spans.header, "other", "here")),
+        if program.body().len() == self.0 {
+            Ok(())
+        } else {
+            Err(Diagnostic::new(Code::Miscompiled, program.spans.header, "other", "here"))
         }
     }
 }

@@ -183,9 +183,10 @@ fn obstacle_to_counts(
     let (first, last) = (*counts.start(), *counts.end());
     counts.into_iter().all(|count| extent % (spread * count) != 0).then(|| {
         let part = part_of(extent, spread);
-        let divides = match first == last {
-            true => format!("{first} does not divide"),
-            false => format!("no number from {first} to {last} divides"),
+        let divides = if first == last {
+            format!("{first} does not divide")
+        } else {
+            format!("no number from {first} to {last} divides")
         };
         format!("dimension {dim} of `{name}` has {part}, which {divides}")
     })

@@ -201,9 +201,10 @@ impl Finder<'_> {
     ) -> Option<(ExprKey, TensorId)> {
         let out = it.out_tensor().filter(|_| is_view(it) || is_computation(it))?;
         let (facts, program) = (&self.def_use, self.program);
-        let (fits, stream) = match is_view(it) {
-            true => (facts.is_only_bound_by(out, stmt), None),
-            false => (facts.is_private_result(program, out, stmt, in_loop), Some(current.clone())),
+        let (fits, stream) = if is_view(it) {
+            (facts.is_only_bound_by(out, stmt), None)
+        } else {
+            (facts.is_private_result(program, out, stmt, in_loop), Some(current.clone()))
         };
         let (args, attrs) = fits.then(|| self.merges.renamed(it))?;
         Some((ExprKey { block, op: it.op, args, attrs, stream }, out))

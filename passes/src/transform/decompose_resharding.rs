@@ -265,9 +265,10 @@ impl Decomposer<'_> {
         }
         // A broadcast axis stays where it is: a temporary result would have a full axis instead.
         let repeats = self.program.dimensions(out).any(|axis| self.program.axes[axis].expanded.is_some());
-        let at_operands = match self.reshards_result && !repeats {
-            true => propagation::local_result_sharding(from, maps, &own),
-            false => None,
+        let at_operands = if self.reshards_result && !repeats {
+            propagation::local_result_sharding(from, maps, &own)
+        } else {
+            None
         };
         let computed = at_operands.unwrap_or(own);
         if computed == *goal {
@@ -290,9 +291,10 @@ impl Decomposer<'_> {
         maps: &[Vec<DimMap>],
         out: TensorId,
     ) -> TensorId {
-        let new = match self.is_on_slices {
-            true => self.new_tensor(computed, out),
-            false => self.new_tensor(&computed.without_streams(), out),
+        let new = if self.is_on_slices {
+            self.new_tensor(computed, out)
+        } else {
+            self.new_tensor(&computed.without_streams(), out)
         };
         match it.op.def().type_rule {
             TypeRule::Reduce => {
@@ -349,10 +351,7 @@ impl Decomposer<'_> {
             return Ok(false);
         }
         let computed = whole(goal);
-        let target = match goal.is_replicated() {
-            true => out,
-            false => self.new_tensor(&computed, out),
-        };
+        let target = if goal.is_replicated() { out } else { self.new_tensor(&computed, out) };
         self.emit_on_resharded(it, args, from, &needs, target)?;
         if target != out {
             self.reshard(target, &computed, goal, Some(out))?;

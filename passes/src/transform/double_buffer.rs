@@ -251,9 +251,10 @@ impl LoopFacts {
                 "an iteration does not overwrite it as a whole before it reads it",
             ));
         }
-        match program.has_plain_domains(buffer.tensor) {
-            true => Ok(()),
-            false => Err((buffer.allocate, "its axes are split or merged")),
+        if program.has_plain_domains(buffer.tensor) {
+            Ok(())
+        } else {
+            Err((buffer.allocate, "its axes are split or merged"))
         }
     }
 }

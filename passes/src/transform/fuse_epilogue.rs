@@ -70,9 +70,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     for (stmt, new) in fused {
         program.stmts[stmt] = Stmt::Op(new);
     }
-    rewrite(program, body, &mut |_, stmt| match dropped.contains(&stmt) {
-        true => StmtEdit::Remove,
-        false => StmtEdit::Keep,
+    rewrite(program, body, &mut |_, stmt| {
+        if dropped.contains(&stmt) { StmtEdit::Remove } else { StmtEdit::Keep }
     });
     Ok(Change::from_flag(changed))
 }

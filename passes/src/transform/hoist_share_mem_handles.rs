@@ -137,9 +137,8 @@ fn split_off_exchange(
     }
     let exchange = names.stmt(program, exchange);
     let shares: FxHashSet<StmtId> = shares.into_iter().collect();
-    rewrite(program, it.body, &mut |_, stmt| match shares.contains(&stmt) {
-        true => StmtEdit::Remove,
-        false => StmtEdit::Keep,
+    rewrite(program, it.body, &mut |_, stmt| {
+        if shares.contains(&stmt) { StmtEdit::Remove } else { StmtEdit::Keep }
     });
     Ok(Some(exchange))
 }

@@ -52,9 +52,10 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
     let mut sizes = FxHashMap::default();
     // A definition comes before the definitions that use it.
     for (symbol, value) in program.definitions.clone() {
-        let value = match hidden.contains(&symbol) {
-            true => builder::symbol(program, symbol),
-            false => written.expr(program, value),
+        let value = if hidden.contains(&symbol) {
+            builder::symbol(program, symbol)
+        } else {
+            written.expr(program, value)
         };
         if size(program, value, &mut sizes) > MAX_DEFINITION_PARTS {
             return Err(too_large_error(program, symbol));

@@ -274,10 +274,7 @@ impl Lowering<'_> {
 
     /// The error of a statement one side of which holds all slices, and the other only that of the iteration.
     fn slice_error(&self, it: &OpStmt, arg: TensorId, out: TensorId) -> Diagnostic {
-        let (name, other) = match self.program.is_split_by_stream(arg) {
-            true => (arg, out),
-            false => (out, arg),
-        };
+        let (name, other) = if self.program.is_split_by_stream(arg) { (arg, out) } else { (out, arg) };
         let (name, other) = (self.program.tensor_name(name), self.program.tensor_name(other));
         let message = format!("`{}`: a communication cannot take one slice of `{other}`", it.op.name());
         let label = format!("`{name}` is one slice, and `{other}` has all slices");

@@ -172,9 +172,10 @@ fn divisibility_condition(
         dims.get(*dim)
             .is_some_and(|dim| dim.stream().is_none() && known_extent(program, dim.extent).is_none())
     };
-    match is_chosen && exchange.dims.first().is_some_and(is_symbolic) {
-        true => ", whose number has to divide an extent that is not a constant; set `count` if it does not",
-        false => "",
+    if is_chosen && exchange.dims.first().is_some_and(is_symbolic) {
+        ", whose number has to divide an extent that is not a constant; set `count` if it does not"
+    } else {
+        ""
     }
 }
 

@@ -229,9 +229,10 @@ impl Propagation<'_> {
         let is_same = |it: &Sharding| {
             it.dims.iter().zip(&first.dims).all(|(a, b)| Sharding::are_aligned(self.program, a, b))
         };
-        let mut pieces = match others.iter().all(is_same) {
-            true => first.dims.iter().map(|dim| dim.pieces.clone()).collect(),
-            false => vec![Vec::new(); first.dims.len()],
+        let mut pieces = if others.iter().all(is_same) {
+            first.dims.iter().map(|dim| dim.pieces.clone()).collect()
+        } else {
+            vec![Vec::new(); first.dims.len()]
         };
         // The operator may be unable to compute parts of a dimension.
         let dims = dim_map::dim_maps(self.program, it).map(|maps| result_dims(self.program, it, &maps));

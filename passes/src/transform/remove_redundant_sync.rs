@@ -95,9 +95,8 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             return Ok(Change::from_flag(changed));
         }
         changed = true;
-        rewrite(program, body, &mut |_, stmt| match redundant.contains(&stmt) {
-            true => StmtEdit::Remove,
-            false => StmtEdit::Keep,
+        rewrite(program, body, &mut |_, stmt| {
+            if redundant.contains(&stmt) { StmtEdit::Remove } else { StmtEdit::Keep }
         });
     }
 }

@@ -198,11 +198,10 @@ fn round(
                 return StmtEdit::Keep;
             }
         };
-        let values: Vec<ExprId> = match factor == count {
-            true => (start..stop).take(copies).map(|value| program.intern_int(value)).collect(),
-            false => {
-                (0..copies as i64).map(|at| iteration_index(program, it.index, factor, start + at)).collect()
-            }
+        let values: Vec<ExprId> = if factor == count {
+            (start..stop).take(copies).map(|value| program.intern_int(value)).collect()
+        } else {
+            (0..copies as i64).map(|at| iteration_index(program, it.index, factor, start + at)).collect()
         };
         let block = plan.write(program, stmt, &it, &values, fresh);
         if factor == count {

@@ -59,9 +59,10 @@ impl Processor<'_> {
         outcome: &mut PartOutcome,
     ) -> Option<Option<String>> {
         let plans = self.plan_all_ranks(program, part, outcome)?;
-        let overlap = match self.options.timelines.is_requested() {
-            true => self.write_timelines(&plans, part, outcome)?,
-            false => String::new(),
+        let overlap = if self.options.timelines.is_requested() {
+            self.write_timelines(&plans, part, outcome)?
+        } else {
+            String::new()
         };
         if self.options.print_plan {
             Some(Some(self.format_plans(&plans)))

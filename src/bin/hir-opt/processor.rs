@@ -66,15 +66,16 @@ pub struct Processor<'o> {
 impl Processor<'_> {
     /// Processes all parts of a file and writes the result.
     pub fn process_file(&mut self, source: Source) -> Exit {
-        let parts = match self.options.split_input_file {
-            true => match expect::split_input(&source) {
+        let parts = if self.options.split_input_file {
+            match expect::split_input(&source) {
                 Ok(parts) => parts,
                 Err(fault) => {
                     self.screen.report_diagnostics(&source, &[fault]);
                     return Exit::Rejected;
                 }
-            },
-            false => vec![&source.text[..]],
+            }
+        } else {
+            vec![&source.text[..]]
         };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
@@ -107,9 +108,10 @@ impl Processor<'_> {
             worst = if worst == Exit::Success { exit } else { worst };
             texts.push(outcome.text);
         }
-        let text = match self.options.prints_result() {
-            true => texts.join(&format!("{}\n", expect::SEPARATOR)),
-            false => String::new(),
+        let text = if self.options.prints_result() {
+            texts.join(&format!("{}\n", expect::SEPARATOR))
+        } else {
+            String::new()
         };
         if text.is_empty() && worst != Exit::Success {
             return worst;
@@ -160,9 +162,10 @@ impl Processor<'_> {
             if fixes == FixMode::Check && !self.check_all(&mut programs, part, &mut outcome) {
                 // Edits that were made are kept even if other faults remain.
                 if let Some((Exit::Check, message)) = &mut outcome.failure {
-                    *message += match is_edited {
-                        true => "; the text is written with the edits made so far",
-                        false => "; no edit was made, and no text is written",
+                    *message += if is_edited {
+                        "; the text is written with the edits made so far"
+                    } else {
+                        "; no edit was made, and no text is written"
                     };
                     outcome.text = if is_edited { part.text.clone() } else { String::new() };
                 }
@@ -219,10 +222,8 @@ impl Processor<'_> {
         if !needs_plans && self.options.check.is_none() {
             outcome.diagnostics.extend(lint(program, &part.lines, self.options.world.ranks));
         }
-        let result = match self.options.bisect {
-            true => self.bisect(program, part),
-            false => self.run_passes(program, part),
-        };
+        let result =
+            if self.options.bisect { self.bisect(program, part) } else { self.run_passes(program, part) };
         let remarks = std::mem::take(&mut self.remarks);
         outcome.diagnostics.extend(self.options.remarks.select(&remarks).cloned());
         if let Err(failure) = result {
@@ -232,9 +233,10 @@ impl Processor<'_> {
                 return None;
             }
             outcome.diagnostics.extend_from_slice(failure.error.diagnostics());
-            let exit = match failure.error.is_bug() {
-                true => Exit::InternalError,
-                false => Exit::of_rejection(failure.error.diagnostics()),
+            let exit = if failure.error.is_bug() {
+                Exit::InternalError
+            } else {
+                Exit::of_rejection(failure.error.diagnostics())
             };
             outcome.failure = Some((exit, failure.to_string()));
             return None;

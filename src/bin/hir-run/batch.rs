@@ -168,9 +168,10 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
             step: JobStep::Line { text, position: format!("program {} of {all}", at + 1) },
         })
     };
-    match lines.is_empty() {
-        true => Err((Exit::Usage, format!("`{shown}` contains no command line"))),
-        false => lines.into_iter().enumerate().map(entry).collect(),
+    if lines.is_empty() {
+        Err((Exit::Usage, format!("`{shown}` contains no command line")))
+    } else {
+        lines.into_iter().enumerate().map(entry).collect()
     }
 }
 
@@ -209,9 +210,10 @@ impl BatchProgress {
         if !is_end {
             return;
         }
-        let why = match exit.is_signal() {
-            true => "the job was stopped",
-            false => "the state of the job is undefined after this failure",
+        let why = if exit.is_signal() {
+            "the job was stopped"
+        } else {
+            "the state of the job is undefined after this failure"
         };
         if self.is_batch && more > 0 {
             print_line(&format!("# {more} more are not run: {why}"));

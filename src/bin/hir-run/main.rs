@@ -47,10 +47,11 @@ fn run_tool() -> ExitCode {
         }
     };
     let screen = options.diagnostics.reporter("hir-run");
-    let read = match options.tune_passes.is_empty() {
-        true => batch::read_programs(&options, std::env::args_os().skip(1).collect())
-            .map_err(|(exit, message)| JobFailure::Other(exit, message)),
-        false => pipelines::programs(&options),
+    let read = if options.tune_passes.is_empty() {
+        batch::read_programs(&options, std::env::args_os().skip(1).collect())
+            .map_err(|(exit, message)| JobFailure::Other(exit, message))
+    } else {
+        pipelines::programs(&options)
     };
     let programs = match read {
         Ok(programs) => programs,

@@ -256,15 +256,14 @@ fn run_passes(
             return JobFailure::bad_option(text.locate(fault));
         }
         let diagnostics = failure.error.diagnostics();
-        match has_errors(diagnostics) && !failure.error.is_bug() {
-            true => {
-                let mut diagnostics = diagnostics.to_vec();
-                diagnostics
-                    .iter_mut()
-                    .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
-                JobFailure::Rejected(source.clone(), diagnostics)
-            }
-            false => JobFailure::Other(Exit::InternalError, failure.to_string()),
+        if has_errors(diagnostics) && !failure.error.is_bug() {
+            let mut diagnostics = diagnostics.to_vec();
+            diagnostics
+                .iter_mut()
+                .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
+            JobFailure::Rejected(source.clone(), diagnostics)
+        } else {
+            JobFailure::Other(Exit::InternalError, failure.to_string())
         }
     })
 }

@@ -217,10 +217,8 @@ impl Task<'_> {
                 _ => format!("after {done} {all}{difference}"),
             });
             let simulate = || sim::run(plans, &matched, inputs.clone(), &schedule, &sim);
-            let outcome = match shows_instructions {
-                true => self.with_progress(&progress, simulate),
-                false => simulate(),
-            };
+            let outcome =
+                if shows_instructions { self.with_progress(&progress, simulate) } else { simulate() };
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(fault) => {
@@ -345,10 +343,8 @@ impl Task<'_> {
                     .collect();
                 return Err(unknown_output(flag, &names).into());
             };
-            let origin = match flag.value.starts_with('@') {
-                true => flag.value.clone(),
-                false => "the values given".to_owned(),
-            };
+            let origin =
+                if flag.value.starts_with('@') { flag.value.clone() } else { "the values given".to_owned() };
             let mut expect = |output: OutputRef, rank: usize, port: &IoBinding| {
                 let tensor = flag.load("--expect", rank, port)?.tensor;
                 found.push(Expectation {

@@ -84,9 +84,10 @@ fn inputs(
             None => None,
             Some(view) => {
                 let bytes = view.len() * port.dtype.size();
-                let kept = match written[view.buffer as usize] {
-                    true => Some(memory.allocate_scratch(device, bytes)?),
-                    false => None,
+                let kept = if written[view.buffer as usize] {
+                    Some(memory.allocate_scratch(device, bytes)?)
+                } else {
+                    None
                 };
                 Some(Input { address: memory.view_address(plan.rank, view)?, bytes, backup: kept })
             }
@@ -139,9 +140,10 @@ fn agree_on_errors<T>(made: Result<T, CudaError>, peers: &dyn ProcessGroup) -> R
         let text = String::from_utf8_lossy(bytes);
         let (place, message) = text.split_once('\n')?;
         let (place, message) = (place.to_owned(), message.to_owned());
-        Some(match place.is_empty() {
-            true => CudaError::OutOfMemory { rank, message },
-            false => CudaError::Unsupported { rank, place, message },
+        Some(if place.is_empty() {
+            CudaError::OutOfMemory { rank, message }
+        } else {
+            CudaError::Unsupported { rank, place, message }
         })
     });
     refused.map_or(made, Err)

@@ -79,19 +79,18 @@ impl Engine {
         iterations: usize,
         graph: bool,
     ) -> Result<(Timing, Vec<Option<DenseTensor>>), CudaError> {
-        let captured = match graph {
-            true => {
-                let captured = self.capture()?;
-                let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
-                if captured.nodes < least {
-                    let nodes = captured.nodes;
-                    return Err(CudaError::Internal(format!(
-                        "the captured graph has {nodes} nodes for {least} commands"
-                    )));
-                }
-                Some(captured)
+        let captured = if graph {
+            let captured = self.capture()?;
+            let least = self.executable.commands.iter().filter(|it| it.command.is_graph_node()).count();
+            if captured.nodes < least {
+                let nodes = captured.nodes;
+                return Err(CudaError::Internal(format!(
+                    "the captured graph has {nodes} nodes for {least} commands"
+                )));
             }
-            false => None,
+            Some(captured)
+        } else {
+            None
         };
         let turn = |is_timed| Turn { variant: 0, is_timed };
         let is_short = captured.is_some() || self.queued_calls() <= QUEUED;

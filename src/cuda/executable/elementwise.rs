@@ -59,15 +59,13 @@ impl ExecutableBuilder<'_> {
     ) -> Result<(), CudaError> {
         let ElementwiseOp { out, .. } = op;
         let dense = View::contiguous(0, out.view.shape.clone());
-        let ops = match op.views().any(|it| it.may_partially_overlap(out)) {
-            false => vec![op.clone()],
-            true => {
-                let address = self.scratch_buffer(stream, 0, dense.len() * out.dtype.size())?;
-                let between = DeviceView { address, dtype: out.dtype, view: &dense };
-                let back =
-                    ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(between)], *out);
-                vec![ElementwiseOp { out: between, ..op.clone() }, back]
-            }
+        let ops = if op.views().any(|it| it.may_partially_overlap(out)) {
+            let address = self.scratch_buffer(stream, 0, dense.len() * out.dtype.size())?;
+            let between = DeviceView { address, dtype: out.dtype, view: &dense };
+            let back = ElementwiseOp::new(ScalarFunction::Convert, vec![ElementwiseArg::View(between)], *out);
+            vec![ElementwiseOp { out: between, ..op.clone() }, back]
+        } else {
+            vec![op.clone()]
         };
         for op in ops {
             let launch = kernels::elementwise_launch(&[op]);

@@ -107,16 +107,18 @@ impl ExecutableBuilder<'_> {
     }
 
     fn source(&self, it: &ViewOnRank) -> Result<Source, CudaError> {
-        match self.memory.assignment.holds_packets(it.rank, it.view.buffer) {
-            true => Ok(Source::Packets(self.packet_address(it)?)),
-            false => Ok(Source::Memory(self.dense_address(it.rank, &it.view)?)),
+        if self.memory.assignment.holds_packets(it.rank, it.view.buffer) {
+            Ok(Source::Packets(self.packet_address(it)?))
+        } else {
+            Ok(Source::Memory(self.dense_address(it.rank, &it.view)?))
         }
     }
 
     fn dense_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
-        match view.is_contiguous() {
-            true => self.memory.view_address(rank, view),
-            false => Err(CudaError::Internal(format!("{view:?} in a packet kernel is not contiguous"))),
+        if view.is_contiguous() {
+            self.memory.view_address(rank, view)
+        } else {
+            Err(CudaError::Internal(format!("{view:?} in a packet kernel is not contiguous")))
         }
     }
 

@@ -227,9 +227,10 @@ fn choose_compute_type(
         },
         ScalarFunction::Reduce(op) => {
             let all = dtypes().chain([out]);
-            let computed = match all.clone().all(DType::is_integral) {
-                true => integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
-                false => float_compute_type(all),
+            let computed = if all.clone().all(DType::is_integral) {
+                integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out]))
+            } else {
+                float_compute_type(all)
             };
             match expression::reduction_expression(op, computed) {
                 Some(_) => Ok((function, computed)),
@@ -239,9 +240,10 @@ fn choose_compute_type(
         ScalarFunction::Op(op) => {
             let float_number = args.iter().any(|it| matches!(it, ElementwiseArg::Number(Number::Float(_))));
             let whole = out.is_integral() && dtypes().all(DType::is_integral) && !float_number;
-            let computed = match whole {
-                true => integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out])),
-                false => float_compute_type(dtypes().chain([out])),
+            let computed = if whole {
+                integer_compute_type(dtypes().collect::<Vec<_>>().into_iter().chain([out]))
+            } else {
+                float_compute_type(dtypes().chain([out]))
             };
             // The complement of a boolean is its negation.
             let applied = if op == Op::BitNot && out == DType::Bool { Op::LogicalNot } else { op };

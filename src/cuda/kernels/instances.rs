@@ -67,9 +67,10 @@ pub fn capabilities() -> Result<Vec<i32>, CudaError> {
 pub fn compile(capability: i32, step: usize) -> Result<(), CudaError> {
     let source = source(step).map_err(CudaError::Internal)?;
     let cubin = nvrtc::compile(&source, capability)?;
-    match cubin.starts_with(b"\x7fELF") {
-        true => Ok(()),
-        false => Err(CudaError::Internal(format!("NVRTC returned no machine code for {capability}"))),
+    if cubin.starts_with(b"\x7fELF") {
+        Ok(())
+    } else {
+        Err(CudaError::Internal(format!("NVRTC returned no machine code for {capability}")))
     }
 }
 
@@ -82,9 +83,10 @@ fn source(step: usize) -> Result<String, String> {
     peer_memory(&mut kernels)?;
     attentions(&mut kernels)?;
     let source = kernels.sample(step).source();
-    match source.contains("void,") {
-        true => Err("an element type has no name in the kernels".to_owned()),
-        false => Ok(source),
+    if source.contains("void,") {
+        Err("an element type has no name in the kernels".to_owned())
+    } else {
+        Ok(source)
     }
 }
 

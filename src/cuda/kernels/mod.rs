@@ -373,9 +373,10 @@ fn collective_dtype(op: Option<ReduceOp>, dtype: DType) -> Result<(DType, usize,
 fn integer_compute_type(dtypes: impl Iterator<Item = DType> + Clone) -> ComputeType {
     let signed =
         |it: DType| matches!(it, DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 | DType::Index);
-    match dtypes.clone().any(|it| it == DType::UInt64) && !dtypes.clone().any(signed) {
-        true => ComputeType::U64,
-        false => ComputeType::I64,
+    if dtypes.clone().any(|it| it == DType::UInt64) && !dtypes.clone().any(signed) {
+        ComputeType::U64
+    } else {
+        ComputeType::I64
     }
 }
 

@@ -215,9 +215,10 @@ fn item_text(kernel: &PacketKernel, step: &Step, (number, item): (usize, usize))
     let mut text = format!("      Pack<{pack}> y[F::HALVES];\n#pragma unroll\n");
     text += "      for (int h = 0; h < F::HALVES; ++h) {\n";
     for (source, packets) in step.sources.iter().enumerate() {
-        let value = match packets {
-            true => format!("w{number}_{source}.data<{pack}>(h)"),
-            false => format!("load_{access}<{pack}>(p.word[{next}], F::half(g, h), p.word[{count}])"),
+        let value = if *packets {
+            format!("w{number}_{source}.data<{pack}>(h)")
+        } else {
+            format!("load_{access}<{pack}>(p.word[{next}], F::half(g, h), p.word[{count}])")
         };
         let _ = writeln!(text, "      const Pack<{pack}> x{source} = {value};");
         next += 1;

@@ -96,9 +96,10 @@ pub(super) fn choose_compute_type(
 ) -> Result<ComputeType, String> {
     let dtypes = [input.dtype, out.dtype];
     check_dtypes(dtypes)?;
-    let computed = match dtypes.iter().all(|it| it.is_integral()) {
-        true => integer_compute_type(dtypes.into_iter()),
-        false => float_compute_type(dtypes.into_iter()),
+    let computed = if dtypes.iter().all(|it| it.is_integral()) {
+        integer_compute_type(dtypes.into_iter())
+    } else {
+        float_compute_type(dtypes.into_iter())
     };
     match expression::reduction_expression(op, computed) {
         Some(_) => Ok(computed),
@@ -192,12 +193,11 @@ impl Pass {
         // may use all threads of a block. Across rows, each additional lane leaves fewer columns to the
         // block. So there are only as many lanes as fill the GPU, and the columns of a block stay wide.
         let block = BLOCK as usize;
-        let most = match rows {
-            true => block,
-            false => {
-                let columns = outputs.next_power_of_two().min(COLUMNS);
-                (block / columns).min((FULL * block).div_ceil(outputs).next_power_of_two())
-            }
+        let most = if rows {
+            block
+        } else {
+            let columns = outputs.next_power_of_two().min(COLUMNS);
+            (block / columns).min((FULL * block).div_ceil(outputs).next_power_of_two())
         };
         let lanes = (loads / BATCH).next_power_of_two().min(most);
         let (input, out) = (input.dtype, out.dtype);
@@ -285,10 +285,8 @@ pub(super) fn body(kernel: &ReduceKernel) -> String {
     let step = expression::reduction_expression(*op, *computed).unwrap_or_default();
     let neutral = expression::identity_expression(*op, *computed);
     let start = if computed.is_float() { "(C)p.start_real" } else { "(C)p.start_whole" };
-    let finish = match *ends {
-        true => expression::result_expression(*op, "(p.count ? p.count : 1)"),
-        false => "r".to_owned(),
-    };
+    let finish =
+        if *ends { expression::result_expression(*op, "(p.count ? p.count : 1)") } else { "r".to_owned() };
     let begun =
         if *ends { format!("a = {start}, b = sum[o + v], r = {step}") } else { "r = sum[o + v]".to_owned() };
     // Number of results of a thread, and number of results in one store.
@@ -299,10 +297,8 @@ pub(super) fn body(kernel: &ReduceKernel) -> String {
     let stride = if *rows { 1 } else { columns };
     let column = if *rows { format!("threadIdx.x / {lanes}") } else { format!("threadIdx.x % {columns}") };
     let (input, out, computed) = (type_name(*input), type_name(*out), computed.name());
-    let read = match flat {
-        true => "at * p.in_reduced[0]",
-        false => "offset(at, p.reduced_dims, p.reduced, p.in_reduced)",
-    };
+    let read =
+        if *flat { "at * p.in_reduced[0]" } else { "offset(at, p.reduced_dims, p.reduced, p.in_reduced)" };
     // First in batches, then one by one.
     let terms = [BATCH, 1].map(|batch| {
         format!(
@@ -328,16 +324,17 @@ pub(super) fn body(kernel: &ReduceKernel) -> String {
         )
     });
     let terms = terms.concat();
-    let along = match rows {
-        true => format!(
+    let along = if *rows {
+        format!(
             "#pragma unroll
     for (int v = 1; v < {width}; ++v) {{
       const C a = sum[0], b = sum[v];
       sum[0] = {step};
     }}
 "
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     // A thread reads the values of others between the barriers, and its own value after them, so these
     // barriers suffice.

@@ -64,11 +64,10 @@ pub(crate) fn merge_dims_in_any_order(shape: &[usize], operands: &[&[usize]]) ->
 impl MergedDims {
     /// Rejects more dimensions than a kernel's parameters hold.
     pub fn checked(self) -> Result<Self, String> {
-        match self.extents.len() > DIMS {
-            true => {
-                Err(format!("views have {} separate dimensions; kernels support {DIMS}", self.extents.len()))
-            }
-            false => Ok(self),
+        if self.extents.len() > DIMS {
+            Err(format!("views have {} separate dimensions; kernels support {DIMS}", self.extents.len()))
+        } else {
+            Ok(self)
         }
     }
 

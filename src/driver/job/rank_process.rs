@@ -92,9 +92,10 @@ pub fn manifest(
 /// Returns the canonical text of the programs, or the text itself if it does not parse.
 pub(super) fn canonical_text(source: &Source) -> String {
     let (programs, diagnostics) = source.programs();
-    match grammar::diagnostic::has_errors(&diagnostics) {
-        true => source.text.clone(),
-        false => programs.iter().map(grammar::print).collect(),
+    if grammar::diagnostic::has_errors(&diagnostics) {
+        source.text.clone()
+    } else {
+        programs.iter().map(grammar::print).collect()
     }
 }
 

@@ -48,9 +48,10 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
         // Work without a kernel of its own names the line whose time includes its time.
         let time_text = within.map_or_else(|| format!("{time:.2}"), |line| format!("in line {line}"));
         let rate = *bytes as f64 / time.max(1e-3) / 1e3;
-        let rates = match *bytes == 0 || within.is_some() {
-            true => format!("{:>12} {:>12}", "-", "-"),
-            false => format!("{rate:>12.2} {:>12.2}", rate * bus),
+        let rates = if *bytes == 0 || within.is_some() {
+            format!("{:>12} {:>12}", "-", "-")
+        } else {
+            format!("{rate:>12.2} {:>12.2}", rate * bus)
         };
         format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_text:>12} {rates}")
     }));

@@ -210,10 +210,8 @@ fn other_machine(table: &TuningTable, here: &Machine, path: &Path) -> Option<Str
 /// Says how many products have an entry.
 fn coverage(path: &Path, used: &AlgorithmUse, measured: usize, ranks: usize) -> String {
     let AlgorithmUse { products, given, .. } = used;
-    let other = match measured == ranks {
-        true => String::new(),
-        false => format!("; it was measured with {measured} ranks"),
-    };
+    let other =
+        if measured == ranks { String::new() } else { format!("; it was measured with {measured} ranks") };
     format!(
         "`{}` has an entry for {given} of {}{other}",
         path.display(),
@@ -250,10 +248,7 @@ pub fn report(tuning: &Tuning, rounds: usize, graph: bool) -> Vec<String> {
         None => "the whole program keeps the algorithms that cuBLASLt chooses".to_owned(),
         Some([before, after]) => format!(
             "the whole program: {before:.2} us with the algorithms that cuBLASLt chooses, {after:.2} us with the measured ones{}",
-            match tuning.gains_nothing() {
-                true => ", so it keeps those that cuBLASLt chooses".to_owned(),
-                false => format!(" ({:.1}% less)", 100.0 * (1.0 - after / before.max(1e-3))),
-            }
+            if tuning.gains_nothing() { ", so it keeps those that cuBLASLt chooses".to_owned() } else { format!(" ({:.1}% less)", 100.0 * (1.0 - after / before.max(1e-3))) }
         ),
     });
     lines

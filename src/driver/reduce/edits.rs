@@ -211,10 +211,7 @@ fn edit_each(
                 }
             })
         };
-        match edits.iter().any(attempt) {
-            true => helped = true,
-            false => at += 1,
-        }
+        if edits.iter().any(attempt) { helped = true } else { at += 1 }
     }
     helped
 }

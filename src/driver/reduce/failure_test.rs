@@ -173,10 +173,8 @@ impl FailureTest<'_> {
 
     fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, String> {
         let file = self.file.display().to_string();
-        let line = match command.contains("%s") {
-            true => command.replace("%s", &file),
-            false => format!("{command} {file}"),
-        };
+        let line =
+            if command.contains("%s") { command.replace("%s", &file) } else { format!("{command} {file}") };
         let run = || -> io::Result<_> {
             std::fs::write(self.file, grammar::encode(&candidate.text))?;
             let mut shell = Command::new("sh");
@@ -407,10 +405,7 @@ fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignature
         sides.sort_unstable();
         signatures.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
     }
-    match signatures.is_empty() {
-        true => Err("the checker finds no race".to_owned()),
-        false => Ok(signatures),
-    }
+    if signatures.is_empty() { Err("the checker finds no race".to_owned()) } else { Ok(signatures) }
 }
 
 /// How a failure relates to the one that is tested for.

@@ -17,11 +17,12 @@ pub(super) fn shrink_numbers(reducer: &mut Reducer<'_>) -> bool {
     while let Some(number) = largest(&reducer.best.program, bound) {
         let smaller = [1, 2, number / 2].into_iter().filter(|it| (1..number).contains(it));
         let mut attempts = smaller.flat_map(|to| [(to, false), (to, true)]);
-        match attempts
+        if attempts
             .any(|(to, products)| reducer.attempt(&|program| replace_number(program, number, to, products)))
         {
-            true => helped = true,
-            false => bound = number,
+            helped = true
+        } else {
+            bound = number
         }
     }
     helped

@@ -315,9 +315,8 @@ impl Options {
 
     /// Returns what to do with a table of algorithms.
     pub fn tuning_flag(&self) -> Option<TuningFlag<'_>> {
-        let measured = |it| match self.tune_passes.is_empty() {
-            true => TuningFlag::Measure(it),
-            false => TuningFlag::MeasurePipeline,
+        let measured = |it| {
+            if self.tune_passes.is_empty() { TuningFlag::Measure(it) } else { TuningFlag::MeasurePipeline }
         };
         self.tune.as_deref().map(measured).or(self.tuning.as_deref().map(TuningFlag::Use))
     }

@@ -267,9 +267,10 @@ fn abs_or_infinity(error: f64) -> f64 {
 /// Formats a number with three significant digits: `8`, `0.889`, `1.3e-6`.
 fn format_3_digits(number: f64) -> String {
     let rounded = format!("{number:.2e}").parse().unwrap_or(number);
-    match rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
-        true => rounded.to_string(),
-        false => format!("{rounded:e}"),
+    if rounded == 0.0 || (1e-3..1e6).contains(&rounded.abs()) || !rounded.is_finite() {
+        rounded.to_string()
+    } else {
+        format!("{rounded:e}")
     }
 }
 

@@ -55,10 +55,7 @@ impl InputFlag {
 
     /// Returns the text of the value for one rank.
     fn value_of(&self, rank: usize) -> String {
-        match self.local {
-            true => self.value.replace("%r", &rank.to_string()),
-            false => self.value.clone(),
-        }
+        if self.local { self.value.replace("%r", &rank.to_string()) } else { self.value.clone() }
     }
 
     /// Loads the value for one rank, in the logical shape of `port`: the whole tensor, or the part of the

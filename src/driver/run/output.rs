@@ -143,11 +143,10 @@ pub fn check_destinations(
         let ranks =
             plans.iter().filter(holds).map(|it| it.rank).take(if flag.local { plans.len() } else { 1 });
         for rank in ranks {
-            let (value, what) = match flag.local {
-                true => {
-                    (flag.value.replace("%r", &rank.to_string()), format!("{} of rank {rank}", flag.name))
-                }
-                false => (flag.value.clone(), flag.name.clone()),
+            let (value, what) = if flag.local {
+                (flag.value.replace("%r", &rank.to_string()), format!("{} of rank {rank}", flag.name))
+            } else {
+                (flag.value.clone(), flag.name.clone())
             };
             let file: TensorFile = value.parse().map_err(RunError::Io)?;
             let key = match &file {

@@ -180,10 +180,8 @@ fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool
             failed.status()
         );
     }
-    let compared = match compares {
-        true => "outputs as expected",
-        false => "no output compared (`--expect`, `--reference`)",
-    };
+    let compared =
+        if compares { "outputs as expected" } else { "no output compared (`--expect`, `--reference`)" };
     match order.first().filter(|it| it.time().is_some()) {
         None => format!("[FAILED] no pipeline was measured{refused}"),
         Some(best) if measured == 1 => {

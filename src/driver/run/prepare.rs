@@ -408,9 +408,12 @@ pub(super) fn prepare_program(
         }
     };
     let mut program = programs.swap_remove(chosen);
-    let concerns = |it: &&Binding| match is_one_of_several {
-        true => it.applies_to(&program),
-        false => !setup.is_reference || program.find_symbol(&it.name).is_some(),
+    let concerns = |it: &&Binding| {
+        if is_one_of_several {
+            it.applies_to(&program)
+        } else {
+            !setup.is_reference || program.find_symbol(&it.name).is_some()
+        }
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
     apply_bindings(&mut program, &bindings).map_err(|fault| JobFailure::bad_option(*fault))?;

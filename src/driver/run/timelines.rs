@@ -100,14 +100,15 @@ impl TimelineFlags {
 
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
-    match instructions > MAX_INSTRUCTIONS {
-        false => Ok(()),
-        true => Err(JobFailure::Other(
+    if instructions > MAX_INSTRUCTIONS {
+        Err(JobFailure::Other(
             Exit::Usage,
             format!(
                 "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
             ),
-        )),
+        ))
+    } else {
+        Ok(())
     }
 }
 

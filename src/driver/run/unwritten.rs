@@ -88,9 +88,10 @@ impl UnwrittenReads {
 impl SiteReads {
     fn warning(&self, tensor: &str, span: Span) -> Diagnostic {
         let (missing, elements) = self.worst;
-        let what = match missing == elements {
-            true => format!("`{tensor}` is read before anything has written it"),
-            false => format!("elements of `{tensor}` are read before anything has written them"),
+        let what = if missing == elements {
+            format!("`{tensor}` is read before anything has written it")
+        } else {
+            format!("elements of `{tensor}` are read before anything has written them")
         };
         let label = match missing == elements {
             true if elements == 1 => "reads 1 unwritten element".to_owned(),

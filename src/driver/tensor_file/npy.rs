@@ -50,17 +50,16 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
     }
     let mut data = Data::zeros(dtype, elements)?;
     set_elements(&mut data, bytes, order);
-    match fortran_order && elements > 0 {
-        false => Ok(NdArray { shape, data }),
-        true => {
-            let strides = shape.iter().scan(1, |next, extent| {
-                let stride = *next;
-                *next *= extent;
-                Some(stride)
-            });
-            let view = View { buffer: 0, offset: 0, strides: strides.collect(), shape };
-            Ok(NdArray { data: data.gather(&view), shape: view.shape })
-        }
+    if fortran_order && elements > 0 {
+        let strides = shape.iter().scan(1, |next, extent| {
+            let stride = *next;
+            *next *= extent;
+            Some(stride)
+        });
+        let view = View { buffer: 0, offset: 0, strides: strides.collect(), shape };
+        Ok(NdArray { data: data.gather(&view), shape: view.shape })
+    } else {
+        Ok(NdArray { shape, data })
     }
 }
 

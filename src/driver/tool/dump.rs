@@ -163,9 +163,10 @@ impl<'f> Dumper<'f> {
 
     /// Returns the program or, for a diff, its changed lines.
     fn text(&self, program: &Program) -> String {
-        match self.flags.wants_diff() {
-            true => text_diff(&self.before, &short(program)),
-            false => print_as(program, self.form).0,
+        if self.flags.wants_diff() {
+            text_diff(&self.before, &short(program))
+        } else {
+            print_as(program, self.form).0
         }
     }
 

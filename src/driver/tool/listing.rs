@@ -47,11 +47,10 @@ pub fn pass(name: &str) -> Result<String, String> {
     let mut is_code = false;
     for line in it.docs.lines().map(|it| it.trim_start_matches("//!")) {
         let line = line.strip_prefix(' ').unwrap_or(line);
-        match line.starts_with("```") {
-            true => is_code = !is_code,
-            false => {
-                let _ = writeln!(out, "{}{line}", if is_code { "    " } else { "" });
-            }
+        if line.starts_with("```") {
+            is_code = !is_code
+        } else {
+            let _ = writeln!(out, "{}{line}", if is_code { "    " } else { "" });
         }
     }
     if !it.options.is_empty() {

@@ -68,9 +68,10 @@ fn read(text: &str) -> Result<Vec<String>, String> {
     flags
         .map(|flag| {
             let name = flag.split_once('=').map_or(flag, |(name, _)| name);
-            match FLAGS.contains(&name) {
-                true => Ok(flag.to_owned()),
-                false => Err(format!("sets `{name}`: a reproducer may set {}", FLAGS.join(", "))),
+            if FLAGS.contains(&name) {
+                Ok(flag.to_owned())
+            } else {
+                Err(format!("sets `{name}`: a reproducer may set {}", FLAGS.join(", ")))
             }
         })
         .collect()

@@ -150,9 +150,10 @@ fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
         .map_err(|fault| named(&format!("cannot be read: {fault}")))?;
     let contents: Contents =
         message::decode(&bytes).map_err(|_| named(&"was written by another version of hir"))?;
-    match contents.version == message::VERSION {
-        true => Ok(Some((Secret(contents.secret), contents.port))),
-        false => Err(named(&"was written by another version of hir")),
+    if contents.version == message::VERSION {
+        Ok(Some((Secret(contents.secret), contents.port)))
+    } else {
+        Err(named(&"was written by another version of hir"))
     }
 }
 

@@ -275,9 +275,10 @@ impl Deadlock {
     fn waiting(&self, waits: &BTreeSet<usize>) -> String {
         let mut lines: Vec<(u32, Vec<String>)> = Vec::new();
         for it in waits.iter().filter_map(|at| self.waits.get(*at)) {
-            let who = match it.iteration.is_empty() {
-                true => it.inst_ref.rank.to_string(),
-                false => format!("{} ({})", it.inst_ref.rank, it.iteration),
+            let who = if it.iteration.is_empty() {
+                it.inst_ref.rank.to_string()
+            } else {
+                format!("{} ({})", it.inst_ref.rank, it.iteration)
             };
             match lines.iter_mut().find(|(line, _)| *line == it.line) {
                 Some((_, all)) => all.push(who),

@@ -88,11 +88,10 @@ impl<'a> JobState<'a> {
             ),
             Some(inst) => {
                 let place = report_text::describe(self.plans, InstRef { rank: culprit, inst });
-                match graph.position(culprit).is_some_and(|it| inst < it.issued) {
-                    true => format!("rank {culprit} has not reached {place}: {now}; {others} {verb} in it"),
-                    false => {
-                        format!("rank {culprit} has not issued {place}: it is {now}; {others} {verb} in it")
-                    }
+                if graph.position(culprit).is_some_and(|it| inst < it.issued) {
+                    format!("rank {culprit} has not reached {place}: {now}; {others} {verb} in it")
+                } else {
+                    format!("rank {culprit} has not issued {place}: it is {now}; {others} {verb} in it")
                 }
             }
         })

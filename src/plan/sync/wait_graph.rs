@@ -210,10 +210,13 @@ impl WaitGraph<'_> {
                 self.own_blocker(at, self.matched.posting_inst(rank, work))
             }
             (Actor::Stream(..), SyncEffect::WaitSignal(_) | SyncEffect::Reshard(_)) => self.absent_parts(at),
-            (Actor::Queue(..), SyncEffect::Post(_)) => match self.is_posted(at) {
-                true => self.absent_parts(at),
-                false => vec![Blocker { rank, inst: Some(inst), part: None }],
-            },
+            (Actor::Queue(..), SyncEffect::Post(_)) => {
+                if self.is_posted(at) {
+                    self.absent_parts(at)
+                } else {
+                    vec![Blocker { rank, inst: Some(inst), part: None }]
+                }
+            }
             (Actor::Host(_) | Actor::Stream(..) | Actor::Queue(..), _) => Vec::new(),
         }
     }

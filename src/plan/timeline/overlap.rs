@@ -105,16 +105,13 @@ impl Overlap {
                 continue;
             }
             let who = ranks_text(ranks);
-            lines.push(match it.communication > 0.0 {
-                false => format!("  {who}: no communication"),
-                true => format!(
+            lines.push(if it.communication > 0.0 { format!(
                     "  {who}: communication {:.1} µs, of which {:.1} µs ({:.0}%) hidden behind computation and {:.1} µs exposed",
                     it.communication,
                     it.hidden,
                     100.0 * it.hidden / it.communication,
                     it.exposed()
-                ),
-            });
+                ) } else { format!("  {who}: no communication") });
         }
         for it in self.waits.iter().take(PRINTED_WAITS) {
             let times = if it.count > 1 { format!(" ({} times)", it.count) } else { String::new() };

@@ -198,9 +198,10 @@ fn bar(out: &mut String, layout: &Layout, it: &Slice) {
 }
 
 fn shortened(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
-        false => text.to_owned(),
+    if text.chars().count() > most {
+        text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+    } else {
+        text.to_owned()
     }
 }
 

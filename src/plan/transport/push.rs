@@ -184,9 +184,8 @@ impl CollectiveCall<'_> {
     /// Reduces this member's own part and the slots of all others, in team order.
     fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
         let op: ReduceOp = self.kind.reduce_op()?;
-        let part = |member: usize| match member == self.me {
-            true => self.here(own.clone()),
-            false => self.slot(0, self.me, member, own.len()),
+        let part = |member: usize| {
+            if member == self.me { self.here(own.clone()) } else { self.slot(0, self.me, member, own.len()) }
         };
         let parts = (0..self.team.len()).map(part).collect();
         Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })

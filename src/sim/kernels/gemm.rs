@@ -56,9 +56,10 @@ pub fn gemm(
                 sizes.floats(&a.data.to_f64(), &b.data.to_f64(), bias.as_deref(), out_dtype, exactness)?
             }
         };
-        let shadow = match exactness.shadows && (is_shadowed || exactness.inexact() > before) {
-            true => sizes.shadow(&blocks, precision, &data)?,
-            false => None,
+        let shadow = if exactness.shadows && (is_shadowed || exactness.inexact() > before) {
+            sizes.shadow(&blocks, precision, &data)?
+        } else {
+            None
         };
         (data, shadow)
     };

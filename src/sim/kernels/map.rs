@@ -229,9 +229,10 @@ fn floats(
     let (data, changed) = narrow(out_dtype, values.into_iter())?;
     exactness.count(inexact + rounds + changed);
     let is_shadowed = args.iter().filter_map(Operand::block).any(|it| it.shadow.is_some());
-    let shadow = match exactness.shadows && (is_shadowed || rounds + changed > 0) {
-        true => shadow_lanes::map_shadow((op, &row), args, precision, &data, written)?,
-        false => None,
+    let shadow = if exactness.shadows && (is_shadowed || rounds + changed > 0) {
+        shadow_lanes::map_shadow((op, &row), args, precision, &data, written)?
+    } else {
+        None
     };
     Ok((data, shadow))
 }

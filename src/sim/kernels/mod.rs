@@ -107,10 +107,7 @@ enum Precision {
 impl Precision {
     /// Returns double precision if any type is binary64.
     fn of(dtypes: impl IntoIterator<Item = DType>) -> Self {
-        match dtypes.into_iter().any(|it| it == DType::Double) {
-            true => Self::Double,
-            false => Self::Single,
-        }
+        if dtypes.into_iter().any(|it| it == DType::Double) { Self::Double } else { Self::Single }
     }
 
     /// Returns the function of an operator in this precision.

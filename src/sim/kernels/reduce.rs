@@ -123,33 +123,25 @@ fn reduce_axes(
 ) -> Result<DenseTensor, KernelError> {
     let target = OutputMap::of(&input.shape, axes);
     let dtype = input.data.dtype();
-    let (data, shadow) = match dtype.is_integral() && out_dtype.is_integral() {
-        true => {
-            let fold = |it: &Data| wrap(out_dtype, integers(op, init, it, &target, out_dtype)?.into_iter());
-            let data = fold(&input.data)?;
-            let shadow = shadow_lanes::shadow_per_lane(&[input], &data, |it| fold(&it[0]))?;
-            (data, shadow)
-        }
-        false => {
-            let before = exactness.inexact();
-            let (values, changed) = floats(op, init, &input.data, &target, out_dtype, exactness)?;
-            exactness.count(changed);
-            let rounds = input.shadow.is_some() || exactness.inexact() > before;
-            let shadow = match exactness.shadows && rounds {
-                true => shadow(op, init, input, &target, &values)?,
-                false => None,
-            };
-            (values, shadow)
-        }
+    let (data, shadow) = if dtype.is_integral() && out_dtype.is_integral() {
+        let fold = |it: &Data| wrap(out_dtype, integers(op, init, it, &target, out_dtype)?.into_iter());
+        let data = fold(&input.data)?;
+        let shadow = shadow_lanes::shadow_per_lane(&[input], &data, |it| fold(&it[0]))?;
+        (data, shadow)
+    } else {
+        let before = exactness.inexact();
+        let (values, changed) = floats(op, init, &input.data, &target, out_dtype, exactness)?;
+        exactness.count(changed);
+        let rounds = input.shadow.is_some() || exactness.inexact() > before;
+        let shadow =
+            if exactness.shadows && rounds { shadow(op, init, input, &target, &values)? } else { None };
+        (values, shadow)
     };
-    let written = match input.written.is_full() {
-        true => WrittenMask::full(data.len()),
-        false => {
-            let positions: Vec<usize> = (0..input.written.len()).collect();
-            WrittenMask::from_flags(
-                target.accumulate(true, &positions, |all, it| all && input.written.get(it)),
-            )
-        }
+    let written = if input.written.is_full() {
+        WrittenMask::full(data.len())
+    } else {
+        let positions: Vec<usize> = (0..input.written.len()).collect();
+        WrittenMask::from_flags(target.accumulate(true, &positions, |all, it| all && input.written.get(it)))
     };
     Ok(DenseTensor { shape: target.shape, data, written, shadow })
 }

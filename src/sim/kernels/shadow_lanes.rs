@@ -140,12 +140,13 @@ pub(super) fn map_shadow(
         let value = function.eval(a).0;
         lanes[EXACT][at] = value;
         let spread = |b: [f64; 3]| [0, 1, 2].map(|it: usize| (b[it] - a[it]).abs());
-        lanes[ORDERED][at] = match jumps {
-            true => farthest_result(function, a, spread(b)),
-            false => match function.eval(b) {
+        lanes[ORDERED][at] = if jumps {
+            farthest_result(function, a, spread(b))
+        } else {
+            match function.eval(b) {
                 (it, true) => it,
                 (it, false) => perturb(it, ORDER_ERROR * it.abs(), ORDERED),
-            },
+            }
         };
         // If all engines agree on the operands and the operator rounds correctly, all engines agree on the
         // result.
@@ -276,9 +277,8 @@ pub(super) fn convert_shadow(
         (_, true) => {
             let (old, new) = (block.data.to_f64(), data.to_f64());
             let error = unit_roundoff(to);
-            let rounded = shadow.lane(ROUNDED).iter().enumerate().map(|(at, &it)| match it == old[at] {
-                true => new[at],
-                false => perturb(it, error * it.abs(), ROUNDED),
+            let rounded = shadow.lane(ROUNDED).iter().enumerate().map(|(at, &it)| {
+                if it == old[at] { new[at] } else { perturb(it, error * it.abs(), ROUNDED) }
             });
             let rounded = rounded.collect();
             into_shadow([shadow.lane(EXACT).to_vec(), shadow.lane(ORDERED).to_vec(), rounded], data)

@@ -13,9 +13,10 @@ fn one_sided(get: bool, guarded: bool) -> Vec<Plan> {
     let (mut sender, mut receiver) = (RankPlanBuilder::new(0, 2, 1), RankPlanBuilder::new(1, 2, 1));
     let (given, got) = (sender.buffer(1), receiver.output(1));
     sender.output(1);
-    let (ready, done) = match get {
-        true => (slot(0, 1, SignalKind::Ready), slot(1, 0, SignalKind::Done)),
-        false => (slot(1, 0, SignalKind::Ready), slot(0, 1, SignalKind::Done)),
+    let (ready, done) = if get {
+        (slot(0, 1, SignalKind::Ready), slot(1, 0, SignalKind::Done))
+    } else {
+        (slot(1, 0, SignalKind::Ready), slot(0, 1, SignalKind::Done))
     };
     sender.fill(0, &given, 7);
     let (mover, other) = if get { (&mut receiver, &mut sender) } else { (&mut sender, &mut receiver) };

@@ -66,10 +66,7 @@ impl WrittenMask {
 
     /// Returns the flags of `view` as a dense mask.
     pub fn gather(&self, view: &View) -> Self {
-        match self.is_full() {
-            true => Self::full(view.len()),
-            false => Self::from_flags(gather(&self.flags, view)),
-        }
+        if self.is_full() { Self::full(view.len()) } else { Self::from_flags(gather(&self.flags, view)) }
     }
 
     /// Writes dense flags to `view`. The time depends on the size of the view only, except for the first flag

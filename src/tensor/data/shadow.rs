@@ -186,9 +186,10 @@ pub fn number_to_f64(number: Number) -> f64 {
 /// Returns the absolute difference: 0 between two NaNs and between equal infinities, otherwise infinity if
 /// one value is not finite.
 fn distance(a: f64, b: f64) -> f64 {
-    match a == b || a.is_nan() && b.is_nan() {
-        true => 0.0,
-        false => Some((a - b).abs()).filter(|it| it.is_finite()).unwrap_or(f64::INFINITY),
+    if a == b || a.is_nan() && b.is_nan() {
+        0.0
+    } else {
+        Some((a - b).abs()).filter(|it| it.is_finite()).unwrap_or(f64::INFINITY)
     }
 }
 

@@ -201,9 +201,10 @@ impl WorldBuilder {
 
     /// Reads a peer's memory or writes to it.
     fn access_peer(&mut self, at: (usize, usize), peer: usize) {
-        let (from, to) = match self.rng.chance(60) {
-            true => (self.source(at, peer), (at.0, self.fresh(at.0))),
-            false => (self.source(at, at.0), self.source(at, peer)),
+        let (from, to) = if self.rng.chance(60) {
+            (self.source(at, peer), (at.0, self.fresh(at.0)))
+        } else {
+            (self.source(at, at.0), self.source(at, peer))
         };
         self.copy(at, from, to);
         self.mark_seen(at, &[to]);
@@ -269,12 +270,11 @@ impl WorldBuilder {
                 InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
             );
         };
-        match from == to {
-            true => post(from, streams[0], vec![send, recv], vec![target]),
-            false => {
-                post(from, streams[0], vec![send], Vec::new());
-                post(to, streams[1], vec![recv], vec![target]);
-            }
+        if from == to {
+            post(from, streams[0], vec![send, recv], vec![target])
+        } else {
+            post(from, streams[0], vec![send], Vec::new());
+            post(to, streams[1], vec![recv], vec![target]);
         }
     }
 }

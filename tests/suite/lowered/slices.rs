@@ -93,9 +93,10 @@ impl ProgramWriter {
         let free: Vec<usize> = (0..=TENSORS).filter(|it| self.is_free(*it)).collect();
         let tensor = self.rng.choose_cloned(&free);
         let mut late = Vec::new();
-        match self.rng.chance(40) {
-            true => late.clone_from(&self.uses[tensor].written),
-            false => self.reads(tensor),
+        if self.rng.chance(40) {
+            late.clone_from(&self.uses[tensor].written)
+        } else {
+            self.reads(tensor)
         }
         self.numbers += 4;
         Group {

@@ -20,9 +20,10 @@ impl CommandLine {
     pub fn seconds(&self) -> u64 {
         let simulates =
             |it: &String| matches!(it.as_str(), "--verify-each=semantic" | "--bisect" | "--device=sim");
-        match self.tool == "hir-reduce" || self.arguments.iter().any(simulates) {
-            true => SECONDS + SIMULATION_SECONDS,
-            false => SECONDS,
+        if self.tool == "hir-reduce" || self.arguments.iter().any(simulates) {
+            SECONDS + SIMULATION_SECONDS
+        } else {
+            SECONDS
         }
     }
 }

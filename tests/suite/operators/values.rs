@@ -71,9 +71,10 @@ impl Elements {
     pub fn text(&self, at: usize) -> String {
         let size = self.dtype.size();
         let bits = self.bits[at] & (u64::MAX >> (64 - 8 * size));
-        match is_float(self.dtype) {
-            true => format!("{:e} ({bits:#0width$x})", self.real(at), width = 2 + 2 * size),
-            false => format!("{bits:#0width$x}", width = 2 + 2 * size),
+        if is_float(self.dtype) {
+            format!("{:e} ({bits:#0width$x})", self.real(at), width = 2 + 2 * size)
+        } else {
+            format!("{bits:#0width$x}", width = 2 + 2 * size)
         }
     }
 }
@@ -207,10 +208,7 @@ fn few(dtype: DType) -> Vec<u64> {
 
 /// Returns the elements on which casts from a type are tested.
 pub fn casts(dtype: DType) -> Vec<u64> {
-    let mut found = match is_float(dtype) {
-        true => nearest(dtype, &[limits(), ties()].concat()),
-        false => integers(),
-    };
+    let mut found = if is_float(dtype) { nearest(dtype, &[limits(), ties()].concat()) } else { integers() };
     let mut rng = Rng(0xca57);
     found.extend((0..RANDOM).map(|_| rng.bits()));
     found

@@ -168,18 +168,11 @@ impl Builder {
             let at = self.rng.below(other.len());
             other[at] = 1;
         }
-        let b = match self.rng.chance(15) {
-            true => {
-                if element == "int64_t" {
-                    "3".to_owned()
-                } else {
-                    format!("{element}(3)")
-                }
-            }
-            false => {
-                let b = self.operand(&other, element);
-                self.tensors[b].text.clone()
-            }
+        let b = if self.rng.chance(15) {
+            if element == "int64_t" { "3".to_owned() } else { format!("{element}(3)") }
+        } else {
+            let b = self.operand(&other, element);
+            self.tensors[b].text.clone()
         };
         let (a, b) = if self.rng.chance(50) { (a, b) } else { (b, a) };
         let value = match self.rng.choose_cloned(&["+", "-", "*", "max", "min"]) {

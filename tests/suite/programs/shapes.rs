@@ -190,9 +190,10 @@ impl Builder {
                     // The whole axis is distributed over the devices.
                     let is_first = whole.is_none() && extent == want.extent;
                     let spelled = format!("{}{}", want.kind, cut);
-                    let (number, old) = match is_first {
-                        true => (number, name.clone()),
-                        false => (self.axes - 1, format!("{}S{}{{{extent}}}", want.kind, self.axes - 1)),
+                    let (number, old) = if is_first {
+                        (number, name.clone())
+                    } else {
+                        (self.axes - 1, format!("{}S{}{{{extent}}}", want.kind, self.axes - 1))
                     };
                     let new = format!("{spelled}{number}{{{extent}}}");
                     if is_first {
@@ -204,9 +205,10 @@ impl Builder {
                     rest = None;
                     break;
                 }
-                let input = match whole.is_none() {
-                    true => name.clone(),
-                    false => format!("{}S{}{{{extent}}}", want.kind, self.axes - 1),
+                let input = if whole.is_none() {
+                    name.clone()
+                } else {
+                    format!("{}S{}{{{extent}}}", want.kind, self.axes - 1)
                 };
                 whole.get_or_insert_with(|| name.clone());
                 let (outer, inner) = (self.axis(), self.axis());
@@ -299,9 +301,10 @@ impl Builder {
             _ => {
                 let extents = self.extents(ranks);
                 let element = if takes_integers { self.element } else { self.real() };
-                match self.rng.chance(35) {
-                    true => self.generated(&extents, element),
-                    false => self.input(&extents, element),
+                if self.rng.chance(35) {
+                    self.generated(&extents, element)
+                } else {
+                    self.input(&extents, element)
                 }
             }
         }

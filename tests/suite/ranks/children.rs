@@ -43,9 +43,10 @@ impl SpawnedJob {
             children += &fs::read_to_string(task?.path().join("children"))?;
         }
         let children: Vec<String> = children.split_whitespace().map(str::to_owned).collect();
-        match children.len() == ranks {
-            true => Ok(Self { parent, said, children }),
-            false => Err(format!("{ranks} ranks, but the children are {children:?}").into()),
+        if children.len() == ranks {
+            Ok(Self { parent, said, children })
+        } else {
+            Err(format!("{ranks} ranks, but the children are {children:?}").into())
         }
     }
 
@@ -69,9 +70,10 @@ pub(super) fn a_stopped_child_ends_all(victim: usize) -> Result<(), Failed> {
     send("STOP", &family.children[victim])?;
     let text = family.end(4)?;
     let named = text.contains(&format!("[FAILED] rank {victim} is silent for"));
-    match named && since.elapsed() < STOPPED {
-        true => Ok(()),
-        false => Err(format!("{:?}\n{text}", since.elapsed()).into()),
+    if named && since.elapsed() < STOPPED {
+        Ok(())
+    } else {
+        Err(format!("{:?}\n{text}", since.elapsed()).into())
     }
 }
 
@@ -80,10 +82,7 @@ pub(super) fn a_parent_forwards_requests_for_a_report() -> Result<(), Failed> {
     let family = SpawnedJob::start()?;
     send("USR1", &family.parent.id().to_string())?;
     let text = family.end(4)?;
-    match text.contains("[FAILED] rank 0: report requested (SIGUSR1)") {
-        true => Ok(()),
-        false => Err(text.into()),
-    }
+    if text.contains("[FAILED] rank 0: report requested (SIGUSR1)") { Ok(()) } else { Err(text.into()) }
 }
 
 /// Sends a signal to all processes of the group, as a terminal does, or only to the parent.
@@ -93,9 +92,10 @@ pub(super) fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), F
     send(signal, &format!("{group}{}", family.parent.id()))?;
     let text = family.end(code)?;
     let last = format!("[STOPPED] received SIG{signal}\n");
-    match text.ends_with(&last) && text.matches("[STOPPED]").count() == 1 && !text.contains("[FAILED]") {
-        true => Ok(()),
-        false => Err(text.into()),
+    if text.ends_with(&last) && text.matches("[STOPPED]").count() == 1 && !text.contains("[FAILED]") {
+        Ok(())
+    } else {
+        Err(text.into())
     }
 }
 
@@ -141,18 +141,20 @@ pub(super) fn a_failing_child_ends_all() -> Result<(), Failed> {
 pub(super) fn a_killed_child_is_named() -> Result<(), Failed> {
     // The rank has not joined the others, so no other rank notices its loss.
     let (exit, out, _) = sh("[ $RANK = 1 ] && kill -9 $$; exec sleep 60", 3)?;
-    match exit == Exit::Hang && out == "[FAILED] rank 1 was killed by SIGKILL\n" {
-        true => Ok(()),
-        false => Err(format!("{exit:?} {out}").into()),
+    if exit == Exit::Hang && out == "[FAILED] rank 1 was killed by SIGKILL\n" {
+        Ok(())
+    } else {
+        Err(format!("{exit:?} {out}").into())
     }
 }
 
 pub(super) fn a_child_that_stays_is_not_waited_for() -> Result<(), Failed> {
     let start = Instant::now();
     let (exit, out, _) = sh("[ $RANK = 0 ] && exit 0; exec sleep 60", 2)?;
-    match exit == Exit::Success && out.is_empty() && start.elapsed() < LIMIT {
-        true => Ok(()),
-        false => Err(format!("{exit:?} {out} {:?}", start.elapsed()).into()),
+    if exit == Exit::Success && out.is_empty() && start.elapsed() < LIMIT {
+        Ok(())
+    } else {
+        Err(format!("{exit:?} {out} {:?}", start.elapsed()).into())
     }
 }
 
@@ -160,9 +162,9 @@ pub(super) fn children_run_a_job() -> Result<(), Failed> {
     let program = env!("CARGO_BIN_EXE_hir-run").into();
     let arguments = vec![format!("{ROOT}/samples/allgather.hir").into(), "--device=sim".into()];
     let (exit, out, err) = spawned(&Job { program, arguments, ranks: 4 })?;
-    match exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty()
-    {
-        true => Ok(()),
-        false => Err(format!("{exit:?}\n{out}{err}").into()),
+    if exit == Exit::Success && out.ends_with("[SUCCESS] ran, complete, not compared\n") && err.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{exit:?}\n{out}{err}").into())
     }
 }

@@ -39,12 +39,11 @@ fn waiting(fifo: &Path) -> Result<Child, Failed> {
     let stderr = child.stderr.as_mut().ok_or("no standard error")?;
     BufReader::with_capacity(1, stderr).read_line(&mut line)?;
     let wanted = format!("hir-opt: waiting for a writer of the FIFO `{}`\n", fifo.display());
-    match line == wanted {
-        true => Ok(child),
-        false => {
-            child.kill()?;
-            Err(line.into())
-        }
+    if line == wanted {
+        Ok(child)
+    } else {
+        child.kill()?;
+        Err(line.into())
     }
 }
 
@@ -62,9 +61,10 @@ fn a_fifo_without_a_writer_is_reported() -> Result<(), Failed> {
         .open(&fifo)
         .and_then(|mut it| std::io::Write::write_all(&mut it, &text))?;
     let ended = ranks::end(vec![child], SOON)?.pop().ok_or("no process")?;
-    match ended.0 == Some(0) && ended.1.starts_with("%HostIrContainer") {
-        true => Ok(()),
-        false => Err(format!("{ended:?}").into()),
+    if ended.0 == Some(0) && ended.1.starts_with("%HostIrContainer") {
+        Ok(())
+    } else {
+        Err(format!("{ended:?}").into())
     }
 }
 
@@ -89,9 +89,10 @@ fn an_abort_ends_a_tool() -> Result<(), Failed> {
 
 fn an_interrupt_ends_the_wait() -> Result<(), Failed> {
     let ended = ended_by("-INT")?;
-    match ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
-        true => Ok(()),
-        false => Err(format!("{ended:?}").into()),
+    if ended.0 == Some(130) && ended.2.contains("stopped by SIGINT while reading") {
+        Ok(())
+    } else {
+        Err(format!("{ended:?}").into())
     }
 }
 

@@ -298,9 +298,10 @@ pub fn a_lost_rank_leaves_a_table() -> Result<(), Failed> {
     let ends = end(ranks, LIMIT)?;
     let rest = reader.join().map_err(|_| "no report")??;
     let is_reported = ends[0].0 == Some(4) && rest.contains("[FAILED] rank 1 is silent");
-    match is_reported && measured_once(&rest, "canonicalize") {
-        true => Ok(()),
-        false => Err(format!("{ends:#?}\n{rest}").into()),
+    if is_reported && measured_once(&rest, "canonicalize") {
+        Ok(())
+    } else {
+        Err(format!("{ends:#?}\n{rest}").into())
     }
 }
 
@@ -320,9 +321,10 @@ pub fn other_jobs_may_write_the_table() -> Result<(), Failed> {
     let rest: Vec<String> = lines.collect::<Result<_, _>>()?;
     let table = it.read()?;
     let count = |key: &str| table[key].as_array().map(Vec::len);
-    match begun && job.wait()?.success() && (count("products"), count("pipelines")) == (Some(1), Some(1)) {
-        true => Ok(()),
-        false => Err(format!("{rest:#?}\n{table:#}").into()),
+    if begun && job.wait()?.success() && (count("products"), count("pipelines")) == (Some(1), Some(1)) {
+        Ok(())
+    } else {
+        Err(format!("{rest:#?}\n{table:#}").into())
     }
 }
 

@@ -62,9 +62,10 @@ fn run(program: &mut Program, _: &Arguments, remarks: &mut Remarks) -> Result<Ch
         }
         let it = it.clone();
         let span = program.stmt_span(id);
-        let parts = match divergent.contains(&id) {
-            true => Err("not all ranks execute it".to_owned()),
-            false => sharding_of_parts(program, &it),
+        let parts = if divergent.contains(&id) {
+            Err("not all ranks execute it".to_owned())
+        } else {
+            sharding_of_parts(program, &it)
         };
         Ok(match parts {
             Ok(parts) => {

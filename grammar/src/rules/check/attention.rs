@@ -97,11 +97,10 @@ impl Ctx<'_, '_> {
             }
         }
         if let Some(bias) = self.stmt.get(attr::BIAS).filter(|it| !is_real(*it)) {
-            let expected = match is_bool(bias) {
-                true => {
-                    "a real floating-point type, since a bias is added to the scores; write a mask as `mask=`"
-                }
-                false => "a real floating-point type, since a bias is added to the scores",
+            let expected = if is_bool(bias) {
+                "a real floating-point type, since a bias is added to the scores; write a mask as `mask=`"
+            } else {
+                "a real floating-point type, since a bias is added to the scores"
             };
             return self.attention_type(bias, expected);
         }

@@ -22,12 +22,13 @@ impl Ctx<'_, '_> {
     pub(super) fn missing_domain_line(&self, tensor: TensorId, wanted: usize) -> Option<String> {
         let name = self.program.tensor_name(tensor);
         let line = self.domain_line(tensor, wanted)?;
-        Some(match self.program.spans.are_domains_inferred {
-            true => format!(
+        Some(if self.program.spans.are_domains_inferred {
+            format!(
                 "state which axes of `{name}` are the results of one split: add a section `Domains:` after the container \
                  with the line `{line}`"
-            ),
-            false => format!("add the line `{line}` to `Domains:`, which has none for `{name}`"),
+            )
+        } else {
+            format!("add the line `{line}` to `Domains:`, which has none for `{name}`")
         })
     }
 

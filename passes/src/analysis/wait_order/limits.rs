@@ -101,10 +101,7 @@ impl<'s> BlockScan<'s> {
     /// Takes over the states that have changed in `pending` since `mark`. The next statement has the index `from`.
     pub(super) fn update(&mut self, pending: &PendingWork, mark: usize, from: usize) {
         for number in pending.changed_since(mark) {
-            match pending.is_open(number) {
-                true => self.open(number, from),
-                false => self.close(number),
-            }
+            if pending.is_open(number) { self.open(number, from) } else { self.close(number) }
         }
     }
 

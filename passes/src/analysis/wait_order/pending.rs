@@ -147,9 +147,10 @@ impl PendingWork {
     }
 
     fn store(&mut self, number: u32, state: Option<WorkState>) -> Option<WorkState> {
-        match state == Some(WorkState::Waited) {
-            true => self.waited.insert(number),
-            false => self.waited.remove(&number),
+        if state == Some(WorkState::Waited) {
+            self.waited.insert(number)
+        } else {
+            self.waited.remove(&number)
         };
         match state {
             Some(state) => self.states.insert(number, state),

@@ -52,10 +52,7 @@ pub(super) fn insert_allocations(program: &mut Program, body: BlockId) -> bool {
                 continue;
             }
             let mentioned = &places.uses[&tensor];
-            let mut depth = match uses.outputs.contains(&tensor) {
-                true => 0,
-                false => places.common_depth(mentioned),
-            };
+            let mut depth = if uses.outputs.contains(&tensor) { 0 } else { places.common_depth(mentioned) };
             depth = carried.depth_outside_loops(tensor, *stmt, depth);
             // Storage of its own in every iteration would have another handle in every iteration.
             if keeps_handle(program, &places, &uses, tensor, &users.users(tensor)) {

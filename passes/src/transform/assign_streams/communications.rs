@@ -243,9 +243,10 @@ impl Mover<'_> {
         let is_simple = stmts[posts..].iter().all(is_wait);
         let IterationStreams { worker, shared, joining } = self.streams;
         let mut out = vec![set(program, shared, span)];
-        match was_used {
-            true => out.push(synchronize(program, worker, span)),
-            false => self.order.fork = true,
+        if was_used {
+            out.push(synchronize(program, worker, span))
+        } else {
+            self.order.fork = true
         }
         let joining = joining.filter(|_| is_simple && !is_used);
         self.order.inside |= is_used;

@@ -105,15 +105,12 @@ impl StreamOptions {
                 style(Some(count), self.placement(false, true), self.communications)
             }
             StreamCount::Auto => {
-                match loops.iter().all(|(_, it)| can_leave_communications(program, storage, it.body)) {
-                    true => {
-                        let one = program.intern_int(1);
-                        style(Some(one), self.placement(false, false), CommStream::Shared)
-                    }
-                    false => {
-                        let two = program.intern_int(2);
-                        style(Some(two), self.placement(false, true), self.communications)
-                    }
+                if loops.iter().all(|(_, it)| can_leave_communications(program, storage, it.body)) {
+                    let one = program.intern_int(1);
+                    style(Some(one), self.placement(false, false), CommStream::Shared)
+                } else {
+                    let two = program.intern_int(2);
+                    style(Some(two), self.placement(false, true), self.communications)
                 }
             }
         }

@@ -312,10 +312,7 @@ impl ChunkedStmt {
             }
             operands.push((*arg, at));
         }
-        match reads_whole_operands(it, &operands) {
-            true => Ok(Self { out, operands }),
-            false => Err(moves()),
-        }
+        if reads_whole_operands(it, &operands) { Ok(Self { out, operands }) } else { Err(moves()) }
     }
 
     /// Sets the extent of dimension `dim` in a copy of the statement to the extent of its part, for operators

@@ -7,9 +7,8 @@ use crate::rewrite::blocks::{StmtEdit, rewrite};
 
 /// Removes the merged statements, and replaces their results in all other statements.
 pub(super) fn apply(program: &mut Program, body: BlockId, merges: &Merges) {
-    rewrite(program, body, &mut |_, stmt| match merges.dropped.contains(&stmt) {
-        true => StmtEdit::Remove,
-        false => StmtEdit::Keep,
+    rewrite(program, body, &mut |_, stmt| {
+        if merges.dropped.contains(&stmt) { StmtEdit::Remove } else { StmtEdit::Keep }
     });
     for id in program.stmts.ids() {
         let Stmt::Op(it) = &mut program.stmts[id] else { continue };

@@ -80,10 +80,7 @@ impl Decomposer<'_> {
             scattered = goal.clone();
         }
         let in_place = one_step && bias.is_none() && self.is_written_once(out);
-        let sum = match in_place {
-            true => out,
-            false => self.new_tensor(&scattered, out),
-        };
+        let sum = if in_place { out } else { self.new_tensor(&scattered, out) };
         self.set_reduction_axes(sum, &sums, &[sums.dims.len() - 1]);
         self.emit_reduction(it, temporary, sum);
         let Some(bias) = bias else {

@@ -159,9 +159,10 @@ fn emit_transfer(
     let outer = std::mem::take(&mut it.body);
     let mut aliases = Vec::new();
     let is_alike = Sharding::of(it.pass.program, input) == Sharding::of(it.pass.program, output);
-    let (source, target) = match is_alike {
-        true => (input, output),
-        false => (it.unsharded(input, &mut aliases), it.unsharded(output, &mut aliases)),
+    let (source, target) = if is_alike {
+        (input, output)
+    } else {
+        (it.unsharded(input, &mut aliases), it.unsharded(output, &mut aliases))
     };
     it.emit(OpStmt {
         attrs: vec![attr::CACHE_OP.with(CacheOp::Streaming)],
@@ -176,13 +177,15 @@ fn emit_transfer(
     if cuda {
         let listed = vec![it.add(recv.clone()), it.add(send.clone())];
         it.emit(OpStmt { attrs: vec![attr::TRANSFERS.with(listed)], ..builder::op(Op::ShareMemHandles) });
-        match settings.put {
-            true => [recv, send].into_iter().for_each(|side| it.emit(side)),
-            false => [send, recv].into_iter().for_each(|side| it.emit(side)),
+        if settings.put {
+            [recv, send].into_iter().for_each(|side| it.emit(side))
+        } else {
+            [send, recv].into_iter().for_each(|side| it.emit(side))
         }
-        match settings.deferred {
-            true => deferred = Some(works[1]),
-            false => it.emit(builder::wait(works[1])),
+        if settings.deferred {
+            deferred = Some(works[1])
+        } else {
+            it.emit(builder::wait(works[1]))
         }
         it.emit(builder::wait(works[0]));
     } else {

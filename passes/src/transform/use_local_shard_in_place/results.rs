@@ -207,10 +207,8 @@ pub(super) fn compute_in_place(
     let own = OpStmt { outs: vec![Operand::Tensor(found.name)], ..it };
     let own = program.add_stmt(Stmt::Op(own), span);
     let (own, other) = (program.blocks.push(vec![own]), program.blocks.push(vec![view]));
-    let (then_block, else_block) = match found.side == branch.then_block {
-        true => (own, Some(other)),
-        false => (other, Some(own)),
-    };
+    let (then_block, else_block) =
+        if found.side == branch.then_block { (own, Some(other)) } else { (other, Some(own)) };
     let branch = If { then_block, else_block, ..branch };
     program.blocks[block][found.view] = program.add_stmt(Stmt::If(branch), span);
     program.blocks[found.side].retain(|stmt| *stmt != found.copy);

@@ -35,15 +35,16 @@ pub(in crate::kernels) fn body(kernel: &RowKernel) -> String {
     // Writing to a string does not fail.
     for (at, (dtype, is_repeated)) in loaded.iter().enumerate() {
         let dtype = type_name(*dtype);
-        let _ = match is_repeated {
-            true => writeln!(text, "    const {dtype} x{at} = *reinterpret_cast<const {dtype}*>(at[{at}]);"),
-            false => writeln!(
+        let _ = if *is_repeated {
+            writeln!(text, "    const {dtype} x{at} = *reinterpret_cast<const {dtype}*>(at[{at}]);")
+        } else {
+            writeln!(
                 text,
                 "    Pack<{dtype}, {width}> x{at}[{count}];
 #pragma unroll
     for (int n = 0; n < {count}; ++n)
       x{at}[n] = load_whole<{dtype}, {width}>(at[{at}], lane + n * {lanes}, length);"
-            ),
+            )
         };
     }
     // The text of an operand, for element v of access n.

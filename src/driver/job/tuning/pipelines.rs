@@ -136,12 +136,13 @@ fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Opti
             program.how()
         ));
     }
-    match table.pipelines.iter().any(|it| it.program.name == program.name) {
-        true => refused(format!(
+    if table.pipelines.iter().any(|it| it.program.name == program.name) {
+        refused(format!(
             "`{shown}` has a pipeline of another text of `{}`: it is not applied; measure again with `--tune-passes`",
             program.name
-        )),
-        false => Ok(None),
+        ))
+    } else {
+        Ok(None)
     }
 }
 

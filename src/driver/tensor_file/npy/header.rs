@@ -102,12 +102,13 @@ impl<'t> DictParser<'t> {
 
     /// Parses the element type. Structured types are rejected without parsing.
     fn descr(&mut self) -> Result<&'t str, String> {
-        match self.rest.trim_start().starts_with(['[', '(', '{']) {
-            true => Err(format!(
+        if self.rest.trim_start().starts_with(['[', '(', '{']) {
+            Err(format!(
                 "element type {} is not supported: only floats, integers and bools are",
                 shortened(self.rest.trim())
-            )),
-            false => self.string(),
+            ))
+        } else {
+            self.string()
         }
     }
 

@@ -175,10 +175,13 @@ impl Givers {
     /// Returns the members from which member `me` of a team of `n` receives data.
     fn of(it: &Collective, me: usize, n: usize) -> Self {
         match &it.output {
-            Some(view) if !view.is_empty() => match it.kind.receives_from_all(me, n) {
-                true => Self::All,
-                false => Self::Some(it.kind.source_members(me, n)),
-            },
+            Some(view) if !view.is_empty() => {
+                if it.kind.receives_from_all(me, n) {
+                    Self::All
+                } else {
+                    Self::Some(it.kind.source_members(me, n))
+                }
+            }
             Some(_) | None => Self::Some(Vec::new()),
         }
     }

@@ -30,10 +30,7 @@ pub struct Occurrence {
 impl Clock {
     /// Returns the number of ended instructions of an actor.
     pub fn ended(&self, actor: u32) -> u32 {
-        match actor == self.actor {
-            true => self.ended,
-            false => self.known.get(actor as usize).copied().unwrap_or(0),
-        }
+        if actor == self.actor { self.ended } else { self.known.get(actor as usize).copied().unwrap_or(0) }
     }
 
     /// Returns the number of actors.
