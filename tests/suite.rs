@@ -275,8 +275,8 @@ fn transcript(path: &Path, text: &str, scratch: &Path) -> Result<String, Failed>
         first = first.or(Some((command, output)));
     }
     for command in lines("// PASTE: ") {
-        let asked = first.as_ref().map(|(_, output)| String::from_utf8_lossy(&output.stderr).into_owned());
-        let last = asked.as_deref().and_then(|it| it.lines().last()).unwrap_or_default();
+        let request = first.as_ref().map(|(_, output)| String::from_utf8_lossy(&output.stderr).into_owned());
+        let last = request.as_deref().and_then(|it| it.lines().last()).unwrap_or_default();
         let flags = last.strip_prefix("add to the command line: ");
         let flags = flags.ok_or("the output of the first RUN line does not end with flags to add")?;
         let pasted = format!("{command} {flags}");

@@ -145,9 +145,9 @@ impl Communicators {
         self.known.iter().find_map(|(it, comm)| {
             let mut status = 0;
             // SAFETY: the communicator is live and the pointer is to a live integer.
-            let asked = unsafe { (nccl.ncclCommGetAsyncError)(comm.0, &raw mut status) };
+            let code = unsafe { (nccl.ncclCommGetAsyncError)(comm.0, &raw mut status) };
             let checked = nccl
-                .check("ncclCommGetAsyncError", asked)
+                .check("ncclCommGetAsyncError", code)
                 .and_then(|()| nccl.check(&format!("communication of team {:?}", it.team), status));
             checked.err().map(|error| (it, error))
         })

@@ -138,7 +138,7 @@ mod tests {
     static WORDS: [AtomicU32; 3] = [const { AtomicU32::new(0) }; 3];
 
     #[test]
-    fn steps_are_told_as_instructions() {
+    fn steps_are_reported_as_instructions() {
         // One stream and one communicator. Instruction 1 has no command; instruction 2 is posted on the
         // stream and runs on the communicator.
         let plan = plan(0, &[], vec![InstKind::ReadOutputs; 5]);

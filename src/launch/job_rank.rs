@@ -47,7 +47,7 @@ impl JobRank {
         end: EndProcess,
     ) -> Result<Self, LaunchError> {
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let asked = parent_death::watch(&variable).map_err(system)?;
+        let report_requested = parent_death::watch(&variable).map_err(system)?;
         let address = rendezvous::address(launch, &variable)?;
         let trust = SecretSource::from_environment(&address, &variable)?;
         // The progress records show a rank that is stuck. A rank that simulates or compares results may keep
@@ -58,7 +58,7 @@ impl JobRank {
             silence: usual.silence.min(timeout),
             step: usual.step.max(timeout),
         };
-        Self::with_channel(Channel::open(launch, &address, &trust, timeouts)?, timeout, asked, end)
+        Self::with_channel(Channel::open(launch, &address, &trust, timeouts)?, timeout, report_requested, end)
     }
 
     /// Returns the only process of a job, with a watchdog as other ranks have.
@@ -72,7 +72,7 @@ impl JobRank {
     fn with_channel(
         channel: Channel,
         timeout: Duration,
-        asked: Arc<AtomicBool>,
+        report_requested: Arc<AtomicBool>,
         end: EndProcess,
     ) -> Result<Self, LaunchError> {
         let channel = Arc::new(channel);
@@ -80,8 +80,9 @@ impl JobRank {
         let shared = Arc::clone(&progress);
         channel.set_progress_source(move || shared.lock().unwrap_or_else(PoisonError::into_inner).encode());
         let system = |fault: std::io::Error| LaunchError::Environment(fault.to_string());
-        let watchdog = Watchdog::start(Arc::clone(&channel), timeout, asked, report_without_plans(), end)
-            .map_err(system)?;
+        let watchdog =
+            Watchdog::start(Arc::clone(&channel), timeout, report_requested, report_without_plans(), end)
+                .map_err(system)?;
         Ok(Self { channel, watchdog, progress, phases: Mutex::default() })
     }
 
@@ -183,9 +184,9 @@ impl JobRank {
             self.watchdog.disarm();
         }
         let others = ends.iter().enumerate().filter(|(_, it)| it.0 != ends[0].0 && it.0 != Exit::Success);
-        let told = others
+        let failures = others
             .map(|(rank, (exit, message))| format!("rank {rank} exits with code {}: {message}", *exit as u8));
-        Ok((end, told.collect()))
+        Ok((end, failures.collect()))
     }
 }
 
@@ -261,15 +262,15 @@ mod tests {
 
     #[test]
     fn what_has_a_limit_does_not_last() {
-        let told = alone(|it| it.set_phase_with_limit("waiting", PhaseLimit::Timeout)).and_then(|it| it.1);
-        assert_eq!(told.as_deref(), Some("no rank made progress for 1 s\nrank 0: waiting"));
+        let report = alone(|it| it.set_phase_with_limit("waiting", PhaseLimit::Timeout)).and_then(|it| it.1);
+        assert_eq!(report.as_deref(), Some("no rank made progress for 1 s\nrank 0: waiting"));
         // Phases that have no limit, or a longer one.
         assert_eq!(alone(|it| it.set_phase("judging")), None);
         assert_eq!(alone(|it| it.set_phase_with_limit("starting", PhaseLimit::Startup)), None);
         // A plan whose executor does not know the progress of its streams.
         let run = PlanProgress { round: 7, completed_rounds: 3, ..PlanProgress::default() };
-        let told = alone(|it| it.report_plan_progress(Arc::default(), move || Some(run.clone())));
-        assert_eq!(told.map(|it| it.0), Some(Exit::Hang));
+        let report = alone(|it| it.report_plan_progress(Arc::default(), move || Some(run.clone())));
+        assert_eq!(report.map(|it| it.0), Some(Exit::Hang));
     }
 
     #[test]
@@ -278,9 +279,9 @@ mod tests {
         let exits: Vec<_> = ends.iter().map(|it| (it.0, it.1)).collect();
         assert_eq!(exits, [0, 1, 2, 3].map(|rank| (rank, Exit::Hang)));
         let cause = "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=0): it is at Communication 3 (Allreduce, line 10, i8=0); ranks 0 1 3 wait in it";
-        let told: Vec<Option<&str>> =
+        let report: Vec<Option<&str>> =
             ends.iter().map(|it| it.2.as_deref().map(|it| it.lines().next().unwrap_or(it))).collect();
-        assert_eq!(told, [Some(cause), None, None, None], "{ends:?}");
+        assert_eq!(report, [Some(cause), None, None, None], "{ends:?}");
     }
 
     #[test]
@@ -298,8 +299,8 @@ mod tests {
         let records = [3, 3, 1, 3].map(record);
         let fault =
             LaunchError::Aborted { rank: 1, exit: Exit::Hang.into(), reason: "received SIGTERM".to_owned() };
-        let told = report::job_report(&fault, &records, &plans);
-        let first: Vec<&str> = told.lines().take(2).collect();
+        let text = report::job_report(&fault, &records, &plans);
+        let first: Vec<&str> = text.lines().take(2).collect();
         let cause = "rank 2 has not issued Communication 3 (Allreduce, line 10, i8=0): it is at Communication 3 (Allreduce, line 10, i8=0); ranks 0 1 3 wait in it";
         assert_eq!(first, ["rank 1: received SIGTERM", cause]);
     }

@@ -22,17 +22,17 @@ pub const VARIABLE: &str = "HIR_PARENT_DEATH";
 /// # Errors
 /// Returns an error if the thread cannot be started.
 pub fn watch(variable: impl Fn(&str) -> Option<String>) -> io::Result<Arc<AtomicBool>> {
-    let asked = Arc::new(AtomicBool::new(false));
+    let report_requested = Arc::new(AtomicBool::new(false));
     if variable(VARIABLE).as_deref() == Some("stdin") {
-        let asked = Arc::clone(&asked);
+        let report_requested = Arc::clone(&report_requested);
         let wait = move || {
             let mut bytes = [0; 64];
             while io::stdin().lock().read(&mut bytes).is_ok_and(|count| count > 0) {
-                asked.store(true, Relaxed);
+                report_requested.store(true, Relaxed);
             }
             Exit::Hang.exit_process()
         };
         thread::Builder::new().name("hir-parent".to_owned()).spawn(wait)?;
     }
-    Ok(asked)
+    Ok(report_requested)
 }

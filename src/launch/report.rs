@@ -15,13 +15,13 @@ pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Pla
         records.iter().map(|it| it.as_deref().and_then(decode)).collect();
     let job = JobState::new(plans, &ranks);
     let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
-    let asked =
+    let requested =
         matches!(Exit::from(fault.exit()), Exit::Hang | Exit::HungUp | Exit::Interrupted | Exit::Terminated)
             && matches!(fault, LaunchError::Aborted { .. });
-    let (cause, is_connecting) = if stuck || asked { job.cause() } else { (None, false) };
+    let (cause, is_connecting) = if stuck || requested { job.cause() } else { (None, false) };
     let mut text = match cause {
         // The report may be requested in the middle of a run in which nothing is wrong.
-        Some(cause) if asked => format!("{fault}\n{cause}"),
+        Some(cause) if requested => format!("{fault}\n{cause}"),
         Some(cause) => format!("{cause}\n{fault}"),
         None => fault.to_string(),
     };

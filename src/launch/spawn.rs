@@ -62,10 +62,10 @@ pub fn run(
     out: impl Write + Send + 'static,
     err: Option<Box<dyn Write + Send>>,
 ) -> io::Result<Exit> {
-    let told = Arc::new(AtomicUsize::new(0));
-    interrupt::store_first_signal(&told)?;
-    let asked = Arc::new(AtomicBool::new(false));
-    flag::register(SIGUSR1, Arc::clone(&asked))?;
+    let received = Arc::new(AtomicUsize::new(0));
+    interrupt::store_first_signal(&received)?;
+    let report_requested = Arc::new(AtomicBool::new(false));
+    flag::register(SIGUSR1, Arc::clone(&report_requested))?;
     let mut children = Children { processes: Vec::new(), first_killed: None };
     let (out, err) = (SharedWriter::new(out), err.map(SharedWriter::new));
     let secret = Secret::random().map_err(io::Error::other)?.to_text();
@@ -93,7 +93,7 @@ pub fn run(
         }
         children.processes.push((child, None));
     }
-    let end = children.watch(&told, &asked)?;
+    let end = children.watch(&received, &report_requested)?;
     children.end();
     for forwarder in forwarders {
         let _ = forwarder.join();
@@ -151,7 +151,11 @@ struct Children {
 impl Children {
     /// Waits until all children have ended, or one has failed and the time for the others is over. Returns
     /// the signal as the inner error if this process receives one.
-    fn watch(&mut self, told: &AtomicUsize, asked: &AtomicBool) -> io::Result<Result<Exit, i32>> {
+    fn watch(
+        &mut self,
+        received: &AtomicUsize,
+        report_requested: &AtomicBool,
+    ) -> io::Result<Result<Exit, i32>> {
         let mut failed: Option<(Instant, Option<Exit>)> = None;
         let mut reported: Option<Instant> = None;
         loop {
@@ -172,11 +176,11 @@ impl Children {
                     first.1 = first.1.or(code);
                 }
             }
-            match told.load(Ordering::Relaxed) {
+            match received.load(Ordering::Relaxed) {
                 0 => (),
                 signal => return Ok(Err(signal as i32)),
             }
-            if asked.swap(false, Ordering::Relaxed)
+            if report_requested.swap(false, Ordering::Relaxed)
                 && let Some(pipe) = self.processes.first_mut().and_then(|(child, _)| child.stdin.as_mut())
             {
                 // A rank 0 that has ended has printed its report.

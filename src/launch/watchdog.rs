@@ -58,7 +58,7 @@ pub struct Watchdog {
 
 impl Watchdog {
     /// Starts the watchdog of a channel's job. The job ends if ranks that run their plans, or are in a phase
-    /// with a limit, make no progress for `timeout`, and when `asked` is set. `end` is called at most once,
+    /// with a limit, make no progress for `timeout`, and when `report_requested` is set. `end` is called at most once,
     /// on another thread, and must end the process.
     ///
     /// # Errors
@@ -66,11 +66,11 @@ impl Watchdog {
     pub fn start(
         channel: Arc<Channel>,
         timeout: Duration,
-        asked: Arc<AtomicBool>,
+        report_requested: Arc<AtomicBool>,
         notes: ReportBuilder,
         end: EndProcess,
     ) -> std::io::Result<Self> {
-        let flags = Signals { report: asked, terminate: Arc::default() };
+        let flags = Signals { report: report_requested, terminate: Arc::default() };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
         interrupt::store_first_signal(&flags.terminate)?;
         let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));
@@ -186,7 +186,7 @@ fn watch(
             thread::sleep(POLL_INTERVAL);
         }
     };
-    let telling = |exit: FailureExit| {
+    let with_report = |exit: FailureExit| {
         let records: Vec<_> =
             channel.progress_records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
         let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -194,14 +194,14 @@ fn watch(
     };
     let (exit, report) = if channel.rank == 0 {
         wait_for_fresh_records(channel);
-        let (exit, report) = telling(fault.exit());
+        let (exit, report) = with_report(fault.exit());
         channel.broadcast_exit_code(exit);
         (exit, report)
     } else {
         match channel.wait_for_exit_code(EXIT_CODE_WAIT) {
             Some(exit) => (exit, None),
             // Rank 0 is lost, so another rank reports what it knows.
-            None if report_claim::is_first(&channel.job) => telling(fault.exit()),
+            None if report_claim::is_first(&channel.job) => with_report(fault.exit()),
             None => (fault.exit(), None),
         }
     };

@@ -185,14 +185,14 @@ impl PlanBuilder<'_> {
     ) -> Result<super::ShardLayout> {
         let ragged =
             self.program.tensors[tensor].loop_domain.iter().find(|it| self.program.axes[**it].is_ragged);
-        let odd = match (self.dtype(tensor), ragged) {
+        let reason = match (self.dtype(tensor), ragged) {
             (dtype @ DType::Composite(_), _) => Some(format!("its element type is `{dtype}`")),
             (_, Some(axis)) => Some(format!("axis `{}` is ragged", grammar::axis_text(self.program, *axis))),
             (_, None) => None,
         };
-        if let Some(odd) = odd {
+        if let Some(reason) = reason {
             let message =
-                format!("hir cannot run a program with `{}`: {odd}", self.program.tensor_name(tensor));
+                format!("hir cannot run a program with `{}`: {reason}", self.program.tensor_name(tensor));
             let label = "neither the simulator nor the GPU executor runs this";
             return Err(Box::new(Diagnostic::new(Code::Unsupported, self.span, message, label)));
         }

@@ -168,15 +168,15 @@ mod tests {
 
     #[test]
     fn what_is_over_cannot_be_stopped() {
-        let mut told = Vec::new();
+        let mut stopped = Vec::new();
         let activity = Activity::default();
         activity.set("while reading");
         activity.print_result(true, || ());
-        assert!(!activity.stop(|what| told.push(what.to_owned())));
+        assert!(!activity.stop(|what| stopped.push(what.to_owned())));
         let activity = Activity::default();
         activity.print_result(false, || ());
         activity.set("while reading more");
-        assert!(activity.stop(|what| told.push(what.to_owned())));
-        assert_eq!(told, ["while reading more"]);
+        assert!(activity.stop(|what| stopped.push(what.to_owned())));
+        assert_eq!(stopped, ["while reading more"]);
     }
 }

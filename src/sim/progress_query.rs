@@ -14,7 +14,7 @@ use hir_plan::sync::lines_by_rank;
 /// The channel between the querying thread and the run.
 #[derive(Debug, Default)]
 pub struct ProgressQuery {
-    asked: AtomicBool,
+    requested: AtomicBool,
     done: AtomicUsize,
     answer: Mutex<Option<String>>,
     answered: Condvar,
@@ -25,9 +25,9 @@ impl ProgressQuery {
     /// no run answers within `limit`.
     pub fn ask(&self, limit: Duration) -> Option<String> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.asked.store(true, Relaxed);
+        self.requested.store(true, Relaxed);
         let waited = self.answered.wait_timeout_while(answer, limit, |it| it.is_none());
-        self.asked.store(false, Relaxed);
+        self.requested.store(false, Relaxed);
         waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 
@@ -39,7 +39,7 @@ impl ProgressQuery {
     /// Publishes the progress, and answers a pending query.
     pub(super) fn update(&self, machine: &Machine<'_>) {
         self.done.store(machine.completed, Relaxed);
-        if self.asked.load(Relaxed) && self.asked.swap(false, Relaxed) {
+        if self.requested.load(Relaxed) && self.requested.swap(false, Relaxed) {
             *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(progress_report(machine));
             self.answered.notify_all();
         }

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_and_wholes_are_told_apart() {
+    fn parts_and_wholes_are_distinct() {
         let rows = port("T0_g_float[ideviceIdx.x0{2}, iS1{6}] (DeviceMesh{0 1})");
         assert_eq!(said(&[2, 6], &rows, Scope::Whole), "[2, 6]");
         assert_eq!(said(&[1, 6], &rows, Scope::Local), "[1, 6]");

@@ -62,9 +62,9 @@ fn programs_share_a_job() -> Result<(), Failed> {
     let arguments = ["--batch", &path, "--device=cuda", "--expect=sim", "-w", "1"];
     let start = |at: usize| rank(at, 4, port, &arguments).env("HIR_EMULATED_MEMORY", "150000000").spawn();
     let ends = end((0..4).map(start).collect::<Result<_, _>>()?, Duration::from_secs(120))?;
-    let told = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
+    let exits = ends[0].1.lines().filter_map(|it| it.strip_prefix("# exit code ")).collect::<Vec<_>>();
     let wanted = programs.map(|it| it.1.to_string());
-    expect(told == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)?;
+    expect(exits == wanted && ends.iter().all(|it| it.0 == Some(1)), &ends)?;
     expect(
         ends[0]
             .2

@@ -54,19 +54,19 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
 
 /// Runs programs. Resharding operators are lowered in a second job, with the passes that the refusals name.
 fn check_runs(ranks: usize, runs: &[Run]) -> Result<(), Failed> {
-    let (told, errors) = run_job(ranks, runs)?;
+    let (results, errors) = run_job(ranks, runs)?;
     // The refusals, in the order of the job.
     let mut refusals = errors.lines().filter_map(emulated::suggested_passes);
     let (mut lowered, mut wrong) = (Vec::new(), Vec::new());
-    for (run, text) in runs.iter().zip(told) {
+    for (run, text) in runs.iter().zip(results) {
         match text.ends_with("# exit code 1").then(|| refusals.next()).flatten() {
             Some(passes) => lowered.push(run.with_passes(passes)),
             None => wrong.extend(difference(run, &text)),
         }
     }
     if !lowered.is_empty() {
-        let (told, _) = run_job(ranks, &lowered)?;
-        wrong.extend(lowered.iter().zip(told).filter_map(|(run, text)| difference(run, &text)));
+        let (results, _) = run_job(ranks, &lowered)?;
+        wrong.extend(lowered.iter().zip(results).filter_map(|(run, text)| difference(run, &text)));
     }
     if wrong.is_empty() {
         Ok(())
@@ -97,20 +97,20 @@ fn run_job(ranks: usize, runs: &[Run]) -> Result<(Vec<String>, String), Failed> 
     let output = command.envs(emulator::environment()?).output_with_timeout()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     let mut program = String::new();
     for line in text.lines() {
         program += line;
         if line.starts_with("# exit code ") {
-            told.push(std::mem::take(&mut program));
+            results.push(std::mem::take(&mut program));
         } else {
             program.push('\n');
         }
     }
-    if told.len() == runs.len() {
-        Ok((told, errors))
+    if results.len() == runs.len() {
+        Ok((results, errors))
     } else {
-        let message = format!("{} of {} programs ended\n{program}\n{errors}", told.len(), runs.len());
+        let message = format!("{} of {} programs ended\n{program}\n{errors}", results.len(), runs.len());
         Err(message.into())
     }
 }

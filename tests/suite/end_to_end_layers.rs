@@ -110,10 +110,10 @@ fn refuses_other_arguments() -> Result<(), Failed> {
     ];
     for (arguments, message) in wrong {
         let output = print_program(&arguments.split(' ').collect::<Vec<_>>())?;
-        let told = String::from_utf8_lossy(&output.stderr);
+        let errors = String::from_utf8_lossy(&output.stderr);
         let is_refused = output.status.code() == Some(2) && output.stdout.is_empty();
-        if !is_refused || !told.starts_with("programs.sh: `") || !told.contains(message) {
-            return Err(format!("{arguments}: {}\n{told}", output.status).into());
+        if !is_refused || !errors.starts_with("programs.sh: `") || !errors.contains(message) {
+            return Err(format!("{arguments}: {}\n{errors}", output.status).into());
         }
     }
     for arguments in ["linear-allreduce 2 8 8 8 0", "allreduce 2 64 NCCL - 3 2 0"] {
@@ -154,12 +154,12 @@ fn check(ranks: usize) -> Result<(), Failed> {
         .envs(emulator::environment()?)
         .env("HIR_EMULATED_DELAY", "30")
         .output_with_timeout()?;
-    let told = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let right =
-        told.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));
+        text.lines().filter(|it| it.starts_with("[SUCCESS]") && it.contains("equal to the simulator"));
     if output.status.success() && right.count() == lines.len() {
         Ok(())
     } else {
-        Err(format!("{}\n{told}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+        Err(format!("{}\n{text}\n{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
     }
 }

@@ -147,7 +147,7 @@ fn without(program: &Program, plans: &[Plan], it: &Excess) -> (u32, Program) {
         Stmt::Op(it) if it.op.def().class == OpClass::Communicate => it.number,
         _ => None,
     });
-    let goes = |stmt: StmtId| {
+    let is_removed = |stmt: StmtId| {
         Some(stmt) == origin.stmt
             || number.is_some()
                 && matches!(&program.stmts[stmt], Stmt::Op(it) if it.get(attr::WORK) == number)
@@ -155,7 +155,7 @@ fn without(program: &Program, plans: &[Plan], it: &Excess) -> (u32, Program) {
     let blocks: Vec<_> = program.blocks.ids().collect();
     let kept: Vec<Vec<StmtId>> = blocks
         .iter()
-        .map(|it| program.blocks[*it].iter().copied().filter(|it| !goes(*it)).collect())
+        .map(|it| program.blocks[*it].iter().copied().filter(|it| !is_removed(*it)).collect())
         .collect();
     for (block, kept) in blocks.into_iter().zip(kept) {
         program.blocks[block] = kept;

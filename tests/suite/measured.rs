@@ -70,8 +70,8 @@ fn products_run_on_cublaslt() -> Result<(), Failed> {
         [("tests/cases/ops/matmul-strides.hir", false), ("tests/cases/ops/matmul-integers.hir", true)]
     {
         let output = hir_run(&[program, "--device=cuda", "--expect=sim"])?.output_with_timeout()?;
-        let told = String::from_utf8_lossy(&output.stdout);
-        if !output.status.success() || told.contains("runs on a generic kernel") != is_generic {
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() || text.contains("runs on a generic kernel") != is_generic {
             return Err(format!("{output:?}").into());
         }
     }
@@ -83,8 +83,8 @@ fn a_product_computes_its_relu() -> Result<(), Failed> {
     let arguments =
         ["tests/cases/ops/matmul-relu.hir", "--device=cuda", "--expect=sim", "-w", "1", "-n", "2"];
     let output = hir_run(&arguments)?.output_with_timeout()?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    let relus = told.lines().filter(|it| it.split_whitespace().nth(1) == Some("relu"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let relus = text.lines().filter(|it| it.split_whitespace().nth(1) == Some("relu"));
     let fused: Vec<bool> = relus.map(|it| it.contains("in line")).collect();
     // T3, T5, T7, T15, T12, T18.
     if output.status.success() && fused == [true, true, false, true, false, false] {
@@ -122,8 +122,8 @@ fn fused_reductions_have_the_same_bits() -> Result<(), Failed> {
     let first: Vec<&str> = [one.as_str()].into_iter().chain(common).chain(with("--output")).collect();
     let output = hir_run(&first)?.output_with_timeout()?;
     let is_fused = |output: &std::process::Output| {
-        let told = String::from_utf8_lossy(&output.stdout);
-        told.lines().any(|it| it.contains(" reduce ") && it.contains("in line"))
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.lines().any(|it| it.contains(" reduce ") && it.contains("in line"))
     };
     if !output.status.success() || !is_fused(&output) {
         return Err(format!("{output:?}").into());
@@ -141,8 +141,8 @@ fn delays_show_a_race(program: &str) -> Result<(), Failed> {
     // The emulated streams poll. Without a delay of several polling intervals, one of them may always be
     // first.
     let output = command.env("HIR_EMULATED_DELAY", "3000").output_with_timeout()?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    let verdict = told.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let verdict = text.lines().rfind(|it| it.starts_with("[FAILED]")).unwrap_or_default();
     let named = ["with delays: T2: element [", "of rank 0's part"].iter().all(|it| verdict.contains(it));
     if output.status.code() == Some(3) && named { Ok(()) } else { Err(format!("{output:?}").into()) }
 }

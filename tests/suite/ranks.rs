@@ -16,7 +16,7 @@ use std::{
 
 use children::{
     a_child_that_stays_is_not_waited_for, a_failing_child_ends_all, a_killed_child_is_named,
-    a_parent_forwards_requests_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_told_to_end,
+    a_parent_forwards_requests_for_a_report, a_stopped_child_ends_all, children_run_a_job, is_stopped_by,
 };
 use hosts::{hosts_share_no_memory, two_hosts_run_a_job};
 use libtest_mimic::{Failed, Trial};
@@ -49,10 +49,10 @@ pub fn trials() -> Vec<Trial> {
         }),
         Trial::test("gpus::a_stopped_child_ends_all", || a_stopped_child_ends_all(2)),
         Trial::test("gpus::a_stopped_first_child_ends_all", || a_stopped_child_ends_all(0)),
-        Trial::test("gpus::an_interrupt_of_all_is_told_once", || is_told_to_end("INT", 130, true)),
-        Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_told_to_end("INT", 130, false)),
-        Trial::test("gpus::a_parent_told_to_end_says_so", || is_told_to_end("TERM", 143, false)),
-        Trial::test("gpus::all_told_to_end_say_so_once", || is_told_to_end("TERM", 143, true)),
+        Trial::test("gpus::an_interrupt_of_all_is_reported_once", || is_stopped_by("INT", 130, true)),
+        Trial::test("gpus::an_interrupt_of_the_parent_ends_all", || is_stopped_by("INT", 130, false)),
+        Trial::test("gpus::a_parent_that_is_terminated_says_so", || is_stopped_by("TERM", 143, false)),
+        Trial::test("gpus::all_that_are_terminated_say_so_once", || is_stopped_by("TERM", 143, true)),
         Trial::test("gpus::a_parent_forwards_requests_for_a_report", a_parent_forwards_requests_for_a_report),
         Trial::test("gpus::a_deadlock_of_hosts_does_not_run", a_deadlock_of_hosts_does_not_run),
         Trial::test("gpus::a_report_may_be_asked_for", || {
@@ -86,7 +86,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("ranks::a_report_may_be_asked_for", || {
             loses(SIMULATED, 1, Some("USR1"), "rank 1: report requested (SIGUSR1)")
         }),
-        Trial::test("ranks::a_rank_that_is_told_to_end_reports_it", || {
+        Trial::test("ranks::a_rank_that_is_terminated_reports_it", || {
             ["INT", "TERM", "HUP"].into_iter().try_for_each(|signal| {
                 loses(SIMULATED, 1, Some(signal), &format!("rank 1: received SIG{signal}"))
             })
@@ -285,8 +285,8 @@ fn loses(
     }
     let ends = ends?;
     expect(signal != Some("STOP") || since.elapsed() < STOPPED, &ends)?;
-    let told = reader.join().map_err(|_| "no report")??;
-    let text: String = ends.iter().map(|it| it.1.as_str()).chain([told.as_str()]).collect();
+    let report = reader.join().map_err(|_| "no report")??;
+    let text: String = ends.iter().map(|it| it.1.as_str()).chain([report.as_str()]).collect();
     let (tag, code) = match signal {
         Some("INT") => ("[STOPPED]", 130),
         Some("TERM") => ("[STOPPED]", 143),
@@ -348,7 +348,7 @@ fn a_gpu_is_for_one_rank() -> Result<(), Failed> {
 
 /// Packets of 128 bytes are for NVLink only.
 fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
-    for (pcie, is_told) in [("0", false), ("1", true)] {
+    for (pcie, is_noted) in [("0", false), ("1", true)] {
         let port = port()?;
         let arguments = ["tests/cases/transport/packets-in-a-loop.hir", "--device=cuda", "--expect=sim"];
         let start = |at: usize| rank(at, 3, port, &arguments).env("HIR_EMULATED_PCIE", pcie).spawn();
@@ -356,7 +356,7 @@ fn links_that_are_no_nvlink_get_small_packets() -> Result<(), Failed> {
         let note = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink";
         expect(
             ends.iter().all(|it| it.0 == Some(0))
-                && (ends[0].1.clone() + &ends[0].2).contains(note) == is_told,
+                && (ends[0].1.clone() + &ends[0].2).contains(note) == is_noted,
             &ends,
         )?;
     }
@@ -420,8 +420,8 @@ fn mpirun_loses_a_rank() -> Result<(), Failed> {
     let mut command = Command::new("mpirun");
     command.args(["-np", "8", "sh", "-c", script, env!("CARGO_BIN_EXE_hir-run")]).args(ENDLESS);
     let output = command.current_dir(ROOT).envs(MPIRUN.iter().copied()).output_with_timeout()?;
-    let told = String::from_utf8_lossy(&output.stdout);
-    let named = told.contains("[FAILED] rank 2 is silent: its connection closed");
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let named = output_text.contains("[FAILED] rank 2 is silent: its connection closed");
     if named && !output.status.success() && start.elapsed() < LIMIT {
         Ok(())
     } else {

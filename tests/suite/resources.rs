@@ -366,8 +366,9 @@ fn bug(tool: &str) -> Result<(), Failed> {
     let source = fs::read_to_string(Path::new(ROOT).join("samples/ring.hir"))?;
     let is_alone = fs::read_dir(&folder.0)?.count() == 1;
     let begins = format!("// {name} reproducer: panic: HIR_TEST_PANIC is set\n");
-    let is_told = text.starts_with(&begins) && text.contains("numberOfStreams=3") && text.ends_with(&source);
-    if about.mode() & 0o777 == 0o600 && is_alone && is_told {
+    let is_complete =
+        text.starts_with(&begins) && text.contains("numberOfStreams=3") && text.ends_with(&source);
+    if about.mode() & 0o777 == 0o600 && is_alone && is_complete {
         Ok(())
     } else {
         Err(format!("{:o} {is_alone} {text}", about.mode()).into())

@@ -94,15 +94,15 @@ fn grows_slowly(axis: &Axis, size: usize) -> Result<(), Failed> {
     if !GROW_FASTER.contains(&axis.name) {
         work_grows_slowly(size, &one, &four)?;
     }
-    let mut told = String::new();
+    let mut slow = String::new();
     for _ in 1..TRIES {
         best(&mut one, costs(&small, axis.passes)?);
         best(&mut four, costs(&large, axis.passes)?);
         let wrong = four.iter().zip(&one).find(|((_, four, _), (_, one, _))| *four > *one * GROWTH + SHORT);
         let Some(((call, four, _), (_, one, _))) = wrong else { return Ok(()) };
-        told = format!("`{call}` takes {one:?} at {size}, {four:?} at {}\n", 4 * size);
+        slow = format!("`{call}` takes {one:?} at {size}, {four:?} at {}\n", 4 * size);
     }
-    Err(told.into())
+    Err(slow.into())
 }
 
 /// Keeps the shorter times of two runs.

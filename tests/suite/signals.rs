@@ -202,8 +202,9 @@ fn a_batch_says_what_is_not_run() -> Result<(), Failed> {
     tool.send("INT")?;
     let end = tool.end()?;
     fs::remove_file(&path)?;
-    let told = end.1.contains("\n[STOPPED] ") && end.1.contains("# exit code 130\n# 1 more are not run");
-    check(end.0 == Some(130) && told, &end)
+    let is_reported =
+        end.1.contains("\n[STOPPED] ") && end.1.contains("# exit code 130\n# 1 more are not run");
+    check(end.0 == Some(130) && is_reported, &end)
 }
 
 /// SIGHUP is ignored from the start, as with `nohup`.

@@ -17,19 +17,19 @@ pub(super) fn normalize(source: &str) -> Option<(String, Vec<OffsetPair>)> {
     let mut text = String::with_capacity(source.len());
     let mut pieces = vec![(0, 0)];
     let mut done = 0;
-    for (at, odd) in source.char_indices() {
+    for (at, letter) in source.char_indices() {
         if at < done {
             continue;
         }
         let rest = source.get(at..).unwrap_or("");
-        let found = match odd {
+        let found = match letter {
             '&' if escaped => {
                 HTML_ENTITIES.iter().find(|(it, _)| rest.starts_with(it)).map(|(it, to)| (it.len(), *to))
             }
             '\r' if returns => Some((1, "\n")),
             '\u{1b}' => Some((escape_length(rest), "")),
-            _ if odd.is_ascii() => None,
-            _ => ascii_replacement(odd).map(|to| (odd.len_utf8(), to)),
+            _ if letter.is_ascii() => None,
+            _ => ascii_replacement(letter).map(|to| (letter.len_utf8(), to)),
         };
         let Some((length, to)) = found else { continue };
         text.push_str(source.get(done..at).unwrap_or(""));
@@ -57,8 +57,8 @@ const HTML_ENTITIES: [(&str, &str); 8] = [
 ];
 
 /// Returns the ASCII text that an editor replaced with this character.
-fn ascii_replacement(odd: char) -> Option<&'static str> {
-    match odd {
+fn ascii_replacement(letter: char) -> Option<&'static str> {
+    match letter {
         '\u{a0}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => Some(" "),
         '\u{feff}' | '\u{200b}'..='\u{200d}' | '\u{2060}' | '\u{ad}' => Some(""),
         '\u{2010}'..='\u{2015}' | '\u{2212}' => Some("-"),

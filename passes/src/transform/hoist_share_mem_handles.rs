@@ -168,8 +168,8 @@ fn loops_sharing_handles(
     // Storage before a loop: names that are bound whether or not the loop runs. A name that the loop
     // deallocates is not one of them.
     let names = |shared: &SharedBuffers| shared.bases.iter().map(|(tensor, _)| *tensor).collect();
-    let asked = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
-    let bound = bindings::bound_before(program, &asked);
+    let requested = found.iter().map(|(stmt, shared)| (*stmt, names(shared))).collect();
+    let bound = bindings::bound_before(program, &requested);
     for (stmt, shared) in &found {
         let unclear = |(tensor, _): &&(TensorId, StmtId)| {
             shared.dropped.contains(tensor) || !bound.contains(&(*stmt, *tensor))

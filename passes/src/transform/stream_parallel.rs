@@ -243,7 +243,7 @@ impl StreamParallel<'_> {
         it.op.def().type_rule == TypeRule::Slice && out.is_some_and(|out| self.parts.contains_key(&out))
     }
 
-    /// Returns whether a statement makes a view in a program that sets streams. A view needs not wait for the stream that writes
+    /// Returns whether a statement makes a view in a program that sets streams. A view does not wait for the stream that writes
     /// its elements, but a copy in a loop would have to.
     fn is_view_on_streams(&self, stmt: StmtId, it: &OpStmt) -> bool {
         self.sets_stream && may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias)

@@ -77,11 +77,11 @@ impl Engine {
         self.delays = None;
         let mine = found.map_or(Vec::new(), |(run, text)| [&run.to_le_bytes()[..], text.as_bytes()].concat());
         let all = peers.all_gather(&mine)?;
-        let told = |it: &Vec<u8>| {
+        let decode = |it: &Vec<u8>| {
             let (run, text) = it.split_first_chunk::<8>()?;
             Some((u64::from_le_bytes(*run), String::from_utf8_lossy(text).into_owned()))
         };
-        let first = all.iter().filter_map(told).min_by_key(|it| it.0);
+        let first = all.iter().filter_map(decode).min_by_key(|it| it.0);
         Ok(first.map(|(run, text)| format!("run {run} of {runs} with delays: {text}")))
     }
 

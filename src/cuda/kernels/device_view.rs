@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shares_memory_is_told_by_addresses() {
+    fn addresses_show_what_shares_memory() {
         let (row, column) = (View::contiguous(0, vec![8]), View::contiguous(1, vec![1, 8]));
         let float = at(256, DType::Float, &row);
         // Another buffer at the same address.

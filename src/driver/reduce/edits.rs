@@ -56,9 +56,9 @@ fn replace(program: &mut Program, stmt: StmtId, with: &[StmtId]) {
     }
 }
 
-fn remove(program: &mut Program, goes: &dyn Fn(&Program, StmtId) -> bool) {
+fn remove(program: &mut Program, is_removed: &dyn Fn(&Program, StmtId) -> bool) {
     for block in blocks(program) {
-        let kept = program.block(block).iter().copied().filter(|it| !goes(program, *it)).collect();
+        let kept = program.block(block).iter().copied().filter(|it| !is_removed(program, *it)).collect();
         program.blocks[block] = kept;
     }
 }

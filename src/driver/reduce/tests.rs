@@ -125,7 +125,7 @@ wrong result T3
 }
 
 #[test]
-fn what_does_not_fail_is_told() {
+fn what_does_not_fail_is_reported() {
     let crash = smallest(&FORGETTER, FailureOracle::Crash);
     assert_eq!(crash, Err("the passes do not fail".to_owned()));
     let wrong = smallest(&STUMBLER, FailureOracle::WrongResult);

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_at_their_limits_are_told_apart() {
+    fn integers_at_their_limits_are_distinct() {
         assert!(!is_near(vec![u64::MAX], vec![u64::MAX - 1], Tolerance::Equal));
         assert!(!is_near(vec![i64::MAX], vec![i64::MAX - 1], Tolerance::Equal));
         assert!(!is_near(vec![i64::MAX], vec![i64::MAX - 1], Tolerance::Shadows));

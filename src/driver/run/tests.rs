@@ -80,9 +80,10 @@ static SPECIALIST: Pass = Pass {
 };
 
 fn drop_all(program: &mut Program, ops: &[Op]) -> Change {
-    let goes = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if ops.contains(&it.op));
+    let is_removed = |stmt: &Stmt| matches!(stmt, Stmt::Op(it) if ops.contains(&it.op));
     for block in program.blocks.ids().collect::<Vec<_>>() {
-        let kept = program.blocks[block].iter().copied().filter(|it| !goes(&program.stmts[*it])).collect();
+        let kept =
+            program.blocks[block].iter().copied().filter(|it| !is_removed(&program.stmts[*it])).collect();
         program.blocks[block] = kept;
     }
     Change::Changed

@@ -93,7 +93,7 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// operator is not supported, a scalar has no value, or a tensor is written twice.
 pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
     let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
-    let mut eraser = UnshardedPlanner {
+    let mut planner = UnshardedPlanner {
         program,
         lines,
         scalars: Scalars::new(program, 0),
@@ -102,8 +102,8 @@ pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Resu
         plan,
         span: program.spans.header,
     };
-    match eraser.program() {
-        Ok(()) => Ok(eraser.plan),
+    match planner.program() {
+        Ok(()) => Ok(planner.plan),
         Err(fault) => Err(*fault),
     }
 }

@@ -97,11 +97,11 @@ pub fn error_text(error: &clap::Error) -> String {
     }
     let text = error.render().to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let told = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let lines = lines.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     // That a value may look like a flag helps only where the tool takes such values.
-    let told = told.filter(|line| !line.starts_with("tip: to pass '-"));
-    let told: Vec<&str> = told.map(|line| line.trim_start_matches("error: ")).collect();
-    told.join("; ").replace(":; ", ": ")
+    let lines = lines.filter(|line| !line.starts_with("tip: to pass '-"));
+    let lines: Vec<&str> = lines.map(|line| line.trim_start_matches("error: ")).collect();
+    lines.join("; ").replace(":; ", ": ")
 }
 
 /// Returns the tools that have a flag, such as `hir-opt and hir-run`; `None` if no tool, or every tool, has it.

@@ -167,9 +167,9 @@ fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
         let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
         let watchdog =
             Watchdog::start(channel, Duration::from_secs(1), Arc::default(), notes, end).map_err(system)?;
-        let told = ended.recv_timeout(Duration::from_secs(10)).ok();
+        let end = ended.recv_timeout(Duration::from_secs(10)).ok();
         let silent = LaunchError::Silent { rank: 1, seconds: 2 };
-        assert_eq!(told, Some((Exit::Hang, Some(silent.to_string()))));
+        assert_eq!(end, Some((Exit::Hang, Some(silent.to_string()))));
         drop(watchdog);
         mute.join().map(|it| it.map(|_| ())).unwrap_or(Ok(()))
     })

@@ -114,15 +114,15 @@ fn a_host_that_is_ahead_is_waited_for_by_nobody() {
         let run = Some(PlanProgress { round, completed_rounds: 3, issued, ..PlanProgress::default() });
         Some(RankProgress { plan: run, ..RankProgress::default() }.encode())
     };
-    let told = |records: [Option<Vec<u8>>; 4]| {
+    let first_line = |records: [Option<Vec<u8>>; 4]| {
         let text = job_report(&LaunchError::Stalled { seconds: 60 }, &records, &plans);
         text.lines().next().unwrap_or_default().to_owned()
     };
     let ahead = [record(3, first), record(5, 0), record(5, 0), record(5, 0)];
-    assert_eq!(told(ahead), "no rank made progress for 60 s");
+    assert_eq!(first_line(ahead), "no rank made progress for 60 s");
     let behind = [record(3, first), record(5, 0), record(2, first + 1), record(5, 0)];
     assert!(
-        told(behind)
+        first_line(behind)
             .starts_with("rank 2 has not reached Communication 3 (Allreduce, line 10, i8=0): at line")
     );
 }

@@ -250,8 +250,8 @@ impl PlanRewriter<'_> {
         self.emit_all(wait.steps, stream, origin);
     }
 
-    /// Emits the end of collectives that nothing waits for, each on its own stream: their data arrives at
-    /// some time all the same.
+    /// Emits the end of collectives that nothing waits for, each on its own stream: their transfers
+    /// complete even if nothing waits for them.
     fn emit_never_waited(&mut self, waits: &mut [Option<LoweredWait>]) {
         for wait in waits {
             if matches!(wait, Some(LoweredWait::Steps(it)) if it.has_copies)

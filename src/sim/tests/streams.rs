@@ -85,7 +85,7 @@ fn a_rank_may_wait_for_itself() {
 }
 
 #[test]
-fn an_event_that_is_never_recorded_is_told() {
+fn an_event_that_is_never_recorded_is_reported() {
     let mut it = RankPlanBuilder::new(0, 1, 1);
     it.on(0, InstKind::WaitEvent { event: 0 });
     assert_eq!(

@@ -86,7 +86,7 @@ pub(super) fn a_parent_forwards_requests_for_a_report() -> Result<(), Failed> {
 }
 
 /// Sends a signal to all processes of the group, as a terminal does, or only to the parent.
-pub(super) fn is_told_to_end(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
+pub(super) fn is_stopped_by(signal: &str, code: i32, all: bool) -> Result<(), Failed> {
     let family = SpawnedJob::start()?;
     let group = if all { "-" } else { "" };
     send(signal, &format!("{group}{}", family.parent.id()))?;

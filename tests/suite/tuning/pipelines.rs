@@ -243,8 +243,8 @@ pub fn errors_of_other_options_are_reported_once() -> Result<(), Failed> {
         let arguments = [&["--tune-passes", "@lower|canonicalize,@lower"], job].concat();
         let output = it.run(PROGRAM, &arguments, &[("HIR_EMULATED_GPUS", "2")])?;
         check(output.status.code() == Some(code) && text(&output.stdout) == NOTHING_MEASURED, &output)?;
-        let told = text(&output.stderr);
-        check(told.matches(message).count() == 1 && told.matches("Error: ").count() < 2, &output)?;
+        let errors = text(&output.stderr);
+        check(errors.matches(message).count() == 1 && errors.matches("Error: ").count() < 2, &output)?;
     }
     Ok(())
 }
@@ -271,8 +271,8 @@ pub fn a_pipeline_is_located_in_its_option() -> Result<(), Failed> {
     ];
     for (job, message, count) in jobs {
         let output = tune(&it, &[&["--error-format", "short"], job].concat())?;
-        let told = text(&output.stderr);
-        check(told.matches(message).count() == count && told.lines().count() == count, &output)?;
+        let errors = text(&output.stderr);
+        check(errors.matches(message).count() == count && errors.lines().count() == count, &output)?;
     }
     let output = tune(&it, &["--tune-passes", wrong_value])?;
     check(text(&output.stderr).contains(wrong_value) && output.status.code() == Some(2), &output)

@@ -31,12 +31,12 @@ pub(super) fn a_table_of_another_machine_is_refused() -> Result<(), Failed> {
             table["machine"][key] = json!(value);
         })?;
         let output = it.use_table(flags)?;
-        let told = text(&output.stderr);
-        check(!told.contains('\u{1b}'), &output)?;
+        let errors = text(&output.stderr);
+        check(!errors.contains('\u{1b}'), &output)?;
         check(output.status.code() == Some(6) && !text(&output.stdout).contains("[SUCCESS]"), &output)?;
-        check(told.contains(message) && told.contains(": measure again with `--tune`\n"), &output)?;
+        check(errors.contains(message) && errors.contains(": measure again with `--tune`\n"), &output)?;
         // All ranks agree, so one of them tells it.
-        check(told.matches("was measured on another machine").count() == 1, &output)?;
+        check(errors.matches("was measured on another machine").count() == 1, &output)?;
     }
     // cuBLASLt itself refuses an algorithm that it did not make for this product.
     it.change(|table| {

@@ -146,7 +146,7 @@ impl StorageObstacles {
         }
     }
 
-    /// Returns true if the statement makes a view in a program that sets streams. A view needs not wait for the stream that
+    /// Returns true if the statement makes a view in a program that sets streams. A view does not wait for the stream that
     /// writes its elements, but copies of its parts would have to.
     fn is_view_on_streams(&self, program: &Program, stmt: StmtId) -> bool {
         let is_view = |it| may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias);

@@ -8,12 +8,12 @@ use hir_plan::{InstKind, View};
 /// Returns the items of the array `{a, b}`, or of the array that a symbol names.
 pub(super) fn array_items<'p>(
     program: &'p Program,
-    eraser: &UnshardedPlanner<'_>,
+    planner: &UnshardedPlanner<'_>,
     expr: ExprId,
 ) -> Option<&'p [ExprId]> {
     let value = match &program.exprs[expr] {
         Expr::Symbol(symbol) => {
-            eraser.arrays.get(symbol).or_else(|| program.definitions.get(symbol)).copied()?
+            planner.arrays.get(symbol).or_else(|| program.definitions.get(symbol)).copied()?
         }
         _ => expr,
     };

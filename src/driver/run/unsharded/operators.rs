@@ -13,14 +13,14 @@ use hir_plan::{Arg, Gemm, InstKind, Number, Reduce, ReduceOp, View, ViewOnRank, 
 /// Returns the instructions that compute `target`, a new buffer with the logical shape of `out`, from whole
 /// operands.
 pub(super) fn instructions(
-    eraser: &UnshardedPlanner<'_>,
+    planner: &UnshardedPlanner<'_>,
     it: &OpStmt,
     args: &[TensorId],
     views: &[View],
     out: TensorId,
     target: &View,
 ) -> Result<Vec<InstKind>> {
-    let ctx = OperatorLowering { planner: eraser, stmt: it, args, views, out, target };
+    let ctx = OperatorLowering { planner, stmt: it, args, views, out, target };
     if it.op.def().class == OpClass::Elementwise {
         return ctx.elementwise();
     }
@@ -40,7 +40,7 @@ pub(super) fn instructions(
         | TypeRule::Select => {
             let from = ctx.view_of_operand()?;
             if from.shape != target.shape {
-                return Err(eraser.shape_mismatch(it.op, &from.shape, &target.shape));
+                return Err(planner.shape_mismatch(it.op, &from.shape, &target.shape));
             }
             Ok(vec![copy(from, target.clone())])
         }
@@ -48,7 +48,7 @@ pub(super) fn instructions(
         | TypeRule::Attention
         | TypeRule::Cast
         | TypeRule::Shard
-        | TypeRule::Communicate => Err(eraser.unsupported(it.op)),
+        | TypeRule::Communicate => Err(planner.unsupported(it.op)),
     }
 }
 
