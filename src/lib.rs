@@ -23,15 +23,15 @@
 //! hir::run_passes(&mut program, "lower-to-communication").map_err(|fault| format!("{fault:?}"))?;
 //! assert!(hir::grammar::print(&program).contains("type=Allgather"));
 //!
-//! let plans = hir::plan(&program, &source, 2).map_err(|faults| faults[0].message.clone())?;
-//! assert!(hir::check(&plans).findings.is_empty());
+//! let world = hir::plan(&program, &source, 2).map_err(|faults| faults[0].message.clone())?;
+//! assert!(hir::check(&world).findings.is_empty());
 //!
-//! let outcome = hir::simulate(&plans, 0).map_err(|fault| fault.to_string())?;
+//! let outcome = hir::simulate(&world, 0).map_err(|fault| fault.to_string())?;
 //! let whole = outcome.outputs[0][0].as_ref().ok_or("rank 0 holds no part of the output")?;
 //! assert_eq!(whole.shape, [8]);
 //! assert_eq!(outcome.outputs[1][0].as_ref().map(|it| &it.data), Some(&whole.data));
 //!
-//! let timeline = hir::timeline(&plans).map_err(|fault| format!("{fault:?}"))?;
+//! let timeline = hir::timeline(&world).map_err(|fault| format!("{fault:?}"))?;
 //! assert!(timeline.rows.iter().any(|row| row.rank == 1));
 //! # Ok::<(), String>(())
 //! ```
@@ -57,7 +57,7 @@ use grammar::{
     source::Source,
 };
 use hir_check::{Checks, Report};
-use hir_plan::{Plan, limits::DEFAULT_MEMORY_LIMIT, sync::happens_before::OrderError, timeline::Timeline};
+use hir_plan::{World, limits::DEFAULT_MEMORY_LIMIT, sync::happens_before::OrderError, timeline::Timeline};
 use hir_sim::{Schedule, SimOutcome};
 use hir_tensor::generate::InputKind;
 use passes::{PassError, PipelineError, Settings};
@@ -87,13 +87,13 @@ pub fn run_passes(program: &mut Program, list: &str) -> Result<(), Box<PipelineE
 ///
 /// # Errors
 /// As for [`plan::build`].
-pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+pub fn plan(program: &Program, source: &Source, ranks: usize) -> Result<World, Vec<Diagnostic>> {
     plan::build(program, &source.lines, ranks)
 }
 
 /// Looks for races, deadlocks and unwritten outputs in the plans of all ranks.
-pub fn check(plans: &[Plan]) -> Report {
-    check::check(plans, Checks::ALL_FAULTS)
+pub fn check(world: &World) -> Report {
+    check::check(world, Checks::ALL_FAULTS)
 }
 
 /// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact. Ends the process with exit
@@ -101,15 +101,15 @@ pub fn check(plans: &[Plan]) -> Report {
 ///
 /// # Errors
 /// A deadlock, or what the simulator does not support.
-pub fn simulate(plans: &[Plan], seed: u64) -> Result<SimOutcome, RunError> {
-    let inputs = InputSpec::new(InputKind::Exact, seed, Vec::new(), plans).fill(plans)?;
-    verdict::simulate(plans, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)
+pub fn simulate(world: &World, seed: u64) -> Result<SimOutcome, RunError> {
+    let inputs = InputSpec::new(InputKind::Exact, seed, Vec::new(), world).fill(world)?;
+    verdict::simulate(world, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)
 }
 
 /// Estimates when every rank, stream and communicator works and what it waits for.
 ///
 /// # Errors
 /// The ranks have too many streams.
-pub fn timeline(plans: &[Plan]) -> Result<Timeline, OrderError> {
-    timeline::estimate::estimate(plans)
+pub fn timeline(world: &World) -> Result<Timeline, OrderError> {
+    timeline::estimate::estimate(world)
 }

@@ -10,9 +10,9 @@ use super::{
     repeat,
 };
 use hir_plan::{
-    OverwrittenView, Plan,
+    OverwrittenView, Plan, World,
     sync::{
-        CommMatching, CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle, deadlocked_state, explain,
+        CommOrderCycle, Deadlock, TooManyComms, comm_order_cycle,
         happens_before::{self, OrderError},
     },
 };
@@ -41,16 +41,15 @@ pub struct CheckResults {
 }
 
 /// Runs `checks` on the plans of all ranks.
-pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
+pub fn run_checks(world: &World, checks: Checks) -> CheckResults {
     let mut found = CheckResults::default();
-    let matched = CommMatching::from_plans(plans);
-    if let Some(state) = deadlocked_state(plans, &matched) {
+    if let Some(deadlock) = world.deadlock() {
         // Instructions after a deadlock never execute, so they are not checked.
-        found.deadlock = Some(Box::new(explain(plans, &matched, &state)));
+        found.deadlock = Some(Box::new(deadlock));
         return found;
     }
     if checks.comm {
-        match comm_order_cycle(plans, &matched) {
+        match comm_order_cycle(world) {
             Ok(it) => found.communicator_order = it.map(Box::new),
             Err(TooManyComms) => {
                 found
@@ -62,9 +61,9 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     if !checks.needs_accesses() {
         return found;
     }
-    let (mut races, mut memory) = (RaceDetector::new(plans, checks.model), WriteTracker::new(plans));
-    let mut unread = UnreadWrites::new(plans);
-    let walked = happens_before::walk(plans, &matched, &mut |it| {
+    let (mut races, mut memory) = (RaceDetector::new(world, checks.model), WriteTracker::new(world));
+    let mut unread = UnreadWrites::new(world);
+    let walked = happens_before::walk(world, &mut |it| {
         // Waits and writes are judged only if the program has no race.
         if checks.race || checks.excess {
             races.visit(&it);
@@ -90,7 +89,7 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
     let is_clean = races.found.is_empty() && races.not_compared == 0;
     if checks.excess {
         let (excess, not_searched) =
-            find_excess(plans, &matched, is_clean.then_some(unread), &races.found, checks.model);
+            find_excess(world, is_clean.then_some(unread), &races.found, checks.model);
         // A caller that requested the race check already sees the reason.
         if is_clean || !checks.race {
             found.not_searched = not_searched;
@@ -120,11 +119,11 @@ pub fn run_checks(plans: &[Plan], checks: Checks) -> CheckResults {
         let of = |plan: &Plan| {
             plan.overwritten_views.clone().into_iter().map(|it| (plan.rank, it)).collect::<Vec<_>>()
         };
-        found.overwritten_views = plans.iter().flat_map(of).collect();
+        found.overwritten_views = world.iter().flat_map(of).collect();
     }
     (found.races, found.unwritten_reads) = (races.found, memory.found);
     if checks.repeat && found.races.is_empty() {
-        found.check_two_runs(plans, checks.model);
+        found.check_two_runs(world, checks.model);
     }
     found
 }

@@ -28,10 +28,7 @@ pub(super) use unread::UnreadWrites;
 use std::{collections::BTreeSet, fmt};
 
 use super::{conflict::Race, ordering_model::OrderingModel};
-use hir_plan::{
-    Plan,
-    sync::{CommMatching, InstRef},
-};
+use hir_plan::{World, sync::InstRef};
 
 /// A statement on one rank: the rank, and an index into its `Plan::origins`.
 pub type StmtOnRank = (usize, u32);
@@ -127,27 +124,26 @@ impl fmt::Display for ExcessNotSearched {
 /// instructions; `None` means that the program has, or may have, races. An ALLOCATE of a buffer with a race
 /// is not reported, because the race is the more important finding.
 pub(super) fn find_excess(
-    plans: &[Plan],
-    matched: &CommMatching,
+    world: &World,
     unread: Option<UnreadWrites<'_>>,
     races: &[Race],
     model: OrderingModel,
 ) -> (Vec<Excess>, Vec<ExcessNotSearched>) {
     let mut not_searched = Vec::new();
-    let mut found = lifetimes::storage_excess(plans, &races.iter().map(|it| (it.rank, it.buffer)).collect());
+    let mut found = lifetimes::storage_excess(world, &races.iter().map(|it| (it.rank, it.buffer)).collect());
     match unread {
         Some(unread) => {
-            let (waits, left) = waits::unneeded_waits(plans, matched, model);
+            let (waits, left) = waits::unneeded_waits(world, model);
             found.extend(waits);
             not_searched.extend(left);
-            let (writes, left) = unread.finish(matched);
+            let (writes, left) = unread.finish(world.matching());
             found.extend(writes);
             not_searched.extend(left);
         }
         None if races.is_empty() => not_searched.push(ExcessNotSearched::Views),
         None => not_searched.push(ExcessNotSearched::Races),
     }
-    let line = |it: &Excess| (plans[it.stmt.0].program_id, plans[it.stmt.0].origins[it.stmt.1 as usize].line);
+    let line = |it: &Excess| (world[it.stmt.0].program_id, world[it.stmt.0].origins[it.stmt.1 as usize].line);
     found.sort_by_key(line);
     (found, not_searched)
 }

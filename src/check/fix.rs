@@ -33,7 +33,7 @@ use super::{
     plan_index::PlanIndexes,
     race_side::RaceSide,
 };
-use hir_plan::Plan;
+use hir_plan::{Plan, World};
 
 /// The maximum number of rounds, each of which makes one edit, or the edits of many races.
 const MAX_ROUNDS: usize = 64;
@@ -57,7 +57,7 @@ pub struct FixResult {
 }
 
 /// Plans a program of a text for all ranks. Returns `None` if that fails.
-pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<Vec<Plan>>;
+pub type Planner<'a> = &'a dyn Fn(&mut Program, &LineIndex) -> Option<World>;
 
 /// Applies edits to a text until its `number`th program, counted from 0, has no race or no edit helps. The
 /// caller checks the result again to report the remaining findings.
@@ -123,7 +123,7 @@ struct FixSession<'a> {
 /// A text and its check results.
 struct CheckedText {
     text: EditableText,
-    plans: Vec<Plan>,
+    plans: World,
     found: CheckResults,
     keys: BTreeSet<FindingKey>,
 }

@@ -123,15 +123,15 @@ pub use ordering_model::OrderingModel;
 pub use orders::{Orders, StepOrder, TooLarge, Truncation};
 pub use overlap::ElementRange;
 
-use hir_plan::Plan;
+use hir_plan::World;
 
 /// Returns the races of the plans, one for each pair of statements and buffer, not merged over ranks and
 /// iterations. If a later write covers an access, only the race with that write may be reported.
-pub fn races(plans: &[Plan]) -> Vec<Race> {
-    checker::run_checks(plans, Checks { memory: false, ..Checks::ALL_FAULTS }).races
+pub fn races(world: &World) -> Vec<Race> {
+    checker::run_checks(world, Checks { memory: false, ..Checks::ALL_FAULTS }).races
 }
 
 /// Checks the plans of all ranks.
-pub fn check(plans: &[Plan], checks: Checks) -> Report {
-    checker::run_checks(plans, checks).report(plans)
+pub fn check(world: &World, checks: Checks) -> Report {
+    checker::run_checks(world, checks).report(world)
 }

@@ -16,9 +16,9 @@ use super::{
     overlap::{Footprint, Overlap, overlap},
 };
 use hir_plan::{
-    BufferNo, Plan,
+    BufferNo, World,
     sync::{
-        CommMatching, InstRef, Step,
+        InstRef, Step,
         happens_before::{HappensBeforeGraph, OrderError},
     },
 };
@@ -95,12 +95,12 @@ impl StepOrder {
     ///
     /// # Errors
     /// The program is too large.
-    pub fn of(plans: &[Plan], matched: &CommMatching) -> Result<Self, TooLarge> {
-        let instructions = plans.iter().map(|it| it.code.len()).sum::<usize>();
+    pub fn of(world: &World) -> Result<Self, TooLarge> {
+        let instructions = world.iter().map(|it| it.code.len()).sum::<usize>();
         if instructions > MAX_NODES {
             return Err(TooLarge::Nodes(instructions));
         }
-        let graph = HappensBeforeGraph::from_plans(plans, matched)
+        let graph = HappensBeforeGraph::of(world)
             .map_err(|(OrderError::TooLarge | OrderError::Deadlock)| TooLarge::Streams)?;
         if graph.nodes.len() > MAX_NODES {
             return Err(TooLarge::Nodes(graph.nodes.len()));
@@ -108,7 +108,7 @@ impl StepOrder {
         let sorted = graph.topological_order();
         let touched = |node: &u32| {
             let step = graph.nodes[*node as usize].step?;
-            let touched = step.accesses(plans, matched);
+            let touched = step.accesses(world);
             (!touched.is_empty()).then_some((*node, step, touched))
         };
         let all: Vec<_> = sorted.iter().filter_map(touched).collect();
@@ -152,7 +152,7 @@ impl StepOrder {
         let steps: Vec<Step> = all.iter().map(|it| it.1).collect();
         let origin = |it: usize| {
             let InstRef { rank, inst } = steps[it].inst_ref;
-            plans[rank].origins[plans[rank].code[inst].origin as usize].line
+            world[rank].origins[world[rank].code[inst].origin as usize].line
         };
         let mut seen = FxHashSet::default();
         let (mut first, again): (Vec<_>, Vec<_>) =

@@ -14,9 +14,9 @@ use super::{
     race::RaceDetector,
 };
 use hir_plan::{
-    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId,
+    Access, BufferNo, Inst, InstKind, Number, Plan, SignalId, World,
     sync::{
-        CommMatching, InstRef, deadlocked_state,
+        InstRef,
         happens_before::{self, Occurrence, OrderError},
     },
 };
@@ -44,13 +44,13 @@ pub(super) fn races_between_runs(
     let signal_count = signal_count.max().unwrap_or(0);
     let twice: Vec<TwoRuns> = plans.iter().map(|it| TwoRuns::of(it, signal_count)).collect();
     let (both, from): (Vec<Plan>, Vec<_>) = twice.into_iter().map(|it| (it.plan, it.from)).unzip();
-    let matched = CommMatching::from_plans(&both);
-    if deadlocked_state(&both, &matched).is_some() {
+    let both = World::new(both);
+    if both.deadlocked_state().is_some() {
         return Err(OrderError::Deadlock);
     }
     let mut races = RaceDetector::new(&both, model);
     let mut blocks = SharedBlocks::new(plans);
-    happens_before::walk(&both, &matched, &mut |it| {
+    happens_before::walk(&both, &mut |it| {
         races.visit(&it);
         for access in both[it.rank].code[it.inst].kind.accesses(it.rank) {
             blocks.access(&it, access);

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use hir_plan::{BufferNo, InstKind, KernelKind, Plan, SignalId};
+use hir_plan::{BufferNo, InstKind, KernelKind, Plan, SignalId, World};
 
 mod lifetime;
 mod offsets;
@@ -79,11 +79,11 @@ impl BufferAssignment {
     ///
     /// # Errors
     /// Returns the rank and the buffer if the size overflows or if the element type has no size.
-    pub fn of(plans: &[Plan]) -> Result<Self, (usize, BufferNo)> {
-        let mut shared: Vec<Vec<bool>> = plans.iter().map(|it| vec![false; it.buffers.len()]).collect();
-        let mut signals = SignalOffsets::new(plans);
+    pub fn of(world: &World) -> Result<Self, (usize, BufferNo)> {
+        let mut shared: Vec<Vec<bool>> = world.iter().map(|it| vec![false; it.buffers.len()]).collect();
+        let mut signals = SignalOffsets::new(world);
         let mut accessed_peers = FxHashSet::default();
-        for plan in plans {
+        for plan in world.plans() {
             for inst in &plan.code {
                 for it in inst.kind.accesses(plan.rank) {
                     if it.rank != plan.rank {
@@ -104,9 +104,9 @@ impl BufferAssignment {
             }
         }
         let signal_bytes = signals.bytes().next_multiple_of(ALIGNMENT);
-        let mut ranks = Vec::with_capacity(plans.len());
-        let packets = packet_buffers(plans);
-        for (plan, shared) in plans.iter().zip(&shared) {
+        let mut ranks = Vec::with_capacity(world.len());
+        let packets = packet_buffers(world);
+        for (plan, shared) in world.iter().zip(&shared) {
             let mut slices = Vec::with_capacity(plan.buffers.len());
             for (number, (buffer, symmetric)) in plan.buffers.iter().zip(shared).enumerate() {
                 let error = (plan.rank, number as BufferNo);
@@ -118,7 +118,7 @@ impl BufferAssignment {
             }
             ranks.push(RankAssignment { buffers: slices, private_bytes: 0, bytes_without_reuse: 0 });
         }
-        let mut lifetimes = lifetimes(plans);
+        let mut lifetimes = lifetimes(world);
         for (rank, slices) in ranks.iter().enumerate() {
             for (slice, lifetime) in slices.buffers.iter().zip(&mut lifetimes[rank]) {
                 lifetime.needs_own_memory |= slice.holds_packets;

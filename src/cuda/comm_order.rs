@@ -150,11 +150,11 @@ mod tests {
     use grammar::source::Source;
 
     use super::*;
-    use hir_plan::plans_of_text;
+    use hir_plan::{World, plans_of_text};
 
     /// Builds the plans of ranks 0 and 1, which post an all-reduce on each of two communicators; `backends`
     /// is the order of rank 0.
-    fn world(backends: [&str; 2]) -> Vec<Plan> {
+    fn world(backends: [&str; 2]) -> World {
         let program = |[first, second]: [&str; 2]| {
             let tensor = |it: usize| format!("T{it}_g_float[iS{it}{{2}}] (DeviceMesh{{0 1}})");
             let reduce = |number: usize, backend: &str| {

@@ -23,7 +23,7 @@ use super::{
     progress::RunProgress,
     signals::CapturedSignals,
 };
-use hir_plan::{Inst, Plan, View};
+use hir_plan::{Inst, Plan, View, World};
 use hir_tensor::dense::DenseTensor;
 
 mod algorithms;
@@ -111,22 +111,22 @@ impl Engine {
     /// # Errors
     /// A library is missing, or the plan requires something that this executor does not support.
     pub(super) fn new(
-        plans: &Arc<Vec<Plan>>,
+        world: &Arc<World>,
         peers: &dyn ProcessGroup,
         device: Rc<Device>,
         libraries: &mut LibraryState,
         again: bool,
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
-        let plan = plans.get(rank).filter(|_| plans.len() == peers.world()).ok_or_else(|| {
+        let plan = world.get(rank).filter(|_| world.len() == peers.world()).ok_or_else(|| {
             CudaError::Environment(format!(
                 "the job has {} plans, but {} processes",
-                plans.len(),
+                world.len(),
                 peers.world()
             ))
         })?;
         let Prepared { first, memory, comms, executable, inputs, outputs } =
-            Prepared::of(plans, peers, &device, libraries, again)?;
+            Prepared::of(world, peers, &device, libraries, again)?;
         let event = |_| device.event(false);
         let ends = executable.streams.iter().map(event).collect::<Result<_, _>>()?;
         let position = |it: &ScheduledCommand| (it.stream.index, it.inst);

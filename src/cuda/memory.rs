@@ -11,11 +11,11 @@ use super::{
     discover,
     error::CudaError,
 };
-use hir_plan::{Plan, View};
+use hir_plan::{Plan, View, World};
 
 /// The memory segments and their addresses.
 pub(super) struct DeviceMemory {
-    plans: Arc<Vec<Plan>>,
+    world: Arc<World>,
     pub assignment: BufferAssignment,
     /// This rank.
     pub rank: usize,
@@ -34,18 +34,13 @@ pub(super) struct DeviceMemory {
 
 impl DeviceMemory {
     /// Allocates this rank's segments.
-    pub fn new(
-        device: &Device,
-        plans: &Arc<Vec<Plan>>,
-        rank: usize,
-        stream: Stream,
-    ) -> Result<Self, CudaError> {
-        let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| CudaError::Unsupported {
+    pub fn new(device: &Device, world: &Arc<World>, rank: usize, stream: Stream) -> Result<Self, CudaError> {
+        let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| CudaError::Unsupported {
             rank,
             place: "memory".to_owned(),
             message: format!(
                 "the size of buffer `{}` in bytes is undefined or too large",
-                plans[rank].buffers[buffer as usize].name
+                world[rank].buffers[buffer as usize].name
             ),
         })?;
         let own: &RankAssignment =
@@ -56,11 +51,11 @@ impl DeviceMemory {
         let allocated = own.private_bytes + layout.symmetric_bytes;
         device.memset(segment, 0, layout.symmetric_bytes, stream)?;
         device.synchronize(stream)?;
-        let mut symmetric = vec![0; plans.len()];
+        let mut symmetric = vec![0; world.len()];
         symmetric[rank] = segment;
-        let plans = Arc::clone(plans);
+        let world = Arc::clone(world);
         Ok(Self {
-            plans,
+            world,
             assignment: layout,
             rank,
             symmetric,
@@ -79,7 +74,7 @@ impl DeviceMemory {
         peers: &dyn ProcessGroup,
         stream: Stream,
     ) -> Result<(), CudaError> {
-        if self.plans.len() == 1 {
+        if self.world.len() == 1 {
             return Ok(());
         }
         let segment = self.symmetric[self.rank];
@@ -141,7 +136,7 @@ impl DeviceMemory {
 
     /// Returns the plans of all ranks.
     pub fn plans(&self) -> &[Plan] {
-        &self.plans
+        &self.world
     }
 
     /// Returns the address and the size of the private segment.
@@ -178,7 +173,7 @@ impl DeviceMemory {
     pub fn view_address(&self, rank: usize, view: &View) -> Result<u64, CudaError> {
         let outside = || CudaError::Internal(format!("{view:?} is not inside the memory of rank {rank}"));
         let buffer =
-            self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
+            self.world.get(rank).and_then(|it| it.buffers.get(view.buffer as usize)).ok_or_else(outside)?;
         if view.bounds().is_some_and(|(_, last)| last >= buffer.len) {
             return Err(outside());
         }
@@ -187,7 +182,7 @@ impl DeviceMemory {
 
     /// Returns the element type of a view for which `view_address` has succeeded.
     pub fn view_dtype(&self, rank: usize, view: &View) -> DType {
-        let buffer = self.plans.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
+        let buffer = self.world.get(rank).and_then(|it| it.buffers.get(view.buffer as usize));
         buffer.map_or(DType::Float, |it| it.dtype)
     }
 

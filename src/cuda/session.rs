@@ -13,7 +13,7 @@ use super::{
     discover, library,
     library_state::LibraryState,
 };
-use hir_plan::Plan;
+use hir_plan::World;
 
 /// The GPU of this rank, which runs one plan after another. No other rank uses it.
 pub struct Gpu {
@@ -44,14 +44,10 @@ impl Gpu {
     /// # Errors
     /// The GPU does not start, the plan requires something that this executor does not support, or a rank
     /// does not answer.
-    pub fn engine(
-        &mut self,
-        plans: &Arc<Vec<Plan>>,
-        peers: &dyn ProcessGroup,
-    ) -> Result<&mut Engine, CudaError> {
+    pub fn engine(&mut self, world: &Arc<World>, peers: &dyn ProcessGroup) -> Result<&mut Engine, CudaError> {
         // The texts of a program may differ in white space between ranks. Comparing plans detects different
         // line numbers.
-        let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(plans));
+        let is_same = self.engine.as_ref().is_some_and(|it| it.runs_plans(world));
         let is_kept = peers.all_gather(&[u8::from(is_same)])?.iter().all(|it| *it == [1]);
         let engine = match self.engine.take().filter(|_| is_kept) {
             Some(mut kept) => {
@@ -68,7 +64,7 @@ impl Gpu {
                     }
                 };
                 let device = Rc::clone(self.device.insert(device));
-                Engine::new(plans, peers, device, &mut self.libraries, again)?
+                Engine::new(world, peers, device, &mut self.libraries, again)?
             }
         };
         Ok(self.engine.insert(engine))

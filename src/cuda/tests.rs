@@ -9,7 +9,7 @@ use super::{
     executable::count_waiting_blocks,
 };
 use hir_plan::{
-    Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View, ViewOnRank,
+    Buffer, Inst, InstKind, Number, Origin, Plan, PlanStream, SignalId, SignalKind, View, ViewOnRank, World,
     plans_of_text,
 };
 
@@ -23,6 +23,10 @@ pub(super) fn plan(rank: usize, lens: &[usize], code: Vec<InstKind>) -> Plan {
     }
 }
 
+fn assign(plans: Vec<Plan>) -> Result<BufferAssignment, (usize, u32)> {
+    BufferAssignment::of(&World::new(plans))
+}
+
 fn signal_id(from: usize, to: usize, index: u32) -> SignalId {
     SignalId { from, to, kind: SignalKind::Ready, index }
 }
@@ -34,8 +38,8 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
     let get = InstKind::Copy { from: view_on(1, 1), to: view_on(0, 0) };
     let wait = InstKind::WaitSignal { signal: signal_id(1, 0, 0) };
     let signal = InstKind::Signal { signal: signal_id(1, 0, 0) };
-    let plans = [plan(0, &[8, 1000], vec![wait, get]), plan(1, &[300, 8], vec![signal])];
-    let assignment = BufferAssignment::of(&plans)?;
+    let plans = vec![plan(0, &[8, 1000], vec![wait, get]), plan(1, &[300, 8], vec![signal])];
+    let assignment = assign(plans)?;
     let symmetric = |rank: usize| -> Vec<bool> {
         assignment.ranks[rank].buffers.iter().map(|it| it.is_symmetric).collect()
     };
@@ -56,7 +60,7 @@ fn what_peers_touch_is_symmetric() -> Result<(), (usize, u32)> {
 fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
     let mut separate = plan(0, &[1, 127, 0, 129, 5], Vec::new());
     separate.live_out = (0..5).collect();
-    let assignment = BufferAssignment::of(&[separate])?;
+    let assignment = assign(vec![separate])?;
     let slices = &assignment.ranks[0].buffers;
     for (at, slice) in slices.iter().enumerate() {
         assert_eq!(slice.offset % ALIGNMENT, 0);
@@ -65,7 +69,7 @@ fn buffers_lie_apart_and_aligned() -> Result<(), (usize, u32)> {
     }
     assert!(!assignment.share_memory(0, 1));
     let huge = plan(0, &[usize::MAX / 2 + 1], Vec::new());
-    assert_eq!(BufferAssignment::of(&[huge]).map(|_| ()), Err((0, 0)));
+    assert_eq!(assign(vec![huge]).map(|_| ()), Err((0, 0)));
     Ok(())
 }
 
@@ -88,7 +92,7 @@ fn places_are_split_joined_and_grown() -> Result<(), (usize, u32)> {
     // In units of 128 elements: two small buffers reuse a large one, one reuses both, and one extends the
     // segment.
     let units = |them: &[usize]| them.iter().map(|it| it * 128).collect::<Vec<_>>();
-    let assignment = BufferAssignment::of(&[plan_of_fills(0, &units(&[3, 1, 2, 3, 5]), Vec::new())])?;
+    let assignment = assign(vec![plan_of_fills(0, &units(&[3, 1, 2, 3, 5]), Vec::new())])?;
     assert_eq!(offsets(&assignment, 0), [0, 0, 1, 0, 0]);
     assert_eq!(
         (assignment.ranks[0].private_bytes, assignment.ranks[0].bytes_without_reuse),
@@ -101,16 +105,16 @@ fn places_are_split_joined_and_grown() -> Result<(), (usize, u32)> {
 fn what_is_kept_or_read_unwritten_is_not_shared() -> Result<(), (usize, u32)> {
     let mut kept = plan_of_fills(0, &[8; 4], Vec::new());
     kept.live_out = vec![1];
-    assert_eq!(offsets(&BufferAssignment::of(&[kept])?, 0), [1, 0, 1, 1]);
+    assert_eq!(offsets(&assign(vec![kept])?, 0), [1, 0, 1, 1]);
     let view_on = |buffer| Box::new(ViewOnRank { rank: 0, view: View::contiguous(buffer, vec![1]) });
     let mut early = plan_of_fills(0, &[8; 3], Vec::new());
     early.code[0].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
-    assert_eq!(offsets(&BufferAssignment::of(&[early])?, 0), [0, 1, 1]);
+    assert_eq!(offsets(&assign(vec![early])?, 0), [0, 1, 1]);
     // Zeroing is a write.
     let mut zero = plan_of_fills(0, &[8; 3], Vec::new());
     zero.code[0].kind = InstKind::Alloc { buffer: 0, zeroed: Some(View::contiguous(0, vec![1]).into()) };
     zero.code[1].kind = InstKind::Copy { from: view_on(0), to: view_on(1) };
-    assert_eq!(offsets(&BufferAssignment::of(&[zero])?, 0), [0, 1, 0]);
+    assert_eq!(offsets(&assign(vec![zero])?, 0), [0, 1, 0]);
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use super::{
     report,
     watchdog::{EndProcess, ReportBuilder, Watchdog},
 };
-use hir_plan::Plan;
+use hir_plan::World;
 use hir_process::exit::Exit;
 
 /// Time to notice the loss of another rank before reporting an error that the loss may have caused.
@@ -121,11 +121,11 @@ impl JobRank {
     /// plan. `run` must not block. Reports name lines of the plans from here on.
     pub fn report_plan_progress(
         &self,
-        plans: Arc<Vec<Plan>>,
+        world: Arc<World>,
         run: impl Fn() -> Option<PlanProgress> + Send + 'static,
     ) {
         self.watchdog
-            .set_report_builder(Box::new(move |fault, records| report::job_report(fault, records, &plans)));
+            .set_report_builder(Box::new(move |fault, records| report::job_report(fault, records, &world)));
         let progress = Arc::clone(&self.progress);
         self.channel.set_progress_source(move || {
             let at = progress.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -192,7 +192,7 @@ impl JobRank {
 
 /// Returns the report builder for ranks that have no plans yet.
 fn report_without_plans() -> ReportBuilder {
-    Box::new(|fault, records| report::job_report(fault, records, &[]))
+    Box::new(|fault, records| report::job_report(fault, records, &World::default()))
 }
 
 #[cfg(test)]

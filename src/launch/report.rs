@@ -3,17 +3,17 @@
 
 use super::{LaunchError, progress};
 use hir_plan::{
-    Plan,
+    World,
     sync::{self, JobState, lines_by_rank},
 };
 use hir_process::exit::Exit;
 
 /// Returns the report: the cause, then one line for each group of ranks with what they were doing. `records`
 /// are by rank, `None` where nothing is known.
-pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], plans: &[Plan]) -> String {
+pub fn job_report(fault: &LaunchError, records: &[Option<Vec<u8>>], world: &World) -> String {
     let ranks: Vec<Option<sync::RankProgress>> =
         records.iter().map(|it| it.as_deref().and_then(decode)).collect();
-    let job = JobState::new(plans, &ranks);
+    let job = JobState::new(world, &ranks);
     let stuck = matches!(fault, LaunchError::Late { .. } | LaunchError::Stalled { .. });
     let requested =
         matches!(Exit::from(fault.exit()), Exit::Hang | Exit::HungUp | Exit::Interrupted | Exit::Terminated)

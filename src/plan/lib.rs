@@ -1,6 +1,6 @@
 //! The plan: the instructions that one rank executes, with all decisions made.
 //!
-//! `world` turns a program, a world size and symbol bindings into one `Plan` for each rank. Loops are
+//! `build_world` turns a program, a world size and symbol bindings into a `World`: one `Plan` for each rank. Loops are
 //! unrolled, predicates and scalars are evaluated, streams and events are numbered, every tensor is a strided
 //! view of a numbered buffer, and all peers and teams are known ranks. `sync` then matches the communications
 //! of all ranks and checks that they agree, and `transport` replaces those that no library executes. The
@@ -16,7 +16,7 @@
 //! * `ShareMemHandles` and `Barrier` block the issuing host.
 //!
 //! ```
-//! let plans = hir_plan::plans_of_text(
+//! let world = hir_plan::plans_of_text(
 //!     "
 //! %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :
 //!   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
@@ -27,10 +27,10 @@
 //!     2,
 //! )
 //! .map_err(|faults| faults[0].message.clone())?;
-//! let posted = plans[1].code.iter().filter(|it| matches!(it.kind, hir_plan::InstKind::Collective(_)));
+//! let posted = world[1].code.iter().filter(|it| matches!(it.kind, hir_plan::InstKind::Collective(_)));
 //! assert_eq!(posted.count(), 1);
 //! // What rank 1 posts is the same communication as what rank 0 posts.
-//! assert!(hir_plan::sync::deadlock(&plans).is_none());
+//! assert!(world.deadlock().is_none());
 //! # Ok::<(), String>(())
 //! ```
 //!
@@ -43,6 +43,7 @@ mod algorithm;
 mod attention;
 mod bindings;
 mod build_rank;
+mod build_world;
 mod caching_allocator;
 mod collective_semantics;
 mod comm;
@@ -78,10 +79,12 @@ mod transport;
 mod unbound;
 mod view;
 mod views;
-mod world;
 
 pub use access::{Access, Communication};
 pub use attention::{AttentionComposition, AttentionOptions};
+pub use build_world::{
+    build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, smallest_world,
+};
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
@@ -97,9 +100,9 @@ pub use queue_streams::queue_streams;
 pub use shape::leaf_axes;
 pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
+pub use sync::World;
 pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
-pub use world::{build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, smallest_world};
 
 use std::{ops::Range, sync::Arc};
 

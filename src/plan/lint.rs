@@ -8,7 +8,7 @@ use grammar::{
     span::LineIndex,
 };
 
-use crate::sync::{Deadlock, deadlock};
+use crate::sync::Deadlock;
 use crate::{Plan, build_with_limits, limits::Limits, scalar::Scalars, smallest_world};
 
 /// Larger programs are not checked, so that reading a program stays fast.
@@ -37,7 +37,7 @@ pub fn lint(program: &Program, lines: &LineIndex, ranks: Option<usize>) -> Vec<D
     };
     let limits = Limits { ranks: MAX_RANKS, memory: MAX_MEMORY, instructions: MAX_LOWERED_INSTRUCTIONS };
     match build_with_limits(program, lines, world, &limits) {
-        Ok(plans) => deadlock(&plans).map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
+        Ok(plans) => plans.deadlock().map(|it| warning(program, &plans, &it, &assumed)).into_iter().collect(),
         Err(faults) => faults
             .into_iter()
             .filter(|it| it.code == Code::Disagreement)

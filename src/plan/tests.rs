@@ -2,10 +2,10 @@
 
 use grammar::source::Source;
 
-use super::{Plan, build_per_rank};
+use super::{World, build_per_rank};
 
 /// Returns the plans of a valid program, by rank.
-pub(crate) fn plans_of(text: &str, ranks: usize) -> Vec<Plan> {
+pub(crate) fn plans_of(text: &str, ranks: usize) -> World {
     let source = Source::new("test.hir".to_owned(), text.to_owned());
     let (programs, faults) = source.programs();
     assert!(faults.is_empty(), "{faults:?}");

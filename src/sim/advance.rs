@@ -14,7 +14,7 @@ use hir_plan::{
 impl Machine<'_> {
     /// Runs until no actor is ready.
     pub fn run(mut self, options: &SimOptions) -> Result<SimOutcome, SimError> {
-        for rank in 0..self.plans.len() {
+        for rank in 0..self.world.len() {
             self.update_readiness(self.host_of(rank));
         }
         while let Some(actor) = self.ready.pop().map_err(SimError::StepNotReady)? {
@@ -36,7 +36,7 @@ impl Machine<'_> {
             }
         }
         if (0..self.actors.len()).any(|it| self.head(it).is_some()) {
-            let explained = sync::explain(self.plans, self.matched, &self.state());
+            let explained = sync::explain(self.world, &self.state());
             return Err(SimError::Deadlock(Box::new(explained)));
         }
         for it in &options.watch {
@@ -84,9 +84,7 @@ impl Machine<'_> {
 
     /// Returns true if the next step of an actor accesses memory.
     fn touches_memory(&self, actor: usize, at: InstRef) -> bool {
-        let part = |part: u32| {
-            !sync::Step { inst_ref: at, index: part }.accesses(self.plans, self.matched).is_empty()
-        };
+        let part = |part: u32| !sync::Step { inst_ref: at, index: part }.accesses(self.world).is_empty();
         let it = &self.actors[actor];
         match (it.kind, &it.in_flight) {
             // A posting does not access memory.
@@ -170,7 +168,7 @@ impl Machine<'_> {
             }
             SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => {
                 self.hosts[rank].is_inside_inst = true;
-                let matched = self.matched;
+                let matched = self.world.matching();
                 for comm in matched.comms_of(InstRef { rank, inst }) {
                     if self.arrive(*comm) {
                         self.set_condition(Condition::Comm(*comm));
@@ -195,7 +193,7 @@ impl Machine<'_> {
     pub fn issue(&mut self, rank: usize, inst: usize) {
         self.hosts[rank].next += 1;
         self.issued += 1;
-        let stream = self.stream_of(rank, self.plans[rank].code[inst].stream);
+        let stream = self.stream_of(rank, self.world[rank].code[inst].stream);
         self.actors[stream].items.push_back((inst, self.issued));
         if self.actors[stream].items.len() == 1 {
             self.update_readiness(stream);
@@ -211,7 +209,7 @@ impl Machine<'_> {
             SyncEffect::Reshard(_) => return self.run_collective(actor),
             SyncEffect::RecordEvent(event) => self.set_condition(Condition::Event(rank, event)),
             SyncEffect::Signal(_) => {
-                let matched = self.matched;
+                let matched = self.world.matching();
                 for comm in matched.comms_of(InstRef { rank, inst }) {
                     self.set_condition(Condition::Comm(*comm));
                 }
@@ -219,7 +217,7 @@ impl Machine<'_> {
             SyncEffect::WaitEvent(_) | SyncEffect::Wait(_) | SyncEffect::WaitSignal(_) => {}
             SyncEffect::ReadOutputs => self.read_outputs(rank, inst)?,
             SyncEffect::Compute => {
-                let (plans, kind) = (self.plans, &self.plans[rank].code[inst].kind);
+                let (plans, kind) = (self.world, &self.world[rank].code[inst].kind);
                 let is_second = matches!(self.actors[actor].in_flight, Some(InFlight::HalfCopy));
                 let halves = if self.is_synchronous { None } else { copy_halves(rank, kind) };
                 let half = halves.map(|it| {
@@ -247,7 +245,7 @@ impl Machine<'_> {
     /// Reads the outputs of a rank, and records the instructions that have not run: its own, and those of
     /// other ranks that write to its memory.
     fn read_outputs(&mut self, rank: usize, inst: usize) -> Result<(), SimError> {
-        let plans = self.plans;
+        let plans = self.world;
         let mut space = Memories::World(&mut self.memories);
         for (at, port) in plans[rank].outputs.iter().enumerate() {
             if let Some(view) = &port.shard.view {

@@ -6,7 +6,7 @@
 use rustc_hash::FxHashMap;
 
 use super::machine::Condition;
-use hir_plan::{Plan, sync::CommMatching};
+use hir_plan::World;
 
 /// The conditions of all ranks.
 pub(super) struct Conditions {
@@ -21,11 +21,11 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// Returns the state in which no condition holds.
-    pub(super) fn new(plans: &[Plan], matched: &CommMatching) -> Self {
+    pub(super) fn new(world: &World) -> Self {
         Self {
-            events: plans.iter().map(|it| vec![false; it.event_count]).collect(),
-            works: plans.iter().map(|it| vec![false; it.work_count]).collect(),
-            comms: vec![false; matched.comms.len()],
+            events: world.iter().map(|it| vec![false; it.event_count]).collect(),
+            works: world.iter().map(|it| vec![false; it.work_count]).collect(),
+            comms: vec![false; world.matching().comms.len()],
             waiters: FxHashMap::default(),
         }
     }

@@ -9,11 +9,10 @@
 //! ranks that it receives data from (`member`).
 //!
 //! ```
-//! use hir_plan::sync::CommMatching;
 //! use hir_sim::{Schedule, SimOptions};
 //! use hir_tensor::data::Data;
 //!
-//! let plans = hir_plan::plans_of_text(
+//! let world = hir_plan::plans_of_text(
 //!     "
 //! %HostIrContainer { (T0_g_float[iS0{4}] (DeviceMesh{0 1})) -> (T1_g_float[iS1{4}] (DeviceMesh{0 1})) :
 //!   T1_g_float[iS1{4}] (DeviceMesh{0 1}) = ALLOCATE(mem_type=global, zero_init=false)
@@ -26,8 +25,7 @@
 //! .map_err(|faults| faults[0].message.clone())?;
 //! let inputs = vec![vec![Data::from(vec![1f32; 4])], vec![Data::from(vec![2f32; 4])]];
 //! let outcome = hir_sim::run(
-//!     &plans,
-//!     &CommMatching::from_plans(&plans),
+//!     &world,
 //!     inputs,
 //!     &Schedule::Program,
 //!     &SimOptions::default(),
@@ -48,8 +46,8 @@ use rustc_hash::FxHashSet;
 use thiserror::Error;
 
 use hir_plan::{
-    BufferNo, InstKind, Plan, ViewOnRank,
-    sync::{CommMatching, Deadlock, Step, deadlocked_state},
+    BufferNo, InstKind, Plan, ViewOnRank, World,
+    sync::{Deadlock, Step},
 };
 use hir_tensor::{data::Data, dense::DenseTensor};
 
@@ -91,8 +89,6 @@ pub struct SimOptions {
     pub trace: bool,
     /// True to omit the f64 shadows of inexact values, which take 24 bytes per element.
     pub without_shadows: bool,
-    /// Whether the plans deadlock, if known. Computing it requires a pass over all instructions.
-    pub deadlocks: Option<bool>,
     /// Answers progress queries of other threads.
     pub progress_query: Option<Arc<ProgressQuery>>,
 }
@@ -188,20 +184,19 @@ pub enum SimError {
     Internal(String),
 }
 
-/// Runs all ranks' plans to completion. `matched` holds the plans' communications (`CommMatching::from_plans`). `inputs`
-/// holds each rank's part of each input, row-major, by rank and input.
+/// Runs the plans of all ranks to completion. `inputs` holds each rank's part of each input, row-major, by rank and input.
 ///
 /// Reading an unwritten element is not an error. The masks of the outputs show which elements depend on it.
 ///
 /// # Errors
 /// A deadlock, an invalid or unsupported program, or inconsistent plans.
 pub fn run(
-    plans: &[Plan],
-    matched: &CommMatching,
+    world: &World,
     inputs: Vec<Vec<Data>>,
     schedule: &Schedule,
     options: &SimOptions,
 ) -> Result<SimOutcome, SimError> {
+    let plans = world.plans();
     for (rank, plan) in plans.iter().enumerate() {
         if plan.rank != rank || plan.world != plans.len() {
             return Err(SimError::Internal(format!(
@@ -221,9 +216,8 @@ pub fn run(
         }
     }
     let memories = initial_memories(plans, inputs)?;
-    let deadlocks = || options.deadlocks.unwrap_or_else(|| deadlocked_state(plans, matched).is_some());
-    let is_synchronous = *schedule == Schedule::Program || deadlocks();
-    let mut machine = machine::Machine::new(plans, matched, memories, schedule, is_synchronous)?;
+    let is_synchronous = *schedule == Schedule::Program || world.deadlocked_state().is_some();
+    let mut machine = machine::Machine::new(world, memories, schedule, is_synchronous)?;
     machine.outcome.trace = options.trace.then(Vec::new);
     machine.outcome.notes.exactness.shadows = !options.without_shadows;
     machine.run(options)

@@ -17,7 +17,7 @@ use super::{
     memory::Memory, schedule::ReadySet,
 };
 use hir_plan::{
-    CommunicatorNo, Plan, StreamNo, SyncEffect,
+    CommunicatorNo, Plan, StreamNo, SyncEffect, World,
     sync::{CommMatching, CommNo, Position, WorldState},
 };
 use hir_tensor::dense::DenseTensor;
@@ -150,16 +150,14 @@ pub(super) struct MemberState {
 
 /// The state of all ranks, their memory and their synchronization.
 pub(super) struct Machine<'a> {
-    /// The plans, by rank.
-    pub plans: &'a [Plan],
+    /// The plans with their communications.
+    pub world: &'a World,
     /// The states of the hosts, by rank.
     pub hosts: Vec<HostState>,
     /// Hosts, streams and queues, rank by rank.
     pub actors: Vec<Actor>,
     /// The states of the instructions, by rank.
     pub inst_states: Vec<Vec<InstState>>,
-    /// The communications that the ranks' instructions take part in.
-    pub matched: &'a CommMatching,
     /// The number of parts that have arrived, by communication.
     pub arrived: Vec<u32>,
     /// True if every participant of a communication waits until all have arrived. NCCL does not guarantee
@@ -198,30 +196,28 @@ impl<'a> Machine<'a> {
     /// `SimError::Internal` if a team is not a set of ranks, or a rank is not in the team of its
     /// communicator.
     pub fn new(
-        plans: &'a [Plan],
-        matched: &'a CommMatching,
+        world: &'a World,
         memories: Vec<Memory>,
         schedule: &Schedule,
         is_synchronous: bool,
     ) -> Result<Self, SimError> {
-        let world = plans.len();
+        let (plans, matched) = (world.plans(), world.matching());
         check_teams(plans, matched)?;
         let program = Schedule::Program;
         // Given steps apply only to programs that complete.
         let schedule =
             if is_synchronous && matches!(schedule, Schedule::Steps { .. }) { &program } else { schedule };
         let mut machine = Self {
-            plans,
-            hosts: vec![HostState::default(); world],
+            world,
+            hosts: vec![HostState::default(); plans.len()],
             actors: Vec::new(),
             inst_states: plans.iter().map(|it| vec![InstState::Pending; it.code.len()]).collect(),
-            matched,
             arrived: vec![0; matched.comms.len()],
             is_synchronous,
             unmatched_sides: FxHashMap::default(),
             sent_messages: FxHashMap::default(),
             in_flight_collectives: FxHashMap::default(),
-            conditions: Conditions::new(plans, matched),
+            conditions: Conditions::new(world),
             ready: ReadySet::new(schedule, 0, 0),
             issued: 0,
             memories,
@@ -257,7 +253,7 @@ impl<'a> Machine<'a> {
         match it.kind {
             ActorKind::Host => {
                 let next = self.hosts[it.rank].next;
-                (next < self.plans[it.rank].code.len()).then_some(next)
+                (next < self.world[it.rank].code.len()).then_some(next)
             }
             ActorKind::Stream | ActorKind::Queue => it.items.front().map(|&(inst, _)| inst),
         }
@@ -291,7 +287,7 @@ impl<'a> Machine<'a> {
             let queues = self.queues[rank].iter().map(|it| next(*it)).collect();
             Some(Position { round: 0, issued, streams: streams.collect(), queues })
         };
-        self.plans.iter().enumerate().map(position).collect()
+        self.world.iter().enumerate().map(position).collect()
     }
 
     /// Returns true if a condition holds.
@@ -301,7 +297,7 @@ impl<'a> Machine<'a> {
 
     /// Returns the synchronization effect of an instruction.
     pub fn effect(&self, rank: usize, inst: usize) -> SyncEffect<'a> {
-        self.plans[rank].code[inst].kind.effect()
+        self.world[rank].code[inst].kind.effect()
     }
 
     /// Returns the first condition that an actor's head waits for and that does not hold. The other parts of
@@ -309,7 +305,8 @@ impl<'a> Machine<'a> {
     pub fn unmet_condition(&self, actor: usize) -> Option<Condition> {
         let Actor { rank, kind: role, .. } = self.actors[actor];
         let inst = self.head(actor)?;
-        let comms = || self.matched.comms_of(InstRef { rank, inst }).iter().map(|it| Condition::Comm(*it));
+        let comms =
+            || self.world.matching().comms_of(InstRef { rank, inst }).iter().map(|it| Condition::Comm(*it));
         let absent = |it: &Condition| !self.holds(*it);
         match (role, self.effect(rank, inst)) {
             (ActorKind::Host, SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier)

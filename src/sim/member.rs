@@ -28,8 +28,8 @@ impl Machine<'_> {
         let rank = self.actors[actor].rank;
         let at = self.head(actor).map(|inst| InstRef { rank, inst });
         let found = at.and_then(|at| {
-            let comm = *self.matched.comms_of(at).first()?;
-            let part = self.matched.comm(comm).parts.iter().find(|it| it.inst_ref == at)?;
+            let comm = *self.world.matching().comms_of(at).first()?;
+            let part = self.world.matching().comm(comm).parts.iter().find(|it| it.inst_ref == at)?;
             if let CommRole::Member(member) = part.role { Some((comm, at, member)) } else { None }
         });
         found.ok_or_else(|| SimError::Internal("a collective without members was started".to_owned()))
@@ -40,11 +40,11 @@ impl Machine<'_> {
         let (comm, at, member) = self.membership(actor)?;
         self.check_given_step(at, 0)?;
         if !self.in_flight_collectives.contains_key(&comm) {
-            let mut parts: Vec<_> = self.matched.comm(comm).parts.iter().collect();
+            let mut parts: Vec<_> = self.world.matching().comm(comm).parts.iter().collect();
             parts.sort_by_key(|it| it.role);
             let members: Vec<InstRef> = parts.into_iter().map(|it| it.inst_ref).collect();
             let left = members.len();
-            let team = TeamCollective::of(self.plans, members)?;
+            let team = TeamCollective::of(self.world, members)?;
             self.in_flight_collectives
                 .insert(comm, InFlightCollective { team, members: vec![MemberState::default(); left], left });
         }
@@ -129,10 +129,10 @@ impl Machine<'_> {
             return Ok(());
         }
         if let (Some(part), Some(side), Some(comm)) =
-            (part, group.ops.get(number), self.matched.comms_of(at).get(number))
+            (part, group.ops.get(number), self.world.matching().comms_of(at).get(number))
         {
             if part == acquire_step(number) {
-                collective::mark_unwritten(self.plans, at, &side.view, &mut self.memories)?;
+                collective::mark_unwritten(self.world, at, &side.view, &mut self.memories)?;
                 self.expect_message(SideRef { queue: actor, side: number }, *comm);
             } else {
                 self.deliver(at, *comm, side)?;
@@ -165,7 +165,7 @@ impl Machine<'_> {
         let notes = &mut self.outcome.notes;
         match side.direction {
             Direction::Send => {
-                let block = collective::read_message(self.plans, (at, side), &mut self.memories, notes)?;
+                let block = collective::read_message(self.world, (at, side), &mut self.memories, notes)?;
                 self.sent_messages.insert(comm, block);
                 let Some(waiting) = self.unmatched_sides.remove(&comm) else { return Ok(()) };
                 if let Some(InFlight::P2pOps { ready, .. }) = &mut self.actors[waiting.queue].in_flight {
@@ -176,9 +176,13 @@ impl Machine<'_> {
             }
             Direction::Recv => {
                 let Some(block) = self.sent_messages.remove(&comm) else { return Ok(()) };
-                let from =
-                    self.matched.comm(comm).part(side.peer, CommRole::Side(Direction::Send)).unwrap_or(at);
-                collective::write_message(self.plans, (from, &block), (at, side), &mut self.memories, notes)
+                let from = self
+                    .world
+                    .matching()
+                    .comm(comm)
+                    .part(side.peer, CommRole::Side(Direction::Send))
+                    .unwrap_or(at);
+                collective::write_message(self.world, (from, &block), (at, side), &mut self.memories, notes)
             }
         }
     }

@@ -52,7 +52,7 @@ fn progress_report(machine: &Machine<'_>) -> String {
         let done = states.iter().filter(|it| **it == InstState::Done).count();
         let next = states.iter().position(|it| *it != InstState::Done);
         let place = next.map_or("at its end".to_owned(), |inst| {
-            format!("at {}", machine.plans[rank].location(&machine.plans[rank].code[inst]))
+            format!("at {}", machine.world[rank].location(&machine.world[rank].code[inst]))
         });
         (rank, format!("{place}, {done} of {} instructions done", states.len()))
     });

@@ -45,13 +45,13 @@ impl<'a> Machine<'a> {
     pub fn arrive(&mut self, comm: CommNo) -> bool {
         let arrived = &mut self.arrived[comm as usize];
         *arrived += 1;
-        *arrived as usize == self.matched.expected_parts(self.matched.comm(comm))
+        *arrived as usize == self.world.matching().expected_parts(self.world.matching().comm(comm))
     }
 
     /// Marks the collective or resharding operator at an actor's head as arrived. The last arrival makes the
     /// communication ready to run.
     pub fn start_collective(&mut self, actor: usize, inst: usize) {
-        let matched = self.matched;
+        let matched = self.world.matching();
         let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank, inst }).first() else {
             return;
         };
@@ -73,7 +73,7 @@ impl<'a> Machine<'a> {
         if let SyncEffect::Post(it) = effect {
             self.queue_of(rank, it.communicator()).ok()
         } else if let SyncEffect::Reshard(_) = effect {
-            Some(self.stream_of(rank, self.plans[rank].code[inst].stream))
+            Some(self.stream_of(rank, self.world[rank].code[inst].stream))
         } else {
             None
         }
@@ -81,7 +81,7 @@ impl<'a> Machine<'a> {
 
     /// Runs the collective or resharding operator at an actor's head for all its members.
     pub fn run_collective(&mut self, actor: usize) -> Result<(), SimError> {
-        let matched = self.matched;
+        let matched = self.world.matching();
         let rank = self.actors[actor].rank;
         let comm = self.head(actor).and_then(|inst| matched.comms_of(InstRef { rank, inst }).first());
         let Some(comm) = comm.map(|it| matched.comm(*it)) else {
@@ -90,7 +90,7 @@ impl<'a> Machine<'a> {
         let mut parts: Vec<&CommPart> = comm.parts.iter().collect();
         parts.sort_by_key(|it| it.role);
         let members: Vec<InstRef> = parts.iter().map(|it| it.inst_ref).collect();
-        collective::run(self.plans, &members, &mut self.memories, &mut self.outcome.notes)?;
+        collective::run(self.world, &members, &mut self.memories, &mut self.outcome.notes)?;
         for part in parts {
             if let Some(actor) = self.actor_of(part) {
                 self.finish_communication(actor, part.inst_ref);
@@ -119,8 +119,8 @@ impl<'a> Machine<'a> {
         };
         if let (Some(from), Some(to)) = (self.side_at(send), self.side_at(recv)) {
             let notes = &mut self.outcome.notes;
-            let block = collective::read_message(self.plans, from, &mut self.memories, notes)?;
-            collective::write_message(self.plans, (from.0, &block), to, &mut self.memories, notes)?;
+            let block = collective::read_message(self.world, from, &mut self.memories, notes)?;
+            collective::write_message(self.world, (from.0, &block), to, &mut self.memories, notes)?;
         }
         self.complete_sides(send.queue, 1);
         self.complete_sides(recv.queue, 1);
@@ -134,7 +134,7 @@ impl<'a> Machine<'a> {
 
     /// Starts the P2P group at a queue's head: its sends and receives arrive at their messages.
     pub fn start_p2p_group(&mut self, queue: usize, inst: usize, group: &'a P2pGroup) {
-        let matched = self.matched;
+        let matched = self.world.matching();
         let at = InstRef { rank: self.actors[queue].rank, inst };
         self.actors[queue].in_flight =
             Some(InFlight::P2pGroup { left: group.ops.len(), ready: VecDeque::new() });

@@ -140,13 +140,7 @@ fn floats(them: &[f32]) -> Data {
 }
 
 fn go(plans: &[Plan], inputs: Vec<Vec<Data>>, schedule: &Schedule) -> Result<SimOutcome, SimError> {
-    run(
-        plans,
-        &sync::CommMatching::from_plans(plans),
-        inputs,
-        schedule,
-        &SimOptions { trace: true, ..SimOptions::default() },
-    )
+    run(&World::new(plans.to_vec()), inputs, schedule, &SimOptions { trace: true, ..SimOptions::default() })
 }
 
 fn no_inputs(plans: &[Plan]) -> Vec<Vec<Data>> {

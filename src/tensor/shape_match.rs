@@ -302,7 +302,7 @@ mod tests {
     fn port(tensor: &str) -> IoBinding {
         let header = format!("({tensor}) -> ({tensor})");
         let text = format!("%HostIrContainer {{ {header} :\n}} // %HostIrContainer\n");
-        plans_of_text(&text, 2).unwrap_or_default().remove(1).inputs.remove(0)
+        plans_of_text(&text, 2).unwrap_or_default()[1].inputs[0].clone()
     }
 
     fn tensor(shape: &[usize]) -> NdArray {

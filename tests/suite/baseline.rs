@@ -30,7 +30,7 @@ use hir::driver::run::{
 };
 use hir::{
     check,
-    plan::{self, Plan, sync},
+    plan::{self, World},
     sim::footprint,
     tensor::{data::Data, generate::InputKind},
 };
@@ -191,7 +191,7 @@ pub fn without_statement(program: &Program, stmt: StmtId) -> Program {
 }
 
 /// Returns the outcome of a program that lacks a statement, or why it does not run.
-fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> String) -> String {
+fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&World) -> String) -> String {
     let refused = |all: &[Diagnostic]| {
         let it = all.iter().find(|it| it.severity() == Severity::Error)?;
         Some(format!("{} at line {}: {}", it.code.text(), lines.line(it.span().start), it.message))
@@ -206,7 +206,7 @@ fn row_without(program: &Program, lines: &LineIndex, run: impl Fn(&[Plan]) -> St
 }
 
 /// Returns the plans of a program that is small enough to run often.
-pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<Vec<Plan>> {
+pub fn plans_if_small(program: &Program, lines: &LineIndex) -> Option<World> {
     let ranks = Some(plan::smallest_world(program)).filter(|it| *it <= RANKS)?;
     let plans = plan::build(program, lines, ranks).ok()?;
     let computes = plans.iter().flat_map(|it| &it.buffers).all(|it| Data::zeros(it.dtype, 0).is_ok());
@@ -241,8 +241,8 @@ pub fn synchronisations(program: &Program) -> Vec<(StmtId, Op)> {
 
 /// Returns the row if the static deadlock check and the simulator report the same text; else a row that shows
 /// both.
-fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> String {
-    let predicted = sync::deadlock(plans).map(|it| it.to_string());
+fn checked_prediction(simulated: Option<String>, plans: &World, row: &str) -> String {
+    let predicted = plans.deadlock().map(|it| it.to_string());
     if simulated == predicted {
         row.to_owned()
     } else {
@@ -251,7 +251,7 @@ fn checked_prediction(simulated: Option<String>, plans: &[Plan], row: &str) -> S
 }
 
 /// Returns the checker's first finding in a program that runs to its end. Empty if there is none.
-fn checker_findings(plans: &[Plan]) -> String {
+fn checker_findings(plans: &World) -> String {
     let report = check::check(plans, check::Checks::ALL_FAULTS);
     let found = report.findings.iter().map(|it| it.diagnostic(plans, &[]).1);
     // The order of communicators does not make a result wrong, so other findings come first.
@@ -261,7 +261,7 @@ fn checker_findings(plans: &[Plan]) -> String {
 
 /// Returns the checker's finding in a program that the simulator finds wrong. The checker must find all
 /// failures that an order can repair.
-fn confirming_findings(mishap: &RunFailure, plans: &[Plan]) -> String {
+fn confirming_findings(mishap: &RunFailure, plans: &World) -> String {
     match mishap.kind {
         FailureKind::WrongOutput | FailureKind::UnwrittenOutput => match checker_findings(plans) {
             found if found.is_empty() => format!("; check: {MISSED}"),
@@ -276,7 +276,7 @@ fn confirming_findings(mishap: &RunFailure, plans: &[Plan]) -> String {
 }
 
 /// Describes the failure and its location.
-fn describe_failure(mishap: &RunFailure, plans: &[Plan]) -> String {
+fn describe_failure(mishap: &RunFailure, plans: &World) -> String {
     let row = row(mishap, plans);
     match mishap.kind {
         FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => {
@@ -292,7 +292,7 @@ fn describe_failure(mishap: &RunFailure, plans: &[Plan]) -> String {
     }
 }
 
-fn row(mishap: &RunFailure, plans: &[Plan]) -> String {
+fn row(mishap: &RunFailure, plans: &World) -> String {
     let place = mishap.inst_ref.map_or(String::new(), |at| {
         format!(" at {}", plans[at.rank].location(&plans[at.rank].code[at.inst]))
     });

@@ -143,27 +143,38 @@ const PLAN: &[Layer] = &[
     ("transport", BEFORE),
     ("comm_options", BEFORE),
     ("build_rank", BEFORE),
-    ("world", BEFORE),
+    ("build_world", BEFORE),
     ("lint timeline", BEFORE),
     ("lib", ALL),
 ];
 
 const SYNC: &[Layer] = &[
     ("matching", &[]),
+    ("world", BEFORE),
     // The guaranteed order and the blocking order are never mixed.
-    ("step", BEFORE),
-    ("happens_before", BEFORE),
-    ("comm_order", BEFORE),
-    ("wait_graph", &["matching"]),
+    ("step", &["matching", "world"]),
+    ("happens_before", &["matching", "step", "world"]),
+    ("comm_order", &["happens_before", "matching", "world"]),
+    ("wait_graph", &["matching", "world"]),
+    ("deadlock_detection", &["matching", "world"]),
     ("blocked_wait", &["matching"]),
-    ("deadlock skipped deadlock_detection", &["blocked_wait", "matching", "wait_graph"]),
+    ("deadlock skipped", &["blocked_wait", "matching", "wait_graph"]),
     ("peer_edit", &["matching", "wait_graph"]),
     ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph"]),
     ("skip_edit", &["skipped"]),
     ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
     (
         "explain progress",
-        &["blocked_wait", "deadlock", "matching", "skip_edit", "skipped", "wait_graph", "report_text"],
+        &[
+            "blocked_wait",
+            "deadlock",
+            "matching",
+            "skip_edit",
+            "skipped",
+            "wait_graph",
+            "report_text",
+            "world",
+        ],
     ),
 ];
 

@@ -19,7 +19,7 @@ use hir::{
     plan::{
         Arg, Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, IoBinding,
         Number, Origin, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, Shard, ShardLayout, SignalId,
-        SignalKind, View, ViewOnRank, sync,
+        SignalKind, View, ViewOnRank, World, sync,
     },
     sim::{self, Schedule, SimError, SimOptions},
 };
@@ -80,14 +80,13 @@ struct WorldCounts {
 
 impl WorldCounts {
     fn world(&mut self, seed: u64) -> Result<(), String> {
-        let plans = plans(seed);
-        let matched = sync::CommMatching::from_plans(&plans);
-        if sync::deadlocked_state(&plans, &matched).is_some() {
+        let plans = World::new(plans(seed));
+        if plans.deadlocked_state().is_some() {
             self.deadlocked += 1;
             return Ok(());
         }
-        let steps = || StepOrder::of(&plans, &matched).map_err(|it| it.to_string());
-        let run = |schedule: &Schedule| result(&plans, &matched, schedule);
+        let steps = || StepOrder::of(&plans).map_err(|it| it.to_string());
+        let run = |schedule: &Schedule| result(&plans, schedule);
         let mut orders = Orders::new(steps()?, MAX_ORDERS);
         let mut results = BTreeSet::new();
         for (number, steps) in orders.by_ref().enumerate() {
@@ -103,7 +102,7 @@ impl WorldCounts {
                 return Err(format!("{schedule} gives a result of no order:\n{found}\n{}", show(&plans)));
             }
         }
-        if let Some(all) = all_orders(&plans, &matched).filter(|_| orders.truncation().is_none()) {
+        if let Some(all) = all_orders(&plans).filter(|_| orders.truncation().is_none()) {
             self.exhaustive += 1;
             let mut found = BTreeSet::new();
             for steps in all {
@@ -122,7 +121,7 @@ impl WorldCounts {
         let conflicts = listed.conflicts.clone();
         let races = races(&plans);
         let places = |step: sync::Step| {
-            let touched = step.accesses(&plans, &matched).into_iter();
+            let touched = step.accesses(&plans).into_iter();
             touched.map(|it| (it.rank, it.view.buffer)).collect::<BTreeSet<_>>()
         };
         for race in &races {
@@ -176,9 +175,9 @@ impl WorldCounts {
 }
 
 /// Returns all orders of the steps that touch memory, or `None` if there are too many.
-fn all_orders(plans: &[Plan], matched: &sync::CommMatching) -> Option<Vec<Vec<sync::Step>>> {
-    let graph = sync::happens_before::HappensBeforeGraph::from_plans(plans, matched).ok()?;
-    let touches = |it: &sync::Step| !it.accesses(plans, matched).is_empty();
+fn all_orders(plans: &World) -> Option<Vec<Vec<sync::Step>>> {
+    let graph = sync::happens_before::HappensBeforeGraph::of(plans).ok()?;
+    let touches = |it: &sync::Step| !it.accesses(plans).is_empty();
     let steps: Vec<(u32, sync::Step)> =
         (0..).zip(&graph.nodes).filter_map(|(number, it)| Some((number, it.step.filter(touches)?))).collect();
     // For each step, the steps that must precede it.
@@ -214,12 +213,12 @@ fn show(plans: &[Plan]) -> String {
 }
 
 /// Runs the plans and returns the outputs and the final contents of all memory.
-fn result(plans: &[Plan], matched: &sync::CommMatching, schedule: &Schedule) -> Result<String, String> {
+fn result(plans: &World, schedule: &Schedule) -> Result<String, String> {
     let place = |rank, buffer| ViewOnRank { rank, view: View::contiguous(buffer, vec![LEN]) };
     let watch =
         (0..plans.len()).flat_map(|rank| (0..BUFFERS as u32).map(move |it| place(rank, it))).collect();
     let options = SimOptions { watch, ..SimOptions::default() };
-    match sim::run(plans, matched, vec![Vec::new(); plans.len()], schedule, &options) {
+    match sim::run(plans, vec![Vec::new(); plans.len()], schedule, &options) {
         Ok(it) => Ok(format!("{:?}\n{:?}", it.outputs, it.watched)),
         Err(fault @ (SimError::Deadlock(_) | SimError::Program { .. })) => {
             Err(format!("{schedule}: {fault}"))

@@ -28,7 +28,7 @@ use hir::driver::run::{
 };
 use hir::{
     check::{Checks, check, fix},
-    plan::{self, Plan},
+    plan::{self, World},
     sim::Schedule,
     tensor::{data::Data, generate::InputKind},
 };
@@ -96,7 +96,7 @@ fn check_help(path: &Path) -> Result<(), Failed> {
     let source = Source::new(shown(path), text.clone());
     let Some(mut program) = source.programs().0.pop() else { return Ok(()) };
     let Some(plans) = planner(&mut program, &source.lines) else { return Ok(()) };
-    let races = |plans: &[Plan], source: &Source| -> Vec<Diagnostic> {
+    let races = |plans: &World, source: &Source| -> Vec<Diagnostic> {
         let found = check(plans, RACE).diagnostics(plans, std::slice::from_ref(source));
         found.into_iter().map(|it| it.1).collect()
     };
@@ -223,7 +223,7 @@ fn mutants(
 }
 
 /// Returns the plans of a text, or `None` if the text is not a valid program or cannot be planned.
-fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
+fn plans_of_text(text: &str) -> Option<World> {
     let (mut programs, diagnostics) = grammar::read(text);
     let program =
         programs.pop().filter(|it| !has_errors(&diagnostics) && !has_errors(&grammar::verify(it)))?;
@@ -231,7 +231,7 @@ fn plans_of_text(text: &str) -> Option<Vec<Plan>> {
 }
 
 /// Returns the checker's findings without warnings.
-fn faults(plans: &[Plan]) -> Vec<String> {
+fn faults(plans: &World) -> Vec<String> {
     let found = check(plans, Checks::DEFAULT).findings;
     let found = found.iter().map(|it| it.diagnostic(plans, &[]).1);
     let faults = found.filter(|it| it.severity() == Severity::Error);
@@ -239,7 +239,7 @@ fn faults(plans: &[Plan]) -> Vec<String> {
 }
 
 /// Checks that the plans give the expected outputs under several schedules.
-fn check_results(plans: &[Plan], inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
+fn check_results(plans: &World, inputs: &[Vec<Data>], wanted: &[Expectation]) -> Result<(), String> {
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..4).map(Schedule::Seed));
     schedules.into_iter().try_for_each(|it| {
         match run_trial(plans, inputs, &it, wanted, DEFAULT_MEMORY_LIMIT) {

@@ -23,7 +23,7 @@ use hir::driver::run::{
 use hir::process::exit::Exit;
 use hir::{
     check::{Checks, check},
-    plan::{self, InstKind, Plan},
+    plan::{self, InstKind, Plan, World},
     sim::Schedule,
     tensor::generate::InputKind,
 };
@@ -248,7 +248,7 @@ fn whole_tensors(
     filling: &mut InputSpec,
 ) -> Result<Option<Vec<Expectation>>, String> {
     let erased = match unsharded::plan_unsharded(program, lines) {
-        Ok(plan) => [plan],
+        Ok(plan) => plan,
         Err(fault)
             if ["is written again", "depends on the rank"].iter().any(|it| fault.message.contains(it)) =>
         {
@@ -273,7 +273,7 @@ fn can_lower(text: &str) -> bool {
     programs.iter_mut().all(|it| passes::run(it, &calls, Settings::default(), &mut |_| ()).is_ok())
 }
 
-fn build_plans(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<Vec<Plan>, String> {
+fn build_plans(what: &str, program: &Program, lines: &LineIndex, ranks: usize) -> Result<World, String> {
     plan::build(program, lines, ranks).map_err(|faults| match fail_on_errors(what, &faults) {
         Ok(()) => what.to_owned(),
         Err(fault) => fault,

@@ -197,18 +197,12 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
     let Ok(inputs) = InputSpec::new(InputKind::Rank, 0, Vec::new(), &plans).fill(&plans) else {
         return Ok(());
     };
-    let matched = plan::sync::CommMatching::from_plans(&plans);
-    let run = |schedule: &Schedule| match sim::run(
-        &plans,
-        &matched,
-        inputs.clone(),
-        schedule,
-        &sim::SimOptions::default(),
-    ) {
-        Ok(outcome) => Ok(Some(outcome)),
-        Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
-        Err(fault @ (SimError::Internal(_) | SimError::StepNotReady(_))) => Err(fault.to_string()),
-    };
+    let run =
+        |schedule: &Schedule| match sim::run(&plans, inputs.clone(), schedule, &sim::SimOptions::default()) {
+            Ok(outcome) => Ok(Some(outcome)),
+            Err(SimError::Deadlock(_) | SimError::Program { .. } | SimError::Unsupported { .. }) => Ok(None),
+            Err(fault @ (SimError::Internal(_) | SimError::StepNotReady(_))) => Err(fault.to_string()),
+        };
     let first = run(&Schedule::Program)?;
     let report = check(&plans, Checks::ALL_FAULTS);
     report.findings.iter().for_each(|it| drop(it.diagnostic(&plans, &[])));

@@ -8,7 +8,7 @@ use grammar::span::LineIndex;
 use hir::driver::run::inputs::InputSpec;
 use hir::{
     cuda::buffer_assignment::{ALIGNMENT, BufferAssignment, BufferSlice},
-    plan::{self, Plan},
+    plan::{self, Plan, World},
     sim::{self, Schedule, SimOptions},
     tensor::{dense::DenseTensor, generate::InputKind},
 };
@@ -33,7 +33,7 @@ const OPERATORS: usize = 6;
 pub fn trials() -> Vec<Trial> {
     let number = |name, default| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default);
     let (count, seed) = (number("HIR_LAYOUTS", LAYOUTS), number("HIR_SEED", 0) * 1_000_000);
-    let all = move |of: fn(u64) -> Option<Vec<Plan>>, count: usize| {
+    let all = move |of: fn(u64) -> Option<World>, count: usize| {
         let (mut sharing, mut faults) = (0, Vec::new());
         for seed in (0..count).map(|at| (seed + at) as u64) {
             let Some(plans) = of(seed) else { continue };
@@ -50,13 +50,15 @@ pub fn trials() -> Vec<Trial> {
         }
     };
     vec![
-        Trial::test("layouts_of_random_plans", move || all(|seed| Some(plans::plans(seed)), count)),
+        Trial::test("layouts_of_random_plans", move || {
+            all(|seed| Some(World::new(plans::plans(seed))), count)
+        }),
         Trial::test("layouts_of_random_programs", move || all(program, count / 2)),
     ]
 }
 
 /// Returns the plans of a random program after a random pipeline, if the pipeline accepts it.
-fn program(seed: u64) -> Option<Vec<Plan>> {
+fn program(seed: u64) -> Option<World> {
     let mut rng = Rng(seed ^ 0x1a70);
     let text = programs::program(seed, 1 + rng.below(OPERATORS));
     let calls = passes::parse(&generator::pipeline(&mut rng)).ok()?;
@@ -68,25 +70,19 @@ fn program(seed: u64) -> Option<Vec<Plan>> {
 }
 
 /// Returns true if some buffers share bytes, or an error if the sharing changes a result.
-fn check_layouts(plans: &[Plan]) -> Result<bool, String> {
+fn check_layouts(plans: &World) -> Result<bool, String> {
     let layout = BufferAssignment::of(plans).map_err(|it| format!("{it:?} is too large"))?;
     let shares = check_sharing(plans, &layout)?;
     if shares {
         let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
         let inputs = filling.fill(plans).map_err(|it| it.to_string())?;
-        let moved = shared_storage::plans(plans, &layout);
+        let moved = World::new(shared_storage::plans(plans, &layout));
         for schedule in
             [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..8).map(Schedule::Seed))
         {
-            let run = |plans: &[Plan]| {
-                sim::run(
-                    plans,
-                    &plan::sync::CommMatching::from_plans(plans),
-                    inputs.clone(),
-                    &schedule,
-                    &SimOptions::default(),
-                )
-                .map_err(|it| it.to_string())
+            let run = |plans: &World| {
+                sim::run(plans, inputs.clone(), &schedule, &SimOptions::default())
+                    .map_err(|it| it.to_string())
             };
             let (own, shared) = (run(plans)?, run(&moved)?);
             let blocks = own.outputs.iter().flatten().zip(shared.outputs.iter().flatten());

@@ -73,7 +73,7 @@ fn grows_slowly(
     }
 }
 
-fn planned(program: &mut Program, lines: &LineIndex) -> Option<Vec<plan::Plan>> {
+fn planned(program: &mut Program, lines: &LineIndex) -> Option<plan::World> {
     plan::build(program, lines, plan::smallest_world(program)).ok()
 }
 

@@ -17,7 +17,7 @@ use std::{
 use hir::driver::run::inputs::InputSpec;
 use hir::{
     check::{Checks, Finding, Orders, Party, StepOrder, check},
-    plan::{CollectiveKind, InstKind, Plan, View, sync},
+    plan::{CollectiveKind, InstKind, Plan, View, World, sync},
     sim::{self, Schedule, SimError},
     tensor::{data::Data, generate::InputKind},
 };
@@ -126,7 +126,7 @@ fn show(title: &str, table: &Table) -> String {
 }
 
 /// Tries mutants of a program.
-fn mutants(plans: &[Plan], count: usize, seed: usize, table: &Table) -> Result<(), String> {
+fn mutants(plans: &World, count: usize, seed: usize, table: &Table) -> Result<(), String> {
     let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans).fill(plans) else {
         return Ok(());
     };
@@ -169,14 +169,13 @@ enum MutantOutcome {
     Clean(String),
 }
 
-fn mutant_outcome(plans: &[Plan], inputs: &[Vec<Data>]) -> Result<MutantOutcome, String> {
-    let matched = sync::CommMatching::from_plans(plans);
+fn mutant_outcome(plans: &World, inputs: &[Vec<Data>]) -> Result<MutantOutcome, String> {
     let report = check(plans, Checks::ALL_FAULTS);
     if report.findings.iter().any(|it| matches!(it, Finding::Deadlock(_))) {
         return Ok(MutantOutcome::Flagged);
     }
     let Some(first) = result(plans, inputs, &Schedule::Program)? else { return Ok(MutantOutcome::Refused) };
-    let Ok(steps) = StepOrder::of(plans, &matched) else { return Ok(MutantOutcome::Refused) };
+    let Ok(steps) = StepOrder::of(plans) else { return Ok(MutantOutcome::Refused) };
     let within = |it: &Party| matches!(it, Party::Inst(_) | Party::Operation(..));
     let is_race = |it: &Finding| match it {
         Finding::Race { race, .. } => {
@@ -221,10 +220,9 @@ fn allocates(plans: &[Plan], party: Party) -> bool {
 }
 
 /// Returns the outputs, or `None` if the plans contradict themselves.
-fn result(plans: &[Plan], inputs: &[Vec<Data>], schedule: &Schedule) -> Result<Option<String>, String> {
+fn result(plans: &World, inputs: &[Vec<Data>], schedule: &Schedule) -> Result<Option<String>, String> {
     let run = sim::run(
         plans,
-        &sync::CommMatching::from_plans(plans),
         inputs.to_vec(),
         schedule,
         &sim::SimOptions { without_shadows: true, ..sim::SimOptions::default() },
@@ -240,7 +238,7 @@ fn result(plans: &[Plan], inputs: &[Vec<Data>], schedule: &Schedule) -> Result<O
 }
 
 /// Returns the plans with one change, and its location; `None` if the change is not possible.
-fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(Vec<Plan>, String)> {
+fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(World, String)> {
     let mut plans = plans.to_vec();
     let rank = rng.below(plans.len());
     let world = plans.len();
@@ -314,7 +312,7 @@ fn apply_change(plans: &[Plan], change: Change, rng: &mut Rng) -> Option<(Vec<Pl
             }
         }
     }
-    Some((plans, what))
+    Some((World::new(plans), what))
 }
 
 /// Returns true if a change applies to an instruction.

@@ -21,11 +21,8 @@ use grammar::{
 use hir::driver::run::inputs::InputSpec;
 use hir::{
     plan::{
-        self, InstKind, Plan,
-        sync::{
-            CommMatching,
-            happens_before::{Occurrence, walk},
-        },
+        self, InstKind, Plan, World,
+        sync::happens_before::{Occurrence, walk},
     },
     sim::footprint,
     tensor::{data::Data, generate::InputKind},
@@ -176,7 +173,7 @@ pub fn lowered(pipeline: &str, text: &str) -> Result<Option<(Program, Vec<Code>)
     }
 }
 
-fn plans(program: &Program, text: &str) -> Result<Vec<Plan>, String> {
+fn plans(program: &Program, text: &str) -> Result<World, String> {
     let plans = plan::build(program, &LineIndex::new(text), plan::smallest_world(program));
     plans.map_err(|faults| faults.first().map_or("no plan".to_owned(), |it| it.message.clone()))
 }
@@ -192,11 +189,9 @@ fn communicates(kind: &InstKind, rank: usize) -> bool {
 
 /// Returns, for each communication, the number of matmuls of its rank that may run at the same time: neither
 /// ends before the other begins.
-fn concurrent_matmuls(plans: &[Plan]) -> Result<Vec<usize>, String> {
+fn concurrent_matmuls(plans: &World) -> Result<Vec<usize>, String> {
     let (mut moves, mut products): (Vec<Occurrence>, Vec<Occurrence>) = Default::default();
-    walk(plans, &CommMatching::from_plans(plans), &mut |moment| match &plans[moment.rank].code[moment.inst]
-        .kind
-    {
+    walk(plans, &mut |moment| match &plans[moment.rank].code[moment.inst].kind {
         InstKind::Gemm(_) => products.push(moment),
         kind if communicates(kind, moment.rank) => moves.push(moment),
         _ => (),
@@ -208,12 +203,12 @@ fn concurrent_matmuls(plans: &[Plan]) -> Result<Vec<usize>, String> {
 }
 
 /// Returns the number of pairs of a communication and a matmul of one rank that may run at the same time.
-fn overlaps(plans: &[Plan]) -> Result<usize, String> {
+fn overlaps(plans: &World) -> Result<usize, String> {
     Ok(concurrent_matmuls(plans)?.into_iter().sum())
 }
 
 /// Returns the plans of a file that a pipeline lowers.
-fn lowered_plans(path: &Path, pipeline: &str) -> Result<Vec<Plan>, String> {
+fn lowered_plans(path: &Path, pipeline: &str) -> Result<World, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (program, _) = lowered(pipeline, &text)?.ok_or("refused")?;
     plans(&program, &text)

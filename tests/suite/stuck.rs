@@ -8,7 +8,7 @@ use grammar::dtype::DType;
 use hir::{
     plan::{
         Backend, Buffer, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, MemHandle,
-        Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, sync,
+        Number, P2pGroup, P2pOp, Plan, PlanStream, ReduceOp, SignalId, SignalKind, View, World,
     },
     sim::{self, Schedule, SimError, SimOptions},
 };
@@ -40,21 +40,16 @@ pub fn trials() -> Vec<Trial> {
 
 /// Returns true if a world deadlocks. Fails if the simulator and the static check disagree.
 fn agrees(seed: u64) -> Result<bool, String> {
-    let plans = plans(seed);
-    let predicted = sync::deadlock(&plans).map(|it| it.to_string());
+    let plans = World::new(plans(seed));
+    let predicted = plans.deadlock().map(|it| it.to_string());
     let schedules = [Schedule::Program, Schedule::Adversarial].into_iter().chain((0..6).map(Schedule::Seed));
     for schedule in schedules {
-        let simulated = match sim::run(
-            &plans,
-            &sync::CommMatching::from_plans(&plans),
-            vec![Vec::new(); plans.len()],
-            &schedule,
-            &SimOptions::default(),
-        ) {
-            Ok(_) => None,
-            Err(SimError::Deadlock(it)) => Some(it.to_string()),
-            Err(fault) => return Err(format!("{schedule}: {fault}")),
-        };
+        let simulated =
+            match sim::run(&plans, vec![Vec::new(); plans.len()], &schedule, &SimOptions::default()) {
+                Ok(_) => None,
+                Err(SimError::Deadlock(it)) => Some(it.to_string()),
+                Err(fault) => return Err(format!("{schedule}: {fault}")),
+            };
         if simulated != predicted {
             return Err(format!("{schedule}: simulated {simulated:?}, predicted {predicted:?}"));
         }

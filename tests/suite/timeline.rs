@@ -9,7 +9,7 @@ use std::{
 
 use grammar::span::LineIndex;
 use hir::{
-    plan::{self, Plan},
+    plan::{self, World},
     timeline::{
         SliceKind, Timeline,
         estimate::{MeasuredTime, estimate, measured},
@@ -229,7 +229,7 @@ fn of_clocks_that_differ() -> Result<(), Failed> {
 /// # Errors
 /// A piece of work never ends and another one does not begin, or there are too many streams.
 pub fn with_clocks(
-    plans: &[Plan],
+    plans: &World,
     exact: &Timeline,
     stretch: f64,
     clocks: &[f64],

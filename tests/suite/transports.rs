@@ -170,14 +170,13 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     let plans = plan::build(program, lines, world).ok()?;
     // A deadlock or a race of the program with NCCL is not a fault of a transport. If ranks use communicators
     // in different orders, copies over peer memory make the ranks wait for each other.
-    let crosses =
-        plan::sync::comm_order_cycle(&plans, &plan::sync::CommMatching::from_plans(&plans)) != Ok(None);
-    if sim::footprint(&plans).bytes > BYTES || crosses || plan::sync::deadlock(&plans).is_some() {
+    let crosses = plan::sync::comm_order_cycle(&plans) != Ok(None);
+    if sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
         return None;
     }
     let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
     let run =
-        |plans: &[plan::Plan], inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
+        |plans: &plan::World, inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;
     let wanted = results::outputs(&plans, &first).ok()?;
     let basis = || ExpectationSource::Reference { exact: true };

@@ -55,7 +55,7 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     if has_errors(&grammar::verify(program)) {
         return None;
     }
-    let erased = [unsharded::plan_unsharded(program, lines).ok()?];
+    let erased = unsharded::plan_unsharded(program, lines).ok()?;
     let plans = plan::build(program, lines, plan::smallest_world(program)).ok()?;
     if sim::footprint(&plans).bytes.max(sim::footprint(&erased).bytes) > BYTES {
         return None;

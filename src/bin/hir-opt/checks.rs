@@ -77,8 +77,8 @@ impl Processor<'_> {
             printed = (source, program);
             (&printed.0, &printed.1)
         };
-        let plans = self.plan_all_ranks(program, source, outcome)?;
-        let report = check::check(&plans, checks);
+        let world = self.plan_all_ranks(program, source, outcome)?;
+        let report = check::check(&world, checks);
         for reason in &report.not_checked {
             self.screen.message(&format!("not checked: {reason}"));
         }
@@ -90,9 +90,9 @@ impl Processor<'_> {
         let sources = std::slice::from_ref(source);
         let exit = match &self.options.witness {
             None => Exit::Check,
-            Some(path) => self.write_witness(path, &plans, &report, sources).err().unwrap_or(Exit::Check),
+            Some(path) => self.write_witness(path, &world, &report, sources).err().unwrap_or(Exit::Check),
         };
-        let all = report.diagnostics(&plans, sources).into_iter().map(|it| it.1);
+        let all = report.diagnostics(&world, sources).into_iter().map(|it| it.1);
         let mut remarks = 0;
         let mut found: Vec<Diagnostic> = all.collect();
         // A program that cannot proceed has nothing to gain from remarks on its speed.
@@ -115,11 +115,11 @@ impl Processor<'_> {
         } else {
             self.screen.report_diagnostics(source, &found);
         }
-        let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+        let instructions: usize = world.iter().map(|it| it.code.len()).sum();
         let container = self.container.map_or(String::new(), |it| format!("container {it}, "));
         let world = format!(
             "{container}{}, {}, {:.3} s",
-            count_text(plans.len(), "rank"),
+            count_text(world.len(), "rank"),
             count_text(instructions, "instruction"),
             start.elapsed().as_secs_f64()
         );

@@ -5,11 +5,8 @@ use hir::process::exit::Exit;
 use hir::{
     check::Finding,
     plan::{
-        self, Plan,
-        sync::{
-            self, CommMatching,
-            happens_before::{HappensBeforeGraph, OrderError},
-        },
+        self, Plan, World,
+        sync::happens_before::{HappensBeforeGraph, OrderError},
     },
 };
 
@@ -22,7 +19,7 @@ impl Processor<'_> {
         program: &Program,
         part: &Source,
         outcome: &mut PartOutcome,
-    ) -> Option<Vec<Plan>> {
+    ) -> Option<World> {
         let smallest = plan::smallest_world(program);
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
@@ -42,7 +39,7 @@ impl Processor<'_> {
         }
         self.activity.set("while planning");
         match plan::build_with_limits(program, &part.lines, ranks, &self.options.world.limits()) {
-            Ok(plans) => Some(plans),
+            Ok(world) => Some(world),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);
                 None
@@ -58,16 +55,16 @@ impl Processor<'_> {
         part: &Source,
         outcome: &mut PartOutcome,
     ) -> Option<Option<String>> {
-        let plans = self.plan_all_ranks(program, part, outcome)?;
+        let world = self.plan_all_ranks(program, part, outcome)?;
         let overlap = if self.options.timelines.is_requested() {
-            self.write_timelines(&plans, part, outcome)?
+            self.write_timelines(&world, part, outcome)?
         } else {
             String::new()
         };
         if self.options.print_plan {
-            Some(Some(self.format_plans(&plans)))
+            Some(Some(self.format_plans(&world)))
         } else if self.options.print_hb {
-            Self::format_order_graph(&plans, part, outcome).map(Some)
+            Self::format_order_graph(&world, part, outcome).map(Some)
         } else {
             // With `-o`, the file gets the program, and the report goes to standard error.
             let Some(report) = self.options.timelines.overlap.then_some(overlap) else { return Some(None) };
@@ -87,8 +84,8 @@ impl Processor<'_> {
 
     /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the
     /// reason in `outcome`.
-    fn write_timelines(&self, plans: &[Plan], part: &Source, outcome: &mut PartOutcome) -> Option<String> {
-        match self.options.timelines.write_estimated(plans, &[&part.name]) {
+    fn write_timelines(&self, world: &World, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        match self.options.timelines.write_estimated(world, &[&part.name]) {
             Ok(report) => {
                 outcome.summaries.extend(report.files);
                 let container = self.container.map(|it| format!("container {it}:"));
@@ -102,15 +99,15 @@ impl Processor<'_> {
     }
 
     /// Returns the happens-before graph. Returns `None` on failure, with the reason in `outcome`.
-    fn format_order_graph(plans: &[Plan], part: &Source, outcome: &mut PartOutcome) -> Option<String> {
-        if let Some(deadlock) = sync::deadlock(plans) {
+    fn format_order_graph(world: &World, part: &Source, outcome: &mut PartOutcome) -> Option<String> {
+        if let Some(deadlock) = world.deadlock() {
             let found = Finding::Deadlock(Box::new(deadlock));
-            outcome.diagnostics.push(found.diagnostic(plans, std::slice::from_ref(part)).1);
+            outcome.diagnostics.push(found.diagnostic(world, std::slice::from_ref(part)).1);
             outcome.failure = Some((Exit::Check, "`--print-hb`: the program deadlocks".to_owned()));
             return None;
         }
-        match HappensBeforeGraph::from_plans(plans, &CommMatching::from_plans(plans)) {
-            Ok(graph) => Some(graph.dot(plans)),
+        match HappensBeforeGraph::of(world) {
+            Ok(graph) => Some(graph.dot(world)),
             Err(OrderError::TooLarge | OrderError::Deadlock) => {
                 let message = "`--print-hb`: the world has too many streams and communicators".to_owned();
                 outcome.failure = Some((Exit::Usage, message));

@@ -7,7 +7,7 @@ use hir::driver::run::schedules;
 use hir::process::exit::Exit;
 use hir::{
     check::{Finding, Report, StepOrder},
-    plan::{Plan, sync::CommMatching},
+    plan::World,
 };
 
 use crate::{pass_pipeline::pipeline_text, processor::Processor};
@@ -20,7 +20,7 @@ impl Processor<'_> {
     pub fn write_witness(
         &mut self,
         path: &Path,
-        plans: &[Plan],
+        world: &World,
         report: &Report,
         sources: &[Source],
     ) -> Result<(), Exit> {
@@ -37,12 +37,12 @@ impl Processor<'_> {
         if report.has_deadlock() {
             return none("the program deadlocks");
         }
-        let steps = match StepOrder::of(plans, &CommMatching::from_plans(plans)) {
+        let steps = match StepOrder::of(world) {
             Ok(steps) => steps,
             Err(fault) => return none(&fault.to_string()),
         };
         // In the simulator each buffer has its own memory, so storage races do not show.
-        let is_shown = |it: &Finding| it.diagnostic(plans, sources).1.code != Code::StorageRace;
+        let is_shown = |it: &Finding| it.diagnostic(world, sources).1.code != Code::StorageRace;
         let shown = report.findings.iter().find_map(|it| match it {
             Finding::Race { race, .. } if is_shown(it) => Some((it, steps.witness(race)?)),
             Finding::Race { .. }
@@ -69,7 +69,7 @@ impl Processor<'_> {
                 None => "the check found no race",
             });
         };
-        let found = finding.diagnostic(plans, sources).1;
+        let found = finding.diagnostic(world, sources).1;
         let path_text = path.display();
         let flags = [
             self.container.map(|it| format!(" --container={it}")),
@@ -85,7 +85,7 @@ impl Processor<'_> {
             found.message,
             self.options.file
         );
-        match self.screen.write_result(&schedules::format_steps(plans, &steps, &title), Some(path)) {
+        match self.screen.write_result(&schedules::format_steps(world, &steps, &title), Some(path)) {
             Exit::Success => (),
             exit => return Err(exit),
         }

@@ -19,7 +19,7 @@ use hir::process::exit::Exit;
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
     launch::job_rank::JobRank,
-    plan::{Plan, sync},
+    plan::World,
     sim::Schedule,
     tensor::data::Data,
 };
@@ -61,17 +61,17 @@ pub fn only_simulates(options: &Options) -> bool {
 /// instead. All ranks make the same choice and fail in the same way.
 pub fn choose_gpu<'a>(
     options: &Options,
-    plans: &[Plan],
+    world: &World,
     peers: &dyn cuda::ProcessGroup,
     gpu: &'a mut Option<Gpu>,
 ) -> Result<Result<&'a mut Gpu, String>, JobFailure> {
     match options.device() {
         Device::Sim => Ok(Err("--device=sim".to_owned())),
-        Device::Cuda => gpu_of_rank(plans.len(), peers, gpu).map(Ok),
+        Device::Cuda => gpu_of_rank(world.len(), peers, gpu).map(Ok),
         Device::Auto if !options.schedule.is_program() => {
             Ok(Err("GPUs do not support `--schedule`".to_owned()))
         }
-        Device::Auto => Ok(gpu::check_gpu_support(plans, peers)
+        Device::Auto => Ok(gpu::check_gpu_support(world, peers)
             .and_then(|()| get_or_init_gpu(gpu, peers).map_err(|it| it.to_string()))),
     }
 }
@@ -123,10 +123,10 @@ pub fn run(
 ) -> Result<Result<RunVerdict, String>, JobFailure> {
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
     // the framework that the program targets they hang.
-    if let Some(deadlock) = sync::deadlock(task.plans) {
+    if let Some(deadlock) = task.world.deadlock() {
         return Err(JobFailure::Other(Exit::Hang, deadlock.to_string()));
     }
-    let engine = match gpu.engine(task.plans, &JobGroup(member)) {
+    let engine = match gpu.engine(task.world, &JobGroup(member)) {
         Ok(engine) => engine,
         // All ranks refuse in the same way.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
@@ -165,12 +165,12 @@ struct GpuRunSetup {
 
 impl GpuRunSetup {
     fn of(task: &Task<'_>, mut input_spec: InputSpec, member: &JobRank) -> Result<Self, JobFailure> {
-        let Task { options, plans, .. } = task;
+        let Task { options, world, .. } = task;
         member.set_phase("preparing its inputs");
         let rank = member.channel.rank;
         let simulates = rank == 0 && options.expect.iter().any(|it| matches!(it, Expect::Sim));
         // Inputs of other ranks are generated only if the simulator needs them.
-        let inputs = input_spec.fill_ranks(plans, |it| simulates || it == rank)?;
+        let inputs = input_spec.fill_ranks(world, |it| simulates || it == rank)?;
         let (mut expected, mut exact) = (Vec::new(), None);
         if rank == 0 {
             member.set_phase("computing the expected outputs");
@@ -179,11 +179,11 @@ impl GpuRunSetup {
         if simulates {
             task.check_memory()?;
             let (found, notes) =
-                verdict::simulated_expectations(plans, inputs.clone(), "the simulator", task.limits())?;
+                verdict::simulated_expectations(world, inputs.clone(), "the simulator", task.limits())?;
             expected.extend(found);
             exact = Some(notes.exactness.is_exact());
             let mut reads = UnwrittenReads::default();
-            reads.add(plans, &notes, &Schedule::Program, task.prepared.sources.len());
+            reads.add(world, &notes, &Schedule::Program, task.prepared.sources.len());
             task.print_unwritten_warnings(&reads);
         }
         Ok(Self { inputs, expected, exact })
@@ -213,13 +213,13 @@ fn run_on_engine(
     member: &JobRank,
     say: &mut dyn FnMut(String),
 ) -> Result<RunVerdict, JobFailure> {
-    let Task { options, plans, names, .. } = task;
+    let Task { options, world, names, .. } = task;
     let rank = member.channel.rank;
     let (kind, seed) = (options.inputs, options.seed);
-    say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), plans.len()));
+    say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), world.len()));
     task.notes_on_parts().into_iter().for_each(&mut *say);
-    let watch = output::watched_views(plans, &options.output, Some(rank))?;
-    let gathered = output::watched_views(plans, &options.output, Some(0))?;
+    let watch = output::watched_views(world, &options.output, Some(rank))?;
+    let gathered = output::watched_views(world, &options.output, Some(0))?;
     let (iterations, graph) = (options.iters, options.cudagraph);
     let warmup = WarmUp { runs: options.warmup, until_warm: !options.tune_passes.is_empty() };
     let is_silent = options.diagnostics.quiet || rank > 0;
@@ -227,7 +227,7 @@ fn run_on_engine(
     let progress = runs.map(|it| Progress::new(Some(it), "runs with delays", is_silent));
     let on_stress_run = |done: usize| progress.iter().for_each(|it| it.set(done));
     let job = gpu::GpuJob {
-        plans,
+        world,
         inputs: &wanted.inputs,
         expectations: &wanted.expected,
         criteria: options.criteria(wanted.exact, true),
@@ -246,7 +246,7 @@ fn run_on_engine(
     progress.iter().for_each(Progress::finish);
     // From here on no rank waits for another: a failure determines the exit code of all ranks, and the job
     // continues.
-    output::write_outputs(plans, &ran.outcome, &options.output, Some(rank), say)?;
+    output::write_outputs(world, &ran.outcome, &options.output, Some(rank), say)?;
     if rank > 0 {
         return Ok(RunVerdict::without_line(ran.verdict.exit));
     }
@@ -255,7 +255,7 @@ fn run_on_engine(
         tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
         // Algorithms that give wrong results are not stored.
         let notes = match ran.verdict.exit {
-            Exit::Success => tuning::store_algorithms(path, (machine, plans.len()), found)?,
+            Exit::Success => tuning::store_algorithms(path, (machine, world.len()), found)?,
             _ => {
                 let shown = path.display();
                 vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]
@@ -264,19 +264,19 @@ fn run_on_engine(
         notes.into_iter().for_each(|it| say(format!("# {it}")));
     }
     if let Some((timing, lines)) = &ran.timing {
-        timing_report::timing_table(timing, lines, plans).into_iter().for_each(&mut *say);
+        timing_report::timing_table(timing, lines, world).into_iter().for_each(&mut *say);
     }
     if let Some(times) = &ran.times {
         let notes =
-            options.timelines.write_measured(plans, names, &gpu::measured_times(times), times.error)?;
+            options.timelines.write_measured(world, names, &gpu::measured_times(times), times.error)?;
         notes.into_lines().for_each(|it| say(format!("# {it}")));
     }
     if let Some(host) = &ran.host {
-        timing_report::host_table(host, plans.len()).into_iter().for_each(&mut *say);
+        timing_report::host_table(host, world.len()).into_iter().for_each(&mut *say);
         say(timing_report::phase_summary(&member.phase_durations()));
     }
     if let Some(path) = options.json.as_ref().filter(|_| ran.timing.is_some() || ran.host.is_some()) {
-        let text = format!("{:#}\n", timing_report::json(&ran, plans, names));
+        let text = format!("{:#}\n", timing_report::json(&ran, world, names));
         write_file(path, &text)?;
     }
     let median = ran.timing.as_ref().map(|(timing, _)| timing.quantile(0.5));

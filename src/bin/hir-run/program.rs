@@ -23,7 +23,7 @@ use hir::process::{exit::Exit, out_of_memory};
 use hir::{
     cuda::{self, Gpu},
     launch::job_rank::JobRank,
-    plan::Plan,
+    plan::World,
     sim::WorkBudget,
 };
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
@@ -62,7 +62,7 @@ pub fn run(
     }
     crash_reproducer::record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
-    let world = member.map(|it| it.channel.world);
+    let processes = member.map(|it| it.channel.world);
     let is_silent = options.reports_failures_only || owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !(is_silent || options.diagnostics.quiet && line.starts_with('#')) {
@@ -75,12 +75,12 @@ pub fn run(
     let calls = passes.parse()?;
     let rewrite =
         |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
-    let setup = options.preparation(world, &rewrite);
+    let setup = options.preparation(processes, &rewrite);
     let start = Instant::now();
-    let (prepared, plans) = &read_and_plan(options, &setup, screen, member)?;
+    let (prepared, world) = &read_and_plan(options, &setup, screen, member)?;
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     if options.memory {
-        gpu::memory_report(plans)?.into_iter().for_each(&mut say);
+        gpu::memory_report(world)?.into_iter().for_each(&mut say);
         if !options.output.is_empty() {
             say("# `--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end"
                 .to_owned());
@@ -97,13 +97,13 @@ pub fn run(
     }
     let is_timeline_due = options.timelines.is_requested() && !is_silent;
     let check = (options.check, options.check_model);
-    if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, plans, screen, &mut say) {
+    if let Err(verdict) = precheck::check_before_run(check, &prepared.sources, world, screen, &mut say) {
         if is_timeline_due {
-            write_estimated_timelines(options, plans, &names, &mut say)?;
+            write_estimated_timelines(options, world, &names, &mut say)?;
         }
         return Ok(verdict);
     }
-    if let Some(note) = prepared.unused_ranks(world) {
+    if let Some(note) = prepared.unused_ranks(processes) {
         say(format!("# {note}"));
     }
     let monitor = state.monitor;
@@ -113,21 +113,21 @@ pub fn run(
         options,
         setup: &setup,
         prepared,
-        plans,
+        world,
         names: &names,
         owner,
         monitor,
         start,
         screen,
     };
-    let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), plans);
+    let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), world);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => return Ok(verdict),
         Err(reason) => reason,
     };
     say_why_simulated(options, reason, &mut say);
     if is_timeline_due {
-        write_estimated_timelines(options, plans, &names, &mut say)?;
+        write_estimated_timelines(options, world, &names, &mut say)?;
     }
     if let Some(member) = member {
         member.set_phase("simulating all ranks");
@@ -141,17 +141,17 @@ fn read_and_plan(
     setup: &PrepareOptions<'_>,
     screen: Reporter,
     member: Option<&JobRank>,
-) -> Result<(Prepared, Arc<Vec<Plan>>), JobFailure> {
+) -> Result<(Prepared, Arc<World>), JobFailure> {
     let mut prepared = prepare(&options.texts(), setup)?;
-    output::mark_live_out(&mut prepared.plans, &options.output)?;
+    output::mark_live_out(&mut prepared.world, &options.output)?;
     let others = options.option_files();
-    output::check_destinations(&prepared.plans, &options.output, &others, member.is_none())?;
-    per_rank::mark(&mut prepared.plans, &options.local_names(), &options.whole_names());
-    let plans = Arc::new(std::mem::take(&mut prepared.plans));
+    output::check_destinations(&prepared.world, &options.output, &others, member.is_none())?;
+    per_rank::mark(&mut prepared.world, &options.local_names(), &options.whole_names());
+    let world = Arc::new(std::mem::take(&mut prepared.world));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.report_diagnostics(source, warnings);
     }
-    Ok((prepared, plans))
+    Ok((prepared, world))
 }
 
 /// Applies the passes of `--passes` to a program, and reports the remarks that the options select.
@@ -186,7 +186,7 @@ fn run_on_gpu(
             && (member.is_some() || cuda::device_names().is_ok_and(|it| !it.is_empty()));
     let group = member.map(JobGroup);
     let peers: &dyn cuda::ProcessGroup = group.as_ref().map_or(&cuda::SingleProcess, |it| it);
-    let gpu = match gpus::choose_gpu(options, task.plans, peers, state.gpu)? {
+    let gpu = match gpus::choose_gpu(options, task.world, peers, state.gpu)? {
         Err(reason) => return Ok(Err(is_expected.then_some(reason))),
         Ok(gpu) => gpu,
     };
@@ -228,11 +228,11 @@ fn say_why_simulated(options: &Options, reason: Option<String>, say: &mut dyn Fn
 /// Writes the estimated timelines, and prints their notes.
 fn write_estimated_timelines(
     options: &Options,
-    plans: &[Plan],
+    world: &World,
     names: &[&str],
     say: &mut dyn FnMut(String),
 ) -> Result<(), JobFailure> {
-    options.timelines.write_estimated(plans, names)?.into_lines().for_each(|it| say(format!("# {it}")));
+    options.timelines.write_estimated(world, names)?.into_lines().for_each(|it| say(format!("# {it}")));
     Ok(())
 }
 

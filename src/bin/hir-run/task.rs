@@ -30,10 +30,7 @@ use hir::process::{
     interrupt::{self, Activity},
 };
 use hir::{
-    plan::{
-        IoBinding, Plan,
-        sync::{CommMatching, deadlocked_state},
-    },
+    plan::{IoBinding, World},
     sim::{self, OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget},
 };
 
@@ -47,8 +44,8 @@ pub struct Task<'a> {
     pub setup: &'a PrepareOptions<'a>,
     /// The prepared program.
     pub prepared: &'a Prepared,
-    /// Its plans, by rank.
-    pub plans: &'a Arc<Vec<Plan>>,
+    /// The plans of all ranks.
+    pub world: &'a Arc<World>,
     /// The names of its source files.
     pub names: &'a [&'a str],
     /// The rank of this process, in a job with one process per rank.
@@ -112,7 +109,7 @@ impl Task<'_> {
     /// # Errors
     /// More memory than `--memory-limit` is needed.
     pub fn check_memory(&self) -> Result<(), JobFailure> {
-        self.prepared.check_memory(self.plans, self.options.world.memory_bytes())
+        self.prepared.check_memory(self.world, self.options.world.memory_bytes())
     }
 
     /// Returns what the simulated runs may use.
@@ -127,7 +124,7 @@ impl Task<'_> {
 
     /// Returns notes about tensors that are judged or written per rank.
     pub fn notes_on_parts(&self) -> Vec<String> {
-        per_rank::notes(self.plans, &self.options.local_names())
+        per_rank::notes(self.world, &self.options.local_names())
     }
 
     /// Prints warnings about reads of unwritten memory.
@@ -149,26 +146,25 @@ impl Task<'_> {
     ) -> Result<RunVerdict, JobFailure> {
         self.check_memory()?;
         self.monitor.activity.set("while computing the expected outputs");
-        let Self { options, plans, names, .. } = self;
-        let matched = CommMatching::from_plans(plans);
-        let runs = ScheduleIter::new(&options.schedule, plans, &matched);
+        let Self { options, world, names, .. } = self;
+        let runs = ScheduleIter::new(&options.schedule, world);
         let is_plain = options.schedule.is_program();
         // Other schedules are compared with one run under schedule `program`.
         let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
         let count = known.unwrap_or(1) + usize::from(!is_plain);
-        let work = sim::work(plans, 1);
+        let work = sim::work(world, 1);
         self.work.check(work.saturating_mul(count as u64)).map_err(|it| self.exceeds(&it))?;
-        let inputs = input_spec.fill(plans)?;
+        let inputs = input_spec.fill(world)?;
         let mut expectations = self.expectations(&input_spec)?;
         let expects_sim = options.expect.iter().any(|it| matches!(it, Expect::Sim));
         if !is_plain && (expectations.is_empty() || expects_sim) {
-            expectations.extend(verdict::program_order_expectations(plans, inputs.clone(), self.limits())?);
+            expectations.extend(verdict::program_order_expectations(world, inputs.clone(), self.limits())?);
         }
-        let instructions: usize = plans.iter().map(|plan| plan.code.len()).sum();
+        let instructions: usize = world.iter().map(|plan| plan.code.len()).sum();
         say(format!(
             "# {}: {}, {instructions} instructions, inputs {} seed {}",
             names.join(", "),
-            count_text(plans.len(), "simulated rank"),
+            count_text(world.len(), "simulated rank"),
             options.inputs,
             options.seed
         ));
@@ -177,21 +173,19 @@ impl Task<'_> {
             say("# `--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator"
                 .to_owned());
         }
-        if let Some(note) = verdict::final_stream_note(plans) {
+        if let Some(note) = verdict::final_stream_note(world) {
             say(format!("# warning: {note}"));
         }
         self.notes_on_parts().into_iter().for_each(&mut *say);
-        let watch = output::watched_views(plans, &options.output, self.owner)?;
+        let watch = output::watched_views(world, &options.output, self.owner)?;
         let mut verdict = None;
         let mut reads = UnwrittenReads::default();
         let difference = if expectations.is_empty() { "" } else { ", no difference" };
         let inquiry = Some(Arc::clone(&self.monitor.inquiry));
-        let deadlocks = Some(deadlocked_state(plans, &matched).is_some());
         let sim = sim::SimOptions {
             progress_query: inquiry,
-            deadlocks,
             watch,
-            ..verdict::simulation_options(plans, options.world.memory_bytes())
+            ..verdict::simulation_options(world, options.world.memory_bytes())
         };
         if sim.without_shadows && !expectations.is_empty() {
             say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
@@ -203,7 +197,7 @@ impl Task<'_> {
         let is_silent = options.diagnostics.quiet || self.owner.is_some_and(|it| it > 0);
         let progress = match runs.remaining() {
             Some(1) => {
-                Progress::new(Some(plans.iter().map(|it| it.code.len()).sum()), "instructions", is_silent)
+                Progress::new(Some(world.iter().map(|it| it.code.len()).sum()), "instructions", is_silent)
             }
             all => Progress::new(all, "schedules", is_silent),
         };
@@ -216,7 +210,7 @@ impl Task<'_> {
                 0 => format!("while simulating schedule {schedule}"),
                 _ => format!("after {done} {all}{difference}"),
             });
-            let simulate = || sim::run(plans, &matched, inputs.clone(), &schedule, &sim);
+            let simulate = || sim::run(world, inputs.clone(), &schedule, &sim);
             let outcome =
                 if shows_instructions { self.with_progress(&progress, simulate) } else { simulate() };
             let outcome = match outcome {
@@ -227,10 +221,10 @@ impl Task<'_> {
                     return Err(RunError::from(fault).into());
                 }
             };
-            reads.add(plans, &outcome.notes, &schedule, self.prepared.sources.len());
+            reads.add(world, &outcome.notes, &schedule, self.prepared.sources.len());
             let criteria = options.criteria(Some(outcome.notes.exactness.is_exact()), false);
-            let judged = verdict::judge_outputs(plans, &outcome, &expectations, &criteria)?;
-            output::write_outputs(plans, &outcome, &options.output, self.owner, say)?;
+            let judged = verdict::judge_outputs(world, &outcome, &expectations, &criteria)?;
+            output::write_outputs(world, &outcome, &options.output, self.owner, say)?;
             if judged.exit != Exit::Success {
                 self.print_unwritten_warnings(&reads);
                 say(format!("# schedule {schedule}"));
@@ -243,7 +237,7 @@ impl Task<'_> {
                     "# {}, the first at rank {}, {}",
                     count_text(count, "inexact rounding"),
                     at.rank,
-                    hir::sim::describe(plans, at)
+                    hir::sim::describe(world, at)
                 ));
             }
             verdict = Some(judged);
@@ -295,7 +289,7 @@ impl Task<'_> {
         };
         let title =
             format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
-        let text = schedules::format_steps(self.plans, steps, &title);
+        let text = schedules::format_steps(self.world, steps, &title);
         write_file(path, &text)?;
         say(format!("# `--schedule=@{}` runs this order again", path.display()));
         Ok(())
@@ -306,12 +300,12 @@ impl Task<'_> {
     /// # Errors
     /// A reference fails, or a file cannot be read.
     pub fn expectations(&self, input_spec: &InputSpec) -> Result<Vec<Expectation>, JobFailure> {
-        let Self { options, setup, plans, .. } = self;
+        let Self { options, setup, world, .. } = self;
         let mut found = Vec::new();
         if let Some(path) = &options.reference {
             let setup =
                 PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..**setup };
-            found = verdict::reference_expectations(path, &setup, self.limits(), input_spec, plans)?;
+            found = verdict::reference_expectations(path, &setup, self.limits(), input_spec, world)?;
         }
         if options.expect.iter().any(|it| matches!(it, Expect::Unsharded)) {
             found.extend(unsharded::unsharded_expectations(
@@ -319,7 +313,7 @@ impl Task<'_> {
                 setup,
                 self.limits(),
                 input_spec,
-                plans,
+                world,
             )?);
         }
         let given = options.expect.iter().filter_map(|it| match it {
@@ -327,15 +321,15 @@ impl Task<'_> {
             Expect::Sim | Expect::Unsharded => None,
         });
         for flag in given {
-            let ports: Vec<(usize, &IoBinding)> = plans
+            let ports: Vec<(usize, &IoBinding)> = world
                 .iter()
                 .flat_map(|plan| plan.outputs.iter().map(|port| (plan.rank, port)))
                 .filter(|(_, port)| port.name == flag.name)
                 .collect();
             let position =
-                plans.iter().find_map(|it| it.outputs.iter().position(|port| port.name == flag.name));
+                world.iter().find_map(|it| it.outputs.iter().position(|port| port.name == flag.name));
             let (Some((_, port)), Some(position)) = (ports.first(), position) else {
-                let names: Vec<&str> = plans
+                let names: Vec<&str> = world
                     .iter()
                     .take(1)
                     .flat_map(|plan| &plan.outputs)

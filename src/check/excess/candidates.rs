@@ -10,10 +10,7 @@
 use grammar::ir::StmtId;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use hir_plan::{
-    BufferNo, InstKind, Plan, SignalKind, SyncEffect,
-    sync::{CommMatching, InstRef},
-};
+use hir_plan::{BufferNo, InstKind, Plan, SignalKind, SyncEffect, World, sync::InstRef};
 
 /// A statement that only makes streams wait.
 pub struct WaitCandidate {
@@ -33,10 +30,10 @@ struct StmtSummary {
 }
 
 /// Returns all candidates in program order.
-pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandidate> {
+pub fn wait_candidates(world: &World) -> Vec<WaitCandidate> {
     let mut known: FxHashMap<(usize, StmtId), StmtSummary> = FxHashMap::default();
-    let has_team_signals = plans.iter().any(uses_peer_collectives);
-    for plan in plans {
+    let has_team_signals = world.iter().any(uses_peer_collectives);
+    for plan in world.plans() {
         let freed: FxHashSet<BufferNo> =
             plan.allocations.iter().filter(|it| it.freed_by.is_some()).map(|it| it.buffer).collect();
         for (inst, it) in plan.code.iter().enumerate() {
@@ -65,7 +62,8 @@ pub fn wait_candidates(plans: &[Plan], matched: &CommMatching) -> Vec<WaitCandid
                     is_own || !has_team_signals && freed.is_empty()
                 }
                 SyncEffect::Wait(work) => {
-                    !has_team_signals && !frees_operands(plan, matched.posting_inst(plan.rank, work), &freed)
+                    !has_team_signals
+                        && !frees_operands(plan, world.matching().posting_inst(plan.rank, work), &freed)
                 }
                 SyncEffect::WaitSignal(_) => !has_team_signals && freed.is_empty(),
                 SyncEffect::ShareMemHandles(_)

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{ordering_model::OrderingModel, race::RaceDetector};
 use hir_plan::{
-    InstKind, Plan,
-    sync::{CommMatching, InstRef, happens_before},
+    InstKind, Plan, World,
+    sync::{InstRef, happens_before},
 };
 
 /// The maximum number of instructions that are walked, summed over all candidates.
@@ -23,43 +23,33 @@ const MAX_COMPARISONS: usize = 1 << 28;
 
 /// Returns the waits that the program does not need, and the search that was cut short, if any. The plans
 /// have no race.
-pub fn unneeded_waits(
-    plans: &[Plan],
-    matched: &CommMatching,
-    model: OrderingModel,
-) -> (Vec<Excess>, Option<ExcessNotSearched>) {
-    let mut candidates = wait_candidates(plans, matched);
+pub fn unneeded_waits(world: &World, model: OrderingModel) -> (Vec<Excess>, Option<ExcessNotSearched>) {
+    let mut candidates = wait_candidates(world);
     let all = candidates.len();
-    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    let instructions: usize = world.iter().map(|it| it.code.len()).sum();
     candidates.truncate(MAX_INSTRUCTIONS / instructions.max(1));
     let mut found = Vec::new();
-    let order = if candidates.is_empty() { None } else { WorkOrder::of(plans, matched) };
+    let order = if candidates.is_empty() { None } else { WorkOrder::of(world) };
     candidates.truncate(order.as_ref().map_or(0, |it| MAX_COMPARISONS / it.comparison_count().max(1)));
     if let Some(order) = &order {
-        found.extend(candidates.iter().filter_map(|it| check_wait(plans, matched, model, order, it)));
+        found.extend(candidates.iter().filter_map(|it| check_wait(world, model, order, it)));
     }
     let left = all - candidates.len();
     (found, (left > 0).then_some(ExcessNotSearched::Waits { left, all }))
 }
 
 /// Returns the finding if the program does not need the wait `it`.
-fn check_wait(
-    plans: &[Plan],
-    matched: &CommMatching,
-    model: OrderingModel,
-    order: &WorkOrder,
-    it: &WaitCandidate,
-) -> Option<Excess> {
-    let mut races = RaceDetector::new(plans, model);
+fn check_wait(world: &World, model: OrderingModel, order: &WorkOrder, it: &WaitCandidate) -> Option<Excess> {
+    let mut races = RaceDetector::new(world, model);
     let mut pair = None;
     let mut is_needed = false;
-    let walked = happens_before::walk_ignoring(plans, matched, &|at| it.insts.contains(&at), &mut |at| {
+    let walked = happens_before::walk_ignoring(world, &|at| it.insts.contains(&at), &mut |at| {
         if is_needed {
             return;
         }
         races.visit(&at);
         is_needed = !races.found.is_empty() || races.not_compared > 0;
-        let kind = &plans[at.rank].code[at.inst].kind;
+        let kind = &world[at.rank].code[at.inst].kind;
         if is_needed || !is_work(kind) {
             return;
         }
@@ -76,12 +66,12 @@ fn check_wait(
         return None;
     }
     let kind = pair.map_or(ExcessKind::ImpliedWait, |pair| ExcessKind::UnneededWait { pair });
-    let origin = plans[it.first.rank].code[it.first.inst].origin;
+    let origin = world[it.first.rank].code[it.first.inst].origin;
     Some(Excess {
         stmt: (it.first.rank, origin),
         kind,
         ranks: it.insts.iter().map(|it| it.rank).collect(),
-        count: instance_count(plans, it),
+        count: instance_count(world, it),
     })
 }
 

@@ -7,9 +7,9 @@
 use rustc_hash::FxHashMap;
 
 use hir_plan::{
-    InstKind, Plan, SyncEffect,
+    InstKind, SyncEffect, World,
     sync::{
-        CommMatching, InstRef,
+        InstRef,
         happens_before::{self, Clock, Occurrence, OrderError},
     },
 };
@@ -65,15 +65,15 @@ pub fn is_work(kind: &InstKind) -> bool {
 
 impl WorkOrder {
     /// Computes the order with all instructions. Returns `None` if it is too large or if the walk fails.
-    pub fn of(plans: &[Plan], matched: &CommMatching) -> Option<Self> {
-        let mut it = Self { actors: actors(plans, matched), ended_before: FxHashMap::default() };
+    pub fn of(world: &World) -> Option<Self> {
+        let mut it = Self { actors: actors(world), ended_before: FxHashMap::default() };
         let work: usize = it.actors.iter().map(|it| it.work.len()).sum();
         if work.saturating_mul(it.actors.len()) > MAX_CLOCK_ENTRIES {
             return None;
         }
         let mut ended = FxHashMap::default();
-        let walked: Result<(), OrderError> = happens_before::walk(plans, matched, &mut |at| {
-            if is_work(&plans[at.rank].code[at.inst].kind) {
+        let walked: Result<(), OrderError> = happens_before::walk(world, &mut |at| {
+            if is_work(&world[at.rank].code[at.inst].kind) {
                 ended.insert((at.actor, at.number), it.counts(&at.clock).collect());
             }
         });
@@ -123,9 +123,9 @@ impl WorkOrder {
 }
 
 /// Returns the items of all actors, with the numbering of `happens_before::walk`.
-fn actors(plans: &[Plan], matched: &CommMatching) -> Vec<ActorWork> {
+fn actors(world: &World) -> Vec<ActorWork> {
     let mut actors: Vec<ActorWork> = Vec::new();
-    for plan in plans {
+    for plan in world.plans() {
         let first = actors.len();
         let count = plan.streams.len() + plan.communicators.len();
         actors.extend((0..count).map(|at| ActorWork {
@@ -141,7 +141,7 @@ fn actors(plans: &[Plan], matched: &CommMatching) -> Vec<ActorWork> {
                 SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => (),
                 SyncEffect::Post(posted) => {
                     let number = posted.communicator();
-                    let queue = matched.queue_of(plan.rank, number).unwrap_or(number) as usize;
+                    let queue = world.matching().queue_of(plan.rank, number).unwrap_or(number) as usize;
                     actors[stream].push(None);
                     actors[first + plan.streams.len() + queue].push(Some(at));
                 }

@@ -4,11 +4,8 @@ use rustc_hash::FxHashMap;
 
 use crate::epilogue::relu_epilogues;
 use hir_plan::{
-    Plan,
-    sync::{
-        CommMatching,
-        happens_before::{Clock, Occurrence, walk},
-    },
+    Plan, World,
+    sync::happens_before::{Clock, Occurrence, walk},
 };
 
 /// The accesses of all ranks to one buffer.
@@ -64,22 +61,22 @@ impl Lifetime {
 ///
 /// The operands of a matrix product whose `relu` follows live until the `relu` has ended. Its result thus shares no
 /// memory with them, and the epilogue of the product can compute it.
-pub(super) fn lifetimes(plans: &[Plan]) -> Vec<Vec<Lifetime>> {
+pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
     let blank = |plan: &Plan| vec![Lifetime::default(); plan.buffers.len()];
-    let mut all: Vec<Vec<Lifetime>> = plans.iter().map(blank).collect();
-    for (plan, all) in plans.iter().zip(&mut all) {
+    let mut all: Vec<Vec<Lifetime>> = world.iter().map(blank).collect();
+    for (plan, all) in world.iter().zip(&mut all) {
         for buffer in plan.caller_buffers() {
             all[buffer as usize].needs_own_memory = true;
         }
     }
     let mut at = 0;
     // By rank: the matrix product of each `relu` that follows one.
-    let products: Vec<FxHashMap<usize, usize>> = plans
+    let products: Vec<FxHashMap<usize, usize>> = world
         .iter()
         .map(|it| relu_epilogues(it).iter().map(|it| (it.relu as usize, it.product as usize)).collect())
         .collect();
-    let walked = walk(plans, &CommMatching::from_plans(plans), &mut |occurrence| {
-        let plan = &plans[occurrence.rank];
+    let walked = walk(world, &mut |occurrence| {
+        let plan = &world[occurrence.rank];
         let mut touched = plan.code[occurrence.inst].kind.touched_buffers(occurrence.rank);
         if let Some(product) = products[occurrence.rank].get(&occurrence.inst) {
             let operands = plan.code[*product].kind.touched_buffers(occurrence.rank);

@@ -11,7 +11,7 @@ use crate::{
     library_state::LibraryState,
     memory::DeviceMemory,
 };
-use hir_plan::Plan;
+use hir_plan::{Plan, World};
 
 /// A plan with its memory, communicators and commands.
 pub(super) struct Prepared {
@@ -29,40 +29,40 @@ impl Prepared {
     /// # Errors
     /// A library is missing, or some rank's plan requires something that this executor does not support.
     pub fn of(
-        plans: &Arc<Vec<Plan>>,
+        world: &Arc<World>,
         peers: &dyn ProcessGroup,
         device: &Device,
         libraries: &mut LibraryState,
         again: bool,
     ) -> Result<Self, CudaError> {
-        match Self::attempt(plans, peers, device, libraries) {
+        match Self::attempt(world, peers, device, libraries) {
             // Resources kept from earlier plans may occupy the memory: free them and try again.
             Err(CudaError::OutOfMemory { .. }) if again => {
                 device.release(&ResourceMark::default(), peers)?;
                 libraries.comm_cache.destroy_all()?;
                 device.free_memory(peers)?;
-                Self::attempt(plans, peers, device, libraries)
+                Self::attempt(world, peers, device, libraries)
             }
             made => made,
         }
     }
 
     fn attempt(
-        plans: &Arc<Vec<Plan>>,
+        world: &Arc<World>,
         peers: &dyn ProcessGroup,
         device: &Device,
         libraries: &mut LibraryState,
     ) -> Result<Self, CudaError> {
         let rank = peers.rank();
         let first = device.stream(false)?;
-        let mut memory = agree_on_errors(DeviceMemory::new(device, plans, rank, first), peers)?;
+        let mut memory = agree_on_errors(DeviceMemory::new(device, world, rank, first), peers)?;
         peers.report_phase("mapping the other ranks' memory");
         memory.map_peers(device, peers, first)?;
-        let comms = Communicators::new(plans, peers, &mut libraries.comm_cache)?;
+        let comms = Communicators::new(world, peers, &mut libraries.comm_cache)?;
         peers.report_phase("preparing the program for its GPU");
-        let plan = &plans[rank];
+        let plan = &world[rank];
         let executable = executable::lower(device, plan, &mut memory, &comms, libraries, first);
-        let written = buffer_assignment::written_buffers(plans, rank);
+        let written = buffer_assignment::written_buffers(world, rank);
         let made = executable.and_then(|executable| {
             let inputs = inputs(plan, &written, device, &mut memory)?;
             Ok((executable, inputs, outputs(plan, &written, device, &memory)?))

@@ -18,7 +18,7 @@ use hir_launch::{
     progress::{PhaseLimit, PlanProgress},
 };
 use hir_plan::timeline::estimate::MeasuredTime;
-use hir_plan::{InstKind, Plan, View, ViewOnRank};
+use hir_plan::{InstKind, Plan, View, ViewOnRank, World};
 use hir_process::exit::Exit;
 use hir_sim::SimOutcome;
 use hir_tensor::{data::Data, dense::DenseTensor};
@@ -26,7 +26,7 @@ use hir_tensor::{data::Data, dense::DenseTensor};
 /// The parameters of a job on GPUs.
 pub struct GpuJob<'a> {
     /// The plans of all ranks.
-    pub plans: &'a Arc<Vec<Plan>>,
+    pub world: &'a Arc<World>,
     /// The inputs of this rank, and of other ranks if they are needed, by rank and input.
     pub inputs: &'a [Vec<Data>],
     /// The tensors that outputs are compared with. Only rank 0 uses them.
@@ -57,7 +57,7 @@ pub struct GpuJob<'a> {
 impl GpuJob<'_> {
     /// Returns true if each rank keeps its own outputs.
     fn keeps_outputs_distributed(&self) -> bool {
-        !self.compares && distributed_check::exceeds_gather_limit(self.plans)
+        !self.compares && distributed_check::exceeds_gather_limit(self.world)
     }
 }
 
@@ -180,14 +180,14 @@ pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(),
 ///
 /// # Errors
 /// A buffer has no size in bytes.
-pub fn memory_report(plans: &[Plan]) -> Result<Vec<String>, JobFailure> {
-    let layout = BufferAssignment::of(plans).map_err(|(rank, buffer)| {
-        let name = &plans[rank].buffers[buffer as usize].name;
+pub fn memory_report(world: &World) -> Result<Vec<String>, JobFailure> {
+    let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| {
+        let name = &world[rank].buffers[buffer as usize].name;
         JobFailure::Other(Exit::Rejected, format!("rank {rank}: `{name}` has no size in bytes"))
     })?;
     let mut lines: Vec<String> = Vec::new();
     let mut shown: Vec<String> = Vec::new();
-    for plan in plans {
+    for plan in world.plans() {
         let mut rank = layout.describe(plan);
         let sums = rank.pop();
         // Ranks that run the same program usually have the same layout.
@@ -212,7 +212,7 @@ pub fn run(
 ) -> Result<GpuRunResult, JobFailure> {
     let peers: &dyn ProcessGroup = &JobGroup(member);
     let progress = engine.progress();
-    member.report_plan_progress(Arc::clone(job.plans), move || {
+    member.report_plan_progress(Arc::clone(job.world), move || {
         let (round, issued) = progress.issued_inst()?;
         let complete = progress.completed_runs();
         Some(PlanProgress {
@@ -295,11 +295,11 @@ fn gather_and_judge(
 ) -> Result<(SimOutcome, OutputVerdict), JobFailure> {
     if job.keeps_outputs_distributed() {
         return Ok((
-            SimOutcome::new(job.plans),
-            distributed_check::judge_distributed(job.plans, &mine, &JobGroup(member))?,
+            SimOutcome::new(job.world),
+            distributed_check::judge_distributed(job.world, &mine, &JobGroup(member))?,
         ));
     }
-    let outcome = gather(job.plans, mine, member)?;
+    let outcome = gather(job.world, mine, member)?;
     let verdict = judge_on_rank0(job, &outcome, member)?;
     Ok((outcome, verdict))
 }
@@ -356,9 +356,9 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     for block in here(job.gathered)? {
         bytes.extend_from_slice(hir_cuda::bytes_of(&block.data));
     }
-    let mut sizes = vec![0; job.plans.len()];
+    let mut sizes = vec![0; job.world.len()];
     for place in job.gathered {
-        let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
+        let dtype = job.world[place.rank].buffers[place.view.buffer as usize].dtype;
         sizes[place.rank] += place.view.len() * dtype.size();
     }
     let all = member.channel.gather(bytes, &sizes)?;
@@ -368,7 +368,7 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
     let mut rests: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
     let mut blocks = Vec::new();
     for place in job.gathered {
-        let dtype = job.plans[place.rank].buffers[place.view.buffer as usize].dtype;
+        let dtype = job.world[place.rank].buffers[place.view.buffer as usize].dtype;
         let part = rests.get_mut(place.rank).and_then(|it| it.split_off(..place.view.len() * dtype.size()));
         let Some(part) = part else {
             return Err(JobFailure::Other(
@@ -400,7 +400,7 @@ fn judge_on_rank0(
         return Ok(OutputVerdict { exit, line: String::new(), outputs: Vec::new(), wrong_output: None });
     }
     member.set_phase("judging the outputs");
-    let judged = verdict::judge_outputs(job.plans, outcome, job.expectations, &job.criteria);
+    let judged = verdict::judge_outputs(job.world, outcome, job.expectations, &job.criteria);
     let exit = judged.as_ref().map_or(Exit::InternalError, |it| it.exit);
     peers.all_gather(&[exit as u8])?;
     Ok(judged?)

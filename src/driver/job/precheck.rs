@@ -10,7 +10,7 @@ use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 use super::rank_process::RunVerdict;
 use crate::{run::command_line::CheckMode, tool::Reporter};
 use hir_check::{Checks, OrderingModel, check};
-use hir_plan::Plan;
+use hir_plan::World;
 use hir_process::exit::Exit;
 
 /// The maximum number of instructions, summed over all ranks, that are checked by default.
@@ -24,14 +24,14 @@ const MAX_INSTRUCTIONS: usize = 2_000_000;
 pub fn check_before_run(
     (mode, model): (CheckMode, OrderingModel),
     sources: &[Source],
-    plans: &[Plan],
+    world: &World,
     screen: Reporter,
     say: &mut dyn FnMut(String),
 ) -> Result<(), RunVerdict> {
     if mode == CheckMode::Off {
         return Ok(());
     }
-    let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
+    let instructions: usize = world.iter().map(|it| it.code.len()).sum();
     if instructions > MAX_INSTRUCTIONS {
         say(format!(
             "# not checked: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; use `hir-opt --check`"
@@ -39,12 +39,12 @@ pub fn check_before_run(
         return Ok(());
     }
     let start = Instant::now();
-    let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
+    let report = check(world, Checks { model, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
         return Ok(());
     }
     let mut found: Vec<Vec<Diagnostic>> = sources.iter().map(|_| Vec::new()).collect();
-    for (text, it) in report.diagnostics(plans, sources) {
+    for (text, it) in report.diagnostics(world, sources) {
         // The run reports unwritten reads itself, including those that depend on values.
         if it.code != Code::UnwrittenRead {
             found[text].push(it);

@@ -33,7 +33,7 @@ use crate::run::{
     verdict::{self, Expectation, ExpectationSource, expectations},
 };
 use hir_check::{Checks, Finding, check};
-use hir_plan::{Plan, limits::Limits};
+use hir_plan::{Plan, World, limits::Limits};
 use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -351,11 +351,11 @@ impl FailureTest<'_> {
     }
 
     /// Returns the plans of a program before the passes.
-    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<Vec<Plan>, String> {
+    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<World, String> {
         candidate.plans.get_or_init(|| self.plan(&candidate.program, candidate))
     }
 
-    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<Vec<Plan>, String> {
+    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<World, String> {
         let smallest = hir_plan::smallest_world(program);
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
@@ -386,8 +386,8 @@ fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String
 
 /// Returns the signatures of the races that the checker finds: the tensor, and both statements by operator
 /// and tensors.
-fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignatures, String> {
-    let report = check(plans, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
+fn race_signatures(program: &Program, world: &World) -> Result<FailureSignatures, String> {
+    let report = check(world, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
         return Err(
             "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".to_owned()
@@ -396,9 +396,9 @@ fn race_signatures(program: &Program, plans: &[Plan]) -> Result<FailureSignature
     let mut signatures = FailureSignatures::new();
     for finding in &report.findings {
         let Finding::Race { race, .. } = finding else { continue };
-        let buffer = &plans[race.rank].buffers[race.buffer as usize];
+        let buffer = &world[race.rank].buffers[race.buffer as usize];
         let mut sides: Vec<String> = finding
-            .labeled_statements(plans)
+            .labeled_statements(world)
             .into_iter()
             .map(|(_, stmt, _)| stmt_summary(program, stmt))
             .collect();

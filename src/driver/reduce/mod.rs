@@ -27,7 +27,7 @@ use grammar::{
     span::LineIndex,
 };
 
-use hir_plan::Plan;
+use hir_plan::World;
 
 /// A program and its canonical text.
 pub struct Candidate {
@@ -38,7 +38,7 @@ pub struct Candidate {
     /// Line index of the text.
     pub lines: LineIndex,
     /// The plans of the program, once a test needs them, or why it has none.
-    plans: OnceCell<Result<Vec<Plan>, String>>,
+    plans: OnceCell<Result<World, String>>,
 }
 
 impl Candidate {

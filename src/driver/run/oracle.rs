@@ -28,7 +28,7 @@ use super::{
     verdict::{Expectation, ExpectationSource, expectations, input_mismatch},
 };
 use hir_check::OrderingModel;
-use hir_plan::{Plan, limits::Limits, opaque_call_diagnostic};
+use hir_plan::{Plan, World, limits::Limits, opaque_call_diagnostic};
 use hir_sim::{Schedule, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -58,7 +58,7 @@ pub struct SimulationOracle<'a> {
 struct SimulatedReference<'a> {
     oracle: SimulationOracle<'a>,
     program: Program,
-    plans: Vec<Plan>,
+    plans: World,
     input_spec: InputSpec,
     outputs: Vec<Expectation>,
 }
@@ -112,7 +112,7 @@ fn planning_diagnostic(program: &Program, faults: &[Diagnostic]) -> Diagnostic {
 
 impl SimulationOracle<'_> {
     /// Plans all ranks. If `program` belongs to one rank, the other ranks run `others`.
-    fn plan(&self, program: &Program, others: &Program) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+    fn plan(&self, program: &Program, others: &Program) -> Result<World, Vec<Diagnostic>> {
         let smallest = hir_plan::smallest_world(program).max(hir_plan::smallest_world(others));
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
@@ -176,7 +176,7 @@ impl SimulatedReference<'_> {
         &self,
         program: &Program,
         all_ranks: &Program,
-        plans: &[Plan],
+        plans: &World,
         inputs: &[Vec<Data>],
         schedule: Schedule,
     ) -> Result<(), Diagnostic> {

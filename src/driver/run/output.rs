@@ -15,7 +15,7 @@ use super::{
     results,
 };
 use crate::tensor_file::{self, TensorFile};
-use hir_plan::{Plan, ViewOnRank};
+use hir_plan::{Plan, ViewOnRank, World};
 use hir_process::exit::Exit;
 use hir_sim::SimOutcome;
 use hir_tensor::data::NdArray;
@@ -110,15 +110,17 @@ pub fn watched_views(
 ///
 /// # Errors
 /// A file format does not support the element type of its tensor.
-pub fn mark_live_out(plans: &mut [Plan], flags: &[OutputFlag]) -> Result<(), JobFailure> {
-    for plan in plans {
+pub fn mark_live_out(world: &mut World, flags: &[OutputFlag]) -> Result<(), JobFailure> {
+    let mut kept = Vec::new();
+    for plan in world.plans() {
         for flag in flags {
             let mut ports = plan.bound_at_exit.iter().filter(|port| port.name == flag.name);
             let Some(port) = ports.next() else { continue };
             flag.check_dtype(port.dtype)?;
-            plan.live_out.extend(port.shard.view.as_ref().map(|view| view.buffer));
+            kept.extend(port.shard.view.as_ref().map(|view| (plan.rank, view.buffer)));
         }
     }
+    kept.into_iter().for_each(|(rank, buffer)| world.keep_until_end(rank, buffer));
     Ok(())
 }
 

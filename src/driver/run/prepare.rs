@@ -12,7 +12,7 @@ use grammar::{
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
 use crate::{source, tensor_file, tool::reproducer::crash_reproducer};
 use hir_plan::{
-    Plan,
+    Plan, World,
     limits::{DEFAULT_MAX_RANKS, size_text},
     opaque_call_diagnostic,
 };
@@ -24,8 +24,8 @@ use hir_tensor::data::{Data, UnsupportedDtype};
 pub struct Prepared {
     /// The source texts.
     pub sources: Vec<Source>,
-    /// The plans, by rank.
-    pub plans: Vec<Plan>,
+    /// The plans of all ranks.
+    pub world: World,
     /// Warnings, by source text.
     pub warnings: Vec<Vec<Diagnostic>>,
     /// Span of the header of the first program.
@@ -281,7 +281,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
     }
     match hir_plan::build_per_rank(&worlds, &setup.limits) {
-        Ok(plans) => match unsupported(&plans) {
+        Ok(world) => match unsupported(&world) {
             Some((text, faults)) => {
                 let mut diagnostics = warnings.swap_remove(text);
                 diagnostics.extend(faults);
@@ -289,7 +289,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
             }
             None => Ok(Prepared {
                 sources,
-                plans,
+                world,
                 warnings,
                 header: programs[0].spans.header,
                 smallest_world: smallest,

@@ -10,8 +10,8 @@ use grammar::count_text;
 use crate::run::prepare::JobFailure;
 use hir_check::{Orders, StepOrder, Truncation};
 use hir_plan::{
-    Plan,
-    sync::{CommMatching, InstRef, Step},
+    Plan, World,
+    sync::{InstRef, Step},
 };
 use hir_process::{exit::Exit, input_file};
 use hir_sim::{Schedule, ScheduleSet};
@@ -34,15 +34,15 @@ impl ScheduleIter {
     ///
     /// # Errors
     /// The program is too large to enumerate its orders, or a file cannot be read.
-    pub fn new(schedules: &ScheduleSet, plans: &[Plan], matched: &CommMatching) -> Result<Self, JobFailure> {
+    pub fn new(schedules: &ScheduleSet, world: &World) -> Result<Self, JobFailure> {
         match schedules {
             ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
             // A program that deadlocks does so in every order, so one schedule is enough.
-            ScheduleSet::Explore(_) if hir_plan::sync::deadlocked_state(plans, matched).is_some() => {
+            ScheduleSet::Explore(_) if world.deadlocked_state().is_some() => {
                 Ok(Self::Named(vec![Schedule::Program].into_iter()))
             }
             ScheduleSet::Explore(most) => {
-                let steps = StepOrder::of(plans, matched).map_err(|it| {
+                let steps = StepOrder::of(world).map_err(|it| {
                     let message =
                         format!("`--schedule=explore:{most}`: {it}; `seed:0..{most}` tries some orders");
                     JobFailure::Other(Exit::Usage, message)
@@ -50,7 +50,7 @@ impl ScheduleIter {
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
             ScheduleSet::File(path) => {
-                let steps = read_steps(path, plans)?;
+                let steps = read_steps(path, world)?;
                 let name = format!("@{}", path.display()).into();
                 Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
             }

@@ -7,7 +7,7 @@ use hir_plan::timeline::{
     file::TimelineFile,
     overlap::Overlap,
 };
-use hir_plan::{Plan, sync::happens_before::OrderError};
+use hir_plan::{Plan, World, sync::happens_before::OrderError};
 use hir_process::exit::Exit;
 
 /// The maximum number of instructions of an estimated timeline.
@@ -53,9 +53,9 @@ impl TimelineFlags {
     ///
     /// # Errors
     /// The plans are too large, or a file cannot be written.
-    pub fn write_estimated(&self, plans: &[Plan], names: &[&str]) -> Result<TimelineReport, JobFailure> {
-        check_size(plans)?;
-        self.write(&estimate(plans).map_err(too_many_streams)?, names)
+    pub fn write_estimated(&self, world: &World, names: &[&str]) -> Result<TimelineReport, JobFailure> {
+        check_size(world)?;
+        self.write(&estimate(world).map_err(too_many_streams)?, names)
     }
 
     /// As `write_estimated`, with the times that each rank has measured in a run on GPUs. The clocks of two ranks differ by
@@ -65,19 +65,19 @@ impl TimelineFlags {
     /// As for `write_estimated`.
     pub fn write_measured(
         &self,
-        plans: &[Plan],
+        world: &World,
         names: &[&str],
         ranks: &[Vec<MeasuredTime>],
         clock_error: f64,
     ) -> Result<TimelineReport, JobFailure> {
-        check_size(plans)?;
-        let clocks = match plans.len() {
+        check_size(world)?;
+        let clocks = match world.len() {
             1 => String::new(),
             _ => format!("; the clocks of two ranks differ by at most {clock_error:.1} µs"),
         };
         let source =
             format!("measured in one run, issued command by command with an event beside each{clocks}");
-        self.write(&measured(plans, ranks, source).map_err(too_many_streams)?, names)
+        self.write(&measured(world, ranks, source).map_err(too_many_streams)?, names)
     }
 
     fn write(&self, timeline: &Timeline, names: &[&str]) -> Result<TimelineReport, JobFailure> {

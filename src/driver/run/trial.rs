@@ -8,7 +8,7 @@ use super::{
     verdict::{Criteria, Expectation, judge_outputs, simulate},
 };
 use hir_plan::{
-    Plan,
+    Plan, World,
     sync::{Cause, Deadlock},
 };
 use hir_process::exit::Exit;
@@ -64,17 +64,17 @@ pub struct RunResult {
 /// # Errors
 /// The failure of the run.
 pub fn run_trial(
-    plans: &[Plan],
+    world: &World,
     inputs: &[Vec<Data>],
     schedule: &Schedule,
     expectations: &[Expectation],
     memory_limit: usize,
 ) -> Result<RunResult, Box<RunFailure>> {
     let stopped = |fault: RunError| Box::new(RunFailure::stopped(schedule, &fault));
-    let outcome = simulate(plans, inputs.to_vec(), schedule, memory_limit).map_err(stopped)?;
+    let outcome = simulate(world, inputs.to_vec(), schedule, memory_limit).map_err(stopped)?;
     let exact = outcome.notes.exactness.is_exact();
     let criteria = Criteria { exact: Some(exact), ..Criteria::default() };
-    let verdict = judge_outputs(plans, &outcome, expectations, &criteria).map_err(stopped)?;
+    let verdict = judge_outputs(world, &outcome, expectations, &criteria).map_err(stopped)?;
     if verdict.exit == Exit::Success {
         return Ok(RunResult { outputs: verdict.outputs, exact });
     }
@@ -89,7 +89,7 @@ pub fn run_trial(
     };
     let at = verdict
         .wrong_output
-        .and_then(|it| (0..plans.len()).find_map(|rank| culprit(plans, &outcome, rank, it)));
+        .and_then(|it| (0..world.len()).find_map(|rank| culprit(world, &outcome, rank, it)));
     Err(Box::new(RunFailure {
         schedule: schedule.clone(),
         kind: trouble,

@@ -34,7 +34,7 @@ use rustc_hash::FxHashMap;
 
 use hir_plan::{
     Attention, AttentionOptions, Buffer, Inst, InstKind, IoBinding, Number, Origin, Plan, PlanStream, Shard,
-    ShardLayout, View, limits,
+    ShardLayout, View, World, limits,
     scalar::{ScalarError, Scalars},
 };
 use hir_process::exit::Exit;
@@ -69,7 +69,7 @@ pub fn unsharded_expectations(
     let setup = PrepareOptions { passes: &|_, _| Ok(()), ..*setup };
     let (source, program, _) = prepare_program(source.clone(), &setup, false)?;
     let rejected = |fault| JobFailure::Rejected(source.clone(), vec![fault]);
-    let unsharded = [plan_unsharded(&program, &source.lines).map_err(rejected)?];
+    let unsharded = plan_unsharded(&program, &source.lines).map_err(rejected)?;
     if let Some(fault) = memory_limit_diagnostic(program.spans.header, &unsharded, limits.memory) {
         return Err(rejected(fault));
     }
@@ -91,7 +91,7 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// # Errors
 /// The program is already lowered: it contains communications, streams, storage, loops or launches. An
 /// operator is not supported, a scalar has no value, or a tensor is written twice.
-pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<Plan, Diagnostic> {
+pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<World, Diagnostic> {
     let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
     let mut planner = UnshardedPlanner {
         program,
@@ -103,7 +103,7 @@ pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Resu
         span: program.spans.header,
     };
     match planner.program() {
-        Ok(()) => Ok(planner.plan),
+        Ok(()) => Ok(World::new(vec![planner.plan])),
         Err(fault) => Err(*fault),
     }
 }

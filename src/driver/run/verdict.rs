@@ -11,7 +11,7 @@ use super::{
     prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
     results,
 };
-use hir_plan::{InstKind, Plan, sync::CommMatching};
+use hir_plan::{InstKind, Plan, World};
 use hir_process::exit::Exit;
 use hir_sim::{RunNotes, Schedule, SimLimits, SimOutcome};
 use hir_tensor::{
@@ -128,11 +128,11 @@ impl OutputRef {
 /// # Errors
 /// The run fails, or its outputs are faulty under this schedule.
 pub fn program_order_expectations(
-    plans: &[Plan],
+    world: &World,
     inputs: Vec<Vec<Data>>,
     limits: SimLimits<'_>,
 ) -> Result<Vec<Expectation>, JobFailure> {
-    simulated_expectations(plans, inputs, "schedule program", limits).map(|it| it.0)
+    simulated_expectations(world, inputs, "schedule program", limits).map(|it| it.0)
 }
 
 /// Returns the simulator's outputs under schedule `program`, with `origin` as their source name, and the
@@ -141,14 +141,14 @@ pub fn program_order_expectations(
 /// # Errors
 /// The errors of `program_order_expectations`.
 pub fn simulated_expectations(
-    plans: &[Plan],
+    world: &World,
     inputs: Vec<Vec<Data>>,
     origin: &str,
     limits: SimLimits<'_>,
 ) -> Result<(Vec<Expectation>, RunNotes), JobFailure> {
-    limits.work.take(hir_sim::work(plans, 1)).map_err(RunError::from)?;
-    let outcome = simulate(plans, inputs, &Schedule::Program, limits.memory)?;
-    let outputs = results::outputs(plans, &outcome)?;
+    limits.work.take(hir_sim::work(world, 1)).map_err(RunError::from)?;
+    let outcome = simulate(world, inputs, &Schedule::Program, limits.memory)?;
+    let outputs = results::outputs(world, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
     }
@@ -220,18 +220,12 @@ pub fn simulation_options(plans: &[Plan], memory_limit: usize) -> hir_sim::SimOp
 /// # Errors
 /// The faults that the simulator reports.
 pub fn simulate(
-    plans: &[Plan],
+    world: &World,
     inputs: Vec<Vec<Data>>,
     schedule: &Schedule,
     memory_limit: usize,
 ) -> Result<SimOutcome, RunError> {
-    Ok(hir_sim::run(
-        plans,
-        &CommMatching::from_plans(plans),
-        inputs,
-        schedule,
-        &simulation_options(plans, memory_limit),
-    )?)
+    Ok(hir_sim::run(world, inputs, schedule, &simulation_options(world, memory_limit))?)
 }
 
 /// Runs the reference program at `path` on the same inputs, under schedule `program`, and returns its outputs
@@ -247,15 +241,15 @@ pub fn reference_expectations(
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, JobFailure> {
     let mut prepared = prepare(&ProgramFiles::One(path.to_owned()), setup)?;
-    per_rank::mark_corresponding(&mut prepared.plans, plans);
-    prepared.check_memory(&prepared.plans, limits.memory)?;
-    if let Some(message) = input_mismatch(plans, &prepared.plans) {
+    per_rank::mark_corresponding(&mut prepared.world, plans);
+    prepared.check_memory(&prepared.world, limits.memory)?;
+    if let Some(message) = input_mismatch(plans, &prepared.world) {
         return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
     }
-    let inputs = input_spec.fill_corresponding(plans, &prepared.plans)?;
-    limits.work.take(hir_sim::work(&prepared.plans, 1)).map_err(RunError::from)?;
-    let outcome = simulate(&prepared.plans, inputs, &Schedule::Program, limits.memory)?;
-    let outputs = results::outputs(&prepared.plans, &outcome)?;
+    let inputs = input_spec.fill_corresponding(plans, &prepared.world)?;
+    limits.work.take(hir_sim::work(&prepared.world, 1)).map_err(RunError::from)?;
+    let outcome = simulate(&prepared.world, inputs, &Schedule::Program, limits.memory)?;
+    let outputs = results::outputs(&prepared.world, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
         return Err(JobFailure::Other(
             Exit::Rejected,

@@ -5,13 +5,13 @@ use crate::{
     progress::{PhaseLimit, PlanProgress, RankProgress},
     report::job_report,
 };
-use hir_plan::{InstKind, Plan, plans_of_text};
+use hir_plan::{InstKind, Plan, World, plans_of_text};
 use hir_process::exit::Exit;
 
 /// A loop of all-reduces on four ranks, with a stream on each.
 const PROGRAM: &str = include_str!("../../../tests/cases/launch/loop.hir");
 
-fn plans() -> Vec<Plan> {
+fn plans() -> World {
     plans_of_text(PROGRAM, 4).unwrap_or_default()
 }
 
@@ -170,7 +170,7 @@ fn an_error_comes_first() {
     let fault =
         LaunchError::Aborted { rank: 1, exit: Exit::Device.into(), reason: "line 3: no memory".to_owned() };
     assert_eq!(
-        job_report(&fault, &records, &[]),
+        job_report(&fault, &records, &World::default()),
         "rank 1: line 3: no memory\nranks 0 2: reading\nrank 1: nothing is known of it"
     );
 }

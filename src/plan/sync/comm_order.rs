@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 
 use super::{
-    CommKey, CommMatching, CommNo, InstRef,
+    CommKey, CommMatching, CommNo, InstRef, World,
     happens_before::{self, Occurrence},
 };
 use crate::{Backend, Plan};
@@ -41,13 +41,10 @@ pub struct TooManyComms;
 ///
 /// # Errors
 /// There are too many communications to compare.
-pub fn comm_order_cycle(
-    plans: &[Plan],
-    matched: &CommMatching,
-) -> Result<Option<CommOrderCycle>, TooManyComms> {
-    let posts = nccl_posts(plans, matched);
+pub fn comm_order_cycle(world: &World) -> Result<Option<CommOrderCycle>, TooManyComms> {
+    let posts = nccl_posts(world);
     let uses_several = |them: &Vec<InstRef>| {
-        let queues: BTreeSet<u32> = them.iter().filter_map(|it| communicator(plans, *it)).collect();
+        let queues: BTreeSet<u32> = them.iter().filter_map(|it| communicator(world, *it)).collect();
         queues.len() > 1
     };
     if !posts.iter().any(uses_several) {
@@ -56,15 +53,16 @@ pub fn comm_order_cycle(
     if posts.iter().map(|it| it.len().saturating_mul(it.len()) / 2).sum::<usize>() > MAX_PAIRS {
         return Err(TooManyComms);
     }
-    Ok(find_cycle(plans, matched, posts))
+    Ok(find_cycle(world, posts))
 }
 
 /// Returns a cycle in the order in which ranks use communications.
-fn find_cycle(plans: &[Plan], matched: &CommMatching, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle> {
+fn find_cycle(world: &World, posts: Vec<Vec<InstRef>>) -> Option<CommOrderCycle> {
+    let matched = world.matching();
     let group = joint_p2p_groups(matched, &posts);
     let mut begun: FxHashMap<InstRef, Option<Occurrence>> =
         posts.iter().flatten().map(|it| (*it, None)).collect();
-    let walked = happens_before::walk(plans, matched, &mut |it| {
+    let walked = happens_before::walk(world, &mut |it| {
         if let Some(slot) = begun.get_mut(&InstRef { rank: it.rank, inst: it.inst }) {
             *slot = Some(it);
         }
@@ -131,17 +129,17 @@ fn merge_edges_of_rank(cycle: &mut Vec<CommOrderEdge>) {
 }
 
 /// Returns, by rank, the instructions that post to NCCL, in issue order.
-fn nccl_posts(plans: &[Plan], matched: &CommMatching) -> Vec<Vec<InstRef>> {
+fn nccl_posts(world: &World) -> Vec<Vec<InstRef>> {
     let of = |plan: &Plan| {
         let all = (0..plan.code.len()).map(|inst| InstRef { rank: plan.rank, inst });
         let is_nccl = |it: &InstRef| {
-            let number = communicator(plans, *it);
+            let number = communicator(world, *it);
             let backend = number.map(|it| plan.communicators[it as usize].backend);
-            backend == Some(Backend::Nccl) && !matched.comms_of(*it).is_empty()
+            backend == Some(Backend::Nccl) && !world.matching().comms_of(*it).is_empty()
         };
         all.filter(is_nccl).collect()
     };
-    plans.iter().map(of).collect()
+    world.iter().map(of).collect()
 }
 
 fn communicator(plans: &[Plan], at: InstRef) -> Option<u32> {

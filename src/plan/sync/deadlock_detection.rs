@@ -6,17 +6,20 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{
-    CommKey, CommMatching, CommNo, CommRole, InstRef,
-    wait_graph::{Position, WorldState},
-};
+use super::{CommKey, CommMatching, CommNo, CommRole, InstRef, Position, World, WorldState};
 use crate::{Plan, SyncEffect};
 
-/// Returns the state in which the ranks deadlock; `None` if all plans run to completion.
-///
-/// Time and memory are proportional to the number of instructions and of parts of communications.
-pub fn deadlocked_state(plans: &[Plan], matched: &CommMatching) -> Option<WorldState> {
-    let mut world = World::of(plans, matched);
+impl World {
+    /// Returns the state in which the ranks deadlock; `None` if all plans run to completion. It is computed once.
+    ///
+    /// Time and memory are proportional to the number of instructions and of parts of communications.
+    pub fn deadlocked_state(&self) -> Option<&WorldState> {
+        self.deadlocked.get_or_init(|| find_deadlock(self.plans(), self.matching())).as_ref()
+    }
+}
+
+fn find_deadlock(plans: &[Plan], matched: &CommMatching) -> Option<WorldState> {
+    let mut world = Run::of(plans, matched);
     let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
     while let Some(actor) = ready.pop() {
         world.run(actor, &mut ready);
@@ -57,7 +60,7 @@ enum WaitCondition {
     Never,
 }
 
-struct World<'a> {
+struct Run<'a> {
     plans: &'a [Plan],
     matched: &'a CommMatching,
     actors: Vec<Actor>,
@@ -68,7 +71,7 @@ struct World<'a> {
     waiters: FxHashMap<WaitCondition, Vec<usize>>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Run<'a> {
     fn of(plans: &'a [Plan], matched: &'a CommMatching) -> Self {
         let arrived = matched.comms.iter().map(|it| (0, matched.expected_parts(it) as u32)).collect();
         let mut world = Self {

@@ -6,7 +6,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Actor, Alignment, Blocker, CommKey, CommMatching, CommRole, InstRef, WaitGraph, WorldState,
+    Actor, Alignment, Blocker, CommKey, CommRole, InstRef, WaitGraph, World, WorldState,
     blocked_wait::{BlockedWait, ranks_text},
     deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
     report_text, skip_edit,
@@ -18,9 +18,16 @@ use crate::{Communication, Direction, Plan, SignalId, SignalKind, SyncEffect};
 /// The maximum number of awaited ranks whose current work is reported for one wait.
 const MAX_CURRENT_WORK: usize = 3;
 
+impl World {
+    /// Returns the deadlock of the ranks, if they deadlock.
+    pub fn deadlock(&self) -> Option<Deadlock> {
+        self.deadlocked_state().map(|state| explain(self, state))
+    }
+}
+
 /// Explains a state in which no actor can continue.
-pub fn explain(plans: &[Plan], matched: &CommMatching, state: &WorldState) -> Deadlock {
-    Explainer::new(WaitGraph { plans, matched, state, hosts_connect: false }).deadlock()
+pub fn explain(world: &World, state: &WorldState) -> Deadlock {
+    Explainer::new(WaitGraph::new(world, state, false)).deadlock()
 }
 
 /// A blocked head.

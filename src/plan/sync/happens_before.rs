@@ -22,7 +22,7 @@
 
 use std::rc::Rc;
 
-use super::{CommMatching, InstRef};
+use super::{InstRef, World};
 use crate::Plan;
 
 mod build;
@@ -32,7 +32,7 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-use build::WorldBuilder;
+use build::RunBuilder;
 pub use clock::{Clock, Occurrence};
 pub use graph::{HappensBeforeGraph, Node};
 
@@ -71,12 +71,8 @@ pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
 /// # Errors
 /// The plans deadlock (reported after some visits), or the world has too many streams (reported before any
 /// visit).
-pub fn walk(
-    plans: &[Plan],
-    matched: &CommMatching,
-    visit: &mut dyn FnMut(Occurrence),
-) -> Result<(), OrderError> {
-    walk_ignoring(plans, matched, &|_| false, visit)
+pub fn walk(world: &World, visit: &mut dyn FnMut(Occurrence)) -> Result<(), OrderError> {
+    walk_ignoring(world, &|_| false, visit)
 }
 
 /// Like `walk`, but some synchronisation instructions have no effect. `is_dropped` is called for each
@@ -85,16 +81,15 @@ pub fn walk(
 /// # Errors
 /// As for `walk`.
 pub fn walk_ignoring(
-    plans: &[Plan],
-    matched: &CommMatching,
+    world: &World,
     is_dropped: &dyn Fn(InstRef) -> bool,
     visit: &mut dyn FnMut(Occurrence),
 ) -> Result<(), OrderError> {
-    let mut world = World::of(plans, matched, is_dropped)?;
-    let mut ready: Vec<usize> = (0..world.actors.len()).rev().collect();
-    let mut left = world.actors.iter().filter(|it| !it.items.is_empty()).count();
+    let mut run = Run::of(world, is_dropped)?;
+    let mut ready: Vec<usize> = (0..run.actors.len()).rev().collect();
+    let mut left = run.actors.iter().filter(|it| !it.items.is_empty()).count();
     while let Some(actor) = ready.pop() {
-        left -= usize::from(world.run(actor, &mut ready, visit));
+        left -= usize::from(run.run(actor, &mut ready, visit));
     }
     match left {
         0 => Ok(()),
@@ -112,7 +107,7 @@ struct Actor {
     clock: Clock,
 }
 
-/// An instruction of an actor. `tokens` are the bounds of four consecutive ranges of `World::tokens`: the
+/// An instruction of an actor. `tokens` are the bounds of four consecutive ranges of `Run::tokens`: the
 /// events that must have happened for it to begin, those that happen when it begins, those that must have
 /// happened for it to end, and those that happen when it ends.
 struct Item {
@@ -144,7 +139,7 @@ struct Deps {
 }
 
 /// All actors, and the events between them.
-struct World {
+struct Run {
     actors: Vec<Actor>,
     tokens: Vec<u32>,
     events: Vec<Event>,
@@ -156,38 +151,34 @@ impl Event {
     }
 }
 
-impl World {
-    fn of(
-        plans: &[Plan],
-        matched: &CommMatching,
-        is_dropped: &dyn Fn(InstRef) -> bool,
-    ) -> Result<Self, OrderError> {
-        let count = plans.iter().map(|it| it.streams.len() + it.communicators.len()).sum::<usize>();
+impl Run {
+    fn of(world: &World, is_dropped: &dyn Fn(InstRef) -> bool) -> Result<Self, OrderError> {
+        let count = world.iter().map(|it| it.streams.len() + it.communicators.len()).sum::<usize>();
         if count.saturating_mul(count) > MAX_CLOCK_ENTRIES {
             return Err(OrderError::TooLarge);
         }
         let known = Rc::new(vec![0; count]);
-        let mut world = Self { actors: Vec::with_capacity(count), tokens: Vec::new(), events: Vec::new() };
-        let mut reader = WorldBuilder::new(matched);
-        for (plan, first) in plans.iter().zip(first_actors(plans)) {
+        let mut run = Self { actors: Vec::with_capacity(count), tokens: Vec::new(), events: Vec::new() };
+        let mut reader = RunBuilder::new(world.matching());
+        for (plan, first) in world.iter().zip(first_actors(world)) {
             let first = first as usize;
             for actor in first..first + plan.streams.len() + plan.communicators.len() {
                 let clock = Clock { known: Rc::clone(&known), actor: actor as u32, ended: 0 };
-                world.actors.push(Actor { rank: plan.rank, items: Vec::new(), next: 0, begun: false, clock });
+                run.actors.push(Actor { rank: plan.rank, items: Vec::new(), next: 0, begun: false, clock });
             }
-            reader.plan(plan, first, is_dropped, &mut world);
+            reader.plan(plan, first, is_dropped, &mut run);
         }
-        world.events = reader.events;
-        for it in &world.actors {
+        run.events = reader.events;
+        for it in &run.actors {
             for item in &it.items {
                 for needed in [item.tokens[0]..item.tokens[1], item.tokens[2]..item.tokens[3]] {
                     for token in needed {
-                        world.events[world.tokens[token as usize] as usize].uses += 1;
+                        run.events[run.tokens[token as usize] as usize].uses += 1;
                     }
                 }
             }
         }
-        Ok(world)
+        Ok(run)
     }
 
     fn push(&mut self, actor: usize, inst: usize, posts: bool, deps: &Deps) {

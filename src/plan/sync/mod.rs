@@ -8,6 +8,7 @@
 //! | `happens_before` | the order that every executor guarantees (for races) |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
+//! | `world` | the plans of all ranks with their matched communications, and their progress |
 //! | `wait_graph` | the wait-for graph in a given state: the blocking order (for deadlocks) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
@@ -34,12 +35,12 @@ mod skip_edit;
 mod skipped;
 mod step;
 mod wait_graph;
+mod world;
 
 pub(super) use agreement::agreement;
 pub use blocked_wait::{BlockedWait, lines_by_rank, ranks_text};
 pub use comm_order::{CommOrderCycle, CommOrderEdge, TooManyComms, comm_order_cycle};
 pub use deadlock::{Cause, Deadlock, HeadToHead, MissingPost};
-pub use deadlock_detection::deadlocked_state;
 pub use explain::explain;
 pub use matching::{
     CommGroup, CommKey, CommMatching, CommNo, CommPart, CommRole, GroupNo, InstRef, MatchedComm,
@@ -50,12 +51,5 @@ pub use step::{
     Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
     release_step,
 };
-pub use wait_graph::{Actor, Blocker, Position, WaitGraph, WorldState};
-
-use crate::Plan;
-
-/// Returns the deadlock of the plans, if they deadlock.
-pub fn deadlock(plans: &[Plan]) -> Option<Deadlock> {
-    let matched = CommMatching::from_plans(plans);
-    deadlocked_state(plans, &matched).map(|state| explain(plans, &matched, &state))
-}
+pub use wait_graph::{Actor, Blocker, WaitGraph};
+pub use world::{Position, World, WorldState};

@@ -8,10 +8,9 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    Actor, Blocker, CommMatching, InstRef, Position, WaitGraph, WorldState, ranks_text, report_text,
+    Actor, Blocker, InstRef, Position, WaitGraph, World, WorldState, ranks_text, report_text,
     wait_graph::ranks_of,
 };
-use crate::Plan;
 
 /// The last report of a rank.
 #[derive(Clone, Debug, Default)]
@@ -26,23 +25,22 @@ pub struct RankProgress {
 
 /// The state of the ranks of a job.
 pub struct JobState<'a> {
-    plans: &'a [Plan],
+    world: &'a World,
     ranks: &'a [Option<RankProgress>],
-    matched: CommMatching,
     state: WorldState,
 }
 
 impl<'a> JobState<'a> {
     /// Combines the plans of the ranks with their last reports.
-    pub fn new(plans: &'a [Plan], ranks: &'a [Option<RankProgress>]) -> Self {
+    pub fn new(world: &'a World, ranks: &'a [Option<RankProgress>]) -> Self {
         let position = |it: &Option<RankProgress>| it.as_ref().and_then(|it| it.position.clone());
         // Reports of ranks whose plan this process does not have are ignored.
-        let state = ranks.iter().take(plans.len()).map(position).collect();
-        Self { plans, ranks, matched: CommMatching::from_plans(plans), state }
+        let state = ranks.iter().take(world.len()).map(position).collect();
+        Self { world, ranks, state }
     }
 
     fn graph(&self, hosts_connect: bool) -> WaitGraph<'_> {
-        WaitGraph { plans: self.plans, matched: &self.matched, state: &self.state, hosts_connect }
+        WaitGraph::new(self.world, &self.state, hosts_connect)
     }
 
     /// Returns the cause, if some rank waits for another, and whether the only waits are those of hosts that
@@ -84,10 +82,10 @@ impl<'a> JobState<'a> {
         Some(match missing {
             None => format!(
                 "rank {culprit} takes no part in {}, where {others} {verb} for it; it is {now}",
-                report_text::describe(self.plans, InstRef { rank: waiting.rank(), inst: at })
+                report_text::describe(self.world, InstRef { rank: waiting.rank(), inst: at })
             ),
             Some(inst) => {
-                let place = report_text::describe(self.plans, InstRef { rank: culprit, inst });
+                let place = report_text::describe(self.world, InstRef { rank: culprit, inst });
                 if graph.position(culprit).is_some_and(|it| inst < it.issued) {
                     format!("rank {culprit} has not reached {place}: {now}; {others} {verb} in it")
                 } else {
@@ -103,14 +101,14 @@ impl<'a> JobState<'a> {
     }
 
     fn describe_rank_in(&self, graph: &WaitGraph<'_>, rank: usize) -> String {
-        let Some((plan, position)) = self.plans.get(rank).zip(graph.position(rank)) else {
+        let Some((plan, position)) = self.world.get(rank).zip(graph.position(rank)) else {
             let phase = self.ranks.get(rank).and_then(Option::as_ref).map(|it| it.phase.as_str());
             return match phase {
                 Some(phase) if !phase.is_empty() => phase.to_owned(),
                 _ => "nothing is known of it".to_owned(),
             };
         };
-        let place = |inst| report_text::describe(self.plans, InstRef { rank, inst });
+        let place = |inst| report_text::describe(self.world, InstRef { rank, inst });
         let mut text =
             graph.head(Actor::Host(rank)).map_or("at the end".to_owned(), |at| format!("at {}", place(at)));
         if position.round > 0 {

@@ -18,8 +18,8 @@
 
 use std::borrow::Cow;
 
-use super::{CommKey, CommMatching, InstRef};
-use crate::{Access, Communication, Direction, InstKind, Plan, View, ViewOnRank};
+use super::{CommKey, CommMatching, InstRef, World};
+use crate::{Access, Communication, Direction, InstKind, View, ViewOnRank};
 
 /// A step of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -74,9 +74,9 @@ pub fn begin_end_steps(rank: usize, kind: &InstKind) -> [Option<u32>; 2] {
 
 impl Step {
     /// Returns the reads and writes of the step. A step without any is not a step of the instruction.
-    pub fn accesses<'p>(self, plans: &'p [Plan], matched: &CommMatching) -> Vec<StepAccess<'p>> {
+    pub fn accesses<'p>(self, world: &'p World) -> Vec<StepAccess<'p>> {
         let InstRef { rank, inst } = self.inst_ref;
-        let Some(kind) = plans.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
+        let Some(kind) = world.get(rank).and_then(|it| it.code.get(inst)).map(|it| &it.kind) else {
             return Vec::new();
         };
         let whole = |rank: usize, kind: &'p InstKind| kind.accesses(rank).into_iter().map(StepAccess::from);
@@ -104,12 +104,12 @@ impl Step {
             }
             _ if self.index > 0 => Vec::new(),
             InstKind::ReadOutputs => {
-                let views = plans[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
+                let views = world[rank].outputs.iter().filter_map(|it| it.shard.view.as_ref());
                 views.map(|view| own(Cow::Borrowed(view), false)).collect()
             }
-            InstKind::Reshard(_) => match collective_members(matched, self.inst_ref) {
+            InstKind::Reshard(_) => match collective_members(world.matching(), self.inst_ref) {
                 Some(members) if members.first() == Some(&self.inst_ref) => {
-                    members.iter().flat_map(|it| whole(it.rank, &plans[it.rank].code[it.inst].kind)).collect()
+                    members.iter().flat_map(|it| whole(it.rank, &world[it.rank].code[it.inst].kind)).collect()
                 }
                 Some(_) | None => Vec::new(),
             },

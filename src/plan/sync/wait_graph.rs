@@ -9,26 +9,8 @@
 //! for each other, as in the simulator, although NCCL may let the root of a broadcast continue.
 //! `happens_before` has the order that every executor guarantees.
 
-use super::{CommKey, CommMatching, CommRole, InstRef};
+use super::{CommKey, CommMatching, CommRole, InstRef, Position, World, WorldState};
 use crate::{Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect};
-
-/// The progress of a rank in its plan. Instructions are indices into `Plan::code`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Position {
-    /// The run of the plan that the host issues, from 0.
-    pub round: u32,
-    /// The instruction that the host is issuing, or in which it is blocked; the length of the plan if all are
-    /// issued.
-    pub issued: usize,
-    /// By stream: all its instructions before this one are complete, and its communications are posted. Empty
-    /// if not known.
-    pub streams: Vec<usize>,
-    /// By communicator: all its communications before this one are complete. Empty if not known.
-    pub queues: Vec<usize>,
-}
-
-/// The positions of all ranks; `None` if a position is not known.
-pub type WorldState = Vec<Option<Position>>;
 
 /// A host, stream or queue. It executes one instruction after another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -82,7 +64,12 @@ pub struct WaitGraph<'a> {
     pub hosts_connect: bool,
 }
 
-impl WaitGraph<'_> {
+impl<'a> WaitGraph<'a> {
+    /// Combines a world with a state. See the field for `hosts_connect`.
+    pub fn new(world: &'a World, state: &'a WorldState, hosts_connect: bool) -> Self {
+        Self { plans: world.plans(), matched: world.matching(), state, hosts_connect }
+    }
+
     /// Returns all actors, by rank: its host, its streams, its queues.
     pub fn actors(&self) -> impl Iterator<Item = Actor> {
         self.plans.iter().enumerate().flat_map(move |(rank, plan)| {

@@ -5,11 +5,8 @@
 
 use super::{Timeline, cost::assumptions, items::items_of, times::Times};
 use crate::{
-    Plan,
-    sync::{
-        CommMatching, deadlocked_state,
-        happens_before::{HappensBeforeGraph, OrderError},
-    },
+    World,
+    sync::happens_before::{HappensBeforeGraph, OrderError},
 };
 
 /// When an instruction ran, in microseconds on a clock that all ranks share.
@@ -30,8 +27,8 @@ pub struct MeasuredTime {
 ///
 /// # Errors
 /// The world has too many streams.
-pub fn estimate(plans: &[Plan]) -> Result<Timeline, OrderError> {
-    timeline(plans, None, assumptions())
+pub fn estimate(world: &World) -> Result<Timeline, OrderError> {
+    timeline(world, None, assumptions())
 }
 
 /// Returns the timeline of a run whose times were measured, by rank. Instructions without a time take none:
@@ -41,22 +38,21 @@ pub fn estimate(plans: &[Plan]) -> Result<Timeline, OrderError> {
 /// # Errors
 /// The world has too many streams.
 pub fn measured(
-    plans: &[Plan],
+    world: &World,
     measured: &[Vec<MeasuredTime>],
     source: String,
 ) -> Result<Timeline, OrderError> {
-    timeline(plans, Some(measured), source)
+    timeline(world, Some(measured), source)
 }
 
 fn timeline(
-    plans: &[Plan],
+    world: &World,
     measured: Option<&[Vec<MeasuredTime>]>,
     source: String,
 ) -> Result<Timeline, OrderError> {
-    let matched = CommMatching::from_plans(plans);
-    let graph = HappensBeforeGraph::from_plans(plans, &matched)?;
-    let state = deadlocked_state(plans, &matched);
-    let items = items_of(plans, &graph, state.as_ref(), measured);
-    let times = Times::of(&graph, &items, plans.len());
-    Ok(times.timeline(plans, state.as_ref(), source))
+    let graph = HappensBeforeGraph::of(world)?;
+    let state = world.deadlocked_state();
+    let items = items_of(world, &graph, state, measured);
+    let times = Times::of(&graph, &items, world.len());
+    Ok(times.timeline(world, state, source))
 }

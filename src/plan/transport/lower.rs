@@ -26,7 +26,7 @@ use crate::{
 /// By rank: the lowered communications, by index in `Plan::code`.
 type Lowered = Vec<FxHashMap<usize, LoweredComm>>;
 
-/// Lowers the communications of all ranks that no library executes.
+/// Lowers the communications of all ranks that no library executes. Returns whether there are any.
 ///
 /// # Errors
 /// The plans exceed the limit on instructions or bytes. The error has the rank whose program it is located
@@ -36,7 +36,7 @@ pub(crate) fn lower(
     plans: &mut [Plan],
     matched: &CommMatching,
     limits: &Limits,
-) -> Result<(), Vec<(usize, Diagnostic)>> {
+) -> Result<bool, Vec<(usize, Diagnostic)>> {
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
     let mut hosts = HandleExchanges::default();
@@ -75,7 +75,7 @@ pub(crate) fn lower(
         }
     }
     if lowered.iter().all(FxHashMap::is_empty) {
-        return Ok(());
+        return Ok(false);
     }
     lowered.iter_mut().for_each(keep_first_allocations);
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
@@ -84,7 +84,8 @@ pub(crate) fn lower(
         }
     }
     let bytes = plans.iter().map(Plan::bytes).sum();
-    limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])
+    limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])?;
+    Ok(true)
 }
 
 /// Keeps the allocation of a staging buffer only in the first collective, in the order of the plan, of those that share

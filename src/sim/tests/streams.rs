@@ -49,13 +49,8 @@ fn finish_reads_what_is_there_and_tells_what_is_not() -> Result<(), SimError> {
         trace: true,
         ..SimOptions::default()
     };
-    let outcome = run(
-        &plans,
-        &sync::CommMatching::from_plans(&plans),
-        no_inputs(&plans),
-        &Schedule::Adversarial,
-        &options,
-    )?;
+    let plans = World::new(plans);
+    let outcome = run(&plans, no_inputs(&plans), &Schedule::Adversarial, &options)?;
     assert_eq!(values(&outcome, 0), [-1.0]);
     assert_eq!(outcome.watched[0].data, floats(&[5.0]));
     let copy = InstRef { rank: 0, inst: 3 };

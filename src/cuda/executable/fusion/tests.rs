@@ -7,7 +7,7 @@ use crate::{
     buffer_assignment::BufferAssignment,
     kernels::{DeviceView, Kernel},
 };
-use hir_plan::{Inst, InstKind, Plan};
+use hir_plan::{Inst, InstKind, World};
 
 /// Returns the text of a program. `f1` stands for the float tensor `T1` of 64 elements, `h1` for a bfloat
 /// tensor; `r1` and `b1` stand for reductions of them.
@@ -34,7 +34,7 @@ fn program(inputs: &[&str], outputs: &[&str], body: &str) -> String {
     )
 }
 
-fn plans(text: &str) -> Result<Vec<Plan>, String> {
+fn plans(text: &str) -> Result<World, String> {
     let source = Source::new("chains.hir".to_owned(), text.to_owned());
     let (programs, faults) = source.programs();
     let program = programs.first().ok_or_else(|| format!("{faults:?}\n{text}"))?;
@@ -43,8 +43,9 @@ fn plans(text: &str) -> Result<Vec<Plan>, String> {
 
 /// Returns the results of each fused kernel of a plan, and its access width or "in rows". A result that is not stored is
 /// in parentheses.
-fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
-    let assignment = BufferAssignment::of(std::slice::from_ref(plan)).map_err(|it| format!("{it:?}"))?;
+fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
+    let assignment = BufferAssignment::of(world).map_err(|it| format!("{it:?}"))?;
+    let plan = &world[0];
     let slices = &assignment.ranks[0].buffers;
     let roles = fusion_roles(
         plan,
@@ -81,7 +82,7 @@ fn fused_kernels_of(plan: &Plan) -> Result<Vec<String>, String> {
 }
 
 fn fused_kernels(inputs: &[&str], outputs: &[&str], body: &str) -> Result<Vec<String>, String> {
-    fused_kernels_of(&plans(&program(inputs, outputs, body))?[0])
+    fused_kernels_of(&plans(&program(inputs, outputs, body))?)
 }
 
 #[test]
@@ -150,7 +151,7 @@ fn reductions_of_rows_are_fused() -> Result<(), String> {
     // A row that does not fit in registers.
     let long = body.replace("{64}", "{32768}");
     let text = program(&["f0"], &["f5"], &long).replace("{64}", "{32768}");
-    assert_eq!(fused_kernels_of(&plans(&text)?[0])?, [""; 0]);
+    assert_eq!(fused_kernels_of(&plans(&text)?)?, [""; 0]);
     Ok(())
 }
 
@@ -189,7 +190,7 @@ fn memory_that_two_buffers_share_ends_a_chain() -> Result<(), String> {
         at.map(|at| assignment.ranks[0].buffers[at].offset)
     };
     assert_eq!(offset("T4"), offset("T1"));
-    assert_eq!(fused_kernels_of(&plan[0])?, ["T1 T2 in rows"]);
+    assert_eq!(fused_kernels_of(&plan)?, ["T1 T2 in rows"]);
     // While T1 is in use, its memory is not reused.
     let more = format!("{body} b7 = reduction( h1, {sum} )");
     assert_eq!(fused_kernels(&["h0"], &["b2", fifth, sixth, "b7"], &more)?, ["T1 T2 in rows", "T3 T4 by 4"]);
@@ -221,7 +222,7 @@ fn a_buffer_takes_memory_of_its_size() -> Result<(), String> {
     let outputs = "T6_g_float[rS6{64}], T7_g_float[rS7{128}], T8_g_float[rS80{16}, iS81{8}]";
     let text =
         format!("%HostIrContainer {{ ({inputs}) -> ({outputs}) :\n{}}} // %HostIrContainer\n", body.concat());
-    assert_eq!(fused_kernels_of(&plans(&text)?[0])?, ["(T3) (T4) T5 by 4"]);
+    assert_eq!(fused_kernels_of(&plans(&text)?)?, ["(T3) (T4) T5 by 4"]);
     Ok(())
 }
 

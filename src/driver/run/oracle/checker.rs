@@ -5,7 +5,7 @@ use passes::{Reference, SemanticOracle};
 
 use super::{SimulationOracle, planning_diagnostic, program_of_rank};
 use hir_check::{Checks, OrderingModel, check};
-use hir_plan::Plan;
+use hir_plan::World;
 
 /// Checks programs instead of running them. If the original program has no fault, the passes must not
 /// introduce a race, a deadlock or an unwritten output on any rank.
@@ -47,18 +47,18 @@ impl Reference for CheckedReference<'_> {
 
 /// Returns the first fault that the checker finds.
 pub(super) fn first_fault<'p>(
-    plans: &[Plan],
+    world: &World,
     model: OrderingModel,
     code: Code,
     program: &dyn Fn(usize) -> &'p Program,
 ) -> Option<Diagnostic> {
-    let report = check(plans, Checks { model, ..Checks::ALL_FAULTS });
+    let report = check(world, Checks { model, ..Checks::ALL_FAULTS });
     report.findings.iter().find_map(|finding| {
-        let found = finding.diagnostic(plans, &[]).1;
+        let found = finding.diagnostic(world, &[]).1;
         if !found.is_error() {
             return None;
         }
-        let places = finding.labeled_statements(plans).into_iter();
+        let places = finding.labeled_statements(world).into_iter();
         let mut labels: Vec<(Span, String)> =
             places.map(|(rank, stmt, label)| (program(rank).stmt_span(stmt), label)).collect();
         if labels.is_empty() {

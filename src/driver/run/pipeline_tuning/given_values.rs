@@ -27,7 +27,7 @@ pub fn check_reference(
     let setup = PrepareOptions { passes: &|_, _| Ok(()), container: None, is_reference: true, ..*setup };
     let reference = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
     let wanted = programs.first().map_or(0, |it| Program::tensors_of(&it.inputs).count());
-    match input_count_mismatch(wanted, &reference.plans) {
+    match input_count_mismatch(wanted, &reference.world) {
         Some(message) => Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}"))),
         None => Ok(()),
     }

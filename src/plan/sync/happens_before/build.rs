@@ -1,6 +1,6 @@
 //! Distributes the instructions of all plans over actors, with the events between them.
 
-use super::{Deps, Event, World};
+use super::{Deps, Event, Run};
 use crate::{
     Collective, Communication, Direction, P2pGroup, Plan, SyncEffect,
     sync::{CommKey, CommMatching, CommNo, InstRef, MatchedComm},
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// The state while the actors are built from plans.
-pub(super) struct WorldBuilder<'m> {
+pub(super) struct RunBuilder<'m> {
     pub(super) matched: &'m CommMatching,
     /// By communication: the event of its first part. A collective has one event for each member, in team
     /// order, followed by one that all members signal.
@@ -16,7 +16,7 @@ pub(super) struct WorldBuilder<'m> {
     pub(super) events: Vec<Event>,
 }
 
-impl<'m> WorldBuilder<'m> {
+impl<'m> RunBuilder<'m> {
     pub(super) fn new(matched: &'m CommMatching) -> Self {
         let mut count = 0;
         let mut first = |comm: &MatchedComm| {
@@ -46,7 +46,7 @@ impl<'m> WorldBuilder<'m> {
         plan: &Plan,
         first: usize,
         is_dropped: &dyn Fn(InstRef) -> bool,
-        world: &mut World,
+        run: &mut Run,
     ) {
         let rank = plan.rank;
         let queue = |number: u32| {
@@ -116,11 +116,11 @@ impl<'m> WorldBuilder<'m> {
             };
             if let Some(queue) = queued {
                 let posted = self.event();
-                world.push(stream, inst, true, &Deps { ended: vec![posted], ..Deps::default() });
+                run.push(stream, inst, true, &Deps { ended: vec![posted], ..Deps::default() });
                 deps.to_begin.push(posted);
-                world.push(queue, inst, false, &deps);
+                run.push(queue, inst, false, &deps);
             } else {
-                world.push(stream, inst, false, &deps);
+                run.push(stream, inst, false, &deps);
             }
         }
     }

@@ -7,11 +7,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{OrderError, World};
+use super::{OrderError, Run};
 use crate::{
-    Direction, InstKind, Plan,
+    Direction, InstKind,
     sync::{
-        CommKey, CommMatching, CommNo, InstRef, Step, acquire_step, begin_end_steps, collective_members,
+        CommKey, CommNo, InstRef, Step, World, acquire_step, begin_end_steps, collective_members,
         deliver_step,
     },
 };
@@ -43,17 +43,18 @@ impl HappensBeforeGraph {
     ///
     /// # Errors
     /// The world has too many streams.
-    pub fn from_plans(plans: &[Plan], matched: &CommMatching) -> Result<Self, OrderError> {
-        let world = World::of(plans, matched, &|_| false)?;
+    pub fn of(world: &World) -> Result<Self, OrderError> {
+        let run = Run::of(world, &|_| false)?;
+        let matched = world.matching();
         let mut graph = Self::default();
         // By token: the nodes that signal it, and the nodes that wait for it.
-        let mut tokens: Vec<[Vec<u32>; 2]> = vec![Default::default(); world.events.len()];
+        let mut tokens: Vec<[Vec<u32>; 2]> = vec![Default::default(); run.events.len()];
         let mut messages: FxHashMap<CommNo, [Option<u32>; 2]> = FxHashMap::default();
-        for (number, actor) in world.actors.iter().enumerate() {
+        for (number, actor) in run.actors.iter().enumerate() {
             let mut last = None;
             for item in &actor.items {
                 let at = InstRef { rank: actor.rank, inst: item.inst as usize };
-                let kind = &plans[at.rank].code[at.inst].kind;
+                let kind = &world[at.rank].code[at.inst].kind;
                 let node = |part: Option<u32>| Node {
                     inst_ref: at,
                     actor: number as u32,
@@ -82,7 +83,7 @@ impl HappensBeforeGraph {
                 last = Some(end);
                 let [start, begun, to_end, ended, stop] = item.tokens;
                 let mut add = |range: std::ops::Range<u32>, takes: usize, node: u32| {
-                    for token in &world.tokens[range.start as usize..range.end as usize] {
+                    for token in &run.tokens[range.start as usize..range.end as usize] {
                         tokens[*token as usize][takes].push(node);
                     }
                 };
@@ -105,7 +106,7 @@ impl HappensBeforeGraph {
                 graph.predecessors[recv as usize].push(send);
             }
         }
-        graph.join_resharding(plans, matched);
+        graph.join_resharding(world);
         Ok(graph)
     }
 
@@ -116,8 +117,9 @@ impl HappensBeforeGraph {
     }
 
     /// Makes a resharding operator happen once for its whole team, at the beginning of its first member.
-    fn join_resharding(&mut self, plans: &[Plan], matched: &CommMatching) {
-        let is_member = |it: &InstRef| matches!(plans[it.rank].code[it.inst].kind, InstKind::Reshard(_));
+    fn join_resharding(&mut self, world: &World) {
+        let matched = world.matching();
+        let is_member = |it: &InstRef| matches!(world[it.rank].code[it.inst].kind, InstKind::Reshard(_));
         let mut nodes: FxHashMap<InstRef, [u32; 2]> = FxHashMap::default();
         for (number, it) in self.nodes.iter().enumerate().filter(|(_, it)| is_member(&it.inst_ref)) {
             nodes.entry(it.inst_ref).or_insert([number as u32; 2])[1] = number as u32;

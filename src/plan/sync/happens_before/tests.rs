@@ -1,6 +1,6 @@
 //! Tests of the happens-before order with plans built by hand.
 
-use super::{CommMatching, InstRef, Occurrence, OrderError, walk, walk_ignoring};
+use super::{InstRef, Occurrence, OrderError, World, walk, walk_ignoring};
 use crate::{
     Backend, Collective, CollectiveKind, Communicator, Direction, Inst, InstKind, Number, P2pGroup, P2pOp,
     Plan, PlanStream, ReduceOp, SignalId, SignalKind, View,
@@ -62,7 +62,7 @@ struct Walked(Vec<Occurrence>);
 impl Walked {
     fn of(plans: &[Plan]) -> Result<Self, OrderError> {
         let mut all = Vec::new();
-        walk(plans, &CommMatching::from_plans(plans), &mut |it| all.push(it))?;
+        walk(&World::new(plans.to_vec()), &mut |it| all.push(it))?;
         Ok(Self(all))
     }
 
@@ -101,11 +101,11 @@ fn events_order_streams() -> Result<(), OrderError> {
 fn without_its_wait_nothing_orders_two_streams() -> Result<(), OrderError> {
     let record = InstKind::RecordEvent { event: 0 };
     let code = vec![(0, fill()), (0, record), (1, InstKind::WaitEvent { event: 0 }), (1, fill())];
-    let plans = [plan(0, 1, code)];
+    let world = World::new(vec![plan(0, 1, code)]);
     for (dropped, is_ordered) in [(None, true), (Some(0), true), (Some(1), false), (Some(2), false)] {
         let mut all = Vec::new();
         let is_dropped = |at: InstRef| Some(at.inst) == dropped;
-        walk_ignoring(&plans, &CommMatching::from_plans(&plans), &is_dropped, &mut |it| all.push(it))?;
+        walk_ignoring(&world, &is_dropped, &mut |it| all.push(it))?;
         // Dropped instructions are still visited, so numbers do not change.
         assert_eq!(all.len(), 4, "{dropped:?}");
         assert_eq!(Walked(all).before((0, 0), (0, 3)), is_ordered, "{dropped:?}");
@@ -261,14 +261,12 @@ fn receives_follow_the_sends_they_match() -> Result<(), OrderError> {
 #[test]
 fn what_has_no_end_has_no_order() {
     let signal = SignalId { from: 1, to: 0, kind: SignalKind::Done, index: 7 };
-    let plans = [plan(0, 2, vec![(0, InstKind::WaitSignal { signal })]), plan(1, 2, vec![(0, fill())])];
-    assert_eq!(walk(&plans, &CommMatching::from_plans(&plans), &mut |_| ()), Err(OrderError::Deadlock));
-    let one_sided = [plan(0, 2, vec![(0, transfer(0, &[(Direction::Recv, 1, 1)]))]), plan(1, 2, Vec::new())];
-    assert_eq!(
-        walk(&one_sided, &CommMatching::from_plans(&one_sided), &mut |_| ()),
-        Err(OrderError::Deadlock)
-    );
-    let wide = [plan(0, 1, vec![(20_000, fill())])];
-    assert_eq!(walk(&wide, &CommMatching::from_plans(&wide), &mut |_| ()), Err(OrderError::TooLarge));
-    assert_eq!(walk(&[], &CommMatching::default(), &mut |_| ()), Ok(()));
+    let error = |plans: Vec<Plan>| walk(&World::new(plans), &mut |_| ()).err();
+    let plans = vec![plan(0, 2, vec![(0, InstKind::WaitSignal { signal })]), plan(1, 2, vec![(0, fill())])];
+    assert_eq!(error(plans), Some(OrderError::Deadlock));
+    let one_sided =
+        vec![plan(0, 2, vec![(0, transfer(0, &[(Direction::Recv, 1, 1)]))]), plan(1, 2, Vec::new())];
+    assert_eq!(error(one_sided), Some(OrderError::Deadlock));
+    assert_eq!(error(vec![plan(0, 1, vec![(20_000, fill())])]), Some(OrderError::TooLarge));
+    assert_eq!(error(Vec::new()), None);
 }

@@ -18,7 +18,7 @@ use super::{
     build_rank::build_rank,
     io,
     limits::{self, Limits},
-    sync::{self, CommMatching},
+    sync::{self, CommMatching, World},
     teams::Teams,
     transport, unbound,
 };
@@ -45,7 +45,7 @@ pub fn one_rank_fault(programs: &[(&Program, &LineIndex)]) -> Option<(usize, Dia
 ///
 /// # Errors
 /// The errors of the text, or those of [`build`].
-pub fn plans_of_text(text: &str, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+pub fn plans_of_text(text: &str, world: usize) -> Result<World, Vec<Diagnostic>> {
     let source = Source::new("text".to_owned(), text.to_owned());
     let (programs, diagnostics) = source.programs();
     match programs.first() {
@@ -60,7 +60,7 @@ pub fn plans_of_text(text: &str, world: usize) -> Result<Vec<Plan>, Vec<Diagnost
 /// All symbols without a value. If there are none: for every rank, the first statement that cannot be
 /// planned, reported once for ranks with the same error. If there are none: communications whose parts
 /// disagree.
-pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+pub fn build(program: &Program, lines: &LineIndex, world: usize) -> Result<World, Vec<Diagnostic>> {
     build_with_limits(program, lines, world, &Limits::default())
 }
 
@@ -73,7 +73,7 @@ pub fn build_with_limits(
     lines: &LineIndex,
     world: usize,
     limits: &Limits,
-) -> Result<Vec<Plan>, Vec<Diagnostic>> {
+) -> Result<World, Vec<Diagnostic>> {
     limits.check_world(program, world).map_err(|fault| vec![fault])?;
     let programs = vec![(program, lines); world];
     if let Some((_, fault)) = one_rank_fault(&programs) {
@@ -89,7 +89,7 @@ pub fn build_with_limits(
 pub fn build_per_rank(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
-) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
+) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
@@ -103,7 +103,7 @@ pub fn build_per_rank(
 fn plan_each(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
-) -> Result<Vec<Plan>, Vec<(usize, Diagnostic)>> {
+) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
@@ -163,6 +163,6 @@ fn plan_each(
     if !faults.is_empty() {
         return Err(faults);
     }
-    transport::lower(&programs, &mut plans, &matched, limits)?;
-    Ok(plans)
+    let has_lowered = transport::lower(&programs, &mut plans, &matched, limits)?;
+    Ok(if has_lowered { World::new(plans) } else { World::with_matching(plans, matched) })
 }

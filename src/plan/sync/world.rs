@@ -1,0 +1,79 @@
+//! The world: the plans of all ranks with their matched communications.
+
+use std::{ops::Deref, sync::OnceLock};
+
+use super::CommMatching;
+use crate::{BufferNo, IoBinding, Plan};
+
+/// The plans of all ranks with their matched communications. Planning makes it once. The checker, the simulator, timelines,
+/// deadlock detection and the assignment of buffers read it. It dereferences to its plans, by rank.
+///
+/// Invariant: the communications are those of the plans, so the instructions of a world never change.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    plans: Vec<Plan>,
+    matching: CommMatching,
+    /// The state in which the plans deadlock, when it is known (`World::deadlocked_state`).
+    pub(super) deadlocked: OnceLock<Option<WorldState>>,
+}
+
+impl World {
+    /// Matches the communications of the plans of all ranks.
+    pub fn new(plans: Vec<Plan>) -> Self {
+        let matching = CommMatching::from_plans(&plans);
+        Self::with_matching(plans, matching)
+    }
+
+    /// Combines plans with `matching`, which `CommMatching::from_plans` has returned for the same instructions.
+    pub(crate) fn with_matching(plans: Vec<Plan>, matching: CommMatching) -> Self {
+        Self { plans, matching, deadlocked: OnceLock::new() }
+    }
+
+    /// Returns the plans, by rank.
+    pub fn plans(&self) -> &[Plan] {
+        &self.plans
+    }
+
+    /// Returns the matched communications of all ranks.
+    pub fn matching(&self) -> &CommMatching {
+        &self.matching
+    }
+
+    /// Returns the outputs, by rank. They do not communicate, so a caller may change how they are judged.
+    pub fn outputs_mut(&mut self) -> impl Iterator<Item = &mut [IoBinding]> {
+        self.plans.iter_mut().map(|it| it.outputs.as_mut_slice())
+    }
+
+    /// Preserves the contents of a buffer of a rank until the end of the run (`Plan::live_out`).
+    pub fn keep_until_end(&mut self, rank: usize, buffer: BufferNo) {
+        if let Some(plan) = self.plans.get_mut(rank) {
+            plan.live_out.push(buffer);
+        }
+    }
+}
+
+impl Deref for World {
+    type Target = [Plan];
+
+    fn deref(&self) -> &[Plan] {
+        &self.plans
+    }
+}
+
+/// The progress of a rank in its plan. Instructions are indices into `Plan::code`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The run of the plan that the host issues, from 0.
+    pub round: u32,
+    /// The instruction that the host is issuing, or in which it is blocked; the length of the plan if all are
+    /// issued.
+    pub issued: usize,
+    /// By stream: all its instructions before this one are complete, and its communications are posted. Empty
+    /// if not known.
+    pub streams: Vec<usize>,
+    /// By communicator: all its communications before this one are complete. Empty if not known.
+    pub queues: Vec<usize>,
+}
+
+/// The positions of all ranks; `None` if a position is not known.
+pub type WorldState = Vec<Option<Position>>;
