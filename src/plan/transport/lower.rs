@@ -17,8 +17,7 @@ use super::{
     two_shot::TwoShot,
 };
 use crate::{
-    Backend, Collective, CollectiveKind, Communication, Direction, InstKind, P2pGroup, Plan, SyncEffect,
-    View, ViewKey,
+    Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View, ViewKey,
     limits::Limits,
     sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
 };
@@ -77,7 +76,6 @@ pub(crate) fn lower(
     if lowered.iter().all(FxHashMap::is_empty) {
         return Ok(false);
     }
-    lowered.iter_mut().for_each(keep_first_allocations);
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
             rewrite_plan(plan, lowered);
@@ -86,21 +84,6 @@ pub(crate) fn lower(
     let bytes = plans.iter().map(Plan::bytes).sum();
     limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])?;
     Ok(true)
-}
-
-/// Keeps the allocation of a staging buffer only in the first collective, in the order of the plan, of those that share
-/// the buffer. Collectives are lowered team by team, so the first one is not known before.
-fn keep_first_allocations(lowered: &mut FxHashMap<usize, LoweredComm>) {
-    let mut posts: Vec<usize> = lowered.keys().copied().collect();
-    posts.sort_unstable();
-    let mut allocated = FxHashSet::default();
-    for at in posts {
-        let Some(steps) = lowered.get_mut(&at) else { continue };
-        steps.prologue.retain(|it| match it {
-            InstKind::Alloc { buffer, .. } => allocated.insert(*buffer),
-            _ => true,
-        });
-    }
 }
 
 fn too_large(
@@ -157,7 +140,7 @@ impl HandleExchanges {
     fn add(&self, lowered: &mut Lowered, comm: &MatchedComm) {
         for at in comm.parts.iter().map(|it| it.inst_ref) {
             if let Some(steps) = lowered[at.rank].get_mut(&at.inst) {
-                steps.prologue.insert(0, InstKind::Barrier);
+                steps.begins_with_barrier = true;
             }
         }
     }
@@ -250,16 +233,18 @@ impl<'a> Lowering<'a> {
         lowered: &mut Lowered,
     ) -> usize {
         let n = self.team.len();
-        let mut staged: Vec<Option<staging::StagedViews>> = Vec::with_capacity(n);
+        let mut members: Vec<Option<MemberViews>> = Vec::with_capacity(n);
+        let mut staged = Vec::with_capacity(n);
         for (me, part) in self.parts.iter().enumerate() {
             let posted = part.and_then(|at| collective(plans, at).map(|it| (at, it.clone())));
-            staged.push(posted.map(|(at, it)| {
+            let views = posted.map(|(at, it)| {
                 let member = (self.kind, me, n);
                 pools.staging[at.rank].stage(&mut plans[at.rank], self.transport, member, &it)
-            }));
+            });
+            let (member, own) = views.unzip();
+            members.push(member);
+            staged.push(own);
         }
-        let members: Vec<Option<MemberViews>> =
-            staged.iter().map(|it| it.as_ref().map(|it| it.member.clone())).collect();
         let slots = self.slots(plans, group, &members, pools);
         let mut count = 0;
         for (me, (part, staged)) in self.parts.iter().zip(staged).enumerate() {
@@ -277,8 +262,7 @@ impl<'a> Lowering<'a> {
             };
             let steps = self.transport.lower(&call);
             let steps = LoweredComm {
-                prologue: staged.before,
-                epilogue: staged.after,
+                staged,
                 is_complete_when_posted: self.transport.writes_own_output(kind),
                 kernel: self.transport.kernel(),
                 ..steps

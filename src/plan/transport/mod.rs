@@ -52,6 +52,7 @@ use super::{Backend, CollectiveKind, InstKind, KernelKind, PacketFormat, View, a
 use one_shot::OneShot;
 use push::{Push, PushSteps};
 use slots::Slots;
+use staging::StagedViews;
 use two_shot::TwoShot;
 use two_shot_copy::TwoShotCopy;
 
@@ -142,15 +143,16 @@ struct MemberViews {
 /// The lowered instructions of one member.
 #[derive(Debug, Default)]
 struct LoweredComm {
-    /// Executed first, where the communication is posted: copies to staging buffers.
-    prologue: Vec<InstKind>,
+    /// Whether the hosts of all ranks wait for each other first.
+    begins_with_barrier: bool,
+    /// The staging buffers. The copy of the input follows the barrier, where the communication is posted; that of the
+    /// output is the last instruction.
+    staged: StagedViews,
     /// Executed where the communication is posted.
     at_post: Vec<InstKind>,
     /// Executed where the communication is waited for.
     at_wait: Vec<InstKind>,
-    /// Executed last: copies from staging buffers.
-    epilogue: Vec<InstKind>,
-    /// Whether `epilogue` follows `at_post` instead of `at_wait`.
+    /// Whether the copy of a staged output follows `at_post` instead of `at_wait`.
     is_complete_when_posted: bool,
     /// The kernel that may execute `at_post`, and `at_wait` if it follows directly.
     kernel: Option<KernelKind>,
@@ -160,8 +162,7 @@ impl LoweredComm {
     /// Returns the number of added instructions. A reduction counts once for each operand.
     fn size(&self) -> usize {
         let size = |it: &InstKind| if let InstKind::PeerReduce { parts, .. } = it { parts.len() } else { 1 };
-        let all = [&self.prologue, &self.at_post, &self.at_wait, &self.epilogue];
-        all.into_iter().flatten().map(size).sum()
+        self.staged.size() + self.at_post.iter().chain(&self.at_wait).map(size).sum::<usize>()
     }
 }
 

@@ -7,12 +7,12 @@
 //! collectives of the communicator run in posting order. If one stream posts all of them and waits for each
 //! immediately, that stream serves as the queue, and no events are needed.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::LoweredComm;
+use super::{LoweredComm, staging::StagedViews};
 use crate::{
-    Backend, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, PlanStream, StreamNo,
-    WorkNo, queue_streams,
+    Backend, BufferNo, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, PlanStream,
+    StreamNo, WorkNo, queue_streams,
 };
 
 /// The replacement of a `Wait`.
@@ -51,7 +51,8 @@ pub(super) fn rewrite_plan(plan: &mut Plan, mut lowered: FxHashMap<usize, Lowere
     let wait_streams = first_wait_streams(&code, plan.work_count);
     let mut waits: Vec<Option<LoweredWait>> = (0..plan.work_count).map(|_| None).collect();
     plan.work_count = 0;
-    let mut rewriter = PlanRewriter { plan, code: Vec::with_capacity(code.len()) };
+    let mut rewriter =
+        PlanRewriter { plan, code: Vec::with_capacity(code.len()), allocated: FxHashSet::default() };
     for (at, inst) in code.into_iter().enumerate() {
         let Inst { kind, stream, origin } = inst;
         let Some((communicator, work)) = kind.communication().map(|it| (it.communicator(), it.work())) else {
@@ -118,6 +119,8 @@ fn queues(plan: &mut Plan, lowered: &FxHashMap<usize, LoweredComm>) -> FxHashMap
 struct PlanRewriter<'a> {
     plan: &'a mut Plan,
     code: Vec<Inst>,
+    /// The staging buffers that are allocated so far.
+    allocated: FxHashSet<BufferNo>,
 }
 
 impl PlanRewriter<'_> {
@@ -127,6 +130,29 @@ impl PlanRewriter<'_> {
 
     fn emit_all(&mut self, steps: Vec<InstKind>, stream: StreamNo, origin: u32) {
         steps.into_iter().for_each(|it| self.emit(it, stream, origin));
+    }
+
+    /// Emits what precedes a collective, and returns the copy of its output that follows it.
+    fn emit_prologue(&mut self, comm: &mut LoweredComm, stream: StreamNo, origin: u32) -> Option<InstKind> {
+        let StagedViews { input, output } = std::mem::take(&mut comm.staged);
+        if comm.begins_with_barrier {
+            self.emit(InstKind::Barrier, stream, origin);
+        }
+        if let Some(it) = input {
+            self.allocate(it.buffer, stream, origin);
+            self.emit(it.copy, stream, origin);
+        }
+        output.map(|it| {
+            self.allocate(it.buffer, stream, origin);
+            it.copy
+        })
+    }
+
+    /// Allocates a staging buffer, unless an earlier collective has done so.
+    fn allocate(&mut self, buffer: BufferNo, stream: StreamNo, origin: u32) {
+        if self.allocated.insert(buffer) {
+            self.emit(InstKind::Alloc { buffer, zeroed: None }, stream, origin);
+        }
     }
 
     /// Emits instructions, and marks them as one kernel if they may run as one.
@@ -199,20 +225,20 @@ impl PlanRewriter<'_> {
     /// waits for the communication, and executes the other instructions.
     fn inline_on_post_stream(
         &mut self,
-        comm: LoweredComm,
+        mut comm: LoweredComm,
         stream: StreamNo,
         origin: u32,
         wait_stream: Option<StreamNo>,
     ) -> WaitSteps {
-        self.emit_all(comm.prologue, stream, origin);
+        let epilogue = self.emit_prologue(&mut comm, stream, origin);
         self.emit_group(comm.at_post, comm.kernel, stream, origin);
         let mut steps = comm.at_wait;
         let mut has_copies = false;
         if comm.is_complete_when_posted {
-            self.emit_all(comm.epilogue, stream, origin);
+            epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
         } else {
-            has_copies = !comm.epilogue.is_empty();
-            steps.extend(comm.epilogue);
+            has_copies = epilogue.is_some();
+            steps.extend(epilogue);
         }
         let waits_elsewhere = wait_stream.map_or(has_copies, |it| it != stream);
         let completion_event = waits_elsewhere.then(|| self.record_event(stream, origin));
@@ -220,15 +246,15 @@ impl PlanRewriter<'_> {
     }
 
     /// Emits all instructions of a transport on the queue of its communicator.
-    fn inline_on_queue(&mut self, comm: LoweredComm, queue: &mut CommQueue, origin: u32) -> LoweredWait {
+    fn inline_on_queue(&mut self, mut comm: LoweredComm, queue: &mut CommQueue, origin: u32) -> LoweredWait {
         let stream = queue.stream;
         if let Some(work) = queue.last_library_work.take().filter(|_| !queue.is_program_stream) {
             self.emit(InstKind::Wait { work }, stream, origin);
         }
-        self.emit_all(comm.prologue, stream, origin);
+        let epilogue = self.emit_prologue(&mut comm, stream, origin);
         let group = comm.at_post.into_iter().chain(comm.at_wait).collect();
         self.emit_group(group, comm.kernel, stream, origin);
-        self.emit_all(comm.epilogue, stream, origin);
+        epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
         if queue.is_program_stream {
             // The stream that waits is this one.
             let steps = Vec::new();

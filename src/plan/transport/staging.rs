@@ -13,15 +13,27 @@ use crate::{
     PieceSource, Plan, StreamNo, SyncEffect, View, ViewOnRank, WorkNo,
 };
 
-/// The views of a member after staging, with the copies from and to the views of the program.
-#[derive(Default)]
+/// The staging buffers of a member's views.
+#[derive(Debug, Default)]
 pub(super) struct StagedViews {
-    /// The views that the transport uses.
-    pub member: MemberViews,
-    /// Executed before the collective: allocations, and copies to the staging buffers.
-    pub before: Vec<InstKind>,
-    /// Executed when the collective is complete: copies from the staging buffers.
-    pub after: Vec<InstKind>,
+    pub input: Option<StagedView>,
+    pub output: Option<StagedView>,
+}
+
+/// The staging buffer of a view.
+#[derive(Debug)]
+pub(super) struct StagedView {
+    /// The buffer. Collectives share buffers: the first one in the order of the plan allocates it.
+    pub buffer: BufferNo,
+    /// The copy of an input to the buffer, before the collective, or of an output from it, after the collective.
+    pub copy: InstKind,
+}
+
+impl StagedViews {
+    /// Returns the number of instructions: an allocation and a copy for each view.
+    pub(super) fn size(&self) -> usize {
+        2 * self.input.iter().chain(&self.output).count()
+    }
 }
 
 /// The staging buffers of a rank. A collective reuses the buffers of an earlier one if it is posted on the
@@ -91,16 +103,16 @@ impl StagingPool {
         Self { sets, buffers: FxHashMap::default() }
     }
 
-    /// Returns the views that the transport uses, and adds staging buffers to the plan where needed. `me` is
-    /// the member, `n` the size of the team.
+    /// Returns the views that the transport uses, and their staging buffers, which it adds to the plan. `me` is the
+    /// member, `n` the size of the team.
     pub(super) fn stage(
         &mut self,
         plan: &mut Plan,
         transport: &dyn Transport,
         (kind, me, n): (CollectiveKind, usize, usize),
         posted: &Collective,
-    ) -> StagedViews {
-        let mut it = StagedViews::default();
+    ) -> (MemberViews, StagedViews) {
+        let (mut member, mut staged_views) = (MemberViews::default(), StagedViews::default());
         let (input, output) = (posted.input.as_ref(), posted.output.as_ref());
         let flat = |view: &View| {
             view.reshape(&[view.len()]).filter(|it| it.is_contiguous() || !transport.needs_dense_views())
@@ -110,30 +122,26 @@ impl StagingPool {
                 !input.may_alias(output)
                     || transport.supports_in_place(kind) && is_in_place(kind, (me, n), input, output)
             });
-            it.member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
-                let staged = self.buffer(plan, (posted.work, StagedOperand::Input), input, &mut it.before);
-                it.before.push(copy(plan.rank, input, &shaped(&staged, input)));
+            member.input = Some(flat(input).filter(|_| safe).unwrap_or_else(|| {
+                let staged = self.buffer(plan, (posted.work, StagedOperand::Input), input);
+                let copy = copy(plan.rank, input, &shaped(&staged, input));
+                staged_views.input = Some(StagedView { buffer: staged.buffer, copy });
                 staged
             }));
         }
         if let Some(output) = output {
-            it.member.output = Some(flat(output).unwrap_or_else(|| {
-                let staged = self.buffer(plan, (posted.work, StagedOperand::Output), output, &mut it.before);
-                it.after.push(copy(plan.rank, &shaped(&staged, output), output));
+            member.output = Some(flat(output).unwrap_or_else(|| {
+                let staged = self.buffer(plan, (posted.work, StagedOperand::Output), output);
+                let copy = copy(plan.rank, &shaped(&staged, output), output);
+                staged_views.output = Some(StagedView { buffer: staged.buffer, copy });
                 staged
             }));
         }
-        it
+        (member, staged_views)
     }
 
     /// Returns a contiguous buffer for the elements of a view.
-    fn buffer(
-        &mut self,
-        plan: &mut Plan,
-        (work, role): (WorkNo, StagedOperand),
-        view: &View,
-        before: &mut Vec<InstKind>,
-    ) -> View {
+    fn buffer(&mut self, plan: &mut Plan, (work, role): (WorkNo, StagedOperand), view: &View) -> View {
         let next = plan.buffers.len() as BufferNo;
         let known = self.sets[work as usize]
             .map(|set| *self.buffers.entry((set, role, view.buffer, view.len())).or_insert(next));
@@ -143,8 +151,6 @@ impl StagingPool {
             let it = Buffer { name: format!("{name}.staged"), dtype: *dtype, len: view.len() };
             plan.buffers.push(it);
         }
-        // Every collective that uses the buffer may be the first one (`lower::keep_first_allocations`).
-        before.push(InstKind::Alloc { buffer: number, zeroed: None });
         View::contiguous(number, vec![view.len()])
     }
 }
