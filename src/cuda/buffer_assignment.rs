@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashSet;
 
-use hir_plan::{BufferNo, InstKind, KernelKind, Plan, SignalId, World};
+use hir_plan::{BufferNo, InstKind, PeerPhases, Plan, SignalId, Transfer, World};
 
 mod lifetime;
 mod offsets;
@@ -192,12 +192,10 @@ impl BufferAssignment {
 fn packet_buffers(plans: &[Plan]) -> FxHashSet<(usize, BufferNo)> {
     let mut found = FxHashSet::default();
     for plan in plans {
-        for it in plan.kernels.iter().filter(|it| matches!(it.kind, KernelKind::Packets(_))) {
-            let targets = plan.code[it.range.clone()].iter().filter_map(|inst| match &inst.kind {
-                InstKind::Copy { to, .. } => Some(to),
-                _ => None,
-            });
-            found.extend(targets.filter(|to| to.rank != plan.rank).map(|to| (to.rank, to.view.buffer)));
+        for it in &plan.peer_collectives {
+            let PeerPhases::Packets { phases, .. } = &it.phases else { continue };
+            let outputs = phases.iter().flat_map(|it| &it.transfers).flat_map(Transfer::outputs);
+            found.extend(outputs.filter(|to| to.rank != plan.rank).map(|to| (to.rank, to.view.buffer)));
         }
     }
     found

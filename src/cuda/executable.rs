@@ -13,9 +13,7 @@ use super::{
 use grammar::dtype::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use hir_plan::{
-    CostClass, Inst, InstKind, KernelKind, KernelRange, Plan, SignalId, SignalKind, StreamNo, View,
-};
+use hir_plan::{CostClass, Inst, PeerPhases, Plan, SignalId, StreamNo, View};
 
 mod attention;
 mod command;
@@ -85,8 +83,8 @@ struct Scratch {
     bytes: usize,
 }
 
-/// Returns the maximum number of blocks of an instruction range that runs as one kernel. All ranks launch the same
-/// grids, because packets require it.
+/// Returns the maximum number of blocks of the kernel of a collective. All ranks launch the same grids, because packets
+/// require it.
 ///
 /// All blocks of such kernels stay until those of other ranks are done (`kernels::peer_memory`, `kernels::packets`), so
 /// those on different streams must be resident together: they share the multiprocessors. Half of the multiprocessors
@@ -94,7 +92,11 @@ struct Scratch {
 /// registers. `benches/gpu/NOTES.md` has the figures.
 pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 {
     let waiting = |plan: &Plan| -> FxHashSet<StreamNo> {
-        plan.kernels.iter().filter_map(|it| plan.code.get(it.range.start)).map(|it| it.stream).collect()
+        plan.peer_collectives
+            .iter()
+            .filter_map(|it| plan.code.get(it.range.start))
+            .map(|it| it.stream)
+            .collect()
     };
     let (mut most, mut shares) = (1, 1);
     for plan in plans {
@@ -111,11 +113,10 @@ pub(super) fn count_waiting_blocks(plans: &[Plan], multiprocessors: u32) -> u64 
 
 /// Returns the number of flags that the collectives of a team need in one run.
 fn count_flags(plans: &[Plan]) -> u32 {
-    let signals = plans.iter().flat_map(|plan| &plan.code).filter_map(|inst| match &inst.kind {
-        InstKind::Signal { signal } => Some(signal),
-        _ => None,
+    let indices = plans.iter().flat_map(|plan| &plan.peer_collectives).filter_map(|it| match it.phases {
+        PeerPhases::Packets { index, .. } => Some(index),
+        PeerPhases::Memory(_) => None,
     });
-    let indices = signals.filter(|it| matches!(it.kind, SignalKind::TeamData(_))).map(|it| it.index);
     indices.max().map_or(0, |it| it + 1)
 }
 
@@ -225,7 +226,7 @@ impl<'a> ExecutableBuilder<'a> {
             if at < done {
                 continue;
             }
-            let range = self.lower_kernel_range(at, inst).map_err(|it| it.at_inst(plan, inst))?;
+            let range = self.lower_peer_collective(at, inst).map_err(|it| it.at_inst(plan, inst))?;
             if let Some((end, leader)) = range {
                 done = end;
                 fused.extend((at..done).filter(|it| *it != leader).map(|it| (it, leader)));
@@ -238,20 +239,26 @@ impl<'a> ExecutableBuilder<'a> {
         Ok(fused)
     }
 
-    /// Lowers the range of `Plan::kernels` that begins at an instruction, if there is one and the executor has
-    /// its kernel. Returns the end of the range, and the instruction that gets the command.
-    fn lower_kernel_range(&mut self, at: u32, inst: &Inst) -> Result<Option<(u32, u32)>, CudaError> {
-        let kernels = &self.plan.kernels;
-        let Ok(number) = kernels.binary_search_by_key(&(at as usize), |it| it.range.start) else {
+    /// Launches one kernel for the collective that begins at an instruction, if there is one and the executor has its
+    /// kernel. Returns the end of the collective, and the instruction that gets the command: the one that hang reports name.
+    fn lower_peer_collective(&mut self, at: u32, inst: &Inst) -> Result<Option<(u32, u32)>, CudaError> {
+        let plan = self.plan;
+        let all = &plan.peer_collectives;
+        let Ok(number) = all.binary_search_by_key(&(at as usize), |it| it.range.start) else {
             return Ok(None);
         };
-        let KernelRange { range, kind } = &kernels[number];
         let stream = self.logical_streams[inst.stream as usize];
-        let leader = match kind {
-            KernelKind::PeerMemory => self.lower_peer_memory(range, stream)?,
-            KernelKind::Packets(format) => Some(self.lower_packets(range, *format, stream)?),
+        let launch = match &all[number].phases {
+            PeerPhases::Memory(phases) => self.peer_memory_launch(phases, inst, stream)?,
+            PeerPhases::Packets { format, index, phases } => {
+                Some(self.packet_launch((*format, *index), phases, inst)?)
+            }
         };
-        Ok(leader.map(|it| (range.end as u32, it)))
+        let Some(launch) = launch else { return Ok(None) };
+        self.kernels_read_epoch = true;
+        let leader = all[number].first_wait() as u32;
+        self.push_launch(leader, stream, Some(launch));
+        Ok(Some((all[number].range.end as u32, leader)))
     }
 
     /// Lowers an instruction by its role in fusion. Returns the instruction whose command does its work, if it

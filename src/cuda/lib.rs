@@ -43,7 +43,7 @@ mod library_state;
 mod links;
 mod matmul;
 mod memory;
-mod peer_phases;
+mod peer_kernel;
 mod progress;
 mod session;
 mod signals;

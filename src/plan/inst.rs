@@ -6,6 +6,7 @@
 mod attention;
 mod communication;
 mod number;
+mod peer_collective;
 
 use std::{fmt, sync::Arc};
 
@@ -20,6 +21,7 @@ pub use communication::{
     Collective, CollectiveKind, Direction, MemHandle, P2pGroup, P2pOp, SignalId, SignalKind,
 };
 pub use number::{Number, prints_without_exponent};
+pub use peer_collective::{PacketFormat, PeerCollective, PeerPhases, Phase, Transfer};
 
 /// A communicator: a backend and a team.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -90,8 +90,8 @@ pub use comm_names::CommNames;
 pub use effect::{CostClass, CostInfo, ExecutionSite, SyncEffect};
 pub use inst::{
     Arg, Attention, Backend, Collective, CollectiveKind, Communicator, Direction, Gemm, Inst, InstKind,
-    MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, Reduce, ReduceOp, Reshard, SignalId, SignalKind,
-    prints_without_exponent,
+    MemHandle, Number, OpaqueCall, P2pGroup, P2pOp, PacketFormat, PeerCollective, PeerPhases, Phase, Reduce,
+    ReduceOp, Reshard, SignalId, SignalKind, Transfer, prints_without_exponent,
 };
 pub use lint::lint;
 pub use opaque_call::{opaque_call_diagnostic, unconditional_opaque_call_diagnostic};
@@ -104,7 +104,7 @@ pub use sync::World;
 pub use traffic::Traffic;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use grammar::ir::StmtId;
 
@@ -148,9 +148,8 @@ pub struct Plan {
     pub overwritten_views: Vec<OverwrittenView>,
     /// Whether the rank executes a Deallocate.
     pub deallocates: bool,
-    /// Ranges of `code` that an executor may run as one kernel. Fusing them does not change results. Ranges are
-    /// disjoint, ascending and not empty; the instructions of one range are consecutive on one stream.
-    pub kernels: Vec<KernelRange>,
+    /// The collectives that an executor may run as one kernel, in the order of their instructions.
+    pub peer_collectives: Vec<PeerCollective>,
     /// The number of events that `RecordEvent` records.
     pub event_count: usize,
     /// The number of works that `Collective` and `P2pGroup` post.
@@ -161,34 +160,6 @@ pub struct Plan {
     pub comm_names: Arc<CommNames>,
     /// The smallest world that contains all meshes and teams of the program; 0 if the plan comes from no program.
     pub smallest_world: usize,
-}
-
-/// A range of `Plan::code` that an executor may run as one kernel.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KernelRange {
-    /// The indices of the instructions.
-    pub range: Range<usize>,
-    /// The kernel.
-    pub kind: KernelKind,
-}
-
-/// A kernel that executes several instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum KernelKind {
-    /// A collective that accesses the inputs and outputs of its peers, between signals.
-    PeerMemory,
-    /// A collective that writes packets to slots of its peers. The packets contain the signals, so either all
-    /// members of a team run this kernel or none does.
-    Packets(PacketFormat),
-}
-
-/// The format of the packets that a kernel exchanges. The names are those of NCCL's protocols.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum PacketFormat {
-    /// 16 bytes: 4 bytes of data, a flag of 4 bytes, 4 bytes of data, the flag.
-    Ll,
-    /// 128 bytes: 120 bytes of data, the flag twice.
-    Ll128,
 }
 
 /// An index into `Plan::buffers`.
@@ -263,11 +234,10 @@ pub struct LoopIteration {
 }
 
 impl Plan {
-    /// Returns the range that contains the instruction at an index, if an executor may run it in one kernel with
-    /// others.
-    pub fn kernel_range(&self, at: usize) -> Option<&KernelRange> {
-        let next = self.kernels.partition_point(|it| it.range.end <= at);
-        self.kernels.get(next).filter(|it| it.range.contains(&at))
+    /// Returns the collective of `peer_collectives` that contains the instruction at an index.
+    pub fn peer_collective_at(&self, at: usize) -> Option<&PeerCollective> {
+        let next = self.peer_collectives.partition_point(|it| it.range.end <= at);
+        self.peer_collectives.get(next).filter(|it| it.range.contains(&at))
     }
 
     /// Returns a plan without instructions. Origin 0 is the end of the program.
@@ -290,7 +260,7 @@ impl Plan {
             skipped_allocations: Vec::new(),
             overwritten_views: Vec::new(),
             deallocates: false,
-            kernels: Vec::new(),
+            peer_collectives: Vec::new(),
             event_count: 0,
             work_count: 0,
             skips: Vec::new(),

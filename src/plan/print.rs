@@ -5,7 +5,7 @@ use std::fmt::Write;
 use grammar::words::CommunicationType;
 
 use super::{
-    Arg, CollectiveKind, Direction, Inst, InstKind, KernelKind, Number, PacketFormat, Plan, ReduceOp,
+    Arg, CollectiveKind, Direction, Inst, InstKind, Number, PacketFormat, PeerPhases, Plan, ReduceOp,
     SignalId, SignalKind, View, ViewOnRank, inst::team_text,
 };
 
@@ -32,11 +32,11 @@ pub fn plan_text(plan: &Plan) -> String {
         };
         let name_width = name_width.max(4);
         let text = inst_text(plan, inst);
-        let kernel = plan.kernel_range(at).map_or(String::new(), |it| {
-            let kind = match it.kind {
-                KernelKind::PeerMemory => "kernel",
-                KernelKind::Packets(PacketFormat::Ll) => "LL kernel",
-                KernelKind::Packets(PacketFormat::Ll128) => "LL128 kernel",
+        let kernel = plan.peer_collective_at(at).map_or(String::new(), |it| {
+            let kind = match it.phases {
+                PeerPhases::Memory(_) => "kernel",
+                PeerPhases::Packets { format: PacketFormat::Ll, .. } => "LL kernel",
+                PeerPhases::Packets { format: PacketFormat::Ll128, .. } => "LL128 kernel",
             };
             format!(", one {kind} {}..{}", it.range.start, it.range.end - 1)
         });

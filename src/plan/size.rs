@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use super::{Buffer, Inst, InstKind, IoBinding, MemHandle, Origin, Plan, Shard, View, ViewOnRank};
+use super::{
+    Buffer, Inst, InstKind, IoBinding, MemHandle, Origin, PeerCollective, Phase, Plan, Shard, SignalId,
+    Transfer, View, ViewOnRank,
+};
 
 /// The overhead of a heap allocation, in bytes.
 const BLOCK: usize = 16;
@@ -25,6 +28,7 @@ impl Plan {
             + code
             + skips
             + allocations
+            + self.peer_collectives.iter().map(peer_collective).sum::<usize>()
             + origins
             + frames
             + ports
@@ -65,6 +69,15 @@ fn heap(kind: &InstKind) -> usize {
             | InstKind::Barrier
             | InstKind::ReadOutputs => 0,
         }
+}
+
+fn peer_collective(it: &PeerCollective) -> usize {
+    let phase = |it: &Phase| {
+        let views: usize = it.views().map(|it| size_of::<ViewOnRank>() + view(it)).sum();
+        let signals = (it.signals.len() + it.waits.len()) * size_of::<SignalId>();
+        size_of::<Phase>() + it.transfers.len() * (2 * BLOCK + size_of::<Transfer>()) + views + signals
+    };
+    size_of::<PeerCollective>() + it.phases.all().iter().map(phase).sum::<usize>()
 }
 
 fn view(it: &View) -> usize {

@@ -234,8 +234,8 @@ const TRANSPORT: &[Layer] = &[
 /// Libraries and the device, then the stages of a plan: buffer assignment, lowering of instructions to
 /// commands, and execution.
 const CUDA: &[Layer] = &[
-    ("epilogue error comm_order peer_phases", &[]),
-    ("buffer_assignment", &["epilogue", "peer_phases"]),
+    ("epilogue error comm_order peer_kernel", &[]),
+    ("buffer_assignment", &["epilogue", "peer_kernel"]),
     ("library", BEFORE),
     ("discover", BEFORE),
     ("device", BEFORE),

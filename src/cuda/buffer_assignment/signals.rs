@@ -7,8 +7,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::peer_phases::PeerPhases;
-use hir_plan::{InstKind, KernelKind, Plan, SignalId, SignalKind};
+use crate::peer_kernel::element_count;
+use hir_plan::{InstKind, PeerPhases, Plan, SignalId, SignalKind};
 
 /// Maximum number of words of a signal, and so of the blocks that set them.
 const MAX_WORDS: usize = 128;
@@ -81,28 +81,23 @@ pub(super) fn barrier_offset(from: usize) -> usize {
 fn signals_set_by_blocks(plans: &[Plan]) -> FxHashMap<(SignalKind, u32), usize> {
     let (mut inside, mut outside) = (FxHashMap::default(), FxHashSet::default());
     for plan in plans {
-        // The end of the kernel range that was seen last, and its number of words.
-        let mut last = (0, None);
-        for (at, inst) in plan.code.iter().enumerate() {
+        let mut in_kernels = FxHashSet::default();
+        for it in &plan.peer_collectives {
+            let PeerPhases::Memory(phases) = &it.phases else { continue };
+            let Some(len) = element_count(phases) else { continue };
+            let [_, access] = phases;
+            for signal in access.signals.iter().chain(&access.waits) {
+                let words = inside.entry((signal.kind, signal.index)).or_insert(1);
+                *words = len.div_ceil(ELEMENTS_OF_WORD).clamp(*words, MAX_WORDS);
+                in_kernels.insert(signal);
+            }
+        }
+        for inst in &plan.code {
             let (InstKind::Signal { signal } | InstKind::WaitSignal { signal }) = &inst.kind else {
                 continue;
             };
-            let SignalKind::TeamDone(_) = signal.kind else { continue };
-            if at >= last.0 {
-                let kernel = plan.kernel_range(at).filter(|it| it.kind == KernelKind::PeerMemory);
-                let phases = kernel.and_then(|it| PeerPhases::of(plan, &it.range));
-                let words = phases.map(|it| it.len().div_ceil(ELEMENTS_OF_WORD));
-                last = (kernel.map_or(at + 1, |it| it.range.end), words);
-            }
-            let key = (signal.kind, signal.index);
-            match last.1 {
-                Some(wanted) => {
-                    let words = inside.entry(key).or_insert(1);
-                    *words = wanted.clamp(*words, MAX_WORDS);
-                }
-                None => {
-                    outside.insert(key);
-                }
+            if matches!(signal.kind, SignalKind::TeamDone(_)) && !in_kernels.contains(signal) {
+                outside.insert((signal.kind, signal.index));
             }
         }
     }

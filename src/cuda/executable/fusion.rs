@@ -78,8 +78,8 @@ pub(super) fn fusion_roles<'a>(
         if let FusionRole::ReluOf(_) = roles[at as usize] {
             continue;
         }
-        // The kernel of a collective executes all instructions of its range, so none of them is fused with others.
-        if plan.kernel_range(at as usize).is_some() {
+        // The kernel of a collective executes all its instructions, so none of them is fused with others.
+        if plan.peer_collective_at(at as usize).is_some() {
             fuse_run(&std::mem::take(run), &mut roles);
             continue;
         }

@@ -1,34 +1,32 @@
-//! Lowers collectives that exchange packets (`plan::KernelKind::Packets`).
+//! Prepares the kernels of collectives that exchange packets (`plan::PeerPhases::Packets`).
 
-use std::ops::Range;
+use grammar::dtype::DType;
 
-use super::{ExecutableBuilder, LogicalStream};
+use super::ExecutableBuilder;
 use crate::{
     buffer_assignment::PACKET_EXPANSION,
     error::CudaError,
-    kernels::{self, Item, PacketCollective, Source},
+    kernels::{self, Item, Launch, PacketCollective, Source},
 };
-use hir_plan::{InstKind, PacketFormat, SignalKind, View, ViewOnRank};
+use hir_plan::{Inst, PacketFormat, Phase, Transfer, View, ViewOnRank};
 
 /// Only NVLink delivers a store of 128 bytes in the order of addresses.
 const NO_NVLINK: &str = "LL128 collectives use packets of 16 bytes: some GPUs are not connected by NVLink, or \
                          `CUDA_VISIBLE_DEVICES` hides them from each other's processes";
 
 impl ExecutableBuilder<'_> {
-    /// Launches one kernel for the instructions of a range.
-    ///
-    /// Returns the instruction to which the command belongs: the first one that waits, which is the one that
-    /// hang reports name.
+    /// Returns the launch of the kernel of a collective that begins at an instruction. `index` is its number among those of
+    /// its team.
     ///
     /// # Errors
     /// No kernel supports the element type or the operation. There is no fallback, because the other members
     /// send packets.
-    pub(super) fn lower_packets(
+    pub(super) fn packet_launch(
         &mut self,
-        range: &Range<usize>,
-        format: PacketFormat,
-        stream: LogicalStream,
-    ) -> Result<u32, CudaError> {
+        (format, index): (PacketFormat, u32),
+        phases: &[Phase],
+        inst: &Inst,
+    ) -> Result<Launch, CudaError> {
         let plan = self.plan;
         // The slots have room for both formats.
         let format = match format {
@@ -38,72 +36,32 @@ impl ExecutableBuilder<'_> {
             }
             format => format,
         };
-        let mut it = PacketCollective {
+        let transfers = || phases.iter().flat_map(|it| &it.transfers);
+        let dtype = |it: &ViewOnRank| self.memory.view_dtype(it.rank, &it.view);
+        let it = PacketCollective {
             format,
-            dtype: grammar::dtype::DType::Float,
-            op: None,
-            items: Vec::new(),
+            dtype: transfers().flat_map(Transfer::inputs).next().map_or(DType::Float, dtype),
+            op: transfers().find_map(Transfer::op),
+            items: transfers().map(|it| self.item(it)).collect::<Result<_, _>>()?,
             epoch: self.epoch_address,
             flags_per_run: self.flags_per_run,
-            flag: 0,
+            flag: index + 1,
         };
-        let mut waits = None;
-        for (at, inst) in plan.code.iter().enumerate().take(range.end).skip(range.start) {
-            match &inst.kind {
-                InstKind::Copy { from, to } => {
-                    it.dtype = self.memory.view_dtype(from.rank, &from.view);
-                    self.add_copy(&mut it.items, from, to)?;
-                }
-                InstKind::PeerReduce { op, parts, out } => {
-                    it.op = Some(*op);
-                    let sources = parts.iter().map(|part| self.source(part)).collect::<Result<_, _>>()?;
-                    let outputs = vec![self.dense_address(plan.rank, out)?];
-                    it.items.push(Item { sources, outputs, packets: Vec::new(), count: out.len() });
-                    it.dtype = self.memory.view_dtype(plan.rank, out);
-                }
-                InstKind::Signal { signal } => {
-                    if let SignalKind::TeamData(_) = signal.kind {
-                        it.flag = signal.index + 1;
-                    }
-                }
-                InstKind::WaitSignal { .. } => {
-                    waits.get_or_insert(at);
-                }
-                kind => return Err(CudaError::Internal(format!("{kind:?} in a packet kernel"))),
-            }
-        }
-        let waits = waits.unwrap_or(range.start) as u32;
-        let launch = kernels::packet_launch(&it)
-            .map_err(|message| CudaError::unsupported(plan, &plan.code[range.start], message))?;
-        self.kernels_read_epoch = true;
-        self.push_launch(waits, stream, Some(launch));
-        Ok(waits)
+        kernels::packet_launch(&it).map_err(|message| CudaError::unsupported(plan, inst, message))
     }
 
-    /// Adds a copy. Copies of the same elements to several peers become one item, and so does a reduction
-    /// whose result is sent.
-    fn add_copy(&self, items: &mut Vec<Item>, from: &ViewOnRank, to: &ViewOnRank) -> Result<(), CudaError> {
-        let count = from.view.len();
-        let source = self.source(from)?;
-        if to.rank == self.plan.rank {
-            let outputs = vec![self.dense_address(to.rank, &to.view)?];
-            items.push(Item { sources: vec![source], outputs, packets: Vec::new(), count });
-            return Ok(());
-        }
-        let packets = self.packet_address(to)?;
-        match items.last_mut() {
-            Some(last)
-                if last.count == count
-                    && (last.sources == [source]
-                        || last.outputs.iter().any(|it| source == Source::Memory(*it))) =>
-            {
-                last.packets.push(packets);
-            }
-            _ => {
-                items.push(Item { sources: vec![source], outputs: Vec::new(), packets: vec![packets], count })
+    fn item(&self, it: &Transfer) -> Result<Item, CudaError> {
+        let (mut outputs, mut packets) = (Vec::new(), Vec::new());
+        for to in it.outputs() {
+            if to.rank == self.plan.rank {
+                outputs.push(self.dense_address(to.rank, &to.view)?);
+            } else {
+                packets.push(self.packet_address(to)?);
             }
         }
-        Ok(())
+        let inputs = it.inputs();
+        let sources = inputs.iter().map(|it| self.source(it)).collect::<Result<_, _>>()?;
+        Ok(Item { sources, outputs, packets, count: inputs.first().map_or(0, |it| it.view.len()) })
     }
 
     fn source(&self, it: &ViewOnRank) -> Result<Source, CudaError> {

@@ -77,7 +77,7 @@ pub(crate) const BLOCK_COUNTER_PARAM: usize = 1;
 ///
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction, or views differ in their element types.
-/// There are at most `peer_phases::MAX_ADDRESSES` signals and views.
+/// `peer_kernel` limits the number of signals and views.
 pub(crate) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
     let all = || it.results.iter().flat_map(|it| it.inputs.iter().chain(&it.outputs));
     // A member without a share of the result has only signals.

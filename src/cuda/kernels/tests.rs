@@ -11,7 +11,7 @@ use super::{
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
-use crate::peer_phases::MAX_ADDRESSES;
+use crate::peer_kernel::MAX_ADDRESSES;
 use hir_plan::{ReduceOp, View};
 
 #[test]

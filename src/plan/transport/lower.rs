@@ -13,7 +13,8 @@ use super::{
     one_shot::OneShot,
     queue::rewrite_plan,
     slots::{SlotPool, Slots},
-    staging, transport,
+    staging::{self, StagedViews},
+    transport,
     two_shot::TwoShot,
 };
 use crate::{
@@ -260,15 +261,14 @@ impl<'a> Lowering<'a> {
                 team_no: group,
                 index,
             };
-            let steps = self.transport.lower(&call);
-            let steps = LoweredComm {
+            let it = LoweredComm {
+                begins_with_barrier: false,
                 staged,
+                steps: self.transport.lower(&call),
                 is_complete_when_posted: self.transport.writes_own_output(kind),
-                kernel: self.transport.kernel(),
-                ..steps
             };
-            count += steps.size();
-            lowered[at.rank].insert(at.inst, steps);
+            count += it.size();
+            lowered[at.rank].insert(at.inst, it);
         }
         count
     }
@@ -294,7 +294,7 @@ impl Lowering<'_> {
         let slots = |(round, len)| {
             pools.slots.slots(
                 plans,
-                (group, self.backend, self.transport.kernel()),
+                (group, self.backend, self.transport.packet_format()),
                 &parts,
                 (round, len, dtype),
             )
@@ -339,9 +339,14 @@ fn message(
         };
         let theirs = find(direction.opposite()).and_then(side).map(|it| &it.1.view);
         let it = Message { rank, peer, direction, protocol, index, mine: &mine.view, theirs };
-        let steps = it.lower();
-        count += steps.size();
-        lowered[rank].insert(at.inst, steps);
+        let it = LoweredComm {
+            begins_with_barrier: false,
+            staged: StagedViews::default(),
+            steps: it.lower(),
+            is_complete_when_posted: false,
+        };
+        count += it.size();
+        lowered[rank].insert(at.inst, it);
     }
     count
 }

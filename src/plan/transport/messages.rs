@@ -7,7 +7,7 @@
 
 use grammar::words::P2pProtocol;
 
-use super::LoweredComm;
+use super::Steps;
 use crate::{Direction, InstKind, SignalId, SignalKind, View, ViewOnRank};
 
 /// One side of a message, with the view of the other side.
@@ -30,7 +30,7 @@ pub(super) struct Message<'a> {
 
 impl Message<'_> {
     /// Returns the instructions of this side.
-    pub(super) fn lower(&self) -> LoweredComm {
+    pub(super) fn lower(&self) -> Steps {
         let (rank, peer, index) = (self.rank, self.peer, self.index);
         let (ready, done) = match self.protocol {
             P2pProtocol::Get => (SignalKind::Ready, SignalKind::Done),
@@ -41,9 +41,9 @@ impl Message<'_> {
         if copies(self.protocol, self.direction) {
             let copy = self.theirs.and_then(|theirs| self.copy(theirs));
             let posted = [Some(wait(ready)), copy, Some(set(done))].into_iter().flatten().collect();
-            return LoweredComm { at_post: posted, ..LoweredComm::default() };
+            return Steps::Separate { at_post: posted, at_wait: Vec::new() };
         }
-        LoweredComm { at_post: vec![set(ready)], at_wait: vec![wait(done)], ..LoweredComm::default() }
+        Steps::Separate { at_post: vec![set(ready)], at_wait: vec![wait(done)] }
     }
 
     fn copy(&self, theirs: &View) -> Option<InstKind> {

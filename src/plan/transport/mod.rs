@@ -48,7 +48,9 @@ use grammar::{
 
 pub(super) use lower::lower;
 
-use super::{Backend, CollectiveKind, InstKind, KernelKind, PacketFormat, View, algorithm::chosen_algorithm};
+use super::{
+    Backend, CollectiveKind, InstKind, PacketFormat, PeerPhases, Phase, View, algorithm::chosen_algorithm,
+};
 use one_shot::OneShot;
 use push::{Push, PushSteps};
 use slots::Slots;
@@ -78,12 +80,14 @@ trait Transport: Sync {
     /// posted instructions are, before `Wait`: nvFuser programs read the result of a CUDA Reduce that early.
     fn writes_own_output(&self, kind: CollectiveKind) -> bool;
 
-    /// Returns the kernel that may execute all instructions (`Plan::kernels`), if there is one.
-    fn kernel(&self) -> Option<KernelKind>;
+    /// Returns the format of the packets that members exchange, if they do.
+    fn packet_format(&self) -> Option<PacketFormat> {
+        None
+    }
 
     /// Returns whether the elements of inputs and outputs have to be contiguous, not only equally spaced.
     fn needs_dense_views(&self) -> bool {
-        matches!(self.kernel(), Some(KernelKind::Packets(_)))
+        self.packet_format().is_some()
     }
 
     /// Returns, for each step in which members write to slots of their peers, the number of elements that a
@@ -95,11 +99,11 @@ trait Transport: Sync {
 
     /// Returns whether members write to slots of their peers (`slot_lens`).
     fn has_slots(&self) -> bool {
-        matches!(self.kernel(), Some(KernelKind::Packets(_)))
+        self.packet_format().is_some()
     }
 
-    /// Returns the instructions of one member.
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm;
+    /// Returns what one member does.
+    fn lower(&self, call: &CollectiveCall<'_>) -> Steps;
 }
 
 /// All transports.
@@ -140,29 +144,69 @@ struct MemberViews {
     output: Option<View>,
 }
 
-/// The lowered instructions of one member.
-#[derive(Debug, Default)]
+/// A lowered communication of one member.
+#[derive(Debug)]
 struct LoweredComm {
     /// Whether the hosts of all ranks wait for each other first.
     begins_with_barrier: bool,
     /// The staging buffers. The copy of the input follows the barrier, where the communication is posted; that of the
     /// output is the last instruction.
     staged: StagedViews,
-    /// Executed where the communication is posted.
-    at_post: Vec<InstKind>,
-    /// Executed where the communication is waited for.
-    at_wait: Vec<InstKind>,
-    /// Whether the copy of a staged output follows `at_post` instead of `at_wait`.
+    /// The communication.
+    steps: Steps,
+    /// Whether the copy of a staged output is executed where the communication is posted, instead of where it is waited for.
     is_complete_when_posted: bool,
-    /// The kernel that may execute `at_post`, and `at_wait` if it follows directly.
-    kernel: Option<KernelKind>,
+}
+
+/// What one member does in a communication.
+#[derive(Debug)]
+enum Steps {
+    /// The phases of a collective that one kernel may execute.
+    Kernel(PeerPhases),
+    /// Instructions.
+    Separate {
+        /// Executed where the communication is posted.
+        at_post: Vec<InstKind>,
+        /// Executed where the communication is waited for.
+        at_wait: Vec<InstKind>,
+    },
+}
+
+impl Steps {
+    /// Returns the instructions of a collective. Those of the last phase that wait are executed where the collective is
+    /// waited for.
+    fn separate(phases: &[Phase]) -> Self {
+        let (mut at_post, mut at_wait) = (Vec::new(), Vec::new());
+        phases.iter().for_each(|it| it.append_to(&mut at_post));
+        if let Some(last) = phases.last() {
+            at_wait = at_post.split_off(at_post.len() - last.waits.len());
+        }
+        Self::Separate { at_post, at_wait }
+    }
+
+    /// Removes the instructions that are executed where the communication is waited for, and returns them. Kernels that
+    /// exchange packets have none.
+    fn split_off_waits(&mut self) -> Vec<InstKind> {
+        match self {
+            Self::Kernel(PeerPhases::Memory([_, access])) => {
+                let waits = std::mem::take(&mut access.waits).into_iter();
+                waits.map(|signal| InstKind::WaitSignal { signal }).collect()
+            }
+            Self::Kernel(PeerPhases::Packets { .. }) => Vec::new(),
+            Self::Separate { at_wait, .. } => std::mem::take(at_wait),
+        }
+    }
 }
 
 impl LoweredComm {
     /// Returns the number of added instructions. A reduction counts once for each operand.
     fn size(&self) -> usize {
         let size = |it: &InstKind| if let InstKind::PeerReduce { parts, .. } = it { parts.len() } else { 1 };
-        self.staged.size() + self.at_post.iter().chain(&self.at_wait).map(size).sum::<usize>()
+        let steps: usize = match &self.steps {
+            Steps::Kernel(phases) => phases.all().iter().map(Phase::size).sum(),
+            Steps::Separate { at_post, at_wait } => at_post.iter().chain(at_wait).map(size).sum(),
+        };
+        self.staged.size() + steps
     }
 }
 

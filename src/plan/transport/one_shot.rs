@@ -6,8 +6,10 @@
 
 use grammar::words::Algorithm;
 
-use super::{CollectiveCall, LoweredComm, Transport};
-use crate::{CollectiveKind, InstKind, KernelKind, OutputPiece, PieceSource, ReduceOp, View, ViewOnRank};
+use super::{CollectiveCall, Steps, Transport};
+use crate::{
+    CollectiveKind, OutputPiece, PeerPhases, Phase, PieceSource, ReduceOp, Transfer, View, ViewOnRank,
+};
 
 /// What accesses the memory of peers.
 #[derive(Clone, Copy)]
@@ -50,28 +52,25 @@ impl Transport for OneShot {
         kind.reduce_op().is_some()
     }
 
-    fn kernel(&self) -> Option<KernelKind> {
-        match self {
-            Self::Default | Self::CopyEngines => None,
-            Self::Kernel => Some(KernelKind::PeerMemory),
-        }
-    }
-
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        match call.kind.reduce_op() {
+    fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
+        let phases = match call.kind.reduce_op() {
             Some(op) => call.reduce_from_members(op),
             None => call.copy_to_members(),
+        };
+        match self {
+            Self::Default | Self::CopyEngines => Steps::separate(&phases),
+            Self::Kernel => Steps::Kernel(PeerPhases::Memory(phases)),
         }
     }
 }
 
 impl CollectiveCall<'_> {
     /// Lowers a collective with a reduction: each receiving member reads the inputs of all.
-    fn reduce_from_members(&self, op: ReduceOp) -> LoweredComm {
+    fn reduce_from_members(&self, op: ReduceOp) -> [Phase; 2] {
         let n = self.team.len();
         let receivers: Vec<usize> =
             self.all().into_iter().filter(|it| !self.kind.output_pieces(*it, n).is_empty()).collect();
-        let work: Vec<InstKind> = match self.kind.output_pieces(self.me, n).as_slice() {
+        let transfers: Vec<Transfer> = match self.kind.output_pieces(self.me, n).as_slice() {
             [] => Vec::new(),
             [first, ..] => {
                 let own = self.members[self.me].as_ref();
@@ -84,25 +83,25 @@ impl CollectiveCall<'_> {
             }
         };
         let accessed = if receivers.contains(&self.me) { self.all() } else { Vec::new() };
-        self.with_signals(&accessed, &receivers, work)
+        self.with_signals(&accessed, &receivers, transfers)
     }
 
     /// Reduces `len` elements from `start` on of all members' inputs, in team order; `None` if the views of
     /// some member are not known.
-    pub(super) fn peer_reduce(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<InstKind> {
+    pub(super) fn peer_reduce(&self, op: ReduceOp, start: usize, len: usize, out: View) -> Option<Transfer> {
         let part = |(member, rank): (usize, &usize)| {
             let input = self.members[member].as_ref()?.input.as_ref()?;
             Some(ViewOnRank { rank: *rank, view: input.narrow(0, start, len) })
         };
         let parts = self.team.iter().enumerate().map(part).collect::<Option<Vec<_>>>()?;
-        Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
+        Some(Transfer::Reduce { op, parts, out: self.here(out), copies: Vec::new() })
     }
 
     /// Lowers a collective without a reduction: this member copies its input to every member that receives
     /// it.
-    fn copy_to_members(&self) -> LoweredComm {
+    fn copy_to_members(&self) -> [Phase; 2] {
         let n = self.team.len();
-        let mut work = Vec::new();
+        let mut access = Phase::default();
         let mut receivers = Vec::new();
         let own = self.members[self.me].as_ref().and_then(|it| it.input.as_ref());
         for to in self.others().chain([self.me]) {
@@ -110,10 +109,10 @@ impl CollectiveCall<'_> {
             let elements = delivery.source_range(own.map_or(0, View::len), n);
             receivers.push(to);
             // All pieces of an output have the same length.
-            work.extend(self.copy(own, (elements.start, elements.len()), to, at * elements.len()));
+            self.copy(&mut access, own, (elements.start, elements.len()), to, at * elements.len());
         }
         let senders = self.kind.source_members(self.me, n);
-        self.with_signals(&receivers, &senders, work)
+        self.with_signals(&receivers, &senders, access.transfers)
     }
 
     /// Returns the piece that member `to` receives from this one, and its index in the output. In a
@@ -129,17 +128,28 @@ impl CollectiveCall<'_> {
     /// Copies `len` elements of this member's view to a member's output, unless they are there already.
     pub(super) fn copy(
         &self,
+        phase: &mut Phase,
         from: Option<&View>,
         (start, len): (usize, usize),
         to: usize,
         offset: usize,
-    ) -> Option<InstKind> {
-        let output = self.members[to].as_ref()?.output.as_ref()?;
+    ) {
+        let output = self.members[to].as_ref().and_then(|it| it.output.as_ref());
+        let (Some(from), Some(output)) = (from, output) else { return };
         // `agreement` has compared the sizes if all members post the collective, and otherwise the collective
         // never runs.
-        let from = from.filter(|it| start + len <= it.len() && offset + len <= output.len())?;
-        let from = ViewOnRank { rank: self.team[self.me], view: from.narrow(0, start, len) };
+        if start + len > from.len() || offset + len > output.len() {
+            return;
+        }
+        let from = self.here(from.narrow(0, start, len));
         let to = ViewOnRank { rank: self.team[to], view: output.narrow(0, offset, len) };
-        (from != to).then(|| InstKind::Copy { from: Box::new(from), to: Box::new(to) })
+        if from != to {
+            phase.copy(from, to);
+        }
+    }
+
+    /// Returns a view of this member's memory.
+    pub(super) fn here(&self, view: View) -> ViewOnRank {
+        ViewOnRank { rank: self.team[self.me], view }
     }
 }

@@ -2,7 +2,7 @@
 //! from its own slots.
 //!
 //! A slot belongs to one sender, so no member waits before it sends. One kernel executes the whole collective
-//! (`KernelKind::Packets`): it writes packets that consist of data and a flag, and the receiver polls the flags.
+//! (`PeerPhases::Packets`): it writes packets that consist of data and a flag, and the receiver polls the flags.
 //! So the kernel needs neither signals nor fences, and it ends without a barrier. The formats are those of NCCL's
 //! protocols LL, whose flags double the traffic, and LL128.
 //!
@@ -21,11 +21,11 @@
 use grammar::words::Algorithm;
 
 use super::{
-    CollectiveCall, LoweredComm, Transport,
+    CollectiveCall, Steps, Transport,
     two_shot::{longest_share, share},
 };
 use crate::{
-    CollectiveKind, InstKind, KernelKind, PacketFormat, PieceSource, ReduceOp, SignalId, SignalKind, View,
+    CollectiveKind, PacketFormat, PeerPhases, Phase, PieceSource, SignalId, SignalKind, Transfer, View,
     ViewOnRank,
 };
 
@@ -59,8 +59,8 @@ impl Transport for Push {
         true
     }
 
-    fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::Packets(self.1))
+    fn packet_format(&self) -> Option<PacketFormat> {
+        Some(self.1)
     }
 
     fn slot_lens(&self, kind: CollectiveKind, n: usize, input: usize) -> Vec<usize> {
@@ -70,58 +70,54 @@ impl Transport for Push {
         }
     }
 
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        let at_post = match self.0 {
-            PushSteps::OneShot => call.push_one_shot(),
-            PushSteps::TwoShot => call.push_two_shot(),
+    fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
+        let phases = match (call.own_views(), self.0) {
+            (None, _) => Vec::new(),
+            (Some((input, output)), PushSteps::OneShot) => call.push_one_shot(input, output).into(),
+            (Some((input, output)), PushSteps::TwoShot) => call.push_two_shot(input, output).into(),
         };
-        LoweredComm { at_post, ..LoweredComm::default() }
+        Steps::Kernel(PeerPhases::Packets { format: self.1, index: call.index, phases })
     }
 }
 
 impl CollectiveCall<'_> {
-    fn push_one_shot(&self) -> Vec<InstKind> {
+    fn push_one_shot(&self, input: &View, output: &View) -> [Phase; 2] {
         let (n, me) = (self.team.len(), self.me);
-        let Some((input, output)) = self.own_views() else { return Vec::new() };
         // The part of each input that a member needs.
         let part = |to: usize| {
             let pieces = self.kind.output_pieces(to, n);
-            pieces.first().map_or(0..0, |it| it.source_range(input.len(), n))
+            let range = pieces.first().map_or(0..0, |it| it.source_range(input.len(), n));
+            input.narrow(0, range.start, range.len())
         };
-        let mut work = Vec::new();
-        for to in self.others() {
-            work.push(self.send(0, to, input.narrow(0, part(to).start, part(to).len())));
-        }
-        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
-        let own = input.narrow(0, part(me).start, part(me).len());
-        let pieces = self.kind.output_pieces(me, n);
-        for (at, piece) in pieces.iter().enumerate() {
+        let (mut send, mut receive) = (Phase::default(), Phase::default());
+        self.others().for_each(|to| self.send(&mut send, 0, to, part(to)));
+        let own = part(me);
+        for (at, piece) in self.kind.output_pieces(me, n).iter().enumerate() {
             let out = output.narrow(0, at * own.len(), own.len());
             match piece.source {
-                PieceSource::Reduced => work.extend(self.reduce_slots(&own, out)),
-                PieceSource::Member(from) if from == me => work.extend(self.keep(own.clone(), out)),
-                PieceSource::Member(from) => work.push(self.receive(0, from, out)),
+                PieceSource::Reduced => receive.transfers.extend(self.reduce_slots(&own, out)),
+                PieceSource::Member(from) if from == me => self.keep(&mut receive, own.clone(), out),
+                PieceSource::Member(from) => self.receive(&mut receive, 0, from, out),
             }
         }
-        work
+        [self.exchange(send.transfers, SignalKind::TeamData(self.team_no)), receive]
     }
 
-    fn push_two_shot(&self) -> Vec<InstKind> {
-        let Some((input, output)) = self.own_views() else { return Vec::new() };
-        let mut work = self.reduce_own_share(input, output);
-        work.extend(self.others().map(|to| self.send(1, to, self.share_of(output, self.me))));
-        work.extend(self.exchange(SignalKind::TeamResult(self.team_no)));
-        work.extend(self.others().map(|from| self.receive(1, from, self.share_of(output, from))));
-        work
+    fn push_two_shot(&self, input: &View, output: &View) -> [Phase; 3] {
+        let [send, mut reduce] = self.reduce_own_share(input, output);
+        self.others().for_each(|to| self.send(&mut reduce, 1, to, self.share_of(output, self.me)));
+        let mut receive = Phase::default();
+        self.others().for_each(|from| self.receive(&mut receive, 1, from, self.share_of(output, from)));
+        [send, self.exchange(reduce.transfers, SignalKind::TeamResult(self.team_no)), receive]
     }
 
     /// Sends each other member its share of the input, and reduces the own share of all inputs.
-    pub(super) fn reduce_own_share(&self, input: &View, output: &View) -> Vec<InstKind> {
-        let mut work: Vec<InstKind> =
-            self.others().map(|to| self.send(0, to, self.share_of(input, to))).collect();
-        work.extend(self.exchange(SignalKind::TeamData(self.team_no)));
-        work.extend(self.reduce_slots(&self.share_of(input, self.me), self.share_of(output, self.me)));
-        work
+    pub(super) fn reduce_own_share(&self, input: &View, output: &View) -> [Phase; 2] {
+        let (mut send, mut reduce) = (Phase::default(), Phase::default());
+        self.others().for_each(|to| self.send(&mut send, 0, to, self.share_of(input, to)));
+        let (own, out) = (self.share_of(input, self.me), self.share_of(output, self.me));
+        reduce.transfers.extend(self.reduce_slots(&own, out));
+        [self.exchange(send.transfers, SignalKind::TeamData(self.team_no)), reduce]
     }
 
     /// Returns a member's share of a view.
@@ -144,54 +140,42 @@ impl CollectiveCall<'_> {
     }
 
     /// Copies a view to this member's slot on another one.
-    fn send(&self, round: usize, to: usize, from: View) -> InstKind {
+    fn send(&self, phase: &mut Phase, round: usize, to: usize, from: View) {
         let slot = self.slot(round, to, self.me, from.len());
-        InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(slot) }
+        phase.copy(self.here(from), slot);
     }
 
     /// Copies from the slot of another member.
-    fn receive(&self, round: usize, from: usize, to: View) -> InstKind {
+    fn receive(&self, phase: &mut Phase, round: usize, from: usize, to: View) {
         let slot = self.slot(round, self.me, from, to.len());
-        InstKind::Copy { from: Box::new(slot), to: Box::new(self.here(to)) }
+        phase.copy(slot, self.here(to));
     }
 
     /// Copies this member's own part, unless it is in place.
-    fn keep(&self, from: View, to: View) -> Option<InstKind> {
-        let differ = from != to;
-        differ.then(|| InstKind::Copy { from: Box::new(self.here(from)), to: Box::new(self.here(to)) })
+    fn keep(&self, phase: &mut Phase, from: View, to: View) {
+        if from != to {
+            phase.copy(self.here(from), self.here(to));
+        }
     }
 
-    /// Signals all other members that their slots are written, and waits until the own slots are.
-    fn exchange(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
-        self.signals(kind).chain(self.wait_for_signals(kind))
-    }
-
-    /// Signals all other members.
-    pub(super) fn signals(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
-        let (from, index) = (self.team[self.me], self.index);
-        self.others()
-            .map(move |to| InstKind::Signal { signal: SignalId { from, to: self.team[to], kind, index } })
-    }
-
-    /// Waits for the signals of all other members.
-    pub(super) fn wait_for_signals(&self, kind: SignalKind) -> impl Iterator<Item = InstKind> {
-        let (to, index) = (self.team[self.me], self.index);
-        self.others().map(move |from| InstKind::WaitSignal {
-            signal: SignalId { from: self.team[from], to, kind, index },
-        })
+    /// Returns a phase whose transfers write to all other members: it signals them, and waits for their signals.
+    pub(super) fn exchange(&self, transfers: Vec<Transfer>, kind: SignalKind) -> Phase {
+        let (me, index) = (self.team[self.me], self.index);
+        let others = || self.others().map(|it| self.team[it]);
+        Phase {
+            transfers,
+            signals: others().map(|to| SignalId { from: me, to, kind, index }).collect(),
+            waits: others().map(|from| SignalId { from, to: me, kind, index }).collect(),
+        }
     }
 
     /// Reduces this member's own part and the slots of all others, in team order.
-    fn reduce_slots(&self, own: &View, out: View) -> Option<InstKind> {
-        let op: ReduceOp = self.kind.reduce_op()?;
+    fn reduce_slots(&self, own: &View, out: View) -> Option<Transfer> {
+        let op = self.kind.reduce_op()?;
         let part = |member: usize| {
             if member == self.me { self.here(own.clone()) } else { self.slot(0, self.me, member, own.len()) }
         };
         let parts = (0..self.team.len()).map(part).collect();
-        Some(InstKind::PeerReduce { op, parts, out: Box::new(out) })
-    }
-
-    fn here(&self, view: View) -> ViewOnRank {
-        ViewOnRank { rank: self.team[self.me], view }
+        Some(Transfer::Reduce { op, parts, out: self.here(out), copies: Vec::new() })
     }
 }

@@ -9,10 +9,10 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{LoweredComm, staging::StagedViews};
+use super::{LoweredComm, Steps, staging::StagedViews};
 use crate::{
-    Backend, BufferNo, CommunicatorNo, EventNo, Inst, InstKind, KernelKind, KernelRange, Plan, PlanStream,
-    StreamNo, WorkNo, queue_streams,
+    Backend, BufferNo, CommunicatorNo, EventNo, Inst, InstKind, PeerCollective, Plan, PlanStream, StreamNo,
+    WorkNo, queue_streams,
 };
 
 /// The replacement of a `Wait`.
@@ -155,18 +155,22 @@ impl PlanRewriter<'_> {
         }
     }
 
-    /// Emits instructions, and marks them as one kernel if they may run as one.
-    fn emit_group(
-        &mut self,
-        steps: Vec<InstKind>,
-        kernel: Option<KernelKind>,
-        stream: StreamNo,
-        origin: u32,
-    ) {
-        let first = self.code.len();
-        self.emit_all(steps, stream, origin);
-        if let Some(kind) = kernel.filter(|_| first < self.code.len()) {
-            self.plan.kernels.push(KernelRange { range: first..self.code.len(), kind });
+    /// Emits the instructions of a communication, and adds their phases to the plan if one kernel may execute them.
+    fn emit_steps(&mut self, steps: Steps, stream: StreamNo, origin: u32) {
+        match steps {
+            Steps::Separate { at_post, at_wait } => {
+                self.emit_all(at_post, stream, origin);
+                self.emit_all(at_wait, stream, origin);
+            }
+            Steps::Kernel(phases) => {
+                let mut code = Vec::new();
+                phases.all().iter().for_each(|it| it.append_to(&mut code));
+                let range = self.code.len()..self.code.len() + code.len();
+                self.emit_all(code, stream, origin);
+                if !range.is_empty() {
+                    self.plan.peer_collectives.push(PeerCollective { range, phases });
+                }
+            }
         }
     }
 
@@ -231,8 +235,8 @@ impl PlanRewriter<'_> {
         wait_stream: Option<StreamNo>,
     ) -> WaitSteps {
         let epilogue = self.emit_prologue(&mut comm, stream, origin);
-        self.emit_group(comm.at_post, comm.kernel, stream, origin);
-        let mut steps = comm.at_wait;
+        let mut steps = comm.steps.split_off_waits();
+        self.emit_steps(comm.steps, stream, origin);
         let mut has_copies = false;
         if comm.is_complete_when_posted {
             epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
@@ -252,8 +256,7 @@ impl PlanRewriter<'_> {
             self.emit(InstKind::Wait { work }, stream, origin);
         }
         let epilogue = self.emit_prologue(&mut comm, stream, origin);
-        let group = comm.at_post.into_iter().chain(comm.at_wait).collect();
-        self.emit_group(group, comm.kernel, stream, origin);
+        self.emit_steps(comm.steps, stream, origin);
         epilogue.into_iter().for_each(|it| self.emit(it, stream, origin));
         if queue.is_program_stream {
             // The stream that waits is this one.

@@ -6,38 +6,34 @@
 //! 4. sets Done for every peer whose memory it accessed,
 //! 5. waits, where the collective is waited for, for Done from every peer that accesses its memory.
 
-use super::{CollectiveCall, LoweredComm};
-use crate::{InstKind, SignalId, SignalKind};
+use super::CollectiveCall;
+use crate::{Phase, SignalId, SignalKind, Transfer};
 
 impl CollectiveCall<'_> {
-    /// Adds signals around `work`, which accesses the memory of the members `accessed`. The members
-    /// `accessors` access this member's memory.
+    /// Adds signals around transfers that access the memory of the members `accessed`. The members `accessors` access this
+    /// member's memory.
     pub(super) fn with_signals(
         &self,
         accessed: &[usize],
         accessors: &[usize],
-        work: Vec<InstKind>,
-    ) -> LoweredComm {
+        transfers: Vec<Transfer>,
+    ) -> [Phase; 2] {
         let others = |members: &[usize]| -> Vec<usize> {
             members.iter().filter(|it| **it != self.me).map(|it| self.team[*it]).collect()
         };
         let (accessed, accessors) = (others(accessed), others(accessors));
         let (ready, done) = (SignalKind::TeamReady(self.team_no), SignalKind::TeamDone(self.team_no));
         let (me, index) = (self.team[self.me], self.index);
-        let set =
-            |kind| move |to: &usize| InstKind::Signal { signal: SignalId { from: me, to: *to, kind, index } };
-        let wait = |kind| {
-            move |from: &usize| InstKind::WaitSignal { signal: SignalId { from: *from, to: me, kind, index } }
+        let set = |members: &[usize], kind| -> Vec<SignalId> {
+            members.iter().map(|to| SignalId { from: me, to: *to, kind, index }).collect()
         };
-        let mut posted: Vec<InstKind> = accessors.iter().map(set(ready)).collect();
-        posted.extend(accessed.iter().map(wait(ready)));
-        posted.extend(work);
-        posted.extend(accessed.iter().map(set(done)));
-        LoweredComm {
-            at_post: posted,
-            at_wait: accessors.iter().map(wait(done)).collect(),
-            ..LoweredComm::default()
-        }
+        let wait = |members: &[usize], kind| -> Vec<SignalId> {
+            members.iter().map(|from| SignalId { from: *from, to: me, kind, index }).collect()
+        };
+        [
+            Phase { transfers: Vec::new(), signals: set(&accessors, ready), waits: wait(&accessed, ready) },
+            Phase { transfers, signals: set(&accessed, done), waits: wait(&accessors, done) },
+        ]
     }
 
     /// Returns the other members, beginning with the next one, so that not all members send to the same one

@@ -7,7 +7,7 @@
 use grammar::dtype::DType;
 use rustc_hash::FxHashMap;
 
-use crate::{Backend, Buffer, BufferNo, CommunicatorNo, KernelKind, Plan, StreamNo, sync::InstRef};
+use crate::{Backend, Buffer, BufferNo, CommunicatorNo, PacketFormat, Plan, StreamNo, sync::InstRef};
 
 /// Slots begin at multiples of this number of elements. Twice as many bytes then hold the packets of a slot, in
 /// both formats, and begin at a multiple of 128 bytes.
@@ -27,7 +27,7 @@ pub(super) struct Slots {
 struct SlotKey {
     team: u32,
     /// The data of one format could look like a flag of the other one.
-    kernel: Option<KernelKind>,
+    packets: Option<PacketFormat>,
     /// By member: where its instructions run.
     places: Vec<Place>,
     round: usize,
@@ -55,7 +55,7 @@ impl SlotPool {
     pub(super) fn slots(
         &mut self,
         plans: &mut [Plan],
-        (team, backend, kernel): (u32, Backend, Option<KernelKind>),
+        (team, backend, packets): (u32, Backend, Option<PacketFormat>),
         parts: &[InstRef],
         (round, len, dtype): (usize, usize, DType),
     ) -> Slots {
@@ -67,7 +67,7 @@ impl SlotPool {
             }
         };
         let len = len.max(1).next_multiple_of(SLOT_UNIT);
-        let key = SlotKey { team, kernel, places: parts.iter().map(place).collect(), round, dtype, len };
+        let key = SlotKey { team, packets, places: parts.iter().map(place).collect(), round, dtype, len };
         let (uses, sets) = self.sets.entry(key).or_default();
         let turn = *uses % 2;
         *uses += 1;

@@ -9,8 +9,8 @@
 
 use grammar::words::Algorithm;
 
-use super::{CollectiveCall, LoweredComm, Transport};
-use crate::{CollectiveKind, KernelKind};
+use super::{CollectiveCall, Steps, Transport};
+use crate::{CollectiveKind, PeerPhases, Phase};
 
 /// Every member reduces one share.
 pub(super) struct TwoShot;
@@ -28,25 +28,22 @@ impl Transport for TwoShot {
         false
     }
 
-    fn kernel(&self) -> Option<KernelKind> {
-        Some(KernelKind::PeerMemory)
-    }
-
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
+    fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
         let output = |it: usize| call.members[it].as_ref()?.output.as_ref();
         // A member whose part of the output is on another rank has no output, and so gets no share.
         let sharers: Vec<usize> = call.all().into_iter().filter(|it| output(*it).is_some()).collect();
         let mine = sharers.iter().position(|it| *it == call.me).zip(output(call.me));
-        let mut work = Vec::new();
+        let mut access = Phase::default();
         if let (Some(op), Some((place, own))) = (call.kind.reduce_op(), mine) {
             let (start, len) = share(place, sharers.len(), own.len());
             if len > 0 {
-                work.extend(call.peer_reduce(op, start, len, own.narrow(0, start, len)));
-                let others = sharers.into_iter().filter(|it| *it != call.me);
-                work.extend(others.filter_map(|it| call.copy(Some(own), (start, len), it, start)));
+                access.transfers.extend(call.peer_reduce(op, start, len, own.narrow(0, start, len)));
+                for to in sharers.into_iter().filter(|it| *it != call.me) {
+                    call.copy(&mut access, Some(own), (start, len), to, start);
+                }
             }
         }
-        call.with_signals(&call.all(), &call.all(), work)
+        Steps::Kernel(PeerPhases::Memory(call.with_signals(&call.all(), &call.all(), access.transfers)))
     }
 }
 

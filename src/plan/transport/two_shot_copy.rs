@@ -14,10 +14,10 @@
 use grammar::words::Algorithm;
 
 use super::{
-    CollectiveCall, LoweredComm, Transport,
+    CollectiveCall, Steps, Transport,
     two_shot::{longest_share, share},
 };
-use crate::{CollectiveKind, KernelKind, SignalKind};
+use crate::{CollectiveKind, SignalKind};
 
 /// Every member adds one share, and copy engines move the data.
 pub(super) struct TwoShotCopy;
@@ -35,10 +35,6 @@ impl Transport for TwoShotCopy {
         false
     }
 
-    fn kernel(&self) -> Option<KernelKind> {
-        None
-    }
-
     fn has_slots(&self) -> bool {
         true
     }
@@ -47,14 +43,11 @@ impl Transport for TwoShotCopy {
         vec![longest_share(n, input)]
     }
 
-    fn lower(&self, call: &CollectiveCall<'_>) -> LoweredComm {
-        let Some((input, output)) = call.own_views() else { return LoweredComm::default() };
-        let result = SignalKind::TeamResult(call.team_no);
+    fn lower(&self, call: &CollectiveCall<'_>) -> Steps {
+        let Some((input, output)) = call.own_views() else { return Steps::separate(&[]) };
         let own = share(call.me, call.team.len(), output.len());
-        let mut posted = call.reduce_own_share(input, output);
-        posted.extend(call.others().filter_map(|to| call.copy(Some(output), own, to, own.0)));
-        posted.extend(call.signals(result));
-        let waited = call.wait_for_signals(result).collect();
-        LoweredComm { at_post: posted, at_wait: waited, ..LoweredComm::default() }
+        let [send, mut reduce] = call.reduce_own_share(input, output);
+        call.others().for_each(|to| call.copy(&mut reduce, Some(output), own, to, own.0));
+        Steps::separate(&[send, call.exchange(reduce.transfers, SignalKind::TeamResult(call.team_no))])
     }
 }
