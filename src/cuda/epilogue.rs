@@ -6,30 +6,30 @@
 //! terms in another order.
 
 use grammar::{dtype::DType, ops::Op};
+use rustc_hash::FxHashMap;
 
-use hir_plan::{Arg, InstKind, Plan};
+use hir_plan::{Arg, BufferNo, Inst, InstKind, StreamNo};
 
-/// A matrix product and the `relu` of its result; indices in `Plan::code`.
+/// A matrix product and the `relu` of its result, as indices of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReluEpilogue {
     pub product: u32,
     pub relu: u32,
 }
 
-/// Returns each matrix product whose stream computes the `relu` of the result next, in the order of the products. Other
-/// instructions may also read the product: `executable::fusion` examines this.
-pub(super) fn relu_epilogues(plan: &Plan) -> Vec<ReluEpilogue> {
-    // The last instruction of each stream, if it is a matrix product.
-    let mut last: Vec<Option<u32>> = vec![None; plan.streams.len()];
+/// Returns each matrix product whose stream computes the `relu` of the result next, in the order of the products. `dtype` is
+/// the element type of a buffer. Other instructions may also read the product: `executable::fusion` examines this.
+pub(super) fn relu_epilogues(code: &[Inst], dtype: impl Fn(BufferNo) -> DType) -> Vec<ReluEpilogue> {
+    // By stream: the last instruction, if it is a matrix product.
+    let mut last: FxHashMap<StreamNo, u32> = FxHashMap::default();
     let mut found = Vec::new();
-    for (at, inst) in (0..).zip(&plan.code) {
-        let Some(last) = last.get_mut(inst.stream as usize) else { continue };
+    for (at, inst) in (0..).zip(code) {
         match &inst.kind {
             it if it.does_nothing_on_stream() => {}
-            InstKind::Gemm(_) => *last = Some(at),
+            InstKind::Gemm(_) => _ = last.insert(inst.stream, at),
             _ => {
-                if let Some(product) = last.take()
-                    && is_relu_of(plan, at, product)
+                if let Some(product) = last.remove(&inst.stream)
+                    && is_relu_of(&inst.kind, &code[product as usize].kind, &dtype)
                 {
                     found.push(ReluEpilogue { product, relu: at });
                 }
@@ -42,13 +42,10 @@ pub(super) fn relu_epilogues(plan: &Plan) -> Vec<ReluEpilogue> {
 
 /// Returns true if an instruction computes the `relu` of the result of a matrix product, in the type of the result, and
 /// cuBLASLt supports `relu` in this type: it does not in binary64, and has no products of integers.
-fn is_relu_of(plan: &Plan, at: u32, product: u32) -> bool {
-    let (InstKind::Map { op: Op::Relu, args, out }, InstKind::Gemm(gemm)) =
-        (&plan.code[at as usize].kind, &plan.code[product as usize].kind)
-    else {
+fn is_relu_of(it: &InstKind, product: &InstKind, dtype: &impl Fn(BufferNo) -> DType) -> bool {
+    let (InstKind::Map { op: Op::Relu, args, out }, InstKind::Gemm(gemm)) = (it, product) else {
         return false;
     };
-    let dtype = |buffer: u32| plan.buffers[buffer as usize].dtype;
     matches!(args.as_slice(), [Arg::View(it)] if *it == gemm.out)
         && out.shape == gemm.out.shape
         && dtype(out.buffer) == dtype(gemm.out.buffer)

@@ -27,7 +27,7 @@ mod peer_memory;
 mod stream_assignment;
 
 pub(super) use command::{Command, Executable, LogicalStream, ScheduledCommand};
-use fusion::{FusionRole, fusion_roles};
+use fusion::{FusionRole, FusionScope, fusion_roles};
 
 /// The state of lowering a plan.
 struct ExecutableBuilder<'a> {
@@ -216,8 +216,16 @@ impl<'a> ExecutableBuilder<'a> {
     fn lower_instructions(&mut self) -> Result<Vec<(u32, u32)>, CudaError> {
         let plan = self.plan;
         let slices = &self.memory.assignment.ranks[plan.rank].buffers;
-        let is_shared = |it| slices.get(it as usize).is_none_or(|it| it.is_symmetric);
-        let roles = fusion_roles(plan, |view| self.local_view(view), is_shared);
+        let mut escapes: Vec<bool> = slices.iter().map(|it| it.is_symmetric).collect();
+        plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+        let scope = FusionScope {
+            rank: plan.rank,
+            code: &plan.code,
+            peer_collectives: &plan.peer_collectives,
+            escapes,
+            dtype: &|it| plan.buffers[it as usize].dtype,
+        };
+        let roles = fusion_roles(&scope, |view| self.local_view(view));
         let mut fused = Vec::new();
         // The products whose epilogue computes the `relu` behind them.
         let mut with_relu = FxHashSet::default();

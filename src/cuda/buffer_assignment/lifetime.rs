@@ -73,7 +73,10 @@ pub(super) fn lifetimes(world: &World) -> Vec<Vec<Lifetime>> {
     // By rank: the matrix product of each `relu` that follows one.
     let products: Vec<FxHashMap<usize, usize>> = world
         .iter()
-        .map(|it| relu_epilogues(it).iter().map(|it| (it.relu as usize, it.product as usize)).collect())
+        .map(|plan| {
+            let found = relu_epilogues(&plan.code, |it| plan.buffers[it as usize].dtype);
+            found.iter().map(|it| (it.relu as usize, it.product as usize)).collect()
+        })
         .collect();
     let walked = walk(world, &mut |occurrence| {
         let plan = &world[occurrence.rank];

@@ -3,13 +3,16 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{ExecutableBuilder, fusion::fusion_roles};
+use super::{
+    ExecutableBuilder,
+    fusion::{FusionScope, fusion_roles},
+};
 use crate::{
     error::CudaError,
     executable::LogicalStream,
     kernels::{AttentionCall, DeviceView, Launch, attention_launch},
 };
-use hir_plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, Plan, View, ViewOnRank};
+use hir_plan::{Attention, AttentionComposition, Buffer, BufferNo, Inst, InstKind, View, ViewOnRank};
 
 /// The compute capability whose instructions the kernel uses.
 const CAPABILITY: i32 = 90;
@@ -38,46 +41,53 @@ impl ExecutableBuilder<'_> {
                 )),
             }
         }
-        let composed = self.compose(it)?;
-        let first = self.plan.buffers.len();
-        for (number, buffer) in (FIRST_SCRATCH..).zip(&composed.buffers[first..]) {
-            let bytes = buffer.len * buffer.dtype.size();
-            let address = self.scratch_buffer(stream, number, bytes)?;
+        let (kinds, temporaries) = self.compose(it)?;
+        let code: Vec<Inst> = kinds.into_iter().map(|kind| Inst { kind, ..*inst }).collect();
+        for (number, buffer) in (FIRST_SCRATCH..).zip(temporaries) {
+            let address = self.scratch_buffer(stream, number, buffer.len * buffer.dtype.size())?;
             self.temporaries.push((address, buffer.dtype));
         }
-        let is_shared = |buffer: BufferNo| (buffer as usize) < first;
-        let roles = fusion_roles(&composed, |view| self.local_view(view), is_shared);
-        for (part, role) in composed.code.iter().zip(roles) {
-            let part = Inst { kind: part.kind.clone(), ..*inst };
-            self.lower_with_role(at, &part, role, &mut FxHashSet::default())?;
+        let buffers = &self.plan.buffers;
+        let mut escapes = vec![true; buffers.len()];
+        escapes.resize(buffers.len() + self.temporaries.len(), false);
+        let temporaries = &self.temporaries;
+        let dtype = |it: BufferNo| match buffers.get(it as usize) {
+            Some(buffer) => buffer.dtype,
+            None => temporaries[it as usize - buffers.len()].1,
+        };
+        let scope =
+            FusionScope { rank: self.plan.rank, code: &code, peer_collectives: &[], escapes, dtype: &dtype };
+        let roles = fusion_roles(&scope, |view| self.local_view(view));
+        for (part, role) in code.iter().zip(roles) {
+            self.lower_with_role(at, part, role, &mut FxHashSet::default())?;
         }
         self.temporaries.clear();
         Ok(())
     }
 
-    /// Returns a plan with the instructions of the attention. Its temporary buffers follow those of this plan.
-    fn compose(&self, it: &Attention) -> Result<Plan, CudaError> {
-        let mut plan = Plan::empty(self.plan.rank, self.plan.world, self.plan.streams[..1].to_vec());
-        plan.buffers.clone_from(&self.plan.buffers);
+    /// Returns the instructions of the attention and their temporary buffers, whose numbers follow those of the plan.
+    fn compose(&self, it: &Attention) -> Result<(Vec<InstKind>, Vec<Buffer>), CudaError> {
+        let first = self.plan.buffers.len();
+        let mut buffers = Vec::new();
         let mut inner = it.clone();
         let mut copies = Vec::new();
         // The instructions of a part of the rows write its results before those of the next part read its operands.
         if !has_separate_results(it, |view| self.local_view(view))? {
             for to in [&mut inner.out].into_iter().chain(&mut inner.logsumexp) {
-                let from = View::contiguous(plan.buffers.len() as BufferNo, to.shape.clone());
+                let from = View::contiguous((first + buffers.len()) as BufferNo, to.shape.clone());
                 let dtype = self.local_view(to)?.dtype;
-                plan.buffers.push(Buffer { name: "result".to_owned(), dtype, len: from.len() });
+                buffers.push(Buffer { name: "result".to_owned(), dtype, len: from.len() });
                 let to = std::mem::replace(to, from.clone());
-                copies.push([from, to].map(|view| Box::new(ViewOnRank { rank: plan.rank, view })));
+                let [from, to] = [from, to].map(|view| Box::new(ViewOnRank { rank: self.plan.rank, view }));
+                copies.push(InstKind::Copy { from, to });
             }
         }
         let dtype = self.local_view(&it.query)?.dtype;
-        let AttentionComposition { code, buffers, .. } =
-            inner.composition(dtype, plan.buffers.len() as BufferNo, MAX_SCORES);
-        plan.buffers.extend(buffers);
-        let copies = copies.into_iter().map(|[from, to]| InstKind::Copy { from, to });
-        plan.code = code.into_iter().chain(copies).map(|kind| Inst { kind, stream: 0, origin: 0 }).collect();
-        Ok(plan)
+        let AttentionComposition { mut code, buffers: temporaries, .. } =
+            inner.composition(dtype, (first + buffers.len()) as BufferNo, MAX_SCORES);
+        buffers.extend(temporaries);
+        code.extend(copies);
+        Ok((code, buffers))
     }
 }
 

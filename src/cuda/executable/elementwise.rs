@@ -7,15 +7,15 @@ use crate::{
     executable::LogicalStream,
     kernels::{self, DeviceView, ElementwiseArg, ElementwiseOp, ScalarFunction},
 };
-use hir_plan::{Arg, Inst, InstKind, Number, Plan, View, ViewOnRank};
+use hir_plan::{Arg, Inst, InstKind, Number, View, ViewOnRank};
 
-/// Returns the elementwise operation of an instruction; `None` if it has none. `locate` maps views of this
+/// Returns the elementwise operation of an instruction of a rank; `None` if it has none. `locate` maps views of the
 /// rank's memory.
 ///
 /// # Errors
 /// Those of `locate`.
 pub(super) fn elementwise_op<'a>(
-    plan: &Plan,
+    rank: usize,
     inst: &'a Inst,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> Result<Option<ElementwiseOp<'a>>, CudaError> {
@@ -39,7 +39,7 @@ pub(super) fn elementwise_op<'a>(
             let numbers = [*start, *step].map(|it| ElementwiseArg::Number(Number::Int(it)));
             ElementwiseOp::new(ScalarFunction::Iota, numbers.to_vec(), locate(to)?)
         }
-        InstKind::Copy { from, to } if (from.rank, to.rank) == (plan.rank, plan.rank) => {
+        InstKind::Copy { from, to } if (from.rank, to.rank) == (rank, rank) => {
             ElementwiseOp::new(ScalarFunction::Convert, vec![view(&from.view)?], locate(&to.view)?)
         }
         // `ExecutableBuilder::lower_inst` lowers all other instructions.

@@ -12,7 +12,9 @@ use crate::{
     error::CudaError,
     kernels::{self, DeviceView, Launch, RowOp, RowReduction, defining_row_op as defining_op},
 };
-use hir_plan::{BufferNo, Inst, InstKind, Plan, View};
+use grammar::dtype::DType;
+use hir_plan::{BufferNo, Inst, InstKind, PeerCollective, StreamNo, View};
+use rustc_hash::FxHashMap;
 
 use super::elementwise::elementwise_op;
 use uses::UseAnalysis;
@@ -33,17 +35,17 @@ pub(super) enum FusionRole {
     Unfused,
     /// The first of several fused instructions; the launch does the work of all of them.
     Leader(Box<Launch>),
-    /// A matrix product whose epilogue computes `relu`: the index of the `relu` in `Plan::code`.
+    /// A matrix product whose epilogue computes `relu`: the index of the `relu`.
     ProductWithRelu(u32),
-    /// The `relu` of a `ProductWithRelu`: the index of the product in `Plan::code`.
+    /// The `relu` of a `ProductWithRelu`: the index of the product.
     ReluOf(u32),
-    /// Fused into an earlier instruction: its index in `Plan::code`.
+    /// Fused into an earlier instruction: its index.
     FusedInto(u32),
 }
 
 /// An instruction that may be fused.
 struct Candidate<'a> {
-    /// Index in `Plan::code`.
+    /// The index of the instruction.
     at: u32,
     op: RowOp<'a>,
     /// The instructions that read the result; `None` if others than instructions of this stream read it, or
@@ -51,26 +53,39 @@ struct Candidate<'a> {
     readers: Option<Vec<u32>>,
 }
 
-/// Returns the fusion role of each instruction. `locate` maps views of this rank's memory; `is_shared`
-/// returns whether peers access a buffer.
+/// The instructions of a rank among which some may be fused: those of a plan, or those that define an attention.
+pub(super) struct FusionScope<'a> {
+    /// The rank.
+    pub rank: usize,
+    /// The instructions.
+    pub code: &'a [Inst],
+    /// The collectives that may run as one kernel.
+    pub peer_collectives: &'a [PeerCollective],
+    /// By buffer: whether others than these instructions access it.
+    pub escapes: Vec<bool>,
+    /// The element type of a buffer.
+    pub dtype: &'a dyn Fn(BufferNo) -> DType,
+}
+
+/// Returns the fusion role of each instruction. `locate` maps views of this rank's memory.
 pub(super) fn fusion_roles<'a>(
-    plan: &'a Plan,
+    scope: &FusionScope<'a>,
     locate: impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
-    is_shared: impl Fn(BufferNo) -> bool,
 ) -> Vec<FusionRole> {
-    let readers = UseAnalysis::of(plan, is_shared);
-    let mut roles = vec![FusionRole::Unfused; plan.code.len()];
-    for it in relu_epilogues(plan) {
-        if is_epilogue(plan, it, &readers, &locate) {
+    let FusionScope { rank, code, peer_collectives, dtype, .. } = *scope;
+    let readers = UseAnalysis::of(rank, code, &scope.escapes);
+    let mut roles = vec![FusionRole::Unfused; code.len()];
+    for it in relu_epilogues(code, dtype) {
+        if is_epilogue(code, it, &readers, &locate) {
             roles[it.product as usize] = FusionRole::ProductWithRelu(it.relu);
             roles[it.relu as usize] = FusionRole::ReluOf(it.product);
         }
     }
     // The current run of consecutive candidates, by stream.
-    let mut runs: Vec<Vec<Candidate>> = Vec::new();
-    runs.resize_with(plan.streams.len(), Vec::new);
-    for (at, inst) in (0..).zip(&plan.code) {
-        let Some(run) = runs.get_mut(inst.stream as usize) else { continue };
+    let mut runs: FxHashMap<StreamNo, Vec<Candidate>> = FxHashMap::default();
+    let mut collectives = peer_collectives.iter().peekable();
+    for (at, inst) in (0..).zip(code) {
+        let run = runs.entry(inst.stream).or_default();
         if inst.kind.does_nothing_on_stream() {
             continue;
         }
@@ -79,12 +94,13 @@ pub(super) fn fusion_roles<'a>(
             continue;
         }
         // The kernel of a collective executes all its instructions, so none of them is fused with others.
-        if plan.peer_collective_at(at as usize).is_some() {
+        while collectives.next_if(|it| it.range.end <= at as usize).is_some() {}
+        if collectives.peek().is_some_and(|it| it.range.contains(&(at as usize))) {
             fuse_run(&std::mem::take(run), &mut roles);
             continue;
         }
         // A view that is not mapped is reported when the instruction is lowered on its own.
-        let op = row_op(plan, inst, &locate).ok().flatten();
+        let op = row_op(rank, inst, &locate).ok().flatten();
         match op.filter(|it| {
             let out = it.out();
             !out.view.is_empty() && !it.views().iter().any(|view| view.may_partially_overlap(out))
@@ -96,20 +112,20 @@ pub(super) fn fusion_roles<'a>(
             None => fuse_run(&std::mem::take(run), &mut roles),
         }
     }
-    runs.iter().for_each(|run| fuse_run(run, &mut roles));
+    runs.values().for_each(|run| fuse_run(run, &mut roles));
     roles
 }
 
 /// Returns true if the epilogue of a matrix product can compute its `relu`: nothing else reads the product, and the
 /// result of the `relu` overlaps no operand.
 fn is_epilogue<'a>(
-    plan: &'a Plan,
+    code: &'a [Inst],
     it: ReluEpilogue,
     readers: &UseAnalysis,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> bool {
     let (InstKind::Gemm(gemm), InstKind::Map { out, .. }) =
-        (&plan.code[it.product as usize].kind, &plan.code[it.relu as usize].kind)
+        (&code[it.product as usize].kind, &code[it.relu as usize].kind)
     else {
         return false;
     };
@@ -140,7 +156,7 @@ fn fuse_run(run: &[Candidate], roles: &mut [FusionRole]) {
 
 /// Returns the operation of an elementwise instruction or a reduction; `None` for other instructions.
 fn row_op<'a>(
-    plan: &Plan,
+    rank: usize,
     inst: &'a Inst,
     locate: &impl Fn(&'a View) -> Result<DeviceView<'a>, CudaError>,
 ) -> Result<Option<RowOp<'a>>, CudaError> {
@@ -151,7 +167,7 @@ fn row_op<'a>(
             out: locate(&it.out)?,
             is_stored: true,
         })),
-        _ => elementwise_op(plan, inst, locate)?.map(RowOp::Map),
+        _ => elementwise_op(rank, inst, locate)?.map(RowOp::Map),
     })
 }
 

@@ -25,7 +25,7 @@ impl ExecutableBuilder<'_> {
             }
             InstKind::Copy { from, to } => return self.lower_copy(at, inst, stream, from, to),
             InstKind::Fill { .. } | InstKind::Iota { .. } | InstKind::Map { .. } => {
-                if let Some(op) = elementwise_op(self.plan, inst, &|view| self.local_view(view))? {
+                if let Some(op) = elementwise_op(self.plan.rank, inst, &|view| self.local_view(view))? {
                     return self.lower_elementwise(at, inst, stream, &op);
                 }
             }

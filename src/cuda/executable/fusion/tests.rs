@@ -2,7 +2,7 @@
 
 use grammar::source::Source;
 
-use super::{FusionRole, fusion_roles};
+use super::{FusionRole, FusionScope, fusion_roles};
 use crate::{
     buffer_assignment::BufferAssignment,
     kernels::{DeviceView, Kernel},
@@ -47,15 +47,14 @@ fn fused_kernels_of(world: &World) -> Result<Vec<String>, String> {
     let assignment = BufferAssignment::of(world).map_err(|it| format!("{it:?}"))?;
     let plan = &world[0];
     let slices = &assignment.ranks[0].buffers;
-    let roles = fusion_roles(
-        plan,
-        |view| {
-            let dtype = plan.buffers[view.buffer as usize].dtype;
-            let slice = slices[view.buffer as usize];
-            Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
-        },
-        |buffer| slices[buffer as usize].is_symmetric,
-    );
+    let dtype = |it: u32| plan.buffers[it as usize].dtype;
+    let mut escapes: Vec<bool> = slices.iter().map(|it| it.is_symmetric).collect();
+    plan.caller_buffers().for_each(|it| escapes[it as usize] = true);
+    let scope = FusionScope { rank: 0, code: &plan.code, peer_collectives: &[], escapes, dtype: &dtype };
+    let roles = fusion_roles(&scope, |view| {
+        let (dtype, slice) = (dtype(view.buffer), slices[view.buffer as usize]);
+        Ok(DeviceView { address: (4096 + slice.offset + view.offset * dtype.size()) as u64, dtype, view })
+    });
     let result = |inst: &Inst| match &inst.kind {
         InstKind::Map { out, .. } => plan.buffers[out.buffer as usize].name.clone(),
         InstKind::Fill { to, .. } => plan.buffers[to.buffer as usize].name.clone(),

@@ -1,7 +1,7 @@
 //! Finds the instructions that read the result of another, if they are all on one stream.
 
 use super::MAX_OPS;
-use hir_plan::{BufferNo, InstKind, Plan, StreamNo, View};
+use hir_plan::{Inst, InstKind, StreamNo, View};
 
 /// Maximum number of accesses examined for one result: bounds the time, which would otherwise be quadratic.
 const LOOKS: usize = 1024;
@@ -20,17 +20,16 @@ struct UseList<'a> {
 pub(super) struct UseAnalysis<'a>(Vec<UseList<'a>>);
 
 impl<'a> UseAnalysis<'a> {
-    pub fn of(plan: &'a Plan, is_shared: impl Fn(BufferNo) -> bool) -> Self {
-        let open = |at| UseList { escapes: is_shared(at as BufferNo), ..UseList::default() };
-        let mut all: Vec<UseList> = (0..plan.buffers.len()).map(open).collect();
-        for buffer in plan.caller_buffers() {
-            all[buffer as usize].escapes = true;
-        }
-        for (at, inst) in (0..).zip(&plan.code) {
+    /// Lists the uses by the instructions of a rank. `escapes` says, by buffer, whether others than these instructions
+    /// access it.
+    pub fn of(rank: usize, code: &'a [Inst], escapes: &[bool]) -> Self {
+        let open = |escapes: &bool| UseList { escapes: *escapes, ..UseList::default() };
+        let mut all: Vec<UseList> = escapes.iter().map(open).collect();
+        for (at, inst) in (0..).zip(code) {
             // Communications run asynchronously to the stream that posts them.
             let posts =
                 matches!(inst.kind, InstKind::Collective(_) | InstKind::P2pGroup(_) | InstKind::Reshard(_));
-            for it in inst.kind.accesses(plan.rank).iter().filter(|it| it.rank == plan.rank) {
+            for it in inst.kind.accesses(rank).iter().filter(|it| it.rank == rank) {
                 let uses = &mut all[it.view.buffer as usize];
                 uses.escapes |= posts || uses.stream.is_some_and(|known| known != inst.stream);
                 uses.stream = Some(inst.stream);
