@@ -108,6 +108,8 @@ mod not_utf8;
 mod operators;
 #[path = "suite/pages.rs"]
 mod pages;
+#[path = "suite/part.rs"]
+mod part;
 #[path = "suite/pass_mutations.rs"]
 mod pass_mutations;
 #[path = "suite/perfetto.rs"]

@@ -17,29 +17,23 @@ use libtest_mimic::{Failed, Trial};
 use super::{
     ENVIRONMENT, ROOT,
     emulated::{self, Run},
-    emulator, shown,
+    emulator,
 };
 use crate::timeout::RunWithTimeout;
 
 /// Default maximum delay of a piece of work, in microseconds: longer than most pieces of work take.
 const DELAY: &str = "300";
 
-/// Matrix products of a million elements, which take half a minute each.
-const LARGE: [&str; 2] = ["tests/cases/published/ring-0044.hir", "tests/cases/published/pairs-0039.hir"];
-
 /// Returns a trial for each number of ranks.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut by_ranks: BTreeMap<usize, Vec<Run>> = BTreeMap::new();
     for (case, runs, refusal) in emulated::runs(cases) {
-        if LARGE.contains(&shown(&case).as_str()) {
-            continue;
-        }
         let text = fs::read_to_string(case).unwrap_or_default();
         let fits = |it: &Run| {
             let any = |of: &dyn Fn(&str) -> bool| it.arguments.iter().any(|it| of(it));
             let is_parallel = it.ranks > 1 || text.contains("Stream") || any(&|it| it.contains("stream"));
             // The time-out would apply to the job of all programs, so programs with `-T` are left out.
-            refusal.is_none() && is_parallel && !any(&|it| it.starts_with("-T"))
+            refusal.is_none() && is_parallel && !it.is_large() && !any(&|it| it.starts_with("-T"))
         };
         let passes = |it: &Run| it.arguments.iter().map(String::len).sum::<usize>();
         let run = runs.into_iter().filter(fits).max_by_key(passes);

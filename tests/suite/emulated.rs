@@ -21,6 +21,14 @@ use crate::timeout::RunWithTimeout;
 /// The files that have a trial. The list shows when a file loses its trial because it no longer succeeds.
 const TRIAL_LIST: &str = "tests/suite/emulated.txt";
 
+/// Products of matrices of a million elements, and a loop over megabytes.
+const LARGE: [&str; 4] = [
+    "tests/cases/published/ring-0044.hir",
+    "tests/cases/published/pairs-0039.hir",
+    "tests/cases/unbound/ring-cuda-ipc-linear.hir",
+    "tests/cases/transport/staged-in-a-loop.hir",
+];
+
 /// Returns a trial for each file with a program that runs.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -164,6 +172,11 @@ impl Run {
         }
     }
 
+    /// Returns whether each run takes many seconds, so that few are made.
+    pub fn is_large(&self) -> bool {
+        self.arguments.iter().any(|it| LARGE.contains(&it.as_str()))
+    }
+
     /// Runs the program, which all ranks must refuse with these words, so that no rank waits for another.
     fn check_refused(&self, words: &str) -> Result<(), Failed> {
         let (done, text) = self.run(None)?;
@@ -191,9 +204,11 @@ impl Run {
     fn run(&self, passes: Option<&str>) -> Result<(bool, String), Failed> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hir-run"));
         let run = passes.map_or(self.clone(), |it| self.with_passes(it));
+        let runs = if self.is_large() { "-w 0 -n 1" } else { "-w 1 -n 2 --stress 3" };
         command
             .args(&run.arguments)
-            .args("--device=cuda --check=off --expect=sim -w 1 -n 2 -G --stress 3".split(' '));
+            .args("--device=cuda --check=off --expect=sim -G".split(' '))
+            .args(runs.split(' '));
         // This adds hundreds of runs, so only samples do it.
         if self.arguments.iter().any(|it| it.starts_with("samples/")) {
             command.arg("--profile-host");

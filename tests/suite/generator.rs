@@ -30,12 +30,12 @@ use hir::{
 use libtest_mimic::{Failed, Trial};
 use passes::{PIPELINES, Settings, Verify};
 
-use crate::{programs, rng::Rng};
+use crate::{part, programs, rng::Rng};
 
 /// Default number of programs per trial.
 const PROGRAMS: usize = 1000;
 /// Number of trials that share the programs.
-const SHARDS: usize = 4;
+const SHARDS: usize = part::PARTS;
 /// Maximum number of operators per program.
 const OPERATORS: usize = 4;
 /// Pipelines that lower a program, besides the named ones.
@@ -112,6 +112,7 @@ pub fn trials() -> Vec<Trial> {
             let results: Vec<Result<bool, String>> = seeds.map(|seed| attempt(seed, program)).collect();
             verdict(&results)
         })
+        .with_ignored_flag(!part::includes(shard))
     };
     let all = (0..SHARDS).map(|at| shard("lowering_keeps_the_meaning", at, programs::program));
     let inferred = programs::program_without_some_shardings;

@@ -1,13 +1,15 @@
 //! Compiles kernels for several architectures, if NVRTC is installed. If it is not, or does not know an
 //! architecture, the trials are ignored; with `HIR_REQUIRE_NVRTC=1` they fail.
 //!
-//! Every instance of every template is compiled for one architecture, and one in five for the others: what depends on the
-//! architecture are the instructions of the prelude, which many instances share.
+//! All parts (`part`) together compile every instance of every template for one architecture, and one in five for the
+//! others: what depends on the architecture are the instructions of the prelude, which many instances share.
 
 use std::sync::LazyLock;
 
 use hir::cuda::{CudaError, instances};
 use libtest_mimic::Trial;
+
+use crate::part;
 
 /// An architecture.
 struct Architecture {
@@ -16,7 +18,7 @@ struct Architecture {
     capability: i32,
     /// Whether every supported NVRTC knows it. CUDA 12.8 is the first to know 10.0.
     is_known: bool,
-    /// One in so many instances is compiled.
+    /// All parts together compile one in so many instances.
     step: usize,
 }
 
@@ -31,9 +33,9 @@ static KNOWN: LazyLock<Result<Vec<i32>, CudaError>> = LazyLock::new(instances::c
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     let trial = |it: Architecture| {
-        let (which, ignored) = (if it.step == 1 { "all" } else { "some" }, is_unknown(&it));
-        let name = format!("kernels::{which}_compile_for_{}", it.name);
-        Trial::test(name, move || Ok(instances::compile(it.capability, it.step)?)).with_ignored_flag(ignored)
+        let (ignored, (first, step)) = (is_unknown(&it), part::stride(it.step));
+        let compile = move || Ok(instances::compile(it.capability, first, step)?);
+        Trial::test(format!("kernels::compile_for_{}", it.name), compile).with_ignored_flag(ignored)
     };
     ARCHITECTURES.into_iter().map(trial).collect()
 }

@@ -23,14 +23,14 @@ use passes::{SemanticOracle, Settings, Verify};
 #[path = "lowered/slices.rs"]
 mod slices;
 
-use crate::{rng::Rng, timeout::RunWithTimeout};
+use crate::{part, rng::Rng, timeout::RunWithTimeout};
 
 /// Default number of programs per trial.
 const PROGRAMS: usize = 4000;
 /// The schedules under which a program must give one result before a failure is attributed to a pass.
 const SCHEDULES: &str = "seed:0..1000";
 /// Number of trials that share the programs.
-const SHARDS: usize = 2;
+const SHARDS: usize = part::PARTS;
 /// The passes. Each program gets some of them, in any order.
 const PASSES: &[&str] = &[
     "remove-redundant-sync",
@@ -74,6 +74,7 @@ pub fn trials() -> Vec<Trial> {
                 Err(format!("{free} of {} programs are free of races", results.len()).into())
             }
         })
+        .with_ignored_flag(!part::includes(shard))
     };
     (0..SHARDS).map(shard).collect()
 }

@@ -17,12 +17,12 @@ use std::{
 use grammar::{codes::Code, diagnostic::has_errors};
 use libtest_mimic::{Failed, Trial};
 
-use crate::{invariants, rng::Rng};
+use crate::{invariants, part, rng::Rng};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 24;
 /// Number of trials that share the programs.
-const SHARDS: usize = 4;
+const SHARDS: usize = part::PARTS;
 /// Time limit for one text, unoptimised and on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
@@ -41,6 +41,7 @@ pub fn trials(cases: &[PathBuf], samples: &[PathBuf]) -> Vec<Trial> {
             let mutants = mine.flat_map(|text| (0..count).map(|at| mutant(text, &pieces, seed + at as u64)));
             fail_with_all(mutants.map(|text| survives(&text)))
         })
+        .with_ignored_flag(!part::includes(shard))
     };
     let hostile = Trial::test("hostile_texts_survive", || {
         fail_with_all(

@@ -22,7 +22,7 @@ use grammar::{
 use libtest_mimic::{Failed, Trial};
 use passes::{PASSES, PIPELINES};
 
-use crate::{generator, invariants, programs, rng::Rng};
+use crate::{generator, invariants, part, programs, rng::Rng};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 3;
@@ -31,7 +31,7 @@ const TRIES: usize = 12;
 /// Number of random programs that are mutated besides the cases.
 const PROGRAMS: u64 = 200;
 /// Number of trials that share the programs.
-const SHARDS: usize = 2;
+const SHARDS: usize = part::PARTS;
 /// Options of single passes that are tried besides the defaults.
 pub const PASSES_WITH_OPTIONS: &[&str] = &[
     "decompose-resharding{reshard=result}",
@@ -72,6 +72,7 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
                 Err(Failed::from(format!("{} programs fail:\n{}", faults.len(), faults.join("\n"))))
             }
         })
+        .with_ignored_flag(!part::includes(shard))
     };
     (0..SHARDS).map(shard).collect()
 }

@@ -60,12 +60,12 @@ pub fn capabilities() -> Result<Vec<i32>, CudaError> {
     nvrtc::capabilities()
 }
 
-/// Compiles every `step`-th instance for a compute capability; with 1, all of them.
+/// Compiles every `step`-th instance from `first` on for a compute capability.
 ///
 /// # Errors
 /// An instance cannot be generated or does not compile.
-pub fn compile(capability: i32, step: usize) -> Result<(), CudaError> {
-    let source = source(step).map_err(CudaError::Internal)?;
+pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), CudaError> {
+    let source = source(first, step).map_err(CudaError::Internal)?;
     let cubin = nvrtc::compile(&source, capability)?;
     if cubin.starts_with(b"\x7fELF") {
         Ok(())
@@ -74,15 +74,15 @@ pub fn compile(capability: i32, step: usize) -> Result<(), CudaError> {
     }
 }
 
-/// Returns the source of every `step`-th instance.
-fn source(step: usize) -> Result<String, String> {
+/// Returns the source of every `step`-th instance from `first` on.
+fn source(first: usize, step: usize) -> Result<String, String> {
     let mut kernels = Kernels::default();
     steps(&mut kernels)?;
     combinations(&mut kernels)?;
     packets(&mut kernels)?;
     peer_memory(&mut kernels)?;
     attentions(&mut kernels)?;
-    let source = kernels.sample(step).source();
+    let source = kernels.sample(first, step).source();
     if source.contains("void,") {
         Err("an element type has no name in the kernels".to_owned())
     } else {
@@ -353,6 +353,6 @@ fn rows(kernels: &mut Kernels, dtype: DType) {
 mod tests {
     #[test]
     fn every_instance_is_written() -> Result<(), String> {
-        super::source(1).map(|_| ())
+        super::source(0, 1).map(|_| ())
     }
 }

@@ -254,9 +254,9 @@ impl Kernels {
         number
     }
 
-    /// Returns every `step`-th instance.
-    fn sample(self, step: usize) -> Self {
-        Self { list: self.list.into_iter().step_by(step.max(1)).collect(), ..Self::default() }
+    /// Returns every `step`-th instance from `first` on.
+    fn sample(self, first: usize, step: usize) -> Self {
+        Self { list: self.list.into_iter().skip(first).step_by(step.max(1)).collect(), ..Self::default() }
     }
 
     /// Returns the names and the blocks of all kernels: the common ones, then the instances by index. The callers of the

@@ -1,13 +1,14 @@
 // NVRTC and modules. A source is compiled to a library of the host, whose bytes stand for the machine code.
 //
-// Libraries are kept beside this one, under a name derived from the source, so the ranks of a job compile a
-// program once.
+// Libraries are kept beside this one, under a name derived from the source, and a rank that needs a library which
+// another one compiles waits for it: a program is compiled once.
 //
 //   HIR_EMULATED_FAULT    the number of the launch, from 1, whose kernel accesses an invalid address; 0: none
 
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -73,7 +74,7 @@ std::string with_entries(const std::string& source) {
     entries += "extern \"C\" bool run_" + name + "(const void* words, unsigned grid, unsigned block) {\n  return host::run<&" +
                name + ", " + type + ">(words, grid, block, " + "host::Threads::" + threads + ");\n}\n";
   }
-  return "#include \"" + shim() + "\"\n" + source + "\n" + entries;
+  return "#include \"kernel.h\"\n" + source + "\n" + entries;
 }
 
 int run(const std::vector<std::string>& words, const std::string& log) {
@@ -90,6 +91,33 @@ int run(const std::vector<std::string>& words, const std::string& log) {
   return status;
 }
 
+// Holds a lock of all processes until it is destroyed.
+struct Lock {
+  int file;
+  explicit Lock(const std::string& path) : file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) { flock(file, LOCK_EX); }
+  ~Lock() { close(file); }
+};
+
+// Runs the compiler with the options of kernels. No contraction, as with the options for NVRTC: a product and a sum
+// are rounded separately.
+int compiler(std::vector<std::string> words, const std::string& log) {
+  std::vector<std::string> all = {"c++", "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-fPIC"};
+  all.insert(all.end(), words.begin(), words.end());
+  return run(all, log);
+}
+
+// Writes the compiled form of the shim, whose standard headers take longer to read than most kernels, beside a copy
+// of it. The compiler takes the compiled form in place of the copy, or the copy if it cannot.
+void compile_shim(const std::string& copy) {
+  if (access(copy.c_str(), R_OK) == 0) return;
+  const Lock lock(copy + ".lock");
+  if (access(copy.c_str(), R_OK) == 0) return;
+  const std::string compiled = copy + ".gch";
+  if (compiler({"-x", "c++-header", "-o", compiled, shim()}, "/dev/null") != 0) unlink(compiled.c_str());
+  std::ofstream(copy + ".new") << read(shim());
+  rename((copy + ".new").c_str(), copy.c_str());
+}
+
 bool compile(Program& program) {
   const std::string text = with_entries(program.source);
   const std::string stem =
@@ -97,11 +125,13 @@ bool compile(Program& program) {
   const std::string library = stem + ".so";
   program.image = read(library);
   if (!program.image.empty()) return true;
+  compile_shim(kernels() + "/kernel.h");
+  const Lock lock(stem + ".lock");
+  program.image = read(library);
+  if (!program.image.empty()) return true;
   const std::string own = stem + "-" + std::to_string(getpid());
   std::ofstream(own + ".cpp") << text;
-  // No contraction, as with the options for NVRTC: a product and a sum are rounded separately.
-  const int status = run({"c++", "-std=c++20", "-O1", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-o", own + ".so", own + ".cpp"},
-                         own + ".log");
+  const int status = compiler({"-shared", "-o", own + ".so", own + ".cpp"}, own + ".log");
   program.log = read(own + ".log");
   unlink((own + ".log").c_str());
   if (status != 0) return false;
