@@ -88,6 +88,8 @@ mod invariants;
 mod kernels;
 #[path = "suite/layouts.rs"]
 mod layouts;
+#[path = "suite/licenses.rs"]
+mod licenses;
 #[path = "suite/lowered.rs"]
 mod lowered;
 #[path = "suite/mangle.rs"]
@@ -195,6 +197,7 @@ fn main() -> ExitCode {
     trials.extend(usage::trials());
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
+    trials.push(licenses::trial());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());
