@@ -58,6 +58,7 @@ use grammar::{
 };
 use hir_check::{Checks, Report};
 use hir_plan::{World, limits::DEFAULT_MEMORY_LIMIT, sync::happens_before::OrderError, timeline::Timeline};
+use hir_process::threads::start_workers;
 use hir_sim::{Schedule, SimOutcome};
 use hir_tensor::generate::InputKind;
 use passes::{PassError, PipelineError, Settings};
@@ -96,13 +97,13 @@ pub fn check(world: &World) -> Report {
     check::check(world, Checks::ALL_FAULTS)
 }
 
-/// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact. Ends the process with exit
-/// code 6 if the system refuses a thread for the computation.
+/// Runs all ranks in this process, in the order of the program, on inputs for which sums are exact.
 ///
 /// # Errors
-/// A deadlock, or what the simulator does not support.
+/// A deadlock, what the simulator does not support, or a thread for the computation that the system refuses.
 pub fn simulate(world: &World, seed: u64) -> Result<SimOutcome, RunError> {
-    let inputs = InputSpec::new(InputKind::Exact, seed, Vec::new(), world).fill(world)?;
+    start_workers()?;
+    let inputs = InputSpec::new(InputKind::Exact, seed, world).fill(world)?;
     verdict::simulate(world, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)
 }
 

@@ -22,7 +22,7 @@ use hir::driver::reduce::{
 };
 use hir::driver::run::oracle;
 use hir::driver::tool::{
-    self, DiagnosticOutput, Reporter,
+    self, Reporter,
     flags::{DiagnosticFlags, WorldFlags, with_help},
     progress::Progress,
     report_usage_error,
@@ -95,23 +95,23 @@ struct Options {
 }
 
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
+static ALLOCATOR: Allocator = Allocator { tool: "hir-reduce" };
 
 fn main() -> ExitCode {
-    start_tool("hir-reduce", || match tool::help::parse_arguments::<Options>(EXAMPLES) {
+    start_tool("hir-reduce", |session| match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => {
-            let screen = options.diagnostics.reporter("hir-reduce");
-            let exit = crash_reproducer::run_guarded(screen, None, || {
-                run(&options, screen).unwrap_or_else(|exit| exit)
+            let screen = options.diagnostics.reporter(session);
+            let exit = crash_reproducer::run_guarded(&screen, None, || {
+                run(&options, &screen).unwrap_or_else(|exit| exit)
             });
             // Standard output contains only the program.
             screen.finish(exit, true, |_| ()).into()
         }
-        Err(error) => report_usage_error("hir-reduce", &error, |_| ()).into(),
+        Err(error) => report_usage_error(session, &error, |_| ()).into(),
     })
 }
 
-fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
+fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     let missing = match options.oracle {
         FailureOracle::Crash if calls.is_empty() => Some("`--oracle crash` needs `--passes`"),
@@ -130,6 +130,13 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     // A command of the user may need any amount of memory, and inherits the limit.
     if !matches!(options.oracle, FailureOracle::Command(_)) {
         out_of_memory::limit_memory(options.world.memory_limit);
+    }
+    match options.oracle {
+        FailureOracle::Race if options.schedule.is_none() => (),
+        FailureOracle::Crash | FailureOracle::Command(_) => (),
+        FailureOracle::Race | FailureOracle::Deadlock | FailureOracle::WrongResult => {
+            screen.start_workers()?
+        }
     }
     let start = start(options, screen)?;
     if let Some(path) = &options.reference {
@@ -153,11 +160,13 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     let file = folder.path().join("candidate.hir");
     // If an allocation fails, no destructor runs; the allocator then removes these files.
     let _temporary = [file.as_path(), folder.path()].map(out_of_memory::remove_on_out_of_memory);
-    let (best, running) = (Arc::new(Mutex::new(Best::default())), Arc::new(CommandRunner::default()));
+    let best = Arc::new(Mutex::new(Best::default()));
+    let running = Arc::new(CommandRunner::new(file.clone()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
     let (asked, output) = (Arc::clone(&best), options.output.clone());
+    let (teller, ender) = (screen.clone(), screen.clone());
     screen.watch_signals(
-        move || lock(&asked).report(screen, "so far"),
+        move || lock(&asked).report(&teller, "so far"),
         move |signal| {
             let best = lock(&shared);
             if best.is_writing {
@@ -165,9 +174,9 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
             }
             commands.kill();
             let _ = std::fs::remove_dir_all(&scratch);
-            best.report(screen, &format!("stopped by {}", interrupt::signal_name(signal)));
+            best.report(&ender, &format!("stopped by {}", interrupt::signal_name(signal)));
             if let Some((text, _)) = &best.found {
-                screen.write_result(text, output.as_deref());
+                ender.write_result(text, output.as_deref());
             }
             // The process ends: the lock is kept so that nothing else is written.
             std::mem::forget(best);
@@ -176,17 +185,15 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
     )?;
     let work = WorkBudget::of_billions(options.world.max_work(plan::limits::DEFAULT_MAX_WORK_OF_TRIALS));
     let examiner = FailureTest {
-        oracle: &options.oracle,
         calls: &calls,
         reference: options.reference.as_deref(),
         bindings: &options.set,
         ranks: options.world.ranks,
         limits: options.world.limits(),
-        work: &work,
-        schedules: &schedules,
+        work,
+        schedules,
         checks_races: options.schedule.is_none(),
-        file: &file,
-        running: &running,
+        ..FailureTest::new(screen.session(), &options.oracle, &running)
     };
     let exit = shrink(options, screen, start, examiner, &best);
     // Without a free file descriptor, only an empty directory can be removed.
@@ -196,10 +203,11 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
 }
 
 /// Reads the program, applies `--set`, and returns it as canonical text.
-fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
+fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
     let source = screen.open_source(&options.file)?;
-    crash_reproducer::record_command(tool::arguments());
-    crash_reproducer::record_program(&source.text);
+    let record = &screen.session().crash_record;
+    record.record_command(tool::arguments());
+    record.record_program(&source.text);
     let (mut programs, diagnostics) = grammar::read(&source.text);
     if grammar::diagnostic::has_errors(&diagnostics) {
         screen.report_diagnostics(&source, &diagnostics);
@@ -239,7 +247,7 @@ fn start(options: &Options, screen: Reporter) -> Result<Candidate, Exit> {
 
 fn shrink(
     options: &Options,
-    screen: Reporter,
+    screen: &Reporter,
     start: Candidate,
     examiner: FailureTest<'_>,
     best: &Mutex<Best>,
@@ -259,7 +267,7 @@ fn shrink(
         _ if options.diagnostics.quiet => (),
         Format::Sarif | Format::Json => screen.message(&line),
         Format::Human | Format::Short => {
-            progress.suspend(|| drop(writeln!(DiagnosticOutput, "# {line}")));
+            progress.suspend(|| drop(writeln!(&screen.session().stderr, "# {line}")));
         }
     };
     symptoms.iter().for_each(|it| say(it.clone()));
@@ -316,7 +324,7 @@ struct Best {
 }
 
 impl Best {
-    fn report(&self, screen: Reporter, when: &str) {
+    fn report(&self, screen: &Reporter, when: &str) {
         screen.message(&match &self.found {
             Some((_, count)) => format!("{when}: {count} statements after {} tests", self.tests),
             None => format!("{when}: the failure of the program is not confirmed yet, nothing is written"),

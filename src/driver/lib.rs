@@ -1,7 +1,7 @@
 //! What the tools do: reads programs and tensors, runs passes, plans and checks, executes on the simulator or on GPUs, judges
 //! the outputs, and shrinks programs that fail.
 //!
-//! `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
+//! `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
 //!
 //! ```
 //! use hir_driver::tensor_file::TensorSource;
@@ -16,6 +16,7 @@
 pub mod job;
 pub mod reduce;
 pub mod run;
+pub mod session;
 pub mod source;
 pub mod tensor_file;
 pub mod tool;

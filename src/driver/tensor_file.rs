@@ -13,7 +13,7 @@ use std::{
 
 use grammar::dtype::{Class, DType};
 
-use hir_process::{atomic_file, input_file};
+use hir_process::{atomic_file, input_file::InputFiles};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
 
 mod element_bytes;
@@ -175,9 +175,9 @@ impl TensorSource {
     /// # Errors
     /// Reports a file that cannot be read or has another format, and a type that differs from `dtype` unless
     /// both are floating-point types.
-    pub fn load(&self, dtype: DType) -> Result<LoadedTensor, IoError> {
+    pub fn load(&self, files: &InputFiles, dtype: DType) -> Result<LoadedTensor, IoError> {
         let (tensor, origin) = match self {
-            Self::File(file) => (file.read()?, file.to_string()),
+            Self::File(file) => (file.read(files)?, file.to_string()),
             Self::Literal(tensor) => (tensor.clone(), "literal".to_owned()),
         };
         let (found, wanted) = (tensor.data.dtype(), Data::zeros(dtype, 0)?.dtype());
@@ -217,9 +217,9 @@ impl TensorFile {
     ///
     /// # Errors
     /// Reports a file that cannot be read, is not of its format, or has a type that `Data` does not support.
-    pub fn read(&self) -> Result<NdArray, IoError> {
+    pub fn read(&self, files: &InputFiles) -> Result<NdArray, IoError> {
         let path = self.path();
-        let bytes = input_file::read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
+        let bytes = files.read(path).map_err(|cause| IoError::Read { path: path.to_owned(), cause })?;
         self.decode(&bytes)
     }
 

@@ -9,19 +9,20 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     fs::{self, File},
-    io::{self, Read, Write},
+    io::{self, Read},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, RecvTimeoutError},
     },
     thread,
     time::Duration,
 };
 
-use crate::{out_of_memory::with_fallible_allocation, threads, tool_name::tool_name};
+use crate::{out_of_memory::with_fallible_allocation, threads};
 
 /// Maximum number of bytes that are read from a FIFO, a device or standard input.
 pub const MAX_STREAM: u64 = 256 << 20;
@@ -40,54 +41,57 @@ enum PreviousRead {
     Bytes(Vec<u8>),
 }
 
-/// The files that a run has read.
+/// The files that a run has read. Threads may share it; one file is read at a time.
 #[derive(Default)]
-struct ReadFiles(HashMap<PathBuf, PreviousRead>);
-
-/// The files that the current run has read.
-static READ_FILES: Mutex<Option<ReadFiles>> = Mutex::new(None);
-
-/// Forgets the files of the previous run: in the next run they may have other contents.
-pub fn forget_read_files() {
-    *READ_FILES.lock().unwrap_or_else(PoisonError::into_inner) = None;
+pub struct InputFiles {
+    read: Mutex<HashMap<PathBuf, PreviousRead>>,
+    /// Prints that the run waits for the writer of a FIFO.
+    notice: Option<Arc<Notice>>,
 }
 
-/// Returns the contents of a file, identical for all reads in a run.
-///
-/// # Errors
-/// Reports errors of the operating system, a file that does not fit into memory, more than `MAX_STREAM` bytes
-/// from a path that is not a regular file, and a file whose contents have changed since it was first read.
-pub fn read(path: &Path) -> io::Result<Vec<u8>> {
-    read_at_most(path, u64::MAX)
+/// Prints a line about what a run waits for.
+type Notice = dyn Fn(&str) + Send + Sync;
+
+impl fmt::Debug for InputFiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InputFiles").finish_non_exhaustive()
+    }
 }
 
-/// As `read`, for a file of at most `limit` bytes.
-///
-/// # Errors
-/// As `read`; a larger file is rejected without reading it.
-pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    READ_FILES.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default().read(path, limit)
-}
+impl InputFiles {
+    /// No files; `notice` gets a line if a run waits long for a file.
+    pub fn with_notices(notice: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { read: Mutex::default(), notice: Some(Arc::new(notice)) }
+    }
 
-/// Returns the current contents of a file of at most `limit` bytes. Unlike `read_at_most`, it does not compare them with
-/// those of earlier reads in the run: another process may have replaced the file since.
-///
-/// # Errors
-/// As `read_at_most`, but a change of the contents is not an error.
-pub fn read_again(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    ReadFiles::default().read(path, limit)
-}
+    /// Forgets the files of the previous run: in the next run they may have other contents.
+    pub fn forget(&self) {
+        self.lock().clear();
+    }
 
-impl ReadFiles {
-    fn read(&mut self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-        if let Some(PreviousRead::Bytes(bytes)) = self.0.get(path) {
+    /// Returns the contents of a file, identical for all reads in a run.
+    ///
+    /// # Errors
+    /// Reports errors of the operating system, a file that does not fit into memory, more than `MAX_STREAM` bytes
+    /// from a path that is not a regular file, and a file whose contents have changed since it was first read.
+    pub fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        self.read_at_most(path, u64::MAX)
+    }
+
+    /// As `read`, for a file of at most `limit` bytes.
+    ///
+    /// # Errors
+    /// As `read`; a larger file is rejected without reading it.
+    pub fn read_at_most(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        let mut read = self.lock();
+        if let Some(PreviousRead::Bytes(bytes)) = read.get(path) {
             return Ok(bytes.clone());
         }
-        let mut file = open(path)?;
+        let mut file = open(path, self.notice.as_ref())?;
         let about = file.metadata()?;
         if !about.is_file() {
             let bytes = read_stream(file)?;
-            self.0.insert(path.to_owned(), PreviousRead::Bytes(bytes.clone()));
+            read.insert(path.to_owned(), PreviousRead::Bytes(bytes.clone()));
             return Ok(bytes);
         }
         if about.len() > limit {
@@ -103,12 +107,25 @@ impl ReadFiles {
             file.read_to_end(&mut bytes)
         })?;
         let digest = digest(&bytes);
-        match self.0.insert(path.to_owned(), PreviousRead::Digest(digest)) {
+        match read.insert(path.to_owned(), PreviousRead::Digest(digest)) {
             Some(PreviousRead::Digest(before)) if before != digest => Err(io::Error::other(
                 "its contents have changed since this run first read it: run again when no other process writes it",
             )),
             Some(PreviousRead::Digest(_) | PreviousRead::Bytes(_)) | None => Ok(bytes),
         }
+    }
+
+    /// Returns the current contents of a file of at most `limit` bytes. Unlike `read_at_most`, it does not compare them
+    /// with those of earlier reads in the run: another process may have replaced the file since.
+    ///
+    /// # Errors
+    /// As `read_at_most`, but a change of the contents is not an error.
+    pub fn read_again(&self, path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+        Self { read: Mutex::default(), notice: self.notice.clone() }.read_at_most(path, limit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, PreviousRead>> {
+        self.read.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,22 +134,24 @@ pub fn digest(bytes: &[u8]) -> blake3::Hash {
     if bytes.len() < PARALLEL_HASH_THRESHOLD {
         return blake3::hash(bytes);
     }
-    threads::start_workers();
+    if threads::start_workers().is_err() {
+        return blake3::hash(bytes);
+    }
     let mut hasher = blake3::Hasher::new();
     hasher.update_rayon(bytes);
     hasher.finalize()
 }
 
 /// Opens a file. Waits for the writer of a FIFO, and reports a long wait.
-fn open(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.file_type().is_fifo() {
+fn open(path: &Path, notice: Option<&Arc<Notice>>) -> io::Result<File> {
+    let (true, Some(notice)) = (fs::metadata(path)?.file_type().is_fifo(), notice) else {
         return File::open(path);
-    }
+    };
     let (opened, is_opened) = mpsc::channel::<()>();
-    let shown = path.display().to_string();
+    let (notice, shown) = (Arc::clone(notice), path.display().to_string());
     let tell = move || {
         if is_opened.recv_timeout(FIFO_NOTICE_DELAY) == Err(RecvTimeoutError::Timeout) {
-            let _ = writeln!(io::stderr(), "{}: waiting for a writer of the FIFO `{shown}`", tool_name());
+            notice(&format!("waiting for a writer of the FIFO `{shown}`"));
         }
     };
     // If the thread cannot be started, the wait is not reported.

@@ -1,15 +1,17 @@
 //! What a process of the tools needs from the system: exit codes, signals, memory that is refused, worker threads, and files that
 //! are written whole or not at all.
 //!
-//! The package knows no program and no plan. Its state is that of the process: handlers of signals, the name of the tool, the
-//! files that have been read.
+//! The package knows no program and no plan. What the operating system gives only once to a process is process-wide here too,
+//! and the tools in `src/bin` install it: handlers of signals (`interrupt`), the memory limit and the allocator (`out_of_memory`),
+//! worker threads (`threads`), and the lock that lets a file be completed before the process ends (`atomic_file`). All else is in
+//! values, such as the files that a run has read (`input_file::InputFiles`).
 //!
 //! ```
-//! use hir_process::{atomic_file, exit::Exit, input_file};
+//! use hir_process::{atomic_file, exit::Exit, input_file::InputFiles};
 //!
 //! let file = std::env::temp_dir().join(format!("hir-process-{}", std::process::id()));
 //! atomic_file::write(&file, b"whole")?;
-//! assert_eq!(input_file::read(&file)?, b"whole");
+//! assert_eq!(InputFiles::default().read(&file)?, b"whole");
 //! std::fs::remove_file(file)?;
 //! assert_eq!(Exit::from_code(4), Exit::Hang);
 //! # Ok::<(), std::io::Error>(())
@@ -21,4 +23,3 @@ pub mod input_file;
 pub mod interrupt;
 pub mod out_of_memory;
 pub mod threads;
-pub mod tool_name;

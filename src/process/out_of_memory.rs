@@ -27,11 +27,14 @@ use std::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::{consts::SIGABRT, flag};
 
-use crate::{exit::Exit, tool_name::tool_name};
+use crate::exit::Exit;
 
 /// The system allocator that ends the process on failure, for a tool's `#[global_allocator]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Allocator;
+pub struct Allocator {
+    /// The name of the tool, for the message.
+    pub tool: &'static str,
+}
 
 thread_local! {
     /// Whether the current code handles failed allocations itself. Needs no allocation and no destructor.
@@ -125,17 +128,17 @@ pub fn with_fallible_allocation<T>(work: impl FnOnce() -> T) -> T {
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`, which is that of `System`.
-        exit_if_null(unsafe { System.alloc(layout) }, layout.size())
+        self.exit_if_null(unsafe { System.alloc(layout) }, layout.size())
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as in `alloc`.
-        exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        self.exit_if_null(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: as in `alloc`; `memory` came from `System`, as all memory of this allocator.
-        exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
+        self.exit_if_null(unsafe { System.realloc(memory, layout, size) }, size)
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -144,15 +147,17 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-fn exit_if_null(memory: *mut u8, bytes: usize) -> *mut u8 {
-    // The variable may already be destroyed in a thread that is ending; then a failure is handled as usual.
-    if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
-        exit_out_of_memory(bytes)
+impl Allocator {
+    fn exit_if_null(self, memory: *mut u8, bytes: usize) -> *mut u8 {
+        // The variable may already be destroyed in a thread that is ending; then a failure is handled as usual.
+        if memory.is_null() && !IS_FALLIBLE.try_with(Cell::get).unwrap_or(false) {
+            exit_out_of_memory(self.tool, bytes)
+        }
+        memory
     }
-    memory
 }
 
-fn exit_out_of_memory(bytes: usize) -> ! {
+fn exit_out_of_memory(tool: &str, bytes: usize) -> ! {
     if let Some([failed, none_failed]) = EXHAUSTED.get() {
         failed.store(true, Relaxed);
         none_failed.store(false, Relaxed);
@@ -161,10 +166,9 @@ fn exit_out_of_memory(bytes: usize) -> ! {
     // A message that is too long is truncated.
     let _ = writeln!(
         line,
-        "{}: out of memory: an allocation of {bytes} bytes failed; files that were being written keep their old contents\n\
+        "{tool}: out of memory: an allocation of {bytes} bytes failed; files that were being written keep their old contents\n\
          help: use more memory (`--memory-limit=GIB`, `ulimit -v`, the container's limit), fewer ranks, smaller extents \
-         or a smaller program",
-        tool_name()
+         or a smaller program"
     );
     // Do not lock `Stderr`: this thread may hold the lock.
     let _ = rustix::io::write(io::stderr(), &line.bytes[..line.length]);
@@ -194,8 +198,9 @@ mod tests {
 
     #[test]
     fn a_refusal_is_returned_to_the_caller() {
-        assert!(exit_if_null(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
-        assert!(with_fallible_allocation(|| exit_if_null(std::ptr::null_mut(), 1)).is_null());
+        let allocator = Allocator { tool: "hir" };
+        assert!(allocator.exit_if_null(std::ptr::dangling_mut(), 1) == std::ptr::dangling_mut());
+        assert!(with_fallible_allocation(|| allocator.exit_if_null(std::ptr::null_mut(), 1)).is_null());
         with_fallible_allocation(|| with_fallible_allocation(|| ()));
         assert!(!IS_FALLIBLE.get());
     }

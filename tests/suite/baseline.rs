@@ -143,7 +143,7 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
 /// Returns the rows of a program: its own, and one for each synchronisation that can be removed.
 fn program_rows(program: &Program, lines: &LineIndex) -> String {
     let Some(plans) = plans_if_small(program, lines) else { return String::new() };
-    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, &plans).fill(&plans) else {
         return String::new();
     };
     let mut wanted = Vec::new();

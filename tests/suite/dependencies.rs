@@ -114,9 +114,9 @@ const TRANSFORM: &[Layer] = &[
 ];
 
 const DRIVER: &[Layer] = &[
-    ("source", &[]),
-    ("tool", &["source"]),
-    ("tensor_file", &[]),
+    ("session tensor_file", &[]),
+    ("source", &["session"]),
+    ("tool", &["session", "source"]),
     ("run", BEFORE),
     ("job reduce", BEFORE),
     ("lib", ALL),

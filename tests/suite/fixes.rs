@@ -169,7 +169,7 @@ fn mutants(
     let Some(plans) = plans_if_small(program, lines).filter(|it| faults(it).is_empty()) else {
         return Ok(());
     };
-    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans) else {
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, &plans).fill(&plans) else {
         return Ok(());
     };
     let Ok(ran) = run_trial(&plans, &inputs, &Schedule::Program, &[], DEFAULT_MEMORY_LIMIT) else {

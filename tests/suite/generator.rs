@@ -176,7 +176,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
     fail_on_errors("does not verify", &grammar::verify(&program))?;
     let ranks = plan::smallest_world(&program);
     let before = build_plans("cannot be planned", &program, &lines, ranks)?;
-    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &before);
+    let mut filling = InputSpec::new(InputKind::Exact, 0, &before);
     let inputs = filling.fill(&before).map_err(|it| it.to_string())?;
     let outcome =
         simulate(&before, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).map_err(|it| it.to_string())?;

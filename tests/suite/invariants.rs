@@ -194,7 +194,7 @@ fn simulate(program: &Program, lines: &LineIndex) -> Result<(), String> {
         return Ok(());
     }
     plans.iter().for_each(|plan| drop(plan::plan_text(plan)));
-    let Ok(inputs) = InputSpec::new(InputKind::Rank, 0, Vec::new(), &plans).fill(&plans) else {
+    let Ok(inputs) = InputSpec::new(InputKind::Rank, 0, &plans).fill(&plans) else {
         return Ok(());
     };
     let run =

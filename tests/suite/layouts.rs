@@ -74,7 +74,7 @@ fn check_layouts(plans: &World) -> Result<bool, String> {
     let layout = BufferAssignment::of(plans).map_err(|it| format!("{it:?} is too large"))?;
     let shares = check_sharing(plans, &layout)?;
     if shares {
-        let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
+        let mut filling = InputSpec::new(InputKind::Exact, 0, plans);
         let inputs = filling.fill(plans).map_err(|it| it.to_string())?;
         let moved = World::new(shared_storage::plans(plans, &layout));
         for schedule in

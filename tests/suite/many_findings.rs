@@ -1,7 +1,7 @@
 //! Checks that the checker, `--fix=check` and the reducer take near-linear time in the number of findings, by the counted work
 //! (`grammar::arena::visits`) and, loosely, by the time.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use grammar::{arena, ir::Program, source::Source, span::LineIndex};
 use hir::driver::reduce::{
@@ -9,11 +9,10 @@ use hir::driver::reduce::{
     failure_test::{FailureOracle, FailureTest, SameFailure},
     reduce,
 };
-use hir::driver::run::oracle::schedules;
+use hir::driver::session::Session;
 use hir::{
     check::{Checks, check, fix},
-    plan::{self, limits::Limits},
-    sim::WorkBudget,
+    plan,
 };
 use libtest_mimic::{Failed, Trial};
 
@@ -98,19 +97,8 @@ fn fixed(text: &str, size: usize) -> Result<(), Failed> {
 
 /// Reduces a program to one finding.
 fn reduced(text: &str, _: usize) -> Result<(), Failed> {
-    let test = FailureTest {
-        oracle: &FailureOracle::Race,
-        calls: &[],
-        reference: None,
-        bindings: &[],
-        ranks: None,
-        limits: Limits::default(),
-        work: &WorkBudget::default(),
-        schedules: &schedules(),
-        checks_races: true,
-        file: Path::new(""),
-        running: &CommandRunner::default(),
-    };
+    let (session, running) = (Session::of_process("hir-reduce"), CommandRunner::default());
+    let test = FailureTest::new(&session, &FailureOracle::Race, &running);
     let start = Candidate::read(text.to_owned()).map_err(|it| format!("{it:?}"))?;
     let signatures = test.failure_signatures(&start)?;
     let reduced = reduce(start, 2_000, &SameFailure { test, signatures }, &mut |_, _| ());

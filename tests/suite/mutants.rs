@@ -128,7 +128,7 @@ fn show(title: &str, table: &Table) -> String {
 
 /// Tries mutants of a program.
 fn mutants(plans: &World, count: usize, seed: usize, table: &Table) -> Result<(), String> {
-    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans).fill(plans) else {
+    let Ok(inputs) = InputSpec::new(InputKind::Exact, 0, plans).fill(plans) else {
         return Ok(());
     };
     // Mutants of a program that is flagged itself prove nothing.

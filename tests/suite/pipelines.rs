@@ -129,7 +129,7 @@ fn check_program(pipeline: &str, text: &str) -> Result<(), String> {
     let own = grammar::read(text).0.pop().ok_or("no program")?;
     let fits = |it: &Program| {
         plans(it, text).is_ok_and(|it| {
-            let fill = || InputSpec::new(InputKind::Exact, 0, Vec::new(), &it).fill(&it);
+            let fill = || InputSpec::new(InputKind::Exact, 0, &it).fill(&it);
             // The simulator must support every element type of the program.
             let computes = |plan: &Plan| plan.buffers.iter().all(|it| Data::zeros(it.dtype, 0).is_ok());
             it.iter().all(computes) && footprint(&it).bytes < MEMORY && fill().is_ok()

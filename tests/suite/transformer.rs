@@ -80,7 +80,7 @@ fn run(text: &str, pipeline: &str, expected: &[Expectation]) -> Result<Option<Ou
     }
     let plans = plan::build(&program, &LineIndex::new(text), 2)
         .map_err(|it| format!("{pipeline}: {:?}", it.first().map(|it| it.message.clone())))?;
-    let inputs = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans).fill(&plans)?;
+    let inputs = InputSpec::new(InputKind::Exact, 0, &plans).fill(&plans)?;
     let outcome = simulate(&plans, inputs, &Schedule::Seed(1), DEFAULT_MEMORY_LIMIT)?;
     let exact = Some(outcome.notes.exactness.is_exact());
     Ok(Some(judge_outputs(&plans, &outcome, expected, &Criteria { exact, ..Criteria::default() })?))

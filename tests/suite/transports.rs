@@ -174,7 +174,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
     if sim::footprint(&plans).bytes > BYTES || crosses || plans.deadlock().is_some() {
         return None;
     }
-    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
+    let mut filling = InputSpec::new(InputKind::Exact, 0, &plans);
     let run =
         |plans: &plan::World, inputs, schedule| simulate(plans, inputs, &schedule, DEFAULT_MEMORY_LIMIT);
     let first = run(&plans, filling.fill(&plans).ok()?, Schedule::Program).ok()?;

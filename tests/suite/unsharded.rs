@@ -60,7 +60,7 @@ fn agrees(program: &Program, lines: &LineIndex) -> Option<Result<(), String>> {
     if sim::footprint(&plans).bytes.max(sim::footprint(&erased).bytes) > BYTES {
         return None;
     }
-    let mut filling = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
+    let mut filling = InputSpec::new(InputKind::Exact, 0, &plans);
     let [inputs, whole] = [filling.fill(&plans).ok()?, filling.fill(&erased).ok()?];
     let outcome = simulate(&plans, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;
     let wanted = simulate(&erased, whole, &Schedule::Program, DEFAULT_MEMORY_LIMIT).ok()?;

@@ -11,8 +11,8 @@ mod witness;
 use std::{io::Write, process::ExitCode, time::Duration};
 
 use hir::driver::tool::{
-    self, DiagnosticOutput, Reporter, dump::Dumper, listing, reproducer::crash_reproducer,
-    startup::start_tool, statistics::Statistics,
+    Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
+    statistics::Statistics,
 };
 use hir::process::{
     exit::Exit,
@@ -21,64 +21,72 @@ use hir::process::{
 };
 use hir::{plan::limits::DEFAULT_MAX_WORK_OF_TRIALS, sim::WorkBudget};
 
-use options::Options;
+use options::{Options, VerifyEach};
 use pass_pipeline::pipeline_text;
 use processor::Processor;
 
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
+static ALLOCATOR: Allocator = Allocator { tool: "hir-opt" };
 
 fn main() -> ExitCode {
-    start_tool("hir-opt", || {
-        let options = match reproducer::parse_options() {
+    start_tool("hir-opt", |session| {
+        let options = match reproducer::parse_options(session) {
             Ok(options) => options,
             Err(exit) => {
-                tool::sarif_log::close(exit, true);
+                session.close_log(exit, true);
                 return exit.into();
             }
         };
-        let screen = options.diagnostics.reporter("hir-opt");
+        let screen = options.diagnostics.reporter(session);
         let path = options.crash_reproducer.as_deref();
-        let work = || run(&options, screen).unwrap_or_else(|exit| exit);
-        let exit = crash_reproducer::run_guarded(screen, path, work);
+        let work = || run(&options, &screen).unwrap_or_else(|exit| exit);
+        let exit = crash_reproducer::run_guarded(&screen, path, work);
         // Standard output contains only the program.
         screen.finish(exit, true, |_| ()).into()
     })
 }
 
-fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
+fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
     let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
     options.validate().map_err(|message| screen.fail(Exit::Usage, &message))?;
     if options.dump_pass_pipeline {
-        let _ = writeln!(DiagnosticOutput, "{}", pipeline_text(&calls));
+        let _ = writeln!(&screen.session().stderr, "{}", pipeline_text(&calls));
     }
     out_of_memory::limit_memory(options.world.memory_limit);
     let activity = Activity::default();
     activity.set(format!("while reading `{}`", options.file));
     let stopped = activity.clone();
     let asked = activity.clone();
+    let (teller, ender) = (screen.clone(), screen.clone());
     screen.watch_signals(
-        move || screen.message(&asked.description()),
+        move || teller.message(&asked.description()),
         move |signal| {
             stopped.stop(|what| {
                 let name = interrupt::signal_name(signal);
-                screen.message(&format!("stopped by {name} {what}: no result is written"));
-                tool::sarif_log::close(Exit::from_signal(signal), true);
+                ender.message(&format!("stopped by {name} {what}: no result is written"));
+                ender.session().close_log(Exit::from_signal(signal), true);
             })
         },
     )?;
+    if options.bisect || options.verify_each == VerifyEach::Semantic {
+        screen.start_workers()?;
+    }
     let source = screen.open_source(&options.file)?;
     let work = WorkBudget::of_billions(options.world.max_work(DEFAULT_MAX_WORK_OF_TRIALS));
     let mut processor = Processor {
         work: &work,
         activity,
         options,
-        screen,
+        screen: screen.clone(),
         calls,
-        dumper: Dumper::new(&options.dumps, options.print.unwrap_or_default()),
+        dumper: Dumper::new(
+            &options.dumps,
+            options.print.unwrap_or_default(),
+            screen.session().stderr.clone(),
+        ),
         remarks: Vec::new(),
         statistics: Statistics::default(),
         reading: Duration::ZERO,
@@ -91,10 +99,10 @@ fn run(options: &Options, screen: Reporter) -> Result<Exit, Exit> {
         screen.message("the reproducer no longer fails");
     }
     if options.statistics {
-        let _ = write!(DiagnosticOutput, "{}", processor.statistics.table());
+        let _ = write!(&screen.session().stderr, "{}", processor.statistics.table());
     }
     if options.timing {
-        let _ = write!(DiagnosticOutput, "{}", processor.dumper.timing(processor.reading));
+        let _ = write!(&screen.session().stderr, "{}", processor.dumper.timing(processor.reading));
     }
     match processor.dumper.file_error() {
         Some(fault) => Err(screen.fail(Exit::Environment, fault)),

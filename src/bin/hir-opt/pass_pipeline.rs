@@ -4,7 +4,7 @@ use std::io::Write;
 
 use grammar::{ir::Program, source::Source};
 use hir::driver::run::oracle::{CheckerOracle, SimulationOracle};
-use hir::driver::tool::{DiagnosticOutput, dump::diff, progress::Progress};
+use hir::driver::tool::{dump::diff, progress::Progress};
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
 use crate::{options::VerifyEach, processor::Processor};
@@ -79,7 +79,7 @@ impl<'p> Processor<'p> {
         ));
         // The program after a panic may be impossible to print.
         if !matches!(culprit.error.error, PassError::Panicked(_)) {
-            let _ = write!(DiagnosticOutput, "{}", diff(&culprit.before, &culprit.after));
+            let _ = write!(&self.screen.session().stderr, "{}", diff(&culprit.before, &culprit.after));
         }
         self.write_reproducer(&call, &culprit.error, VerifyEach::Semantic, &grammar::print(&culprit.before));
         Err(Box::new(culprit.error))

@@ -11,9 +11,7 @@ use grammar::{
     ir::Program,
     source::Source,
 };
-use hir::driver::tool::{
-    Reporter, dump::Dumper, expect, reproducer::crash_reproducer, statistics::Statistics,
-};
+use hir::driver::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
 use hir::process::{exit::Exit, interrupt::Activity};
 use hir::{plan::lint, sim::WorkBudget};
 use passes::{PassCall, PassError};
@@ -149,8 +147,9 @@ impl Processor<'_> {
 
     /// Processes a part. `is_edited` is set if `--fix` has changed its text.
     fn process_part(&mut self, part: &Source, is_edited: bool) -> PartOutcome {
-        crash_reproducer::record_command(self.reproducer_flags());
-        crash_reproducer::record_program(&part.text);
+        let record = &self.screen.session().crash_record;
+        record.record_command(self.reproducer_flags());
+        record.record_program(&part.text);
         let start = Instant::now();
         let (mut programs, diagnostics) = part.programs();
         self.reading += start.elapsed();

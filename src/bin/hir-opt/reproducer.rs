@@ -1,10 +1,10 @@
 //! Reads and writes reproducers of failures.
 
+use std::sync::Arc;
+
 use clap::{CommandFactory, FromArgMatches};
-use hir::driver::tool::{
-    self,
-    reproducer::{self, crash_reproducer},
-};
+use hir::driver::session::Session;
+use hir::driver::tool::{self, reproducer};
 use hir::process::exit::Exit;
 use passes::PipelineError;
 
@@ -16,12 +16,12 @@ use crate::{
 
 /// Parses the command line. With `--run-reproducer`, the flags of the reproducer come first, so that explicit
 /// flags override them.
-pub fn parse_options() -> Result<Options, Exit> {
-    let usage = |error| tool::report_usage_error("hir-opt", &error, |_| ());
-    let given: Options = tool::help::parse_arguments(EXAMPLES).map_err(usage)?;
+pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
+    let usage = |error| tool::report_usage_error(session, &error, |_| ());
+    let given: Options = tool::help::parse_arguments(session, EXAMPLES).map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
-    let screen = given.diagnostics.reporter("hir-opt");
-    let flags = reproducer::flags(&path)
+    let screen = given.diagnostics.reporter(session);
+    let flags = reproducer::flags(&session.files, &path)
         .map_err(|fault| screen.fail_to_read(path.display(), &fault))?
         .map_err(|message| screen.fail(Exit::Usage, &message))?;
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
@@ -81,7 +81,7 @@ impl Processor<'_> {
             .write_result(&reproducer::text("hir-opt", &failure.to_string(), &flags, before), Some(path))
             == Exit::Success
         {
-            crash_reproducer::disable();
+            self.screen.session().crash_record.disable();
             self.has_reproducer = true;
             let path = path.display();
             self.screen.message(&format!("`hir-opt --run-reproducer {path}` reproduces this failure"));

@@ -27,8 +27,9 @@ use hir::driver::run::{
     command_line::Options,
     option_files::{OptionFile, check_option_files},
 };
-use hir::driver::tool::{Reporter, print_line};
-use hir::process::{exit::Exit, input_file};
+use hir::driver::session::Session;
+use hir::driver::tool::Reporter;
+use hir::process::exit::Exit;
 
 use crate::{
     gpus,
@@ -77,10 +78,10 @@ impl JobProgram {
     }
 
     /// Returns the reporter of the program's diagnostics. Warnings about a pipeline are the same in both rounds.
-    pub fn reporter(&self, screen: Reporter) -> Reporter {
+    pub fn reporter(&self, screen: &Reporter) -> Reporter {
         match self.pipeline() {
             Some(it) if it.round > 0 => screen.errors_only(),
-            Some(_) | None => screen,
+            Some(_) | None => screen.clone(),
         }
     }
 
@@ -132,7 +133,11 @@ impl JobProgram {
 ///
 /// # Errors
 /// The batch file cannot be read, or one of its lines is not a valid command line.
-pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgram>, (Exit, String)> {
+pub fn read_programs(
+    job: &Options,
+    session: &Session,
+    words: Vec<OsString>,
+) -> Result<Vec<JobProgram>, (Exit, String)> {
     let Some(path) = &job.batch else {
         return Ok(vec![JobProgram { options: job.clone(), step: JobStep::Only }]);
     };
@@ -141,7 +146,7 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
     if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::should_spawn_ranks(job) {
         return Err((Exit::Usage, format!("`{shown}` must be a regular file, because each rank reads it")));
     }
-    let text = String::from_utf8(input_file::read(path).map_err(cannot)?)
+    let text = String::from_utf8(session.files.read(path).map_err(cannot)?)
         .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not UTF-8 text")))?;
     let common = batch_file::without_batch(words);
     let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
@@ -178,6 +183,7 @@ pub fn read_programs(job: &Options, words: Vec<OsString>) -> Result<Vec<JobProgr
 /// Counts the programs that have started, and reports exit codes and what was measured.
 #[derive(Clone)]
 pub struct BatchProgress {
+    session: Arc<Session>,
     started: Arc<AtomicUsize>,
     all: usize,
     /// True if the programs come from a batch file.
@@ -188,11 +194,11 @@ pub struct BatchProgress {
 
 impl BatchProgress {
     /// Creates a counter for programs of which none has started.
-    pub fn of(programs: &[JobProgram]) -> Self {
+    pub fn of(programs: &[JobProgram], session: &Arc<Session>) -> Self {
         let is_batch = programs.iter().any(|it| matches!(it.step, JobStep::Line { .. }));
         let all = programs.iter().filter(|it| !matches!(it.step, JobStep::Report)).count();
         let table = programs.iter().any(|it| it.pipeline().is_some()).then(Arc::default);
-        Self { started: Arc::default(), all, is_batch, table }
+        Self { session: Arc::clone(session), started: Arc::default(), all, is_batch, table }
     }
 
     /// Returns a function that reports the exit code when the job ends in the middle of a program.
@@ -204,7 +210,7 @@ impl BatchProgress {
     /// Reports the exit code of the program that started last. `is_end` is set if no other program follows.
     fn report_exit(&self, exit: Exit, is_end: bool) {
         if self.is_batch {
-            print_line(&format!("# exit code {}", exit as u8));
+            self.session.print_line(&format!("# exit code {}", exit as u8));
         }
         let more = self.all - self.started.load(Relaxed).min(self.all);
         if !is_end {
@@ -216,12 +222,16 @@ impl BatchProgress {
             "the state of the job is undefined after this failure"
         };
         if self.is_batch && more > 0 {
-            print_line(&format!("# {more} more are not run: {why}"));
+            self.session.print_line(&format!("# {more} more are not run: {why}"));
         }
         if let Some(table) = &self.table {
-            table.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|it| print_line(it));
+            table
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .iter()
+                .for_each(|it| self.session.print_line(it));
             if more > 0 {
-                print_line(&format!("# the other pipelines are not measured: {why}"));
+                self.session.print_line(&format!("# the other pipelines are not measured: {why}"));
             }
         }
     }
@@ -247,7 +257,7 @@ pub fn run_each<E>(
         if times.is_skipped(entry) {
             continue;
         }
-        entry.title().iter().filter(|_| prints_lines).for_each(|it| print_line(it));
+        entry.title().iter().filter(|_| prints_lines).for_each(|it| count.session.print_line(it));
         let (end, measured) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         times.add(entry, exit, measured);

@@ -146,7 +146,8 @@ pub fn run(
         Some(flag) => {
             let note = &mut |note: String| say(format!("# {note}"));
             // All ranks get the same inner error.
-            let loaded = tuning::load(flag, engine, member, note).inspect_err(|it| abort_job(member, it))?;
+            let loaded = tuning::load(&task.setup.session.files, flag, engine, member, note)
+                .inspect_err(|it| abort_job(member, it))?;
             Some(loaded?)
         }
     };
@@ -255,7 +256,9 @@ fn run_on_engine(
         tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
         // Algorithms that give wrong results are not stored.
         let notes = match ran.verdict.exit {
-            Exit::Success => tuning::store_algorithms(path, (machine, world.len()), found)?,
+            Exit::Success => {
+                tuning::store_algorithms(&task.setup.session.files, path, (machine, world.len()), found)?
+            }
             _ => {
                 let shown = path.display();
                 vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]

@@ -6,7 +6,7 @@ mod pipelines;
 mod program;
 mod task;
 
-use std::{convert::Infallible, process::ExitCode};
+use std::{convert::Infallible, process::ExitCode, sync::Arc};
 
 use grammar::count_text;
 use hir::driver::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
@@ -14,10 +14,11 @@ use hir::driver::run::{
     command_line::{EXAMPLES, Options},
     prepare::JobFailure,
 };
+use hir::driver::session::Session;
 use hir::driver::tool::{
-    self, Reporter, print_line, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
+    self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
 };
-use hir::process::{exit::Exit, input_file, out_of_memory::Allocator};
+use hir::process::{exit::Exit, out_of_memory::Allocator};
 use hir::{
     cuda,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
@@ -30,7 +31,7 @@ use program::JobState;
 use task::RunMonitor;
 
 #[global_allocator]
-static ALLOCATOR: Allocator = Allocator;
+static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
 
 fn main() -> ExitCode {
     // Must precede the creation of threads.
@@ -38,52 +39,52 @@ fn main() -> ExitCode {
     start_tool("hir-run", run_tool)
 }
 
-fn run_tool() -> ExitCode {
-    let options = match tool::help::parse_arguments::<Options>(EXAMPLES) {
+fn run_tool(session: &Arc<Session>) -> ExitCode {
+    let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => options,
         Err(error) => {
-            let verdict = |message: &str| print_line(&format!("[FAILED] not run: {message}"));
-            return report_usage_error("hir-run", &error, verdict).into();
+            let verdict = |message: &str| session.print_line(&format!("[FAILED] not run: {message}"));
+            return report_usage_error(session, &error, verdict).into();
         }
     };
-    let screen = options.diagnostics.reporter("hir-run");
+    let screen = options.diagnostics.reporter(session);
     let read = if options.tune_passes.is_empty() {
-        batch::read_programs(&options, std::env::args_os().skip(1).collect())
+        batch::read_programs(&options, session, std::env::args_os().skip(1).collect())
             .map_err(|(exit, message)| JobFailure::Other(exit, message))
     } else {
         pipelines::programs(&options)
     };
     let programs = match read {
         Ok(programs) => programs,
-        Err(failure) => return finish(screen, print_failure(screen, failure), true),
+        Err(failure) => return finish(&screen, print_failure(&screen, failure), true),
     };
     // Only one process of a job writes the log.
     let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
-        Err(fault) => print_failure(screen, JobFailure::Other(fault.exit().into(), fault.to_string())),
+        Err(fault) => print_failure(&screen, JobFailure::Other(fault.exit().into(), fault.to_string())),
         Ok(Some(launch)) if launch.world > 1 => {
             reports = launch.rank == 0;
-            run_rank_process(&options, &programs, screen, &launch)
+            run_rank_process(&options, &programs, &screen, &launch)
         }
         Ok(_) if gpus::should_spawn_ranks(&options) => {
             reports = false;
-            spawn_ranks(options.world.ranks.unwrap_or(1), screen)
+            spawn_ranks(options.world.ranks.unwrap_or(1), &screen)
         }
-        Ok(_) => run_single_process(&programs, screen),
+        Ok(_) => run_single_process(&programs, &screen),
     };
-    let exit = crash_reproducer::run_guarded(screen, None, work);
-    finish(screen, exit, reports)
+    let exit = crash_reproducer::run_guarded(&screen, None, work);
+    finish(&screen, exit, reports)
 }
 
 /// Ends the output of the tool. The last line is the verdict, also on what standard error did not accept.
-fn finish(screen: Reporter, exit: Exit, reports: bool) -> ExitCode {
-    screen.finish(exit, reports, |fault| print_line(&format!("[FAILED] {fault}"))).into()
+fn finish(screen: &Reporter, exit: Exit, reports: bool) -> ExitCode {
+    screen.finish(exit, reports, |fault| screen.session().print_line(&format!("[FAILED] {fault}"))).into()
 }
 
 /// Runs the programs of a job that has a single process.
-fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
+fn run_single_process(programs: &[JobProgram], screen: &Reporter) -> Exit {
     let mut gpu = None;
-    let (progress, monitor) = (BatchProgress::of(programs), RunMonitor::default());
+    let (progress, monitor) = (BatchProgress::of(programs, screen.session()), RunMonitor::default());
     if let Err(exit) = monitor.watch(screen, progress.exit_reporter()) {
         return exit;
     }
@@ -91,14 +92,14 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
         batch::run_each(programs, (true, 1), &progress, |entry, last, times| -> Result<_, Infallible> {
             monitor.activity.set("while preparing the program");
             if !entry.continues() {
-                input_file::forget_read_files();
+                screen.session().files.forget();
             }
             let own = entry.reporter(screen);
             let state = JobState { gpu: &mut gpu, progress: &progress, monitor: &monitor };
-            let verdict = run_step(entry, own, None, times, state);
-            let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(own, failure)));
+            let verdict = run_step(entry, &own, None, times, state);
+            let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(&own, failure)));
             monitor.activity.print_result(last || verdict.exit.flow().is_break(), || {
-                verdict.line.iter().for_each(|line| print_line(line));
+                verdict.line.iter().for_each(|line| screen.session().print_line(line));
             });
             Ok((verdict.exit.flow(), verdict.measured))
         });
@@ -111,28 +112,28 @@ fn run_single_process(programs: &[JobProgram], screen: Reporter) -> Exit {
 fn run_rank_process(
     options: &Options,
     programs: &[JobProgram],
-    screen: Reporter,
+    screen: &Reporter,
     launch: &LaunchInfo,
 ) -> Exit {
-    let own = if launch.rank == 0 { screen } else { screen.silent() };
-    let (progress, monitor) = (BatchProgress::of(programs), RunMonitor::default());
+    let own = if launch.rank == 0 { screen.clone() } else { screen.silent() };
+    let (progress, monitor) = (BatchProgress::of(programs, screen.session()), RunMonitor::default());
     rank_process::join(launch, options.timeout_duration(), screen, progress.exit_reporter(), |member| {
         let mut gpu = None;
         batch::run_each(programs, (launch.rank == 0, launch.world), &progress, |entry, last, times| {
-            let manifest = || job_manifest(entry, launch);
-            let (own, mut measured) = (entry.reporter(own), Measured::default());
+            let manifest = || job_manifest(entry, launch, screen.session());
+            let (own, mut measured) = (entry.reporter(&own), Measured::default());
             let place = ProgramPlace { continues: entry.continues(), last };
             let end = rank_process::run(member, screen, place, manifest, |failure| {
                 let outcome = failure.map_or_else(
                     || {
                         let state = JobState { gpu: &mut gpu, progress: &progress, monitor: &monitor };
-                        run_step(entry, own, Some(member), times, state)
+                        run_step(entry, &own, Some(member), times, state)
                     },
                     Err,
                 );
                 let verdict = outcome.unwrap_or_else(|failure| {
                     let summary = failure.summary().1;
-                    RunVerdict { summary, ..entry.verdict(report_failure(own, failure)) }
+                    RunVerdict { summary, ..entry.verdict(report_failure(&own, failure)) }
                 });
                 measured = verdict.measured.clone();
                 verdict
@@ -145,14 +146,16 @@ fn run_rank_process(
 /// Runs a program of a job, checks what all pipelines need, or reports on them.
 fn run_step(
     entry: &JobProgram,
-    screen: Reporter,
+    screen: &Reporter,
     member: Option<&JobRank>,
     times: &PipelineTimes,
     state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
     match entry.step {
-        JobStep::Check => pipelines::check(&entry.options, member, state.gpu),
-        JobStep::Report => times.report(&entry.options, member.is_none_or(|it| it.channel.rank == 0)),
+        JobStep::Check => pipelines::check(&entry.options, screen.session(), member, state.gpu),
+        JobStep::Report => {
+            times.report(&entry.options, screen.session(), member.is_none_or(|it| it.channel.rank == 0))
+        }
         JobStep::Only | JobStep::Line { .. } | JobStep::Pipeline(_) => {
             program::run(&entry.options, screen, member, state)
         }
@@ -160,7 +163,11 @@ fn run_step(
 }
 
 /// Returns the manifest that all ranks must agree on.
-fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option<JobFailure>) {
+fn job_manifest(
+    entry: &JobProgram,
+    launch: &LaunchInfo,
+    session: &Session,
+) -> (JobManifest, Option<JobFailure>) {
     // The manifest is not built again: a file that cannot be read was reported by the check.
     if matches!(entry.step, JobStep::Report) {
         return (JobManifest::default(), None);
@@ -174,18 +181,21 @@ fn job_manifest(entry: &JobProgram, launch: &LaunchInfo) -> (JobManifest, Option
         }
         None => {
             let (texts, reference) = (options.texts(), options.reference.as_deref());
-            rank_process::manifest(entry.canonical_options(), &texts, reference, &options.input)
+            rank_process::manifest(session, entry.canonical_options(), &texts, reference, &options.input)
         }
     }
 }
 
 /// Starts one process per rank with this command line.
-fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
+fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
     // Each rank writes its own reproducer.
-    crash_reproducer::disable();
+    let session = screen.session();
+    session.crash_record.disable();
     let exit = std::env::current_exe().and_then(|program| {
         let job = spawn::Job { program, arguments: std::env::args_os().skip(1).collect(), ranks };
-        spawn::run(&job, tool::ResultOutput, tool::stderr_if_separate())
+        let errors =
+            (!session.stderr.is_same_file(&session.stdout)).then(|| Box::new(session.stderr.clone()) as _);
+        spawn::run(&job, session.stdout.clone(), errors)
     });
     exit.unwrap_or_else(|fault| {
         let message = format!("cannot start the ranks: {fault}");
@@ -194,14 +204,14 @@ fn spawn_ranks(ranks: usize, screen: Reporter) -> Exit {
 }
 
 /// Reports a failure before there is a job, with its verdict.
-fn print_failure(screen: Reporter, failure: JobFailure) -> Exit {
+fn print_failure(screen: &Reporter, failure: JobFailure) -> Exit {
     let verdict = report_failure(screen, failure);
-    verdict.line.iter().for_each(|line| print_line(line));
+    verdict.line.iter().for_each(|line| screen.session().print_line(line));
     verdict.exit
 }
 
 /// Reports a failure that prevents a run, or ends it, and returns the verdict that says so.
-fn report_failure(screen: Reporter, failure: JobFailure) -> RunVerdict {
+fn report_failure(screen: &Reporter, failure: JobFailure) -> RunVerdict {
     let line = failure_line(&failure);
     match failure {
         JobFailure::Rejected(source, diagnostics) => {

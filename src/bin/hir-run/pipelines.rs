@@ -23,7 +23,7 @@ use hir::driver::run::{
     },
     prepare::{self, JobFailure, LoadedPrograms},
 };
-use hir::driver::tool::{parse_pipeline, print_line};
+use hir::driver::{session::Session, tool::parse_pipeline};
 use hir::process::exit::Exit;
 use hir::{
     cuda::{self, Gpu, Machine},
@@ -113,11 +113,12 @@ pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
 /// The first fault. All ranks call this, and agree on the faults that are found before their GPUs are initialized.
 pub fn check(
     job: &Options,
+    session: &Session,
     member: Option<&JobRank>,
     gpu: &mut Option<Gpu>,
 ) -> Result<RunVerdict, JobFailure> {
     let (world, rank) = member.map_or((None, 0), |it| (Some(it.channel.world), it.channel.rank));
-    let setup = job.preparation(world, &|_, _| Ok(()));
+    let setup = job.preparation(session, world, &|_, _| Ok(()));
     let LoadedPrograms { programs, ranks } = prepare::check(&job.texts(), &setup)?;
     if let Some(path) = &job.reference {
         check_reference(path, &setup, &programs)?;
@@ -129,12 +130,13 @@ pub fn check(
         Expect::Given(it) => Some(it),
         Expect::Sim | Expect::Unsharded => None,
     });
-    GivenValues { inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
+    let files = &session.files;
+    GivenValues { files, inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
     if rank == 0 {
         let failed = |message| JobFailure::Other(Exit::Environment, message);
-        job.tune.as_deref().map_or(Ok(()), tuning::check).map_err(failed)?;
+        job.tune.as_deref().map_or(Ok(()), |path| tuning::check(files, path)).map_err(failed)?;
         if let Some(path) = &job.tuning {
-            tuning::check_existing(path, &gpu.machine()?).map_err(failed)?;
+            tuning::check_existing(files, path, &gpu.machine()?).map_err(failed)?;
         }
     }
     Ok(RunVerdict::without_line(Exit::Success))
@@ -147,6 +149,7 @@ pub fn check(
 /// The table cannot be read, or a rank does not answer.
 pub fn stored_pipeline(
     options: &Options,
+    session: &Session,
     member: Option<&JobRank>,
 ) -> Result<Option<StoredPipeline>, JobFailure> {
     let has_passes = !options.passes.is_empty() || !options.tune_passes.is_empty();
@@ -157,15 +160,15 @@ pub fn stored_pipeline(
         Device::Auto => cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
     };
     let ranks = member.map_or(options.world.ranks.unwrap_or(1), |it| it.channel.world);
-    let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, ranks)).flatten();
-    pipelines::stored(path, program, member)
+    let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, session, ranks)).flatten();
+    pipelines::stored(&session.files, path, program, member)
 }
 
 /// Returns what a table knows a program by; `None` if it is standard input or cannot be read.
-fn tuned_program(options: &Options, ranks: usize) -> Option<TunedProgram> {
+fn tuned_program(options: &Options, session: &Session, ranks: usize) -> Option<TunedProgram> {
     let (files, how) = (options.texts(), (ranks, options.cudagraph));
     let is_stdin = files.paths().iter().any(|it| it == "-");
-    (!is_stdin).then(|| TunedProgram::read(&files, options.container, &options.set, how))?
+    (!is_stdin).then(|| TunedProgram::read(session, &files, options.container, &options.set, how))?
 }
 
 /// The text of the passes of a run.
@@ -278,7 +281,7 @@ impl PipelineTimes {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn report(&self, job: &Options, reports: bool) -> Result<RunVerdict, JobFailure> {
+    pub fn report(&self, job: &Options, session: &Session, reports: bool) -> Result<RunVerdict, JobFailure> {
         let how = self.measurement(job);
         if self.check != Exit::Success {
             return Ok(RunVerdict::with_line(self.check, "[FAILED] no pipeline was measured".to_owned()));
@@ -289,7 +292,7 @@ impl PipelineTimes {
         }
         let (lines, verdict) = report(&self.pipelines, how);
         for line in lines.iter().filter(|it| is_due(job, it)) {
-            print_line(line);
+            session.print_line(line);
         }
         if let Some(path) = &job.json {
             let value = json(&self.pipelines, how, job.texts().paths());
@@ -297,14 +300,14 @@ impl PipelineTimes {
             // A wrong result is the more important failure.
             match (written, exit) {
                 (Err(failure), Exit::Success) => return Err(failure),
-                (Err(failure), _) => print_line(&format!("# {}", failure.summary().1)),
+                (Err(failure), _) => session.print_line(&format!("# {}", failure.summary().1)),
                 (Ok(()), _) => (),
             }
         }
         match (&job.tune, exit) {
-            (Some(path), Exit::Success) => self.store(path, job)?,
+            (Some(path), Exit::Success) => self.store(path, job, session)?,
             (Some(path), _) if !job.diagnostics.quiet => {
-                print_line(&format!("# `{}` is not written", path.display()));
+                session.print_line(&format!("# `{}` is not written", path.display()));
             }
             (Some(_) | None, _) => (),
         }
@@ -312,11 +315,11 @@ impl PipelineTimes {
     }
 
     /// Adds the fastest pipeline to a table.
-    fn store(&self, path: &Path, job: &Options) -> Result<(), JobFailure> {
-        let program = tuned_program(job, self.ranks);
+    fn store(&self, path: &Path, job: &Options, session: &Session) -> Result<(), JobFailure> {
+        let program = tuned_program(job, session, self.ranks);
         let Some((machine, program)) = self.machine.as_ref().zip(program) else { return Ok(()) };
-        let notes = store_pipeline(path, machine, program, &self.pipelines)?;
-        notes.iter().filter(|_| !job.diagnostics.quiet).for_each(|it| print_line(&format!("# {it}")));
+        let notes = store_pipeline(&session.files, path, machine, program, &self.pipelines)?;
+        notes.iter().filter(|_| !job.diagnostics.quiet).for_each(|it| session.print_line(&format!("# {it}")));
         Ok(())
     }
 }

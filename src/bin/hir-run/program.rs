@@ -13,13 +13,14 @@ use hir::driver::job::{
     rank_process::{self, RunVerdict},
 };
 use hir::driver::run::{
+    RunError,
     command_line::{Device, Options},
     inputs::InputSpec,
     output, per_rank,
     prepare::{JobFailure, PrepareOptions, Prepared, prepare},
 };
-use hir::driver::tool::{Reporter, print_line, reproducer::crash_reproducer};
-use hir::process::{exit::Exit, out_of_memory};
+use hir::driver::tool::Reporter;
+use hir::process::{exit::Exit, out_of_memory, threads::start_workers};
 use hir::{
     cuda::{self, Gpu},
     launch::job_rank::JobRank,
@@ -52,7 +53,7 @@ pub struct JobState<'a> {
 /// A failure that prevents a verdict.
 pub fn run(
     options: &Options,
-    screen: Reporter,
+    screen: &Reporter,
     member: Option<&JobRank>,
     state: JobState<'_>,
 ) -> Result<RunVerdict, JobFailure> {
@@ -60,22 +61,23 @@ pub fn run(
     if state.gpu.is_none() && gpus::only_simulates(options) {
         out_of_memory::limit_memory(options.world.memory_limit);
     }
-    crash_reproducer::record_command(vec![options.reproducer_command()]);
+    let session = screen.session();
+    session.crash_record.record_command(vec![options.reproducer_command()]);
     let owner = member.map(|it| it.channel.rank);
     let processes = member.map(|it| it.channel.world);
     let is_silent = options.reports_failures_only || owner.is_some_and(|it| it > 0);
     let mut say = |line: String| {
         if !(is_silent || options.diagnostics.quiet && line.starts_with('#')) {
-            print_line(&line);
+            session.print_line(&line);
         }
     };
-    let stored = pipelines::stored_pipeline(options, member)?;
+    let stored = pipelines::stored_pipeline(options, session, member)?;
     stored.iter().for_each(|it| say(format!("# {}", it.note)));
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let calls = passes.parse()?;
     let rewrite =
         |program: &mut Program, source: &Source| rewrite(options, screen, &calls, &passes, program, source);
-    let setup = options.preparation(processes, &rewrite);
+    let setup = options.preparation(session, processes, &rewrite);
     let start = Instant::now();
     let (prepared, world) = &read_and_plan(options, &setup, screen, member)?;
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
@@ -120,7 +122,10 @@ pub fn run(
         start,
         screen,
     };
-    let input_spec = InputSpec::new(options.inputs, options.seed, options.input.clone(), world);
+    // Inputs and results are computed on these threads.
+    start_workers().map_err(RunError::from)?;
+    let input_spec = InputSpec::new(options.inputs, options.seed, world);
+    let input_spec = input_spec.with_flags(options.input.clone(), &session.files);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
         Ok(verdict) => return Ok(verdict),
         Err(reason) => reason,
@@ -139,7 +144,7 @@ pub fn run(
 fn read_and_plan(
     options: &Options,
     setup: &PrepareOptions<'_>,
-    screen: Reporter,
+    screen: &Reporter,
     member: Option<&JobRank>,
 ) -> Result<(Prepared, Arc<World>), JobFailure> {
     let mut prepared = prepare(&options.texts(), setup)?;
@@ -157,7 +162,7 @@ fn read_and_plan(
 /// Applies the passes of `--passes` to a program, and reports the remarks that the options select.
 fn rewrite(
     options: &Options,
-    screen: Reporter,
+    screen: &Reporter,
     calls: &[PassCall],
     passes: &PassesText<'_>,
     program: &mut Program,
@@ -194,7 +199,7 @@ fn run_on_gpu(
     let member = match member {
         Some(it) => it,
         None => {
-            let at_end = rank_process::end_handler(state.progress.exit_reporter());
+            let at_end = rank_process::end_handler(task.screen.session(), state.progress.exit_reporter());
             single = JobRank::single_process(options.timeout_duration(), at_end)?;
             &single
         }

@@ -1,7 +1,7 @@
 //! Runs a prepared program on the simulator and computes its expected outputs.
 
 use std::{
-    io::{self, Write},
+    io::Write,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +24,7 @@ use hir::driver::run::{
     unwritten::UnwrittenReads,
     verdict::{self, Expectation, ExpectationSource, OutputRef},
 };
-use hir::driver::tool::{Reporter, progress::Progress, sarif_log};
+use hir::driver::tool::{Reporter, progress::Progress};
 use hir::process::{
     exit::Exit,
     interrupt::{self, Activity},
@@ -55,7 +55,7 @@ pub struct Task<'a> {
     /// Start time of the tool.
     pub start: Instant,
     /// Standard error. Silent in processes that do not print the report.
-    pub screen: Reporter,
+    pub screen: &'a Reporter,
 }
 
 /// The time that a run has to answer a progress request. A single instruction may take longer.
@@ -79,24 +79,24 @@ impl RunMonitor {
     ///
     /// # Errors
     /// Returns the exit code if the operating system rejects the handlers; `screen` reports the error.
-    pub fn watch(&self, screen: Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
+    pub fn watch(&self, screen: &Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
         let (asked, stopped) = (self.clone(), self.activity.clone());
+        let [told, ended] = [(); 2].map(|()| Arc::clone(screen.session()));
         let report = move || {
             let mut text = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
             text.insert_str(0, &format!("{}\n", asked.activity.description()));
             let lines: String = text.lines().map(|line| format!("# {line}\n")).collect();
             // Standard output may be closed.
-            let _ = io::stdout().lock().write_all(lines.as_bytes());
+            let _ = (&told.stdout).write_all(lines.as_bytes());
         };
         let end = move |signal: i32| {
             stopped.stop(|what| {
                 let text = format!("# {}\n[STOPPED] {what}\n", interrupt::signal_name(signal));
-                let mut out = io::stdout().lock();
+                let mut out = &ended.stdout;
                 let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-                drop(out);
                 let exit = Exit::from_signal(signal);
                 last(exit);
-                sarif_log::close(exit, true);
+                ended.close_log(exit, true);
             })
         };
         screen.watch_signals(report, end)
@@ -147,7 +147,7 @@ impl Task<'_> {
         self.check_memory()?;
         self.monitor.activity.set("while computing the expected outputs");
         let Self { options, world, names, .. } = self;
-        let runs = ScheduleIter::new(&options.schedule, world);
+        let runs = ScheduleIter::new(&options.schedule, world, &self.setup.session.files);
         let is_plain = options.schedule.is_program();
         // Other schedules are compared with one run under schedule `program`.
         let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
@@ -340,7 +340,7 @@ impl Task<'_> {
             let origin =
                 if flag.value.starts_with('@') { flag.value.clone() } else { "the values given".to_owned() };
             let mut expect = |output: OutputRef, rank: usize, port: &IoBinding| {
-                let tensor = flag.load("--expect", rank, port)?.tensor;
+                let tensor = flag.load(&setup.session.files, "--expect", rank, port)?.tensor;
                 found.push(Expectation {
                     source_name: origin.clone(),
                     output,

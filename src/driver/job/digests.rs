@@ -6,18 +6,22 @@ use crate::run::{RunError, prepare::JobFailure};
 use crate::tensor_file;
 use hir_cuda::bytes_of;
 use hir_launch::handshake::JobManifest;
-use hir_process::input_file;
+use hir_process::input_file::{InputFiles, digest};
 use hir_tensor::data::NdArray;
 
 /// Adds a section to the manifest for each global input that comes from a file: element type, shape and a
 /// digest of the elements. Parts of single ranks (`@local`) may differ and are skipped. Returns the failure
 /// if a file cannot be read.
-pub(super) fn add_input_digests(manifest: &mut JobManifest, given: &[InputFlag]) -> Option<JobFailure> {
+pub(super) fn add_input_digests(
+    manifest: &mut JobManifest,
+    given: &[InputFlag],
+    files: &InputFiles,
+) -> Option<JobFailure> {
     let mut failure = None;
     for flag in given.iter().filter(|it| !it.local) {
         // An invalid flag is the same on all ranks and is reported when the input is loaded.
         let Ok(tensor_file::TensorSource::File(file)) = flag.source(INPUT, 0) else { continue };
-        let text = match file.read() {
+        let text = match file.read(files) {
             Ok(tensor) => describe(&tensor),
             Err(fault) => {
                 let fault =
@@ -36,7 +40,7 @@ pub(super) fn add_input_digests(manifest: &mut JobManifest, given: &[InputFlag])
 /// format and memory layout.
 fn describe(tensor: &NdArray) -> String {
     let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-    let digest = input_file::digest(bytes_of(&tensor.data));
+    let digest = digest(bytes_of(&tensor.data));
     format!("{} {}, BLAKE3 {digest}", tensor.data.dtype().short_name(), shape.join("x"))
 }
 

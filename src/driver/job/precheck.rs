@@ -25,7 +25,7 @@ pub fn check_before_run(
     (mode, model): (CheckMode, OrderingModel),
     sources: &[Source],
     world: &World,
-    screen: Reporter,
+    screen: &Reporter,
     say: &mut dyn FnMut(String),
 ) -> Result<(), RunVerdict> {
     if mode == CheckMode::Off {

@@ -1,7 +1,7 @@
 //! Runs one rank process of a launched job, so that all processes run the same programs and exit with the
 //! same code.
 
-use std::{io::Write, ops::ControlFlow, time::Duration};
+use std::{io::Write, ops::ControlFlow, sync::Arc, time::Duration};
 
 use grammar::{source::Source, visible_text};
 
@@ -10,15 +10,12 @@ use crate::run::{
     inputs::InputFlag,
     prepare::{JobFailure, ProgramFiles},
 };
-use crate::{
-    source,
-    tool::{Reporter, print_line, sarif_log},
-};
+use crate::{session::Session, source, tool::Reporter};
 use hir_cuda::Machine;
 use hir_launch::{
     LaunchError, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, watchdog::EndProcess,
 };
-use hir_process::{exit::Exit, input_file};
+use hir_process::exit::Exit;
 
 /// The result of a run in one process.
 pub struct RunVerdict {
@@ -57,6 +54,7 @@ impl RunVerdict {
 /// global inputs. A file that cannot be read is returned as the failure and is part of the manifest too, so
 /// that all ranks agree on it.
 pub fn manifest(
+    session: &Session,
     options: String,
     texts: &ProgramFiles,
     reference: Option<&str>,
@@ -74,7 +72,7 @@ pub fn manifest(
                 Exit::Usage,
                 "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
             ),
-            _ => match source::open(path) {
+            _ => match source::open(session, path) {
                 Ok(source) => {
                     manifest.add(what, path, canonical_text(&source));
                     continue;
@@ -85,7 +83,7 @@ pub fn manifest(
         manifest.add(what, path, format!("{}\n", wrong.1));
         failure = failure.or(Some(JobFailure::Other(wrong.0, wrong.1)));
     }
-    let missing = digests::add_input_digests(&mut manifest, inputs);
+    let missing = digests::add_input_digests(&mut manifest, inputs, &session.files);
     (manifest, failure.or(missing))
 }
 
@@ -104,16 +102,23 @@ pub(super) fn canonical_text(source: &Source) -> String {
 pub fn join(
     launch: &LaunchInfo,
     timeout: Duration,
-    screen: Reporter,
+    screen: &Reporter,
     last: impl Fn(Exit) + Send + 'static,
     programs: impl FnOnce(&JobRank) -> Result<Exit, LaunchError>,
 ) -> Exit {
-    let member = match JobRank::join(launch, timeout, |name| std::env::var(name).ok(), end_handler(last)) {
+    let member = match JobRank::join(
+        launch,
+        timeout,
+        |name| std::env::var(name).ok(),
+        end_handler(screen.session(), last),
+    ) {
         Ok(member) => member,
         Err(fault) => {
             let message = fault.to_string();
             if launch.rank == 0 {
-                print_line(&format!("[FAILED] {}", message.lines().next().unwrap_or_default()));
+                screen
+                    .session()
+                    .print_line(&format!("[FAILED] {}", message.lines().next().unwrap_or_default()));
             }
             return screen.fail(fault.exit().into(), &message);
         }
@@ -141,7 +146,7 @@ pub struct ProgramPlace {
 /// The job is lost.
 pub fn run(
     member: &JobRank,
-    screen: Reporter,
+    screen: &Reporter,
     place: ProgramPlace,
     manifest: impl FnOnce() -> (JobManifest, Option<JobFailure>),
     run: impl FnOnce(Option<JobFailure>) -> RunVerdict,
@@ -150,7 +155,7 @@ pub fn run(
     member.begin_program();
     // The files that are compared with other ranks now are read again below.
     if !place.continues {
-        input_file::forget_read_files();
+        screen.session().files.forget();
     }
     let (manifest, failure) = manifest();
     let difference = member.compare_manifests(&manifest)?;
@@ -177,11 +182,11 @@ pub fn run(
         // A success is reported only if all ranks succeed.
         (true, Some((first, more))) => {
             more.iter().for_each(|line| screen.message(line));
-            print_report(first, "[FAILED]");
+            print_report(screen.session(), first, "[FAILED]");
         }
         (_, _) => {
             others.iter().for_each(|line| screen.message(line));
-            verdict.line.iter().for_each(|line| print_line(line));
+            verdict.line.iter().for_each(|line| screen.session().print_line(line));
         }
     }
     Ok(end)
@@ -189,22 +194,23 @@ pub fn run(
 
 /// Returns the handler that ends this process when the job is lost. If this process has the report, it prints
 /// it and calls `last`.
-pub fn end_handler(last: impl Fn(Exit) + Send + 'static) -> EndProcess {
+pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit) + Send + 'static) -> EndProcess {
+    let session = Arc::clone(session);
     Box::new(move |exit, report| {
         let exit = Exit::from(exit);
         if let Some(it) = report {
-            print_report(&it, if exit.is_signal() { "[STOPPED]" } else { "[FAILED]" });
+            print_report(&session, &it, if exit.is_signal() { "[STOPPED]" } else { "[FAILED]" });
             last(exit);
-            sarif_log::close(exit, true);
+            session.close_log(exit, true);
         }
         exit.exit_process()
     })
 }
 
 /// Prints a report. Its first line is the verdict and is printed last.
-fn print_report(report: &str, tag: &str) {
+fn print_report(session: &Session, report: &str, tag: &str) {
     let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
-    let mut out = std::io::stdout().lock();
+    let mut out = &session.stdout;
     // Standard output may be closed. The process ends in any case.
     let _ = notes.lines().try_for_each(|line| writeln!(out, "# {}", visible_text(line)));
     let _ = writeln!(out, "{tag} {}", visible_text(verdict)).and_then(|()| out.flush());

@@ -19,7 +19,7 @@ use crate::run::{
 };
 use hir_cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning};
 use hir_launch::job_rank::JobRank;
-use hir_process::{atomic_file, exit::Exit, input_file};
+use hir_process::{atomic_file, exit::Exit, input_file::InputFiles};
 use table::{Entry, MAX_BYTES, TuningTable, difference};
 
 /// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, if there are
@@ -33,6 +33,7 @@ type Sent = Result<Option<(Vec<(String, MatmulAlgorithm)>, usize)>, String>;
 /// A call fails on this rank, or a rank does not answer. The inner error: the file cannot be read, is no table, or was
 /// made for another machine; or the machines of the ranks differ.
 pub fn load(
+    files: &InputFiles,
     flag: TuningFlag<'_>,
     engine: &mut Engine,
     member: &JobRank,
@@ -56,8 +57,8 @@ pub fn load(
     let mine: Sent = match flag {
         _ if peers.rank() > 0 => Ok(None),
         TuningFlag::MeasurePipeline => Ok(None),
-        TuningFlag::Measure(path) => check(path).map(|()| None),
-        TuningFlag::Use(path) => entries(path, machine).map(Some),
+        TuningFlag::Measure(path) => check(files, path).map(|()| None),
+        TuningFlag::Use(path) => entries(files, path, machine).map(Some),
     };
     let sent = member.channel.all_gather_values(&mine)?.into_iter().next();
     let sent = match sent.unwrap_or(Ok(None)) {
@@ -82,33 +83,34 @@ pub fn load(
 ///
 /// # Errors
 /// The file cannot be written or read, is not a regular file, or is no table.
-pub fn check(path: &Path) -> Result<(), String> {
+pub fn check(files: &InputFiles, path: &Path) -> Result<(), String> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
         return Err(cannot_write(path, &format_args!("there is no folder `{}`", folder.display())));
     }
     atomic_file::check(path).map_err(|fault| cannot_write(path, &fault))?;
-    read(path, input_file::read_again).map(drop)
+    read(path, |limit| files.read_again(path, limit)).map(drop)
 }
 
 /// Checks that the table of `--tuning` exists, can be read, and was measured on this kind of machine.
 ///
 /// # Errors
 /// The file cannot be read, is not a regular file, is no table, or is that of another machine.
-pub fn check_existing(path: &Path, machine: &Machine) -> Result<(), String> {
-    entries(path, machine).map(drop)
+pub fn check_existing(files: &InputFiles, path: &Path, machine: &Machine) -> Result<(), String> {
+    entries(files, path, machine).map(drop)
 }
 
 /// Adds entries with `add`, which returns what to tell the user, to a table of a machine. Another job may have written
 /// the table since it was checked, so it is read again. Returns all that the user should know.
 fn store(
+    files: &InputFiles,
     path: &Path,
     (machine, ranks): (&Machine, usize),
     add: impl FnOnce(&mut TuningTable) -> String,
 ) -> Result<Vec<String>, JobFailure> {
     let failed = |message: String| JobFailure::Other(Exit::Environment, message);
     let empty = || TuningTable::new(machine.clone(), ranks);
-    let mut table = read(path, input_file::read_again).map_err(failed)?.unwrap_or_else(empty);
+    let mut table = read(path, |limit| files.read_again(path, limit)).map_err(failed)?.unwrap_or_else(empty);
     let mut notes = Vec::new();
     if let Some(message) = other_machine(&table, machine, path) {
         let dropped = table.products.len() + table.pipelines.len();
@@ -127,11 +129,12 @@ fn store(
 /// # Errors
 /// The file cannot be read or written, or is no table.
 pub fn store_algorithms(
+    files: &InputFiles,
     path: &Path,
     (machine, ranks): (&Machine, usize),
     tuning: &Tuning,
 ) -> Result<Vec<String>, JobFailure> {
-    store(path, (machine, ranks), |table| {
+    store(files, path, (machine, ranks), |table| {
         table.ranks = ranks;
         table.products.retain(|it| tuning.products.iter().all(|product| product.key != it.product));
         let kept = table.products.len();
@@ -149,8 +152,12 @@ pub fn store_algorithms(
 }
 
 /// Returns the algorithms of a table that was measured on this kind of machine, and the number of ranks.
-fn entries(path: &Path, machine: &Machine) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), String> {
-    let table = existing(path)?;
+fn entries(
+    files: &InputFiles,
+    path: &Path,
+    machine: &Machine,
+) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), String> {
+    let table = existing(files, path)?;
     match other_machine(&table, machine, path) {
         Some(message) => Err(format!("{message}: measure again with `--tune`")),
         None => Ok((table.products.into_iter().map(|it| (it.product, it.algorithm)).collect(), table.ranks)),
@@ -158,8 +165,8 @@ fn entries(path: &Path, machine: &Machine) -> Result<(Vec<(String, MatmulAlgorit
 }
 
 /// Reads a table that has to exist, with the same contents in the whole run.
-fn existing(path: &Path) -> Result<TuningTable, String> {
-    read(path, input_file::read_at_most)?
+fn existing(files: &InputFiles, path: &Path) -> Result<TuningTable, String> {
+    read(path, |limit| files.read_at_most(path, limit))?
         .ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
 }
 
@@ -181,13 +188,10 @@ fn check_regular(path: &Path) -> Result<(), String> {
 }
 
 /// Reads a table with `bytes`; `None` if there is no file.
-fn read(
-    path: &Path,
-    bytes: impl FnOnce(&Path, u64) -> io::Result<Vec<u8>>,
-) -> Result<Option<TuningTable>, String> {
+fn read(path: &Path, bytes: impl FnOnce(u64) -> io::Result<Vec<u8>>) -> Result<Option<TuningTable>, String> {
     check_regular(path)?;
     let shown = path.display();
-    let bytes = match bytes(path, MAX_BYTES) {
+    let bytes = match bytes(MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(fault) => return Err(format!("cannot read `{shown}`: {fault}")),

@@ -3,6 +3,7 @@
 use std::{
     io,
     os::unix::process::CommandExt,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus},
     sync::{Mutex, MutexGuard, OnceLock, PoisonError},
     thread,
@@ -17,11 +18,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Runs one command at a time, each as the leader of its own process group.
 #[derive(Debug, Default)]
 pub struct CommandRunner {
+    file: PathBuf,
     child: Mutex<Option<Child>>,
     fault: OnceLock<String>,
 }
 
 impl CommandRunner {
+    /// Creates a runner of a command that finds the program in `file`.
+    pub fn new(file: PathBuf) -> Self {
+        Self { file, ..Self::default() }
+    }
+
+    /// Returns the file in which the command finds the program.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Runs a command to completion.
     ///
     /// # Errors

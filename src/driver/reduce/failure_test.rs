@@ -6,33 +6,35 @@
 
 use std::{
     cell::Cell,
-    collections::BTreeSet,
     io,
     panic::{self, AssertUnwindSafe, catch_unwind},
-    path::Path,
     process::{Command, Stdio},
     str::FromStr,
 };
 
 use grammar::{
-    attr,
     bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
-    for_each_tensor_use,
-    ir::{Program, Stmt, StmtId},
+    ir::Program,
     verify,
 };
 use passes::{PassCall, PassError, Settings, Verify};
 
-use super::{Candidate, CommandRunner, InterestingnessTest, order};
-use crate::run::{
-    inputs::InputSpec,
-    prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic},
-    trial::{FailureKind, RunFailure, run_trial},
-    verdict::{self, Expectation, ExpectationSource, expectations},
+use super::{
+    Candidate, CommandRunner, InterestingnessTest, order,
+    signatures::{FailureSignatures, failure_signature, race_signatures},
 };
-use hir_check::{Checks, Finding, check};
+use crate::{
+    run::{
+        inputs::InputSpec,
+        oracle::schedules,
+        prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic},
+        trial::{FailureKind, RunFailure, run_trial},
+        verdict::{self, Expectation, ExpectationSource, expectations},
+    },
+    session::Session,
+};
 use hir_plan::{Plan, World, limits::Limits};
 use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
@@ -73,6 +75,8 @@ impl FromStr for FailureOracle {
 
 /// Tests programs for a failure.
 pub struct FailureTest<'a> {
+    /// The session that reads the reference.
+    pub session: &'a Session,
     /// The failure to test for.
     pub oracle: &'a FailureOracle,
     /// Passes that run first.
@@ -86,19 +90,33 @@ pub struct FailureTest<'a> {
     /// Limits of the number of ranks and of the memory of plans and simulated ranks.
     pub limits: Limits,
     /// The work of all simulated runs.
-    pub work: &'a WorkBudget,
+    pub work: WorkBudget,
     /// Schedules to run under.
-    pub schedules: &'a [Schedule],
+    pub schedules: Vec<Schedule>,
     /// True to find races with the checker, which needs no schedule.
     pub checks_races: bool,
-    /// Path at which the command finds the program.
-    pub file: &'a Path,
     /// Runs the command.
     pub running: &'a CommandRunner,
 }
 
-/// Signatures of the failure that is tested for, and of other failures that come with it.
-pub type FailureSignatures = BTreeSet<String>;
+impl<'a> FailureTest<'a> {
+    /// Creates a test without passes, in the smallest world and with the usual limits, that finds races with the checker.
+    pub fn new(session: &'a Session, oracle: &'a FailureOracle, running: &'a CommandRunner) -> Self {
+        Self {
+            session,
+            oracle,
+            calls: &[],
+            reference: None,
+            bindings: &[],
+            ranks: None,
+            limits: Limits::default(),
+            work: WorkBudget::default(),
+            schedules: schedules(),
+            checks_races: true,
+            running,
+        }
+    }
+}
 
 /// Accepts programs that fail as the original program did.
 pub struct SameFailure<'a> {
@@ -172,11 +190,11 @@ impl FailureTest<'_> {
     }
 
     fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, String> {
-        let file = self.file.display().to_string();
+        let file = self.running.file().display().to_string();
         let line =
             if command.contains("%s") { command.replace("%s", &file) } else { format!("{command} {file}") };
         let run = || -> io::Result<_> {
-            std::fs::write(self.file, grammar::encode(&candidate.text))?;
+            std::fs::write(self.running.file(), grammar::encode(&candidate.text))?;
             let mut shell = Command::new("sh");
             shell.args(["-c", &line]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             self.running.run(&mut shell)
@@ -241,7 +259,7 @@ impl FailureTest<'_> {
         if self.checks_races && *self.oracle == FailureOracle::Race {
             return race_signatures(program, plans);
         }
-        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), plans);
+        let input_spec = InputSpec::new(InputKind::Exact, 0, plans);
         let inputs = fill(&input_spec, plans)?;
         // One more run computes what the results are compared with.
         let work = hir_sim::work(plans, self.schedules.len() + 1);
@@ -262,7 +280,7 @@ impl FailureTest<'_> {
         };
         let mut signatures = FailureSignatures::new();
         let (mut found, mut other) = (false, None);
-        for schedule in self.schedules {
+        for schedule in &self.schedules {
             let Err(failure) = run_trial(plans, &inputs, schedule, &expected, self.limits.memory) else {
                 continue;
             };
@@ -279,7 +297,7 @@ impl FailureTest<'_> {
                 failure.message
             ));
         }
-        let none = || match self.schedules {
+        let none = || match self.schedules.as_slice() {
             [only] => format!("the program does not fail under schedule {only}"),
             many => format!("the program does not fail under {} schedules", many.len()),
         };
@@ -317,6 +335,7 @@ impl FailureTest<'_> {
     ) -> Result<Vec<Expectation>, String> {
         if let Some(path) = self.reference {
             let setup = PrepareOptions {
+                session: self.session,
                 limits: self.limits,
                 ranks: self.ranks,
                 container: None,
@@ -325,7 +344,7 @@ impl FailureTest<'_> {
                 inputs: &[],
                 passes: &|_, _| Ok(()),
             };
-            let limits = SimLimits { memory: self.limits.memory, work: self.work };
+            let limits = SimLimits { memory: self.limits.memory, work: &self.work };
             return verdict::reference_expectations(path, &setup, limits, input_spec, plans).map_err(
                 |failure| match failure {
                     JobFailure::Rejected(_, faults) => {
@@ -384,30 +403,6 @@ fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String
     input_spec.clone().fill(plans).map_err(|it| it.to_string())
 }
 
-/// Returns the signatures of the races that the checker finds: the tensor, and both statements by operator
-/// and tensors.
-fn race_signatures(program: &Program, world: &World) -> Result<FailureSignatures, String> {
-    let report = check(world, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
-    if report.has_deadlock() {
-        return Err(
-            "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".to_owned()
-        );
-    }
-    let mut signatures = FailureSignatures::new();
-    for finding in &report.findings {
-        let Finding::Race { race, .. } = finding else { continue };
-        let buffer = &world[race.rank].buffers[race.buffer as usize];
-        let mut sides: Vec<String> = finding
-            .labeled_statements(world)
-            .into_iter()
-            .map(|(_, stmt, _)| stmt_summary(program, stmt))
-            .collect();
-        sides.sort_unstable();
-        signatures.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
-    }
-    if signatures.is_empty() { Err("the checker finds no race".to_owned()) } else { Ok(signatures) }
-}
-
 /// How a failure relates to the one that is tested for.
 enum Relevance {
     /// It is the failure that is tested for.
@@ -416,38 +411,4 @@ enum Relevance {
     Other,
     /// It is another failure, which is irrelevant.
     Ignored,
-}
-
-/// Returns the signature of a failure, without numbers: its kind, the output, and the statement by operator
-/// and tensors.
-fn failure_signature(failure: &RunFailure, program: &Program, plans: &[Plan]) -> String {
-    let mut words = vec![match failure.kind {
-        FailureKind::NeverCompletes => "a rank waits for something that never happens".to_owned(),
-        FailureKind::SelfWait => "a rank waits for itself".to_owned(),
-        FailureKind::CyclicWait => "ranks wait for each other".to_owned(),
-        FailureKind::WrongOutput => "wrong result".to_owned(),
-        FailureKind::UnwrittenOutput => "unwritten result".to_owned(),
-        FailureKind::ReplicasDiffer => "different results across ranks".to_owned(),
-        FailureKind::ProgramError => "the run stops".to_owned(),
-    }];
-    let output = failure.output.and_then(|at| program.outputs.get(at)).and_then(|it| it.tensor());
-    words.extend(output.map(|it| program.tensor_name(it)));
-    words.extend(failure.stmt(plans).map(|(_, stmt)| format!("at {}", stmt_summary(program, stmt))));
-    words.join(" ")
-}
-
-/// Returns the operator, type and tensors of a statement.
-fn stmt_summary(program: &Program, stmt: StmtId) -> String {
-    match &program.stmts[stmt] {
-        Stmt::Op(it) => {
-            let mut words = vec![it.op.name().to_owned()];
-            words.extend(it.get(attr::TYPE).map(|it| it.to_string()));
-            words.extend(it.get(attr::P2P_TYPE).map(|it| it.to_string()));
-            for_each_tensor_use(program, it, &mut |tensor, _| words.push(program.tensor_name(tensor)));
-            words.join(" ")
-        }
-        Stmt::Let(..) => "a definition".to_owned(),
-        Stmt::For(_) => "FOR".to_owned(),
-        Stmt::If(_) => "IF".to_owned(),
-    }
 }

@@ -13,6 +13,7 @@ mod edits;
 pub mod failure_test;
 mod order;
 mod shrink;
+mod signatures;
 #[cfg(test)]
 mod tests;
 

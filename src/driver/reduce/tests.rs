@@ -1,7 +1,5 @@
 //! Tests reductions of bugs in passes. Real passes do not have these bugs, so the tests define faulty ones.
 
-use std::path::Path;
-
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, Stmt},
@@ -14,9 +12,7 @@ use super::{
     failure_test::{FailureOracle, FailureTest, SameFailure},
     reduce,
 };
-use crate::run::oracle::schedules;
-use hir_plan::limits::Limits;
-use hir_sim::WorkBudget;
+use crate::session::Session;
 
 const TEXT: &str = "\
 %HostIrContainer { (T0_g_float[iS0{8}], T1_g_float[iS1{8}]) -> (T2_g_float[iS2{8}], T3_g_float[iS3{8}]) :
@@ -77,19 +73,9 @@ static FORGETTER: Pass = pass("forgetter", |program, _, _| {
 /// Returns the smallest program that fails like `TEXT` and the failure signatures, or what happens instead.
 fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String> {
     let calls = [PassCall { pass, arguments: Arguments::defaults(pass), span: Default::default() }];
-    let test = FailureTest {
-        oracle: &oracle,
-        calls: &calls,
-        reference: None,
-        bindings: &[],
-        ranks: None,
-        limits: Limits::default(),
-        work: &WorkBudget::default(),
-        schedules: &schedules(),
-        checks_races: false,
-        file: Path::new(""),
-        running: &CommandRunner::default(),
-    };
+    let (session, running) = (Session::of_process("hir-reduce"), CommandRunner::default());
+    let test =
+        FailureTest { calls: &calls, checks_races: false, ..FailureTest::new(&session, &oracle, &running) };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;
     let signatures = test.failure_signatures(&start)?;
     let reduced = reduce(start, 500, &SameFailure { test, signatures: signatures.clone() }, &mut |_, _| ());

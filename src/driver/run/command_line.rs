@@ -15,10 +15,13 @@ use super::{
     timelines::TimelineFlags,
     verdict::Criteria,
 };
-use crate::tool::{
-    self,
-    flags::{DiagnosticFlags, WorldFlags, with_help},
-    remarks::RemarkFlags,
+use crate::{
+    session::Session,
+    tool::{
+        self,
+        flags::{DiagnosticFlags, WorldFlags, with_help},
+        remarks::RemarkFlags,
+    },
 };
 use hir_check::OrderingModel;
 use hir_plan::limits::DEFAULT_MAX_WORK;
@@ -332,8 +335,14 @@ impl Options {
     }
 
     /// Returns how programs are prepared. `world` is the number of ranks of the job, if each has a process.
-    pub fn preparation<'a>(&'a self, world: Option<usize>, passes: &'a PassRunner<'a>) -> PrepareOptions<'a> {
+    pub fn preparation<'a>(
+        &'a self,
+        session: &'a Session,
+        world: Option<usize>,
+        passes: &'a PassRunner<'a>,
+    ) -> PrepareOptions<'a> {
         PrepareOptions {
+            session,
             limits: self.world.limits(),
             ranks: self.world.ranks.or(world),
             container: self.container,

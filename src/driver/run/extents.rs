@@ -15,6 +15,7 @@ use super::{
     inputs::{INPUT, InputFlag},
 };
 use hir_plan::leaf_axes;
+use hir_process::input_file::InputFiles;
 
 /// An axis of an input file.
 struct FileAxis {
@@ -34,12 +35,12 @@ struct FileAxis {
 ///
 /// # Errors
 /// A file cannot be read, or its shape cannot be a shape of its tensor.
-pub fn bind_extents(program: &mut Program, given: &[InputFlag]) -> Result<(), RunError> {
+pub fn bind_extents(program: &mut Program, given: &[InputFlag], files: &InputFiles) -> Result<(), RunError> {
     for flag in given {
         let found = Program::tensors_of(&program.inputs).find(|id| program.tensor_name(*id) == flag.name);
         let Some(tensor) = found else { continue };
         let rank = program.tensors[tensor].mesh.devices.first().copied().unwrap_or(0);
-        let shape = flag.shape(rank)?;
+        let shape = flag.shape(files, rank)?;
         match solve_shape(program, tensor, &shape, flag.local) {
             Some(values) => {
                 for (symbol, value) in values {

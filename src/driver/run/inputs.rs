@@ -1,6 +1,6 @@
 //! Computes the values of a program's inputs on every rank.
 
-use std::str::FromStr;
+use std::{str::FromStr, sync::Arc};
 
 use grammar::dtype::DType;
 use indexmap::IndexSet;
@@ -8,7 +8,7 @@ use indexmap::IndexSet;
 use super::RunError;
 use crate::tensor_file::{IoError, LoadedTensor, TensorSource};
 use hir_plan::{CostClass, InstKind, IoBinding, Plan, ReduceOp};
-use hir_process::threads::start_workers;
+use hir_process::input_file::InputFiles;
 use hir_tensor::{
     data::{Data, NdArray, WrittenMask},
     generate::{ExactRange, InputGenerator, InputKind},
@@ -63,9 +63,15 @@ impl InputFlag {
     ///
     /// # Errors
     /// The value cannot be read, or does not have the tensor's element type or one of its shapes.
-    pub fn load(&self, option: &str, rank: usize, port: &IoBinding) -> Result<LoadedTensor, RunError> {
-        let loaded =
-            self.source(option, rank)?.load(port.dtype).map_err(|error| self.flag_error(option, error))?;
+    pub fn load(
+        &self,
+        files: &InputFiles,
+        option: &str,
+        rank: usize,
+        port: &IoBinding,
+    ) -> Result<LoadedTensor, RunError> {
+        let source = self.source(option, rank)?;
+        let loaded = source.load(files, port.dtype).map_err(|error| self.flag_error(option, error))?;
         let scope = if self.local { Scope::Local } else { Scope::Whole };
         match to_logical(loaded.tensor, port, scope) {
             Ok(tensor) => Ok(LoadedTensor { tensor, ..loaded }),
@@ -77,11 +83,11 @@ impl InputFlag {
     ///
     /// # Errors
     /// The value cannot be read.
-    pub(super) fn shape(&self, rank: usize) -> Result<Vec<usize>, RunError> {
+    pub(super) fn shape(&self, files: &InputFiles, rank: usize) -> Result<Vec<usize>, RunError> {
         match self.source(INPUT, rank)? {
             TensorSource::Literal(tensor) => Ok(tensor.shape),
             TensorSource::File(file) => {
-                file.read().map(|it| it.shape).map_err(|error| self.flag_error(INPUT, error))
+                file.read(files).map(|it| it.shape).map_err(|error| self.flag_error(INPUT, error))
             }
         }
     }
@@ -141,18 +147,24 @@ pub struct InputSpec {
     pub generator: InputGenerator,
     /// The flags that provide inputs.
     pub flags: Vec<InputFlag>,
+    /// The files that the run has read.
+    files: Arc<InputFiles>,
     /// Notes about conversions between float types, to be printed.
     pub notes: Vec<String>,
 }
 
 impl InputSpec {
-    /// Creates a specification whose `exact` values are small enough that the longest sum is exact in the
+    /// Creates a specification of generated values, whose `exact` values are small enough that the longest sum is exact in the
     /// narrowest float type of the plans.
-    pub fn new(kind: InputKind, seed: u64, given: Vec<InputFlag>, plans: &[Plan]) -> Self {
-        // Inputs and the simulator are computed on rayon's threads, and each run makes its inputs first.
-        start_workers();
+    pub fn new(kind: InputKind, seed: u64, plans: &[Plan]) -> Self {
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
-        Self { generator: InputGenerator { kind, seed, exact }, flags: given, notes: Vec::new() }
+        let generator = InputGenerator { kind, seed, exact };
+        Self { generator, flags: Vec::new(), files: Arc::default(), notes: Vec::new() }
+    }
+
+    /// Adds flags that provide inputs. `files` are those that the run has read.
+    pub fn with_flags(self, flags: Vec<InputFlag>, files: &Arc<InputFiles>) -> Self {
+        Self { flags, files: Arc::clone(files), ..self }
     }
 
     /// Returns every rank's part of every input.
@@ -181,7 +193,7 @@ impl InputSpec {
         for flag in self.flags.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
             {
-                let loaded = flag.load(INPUT, 0, port)?;
+                let loaded = flag.load(&self.files, INPUT, 0, port)?;
                 self.notes.extend(loaded.converted.map(|from| conversion_note(&flag.name, from, port)));
                 wholes.push((flag.name.clone(), loaded.tensor));
             }
@@ -281,7 +293,7 @@ impl InputSpec {
                 .map_err(|fault| RunError::Tensor(format!("`--input {name}`: {fault}")));
         }
         if let Some(flag) = self.flags.iter().find(|it| it.local && it.name == port.name) {
-            return Ok(flag.load(INPUT, rank, port)?.tensor.data);
+            return Ok(flag.load(&self.files, INPUT, rank, port)?.tensor.data);
         }
         Ok(self.generator.fill(position, port.dtype, layout, rank)?)
     }

@@ -27,6 +27,7 @@ pub mod verdict;
 mod tests;
 
 use crate::tensor_file::IoError;
+use hir_process::threads::ThreadRefused;
 use hir_sim::{OverBudget, SimError};
 use hir_tensor::{data::UnsupportedDtype, shard::ShardError};
 
@@ -56,6 +57,9 @@ pub enum RunError {
     /// The run would exceed the work that is allowed.
     #[error("{0} ({help})", help = .0.help())]
     OverBudget(#[from] OverBudget),
+    /// The system has refused a thread for computations.
+    #[error(transparent)]
+    Threads(#[from] ThreadRefused),
     /// The simulated run failed.
     #[error(transparent)]
     Fault(#[from] SimError),

@@ -69,7 +69,7 @@ impl SemanticOracle for SimulationOracle<'_> {
         if let Some(call) = plans.iter().find_map(|it| opaque_call_diagnostic(program, it)) {
             return Err(vec![call]);
         }
-        let input_spec = InputSpec::new(InputKind::Exact, 0, Vec::new(), &plans);
+        let input_spec = InputSpec::new(InputKind::Exact, 0, &plans);
         let refuse = |message: String| {
             vec![Diagnostic::new(Code::InvalidReference, program.spans.header, message, "this program")]
         };

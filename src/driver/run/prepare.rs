@@ -10,7 +10,7 @@ use grammar::{
 };
 
 use super::{RunError, extents::bind_extents, inputs::InputFlag};
-use crate::{source, tensor_file, tool::reproducer::crash_reproducer};
+use crate::{session::Session, source, tensor_file};
 use hir_plan::{
     Plan, World,
     limits::{DEFAULT_MAX_RANKS, size_text},
@@ -151,7 +151,7 @@ impl From<RunError> for JobFailure {
             RunError::Tensor(_) => Exit::Usage,
             RunError::Dtype(_) => Exit::Rejected,
             RunError::Shard(_) => Exit::InternalError,
-            RunError::OverBudget(_) => Exit::Environment,
+            RunError::OverBudget(_) | RunError::Threads(_) => Exit::Environment,
             RunError::Fault(fault) => match fault {
                 SimError::Deadlock(_) => Exit::Hang,
                 SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
@@ -168,6 +168,8 @@ pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<(), JobFailure
 
 /// Options for preparing a program.
 pub struct PrepareOptions<'a> {
+    /// The session that reads the files.
+    pub session: &'a Session,
     /// Number of ranks; `None`: the smallest world that contains all meshes.
     pub ranks: Option<usize>,
     /// Limits on the size of the world.
@@ -365,9 +367,9 @@ fn load(
     setup: &PrepareOptions<'_>,
     texts: &ProgramFiles,
 ) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
-    let source = source::open(path)
+    let source = source::open(setup.session, path)
         .map_err(|fault| JobFailure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
-    crash_reproducer::record_program(&source.text);
+    setup.session.crash_record.record_program(&source.text);
     prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
 }
 
@@ -417,7 +419,7 @@ pub(super) fn prepare_program(
     };
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
     apply_bindings(&mut program, &bindings).map_err(|fault| JobFailure::bad_option(*fault))?;
-    bind_extents(&mut program, setup.inputs)?;
+    bind_extents(&mut program, setup.inputs, &setup.session.files)?;
     (setup.passes)(&mut program, &source)?;
     Ok((source, program, diagnostics))
 }

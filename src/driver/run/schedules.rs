@@ -13,7 +13,7 @@ use hir_plan::{
     Plan, World,
     sync::{InstRef, Step},
 };
-use hir_process::{exit::Exit, input_file};
+use hir_process::{exit::Exit, input_file::InputFiles};
 use hir_sim::{Schedule, ScheduleSet};
 
 /// An iterator over the schedules of a run.
@@ -34,7 +34,7 @@ impl ScheduleIter {
     ///
     /// # Errors
     /// The program is too large to enumerate its orders, or a file cannot be read.
-    pub fn new(schedules: &ScheduleSet, world: &World) -> Result<Self, JobFailure> {
+    pub fn new(schedules: &ScheduleSet, world: &World, files: &InputFiles) -> Result<Self, JobFailure> {
         match schedules {
             ScheduleSet::List(them) => Ok(Self::Named(them.clone().into_iter())),
             // A program that deadlocks does so in every order, so one schedule is enough.
@@ -50,7 +50,7 @@ impl ScheduleIter {
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
             ScheduleSet::File(path) => {
-                let steps = read_steps(path, world)?;
+                let steps = read_steps(path, world, files)?;
                 let name = format!("@{}", path.display()).into();
                 Ok(Self::Named(vec![Schedule::Steps { name, steps }].into_iter()))
             }
@@ -108,11 +108,11 @@ impl Iterator for ScheduleIter {
 }
 
 /// Reads the steps of a schedule file.
-fn read_steps(path: &Path, plans: &[Plan]) -> Result<Arc<[Step]>, JobFailure> {
+fn read_steps(path: &Path, plans: &[Plan], files: &InputFiles) -> Result<Arc<[Step]>, JobFailure> {
     let cannot = |fault: &dyn std::fmt::Display| {
         JobFailure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
     };
-    let bytes = input_file::read(path).map_err(|it| cannot(&it))?;
+    let bytes = files.read(path).map_err(|it| cannot(&it))?;
     let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
     let mut steps = Vec::new();
     for (number, line) in text.lines().enumerate() {

@@ -125,7 +125,8 @@ impl RunFailure {
             | RunError::Tensor(_)
             | RunError::Dtype(_)
             | RunError::Shard(_)
-            | RunError::OverBudget(_) => (FailureKind::ProgramError, None),
+            | RunError::OverBudget(_)
+            | RunError::Threads(_) => (FailureKind::ProgramError, None),
         };
         Self {
             schedule: schedule.clone(),

@@ -45,6 +45,10 @@ fn tensors() -> Vec<NdArray> {
     ]
 }
 
+fn read(file: &TensorFile) -> Result<NdArray, IoError> {
+    file.read(&InputFiles::default())
+}
+
 fn message<T>(result: Result<T, IoError>) -> String {
     result.err().map(|it| it.to_string()).unwrap_or_default()
 }
@@ -55,8 +59,7 @@ fn npy_round_trip() -> Result<(), IoError> {
     let file = folder.file("x.npy")?;
     for tensor in tensors() {
         save(&[(file.clone(), &tensor)])?;
-        input_file::forget_read_files();
-        assert_eq!(file.read()?, tensor);
+        assert_eq!(read(&file)?, tensor);
     }
     let bf16s = NdArray { shape: vec![1], data: Data::Bf16(vec![bf16::ONE]) };
     assert!(message(save(&[(file, &bf16s)])).ends_with("npy does not support bf16; use a .safetensors file"));
@@ -75,19 +78,19 @@ fn safetensors_round_trip() -> Result<(), IoError> {
     let named = all.iter().enumerate().map(|(at, it)| Ok((name(at)?, it)));
     save(&named.collect::<Result<Vec<_>, IoError>>()?)?;
     for (at, tensor) in all.iter().enumerate() {
-        assert_eq!(name(at)?.read()?, *tensor);
+        assert_eq!(read(&name(at)?)?, *tensor);
     }
     assert!(
-        message(folder.file("x.safetensors")?.read())
+        message(read(&folder.file("x.safetensors")?))
             .contains("it contains 15 tensors; add `#KEY`, one of t0, t1")
     );
     assert!(
-        message(folder.file("x.safetensors#y")?.read())
+        message(read(&folder.file("x.safetensors#y")?))
             .contains("it contains no tensor `y`; its tensors are t0, t1")
     );
     let one = folder.file("y.safetensors")?;
     save(&[(one.clone(), &all[0])])?;
-    assert_eq!(one.read()?, all[0]);
+    assert_eq!(read(&one)?, all[0]);
     assert!(message(save(&[(one.clone(), &all[0]), (one, &all[1])])).contains("same place"));
     Ok(())
 }
@@ -105,29 +108,28 @@ fn fortran_order_and_big_endian() -> Result<(), IoError> {
     // In column-major order: [[0, 1, 2], [3, 4, 5]].
     [0i16, 3, 1, 4, 2, 5].iter().for_each(|it| bytes.extend(it.to_be_bytes()));
     let write = |bytes: &[u8]| {
-        input_file::forget_read_files();
         fs::write(file.path(), bytes).map_err(|cause| IoError::Write { path: file.path().to_owned(), cause })
     };
     write(&bytes)?;
-    assert_eq!(file.read()?, NdArray { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
+    assert_eq!(read(&file)?, NdArray { shape: vec![2, 3], data: Data::I16(vec![0, 1, 2, 3, 4, 5]) });
     write(&bytes[..bytes.len() - 1])?;
-    assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
+    assert!(message(read(&file)).ends_with("write it again with `numpy.save`"));
     let bools = |elements: &[u8]| {
         let header = b"{'descr': '|b1', 'fortran_order': False, 'shape': (2,)}\n";
         write(&[&b"\x93NUMPY\x01\x00\x38\x00"[..], header, elements].concat())?;
-        file.read()
+        read(&file)
     };
     assert_eq!(bools(&[0, 1])?, NdArray { shape: vec![2], data: Data::Bool(vec![false, true]) });
     assert!(message(bools(&[0, 2])).contains("a bool has the byte 2, which is neither 0 nor 1"));
     write(b"hello")?;
-    assert!(message(file.read()).ends_with("write it again with `numpy.save`"));
-    assert!(message(folder.file("none.npy")?.read()).starts_with("cannot read `"));
+    assert!(message(read(&file)).ends_with("write it again with `numpy.save`"));
+    assert!(message(read(&folder.file("none.npy")?)).starts_with("cannot read `"));
     Ok(())
 }
 
 #[test]
 fn floats_are_converted_and_nothing_else() -> Result<(), IoError> {
-    let load = |text: &str, dtype| text.parse::<TensorSource>()?.load(dtype);
+    let load = |text: &str, dtype| text.parse::<TensorSource>()?.load(&InputFiles::default(), dtype);
     let loaded = load("2xf32=0.1 3", DType::BFloat)?;
     assert_eq!(loaded.converted, Some(DType::Float));
     assert_eq!(loaded.tensor.data.to_f64(), [0.10009765625, 3.0]);

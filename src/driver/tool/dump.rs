@@ -6,7 +6,7 @@ use grammar::{Dialect, ir::Program, nearest, print_as};
 use passes::{Change, PASSES, PassError, PassEvent};
 use similar::TextDiff;
 
-use super::DiagnosticOutput;
+use crate::session::OutputStream;
 use hir_process::atomic_file;
 
 /// Selects the programs to print. A flag without a list of passes applies to all passes.
@@ -101,6 +101,8 @@ fn is_listed(list: &Option<Vec<String>>, pass: &str) -> bool {
 /// Prints programs and collects times from the events of the pass driver.
 pub struct Dumper<'f> {
     flags: &'f DumpFlags,
+    /// Where programs are printed that do not go to files.
+    stderr: OutputStream,
     /// The form of the printed programs.
     form: Dialect,
     /// The program before the current pass, if a diff is printed.
@@ -117,11 +119,11 @@ pub struct Dumper<'f> {
 
 impl<'f> Dumper<'f> {
     /// Creates a dumper that prints what the flags select, in the short form or in the canonical one.
-    pub fn new(flags: &'f DumpFlags, form: Dialect) -> Self {
+    pub fn new(flags: &'f DumpFlags, form: Dialect, stderr: OutputStream) -> Self {
         let (times, checks) = (Vec::new(), Duration::ZERO);
         // A dump is read back: a dialect that loses information is for the result only.
         let form = if form == Dialect::Short { form } else { Dialect::Canonical };
-        Self { flags, form, before: String::new(), file: 0, times, checks, file_error: None }
+        Self { flags, stderr, form, before: String::new(), file: 0, times, checks, file_error: None }
     }
 
     /// Returns the first error in writing a file of `--print-ir-tree-dir`.
@@ -173,7 +175,7 @@ impl<'f> Dumper<'f> {
     fn show(&mut self, when: &str, pass: &str, outcome: &str, text: &str) {
         let text = format!("// -----// IR Dump {when} {pass}{outcome} //----- //\n{text}");
         let Some(folder) = &self.flags.print_ir_tree_dir else {
-            let _ = DiagnosticOutput.write_all(text.as_bytes());
+            let _ = self.stderr.write_all(text.as_bytes());
             return;
         };
         let when = if when == "Before" { "-before" } else { "" };

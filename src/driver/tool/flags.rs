@@ -1,12 +1,17 @@
 //! Options that have the same meaning in several tools.
 
+use std::sync::Arc;
+
 use clap::{
     Arg, Args,
     builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
 };
 use grammar::render::Format;
 
-use crate::tool::{Color, Reporter};
+use crate::{
+    session::Session,
+    tool::{Color, Reporter},
+};
 use hir_check::OrderingModel;
 use hir_plan::limits::{DEFAULT_MAX_RANKS, DEFAULT_MEMORY_GIB, Limits, MAX_RANKS};
 
@@ -27,9 +32,9 @@ pub struct DiagnosticFlags {
 }
 
 impl DiagnosticFlags {
-    /// Creates the reporter that the options select.
-    pub fn reporter(&self, tool: &'static str) -> Reporter {
-        Reporter::new(tool, self.error_format, self.color)
+    /// Creates the reporter of a session that the options select.
+    pub fn reporter(&self, session: &Arc<Session>) -> Reporter {
+        Reporter::new(session, self.error_format, self.color)
     }
 }
 

@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, Command, Parser, value_parser};
 use clap_complete::Shell;
 
 use super::exit_of_print;
+use crate::session::Session;
 use hir_process::exit::Exit;
 
 /// Returns the exit codes of all tools, one per line.
@@ -19,10 +20,10 @@ fn exit_codes() -> String {
 ///
 /// # Errors
 /// Returns the error that clap reports.
-pub fn parse_arguments<O: Parser>(examples: &str) -> Result<O, clap::Error> {
+pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O, clap::Error> {
     let command = with_sections(O::command(), examples);
     let words: Vec<OsString> = std::env::args_os().collect();
-    print_generated(command.clone(), &words)?;
+    print_generated(session, command.clone(), &words)?;
     O::from_arg_matches(&command.try_get_matches_from(words)?)
 }
 
@@ -48,7 +49,7 @@ fn with_sections(command: Command, examples: &str) -> Command {
 }
 
 /// Prints what `--completions` or `--man`, given as the first argument, asks for, and exits.
-fn print_generated(command: Command, words: &[OsString]) -> Result<(), clap::Error> {
+fn print_generated(session: &Session, command: Command, words: &[OsString]) -> Result<(), clap::Error> {
     let Some("--completions" | "--man") =
         words.get(1).and_then(|it| it.to_str()).map(|it| it.split('=').next().unwrap_or(it))
     else {
@@ -61,10 +62,10 @@ fn print_generated(command: Command, words: &[OsString]) -> Result<(), clap::Err
     let tool = command.get_name().to_owned();
     let mut out = Vec::new();
     match matches.get_one::<Shell>("completions") {
-        Some(shell) => clap_complete::generate(*shell, &mut command, tool.clone(), &mut out),
+        Some(shell) => clap_complete::generate(*shell, &mut command, tool, &mut out),
         None => clap_mangen::Man::new(command).render(&mut out)?,
     }
-    let mut stdout = std::io::stdout();
+    let mut stdout = &session.stdout;
     let written = stdout.write_all(&out).and_then(|()| stdout.flush());
-    exit_of_print(&tool, written).exit_process()
+    exit_of_print(session, written).exit_process()
 }

@@ -1,5 +1,5 @@
 //! Code shared by the command-line tools: reports on standard error, colours, usage errors, and internal
-//! errors.
+//! errors. What a tool prints goes to its session.
 //!
 //! Invariant: standard output contains only results; if its reader closes it, a tool ends without an error.
 
@@ -11,18 +11,15 @@ pub mod listing;
 pub mod progress;
 pub mod remarks;
 pub mod reproducer;
-pub mod sarif_log;
 pub mod startup;
 pub mod statistics;
-mod streams;
 pub mod usage;
-
-pub use streams::{DiagnosticOutput, ResultOutput, print_line, stderr_if_separate};
 
 use std::{
     fmt::Display,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     path::Path,
+    sync::Arc,
 };
 
 use clap::ValueEnum;
@@ -34,8 +31,11 @@ use grammar::{
 };
 use passes::PassCall;
 
-use crate::source;
-use hir_process::{atomic_file, exit::Exit, interrupt};
+use crate::{
+    session::{OutputStream, Session},
+    source,
+};
+use hir_process::{atomic_file, exit::Exit, interrupt, threads};
 
 /// When to colour reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -49,10 +49,10 @@ pub enum Color {
     Never,
 }
 
-/// Reports of a tool on standard error.
-#[derive(Clone, Copy, Debug)]
+/// Reports of a tool on the standard error of its session.
+#[derive(Clone)]
 pub struct Reporter {
-    tool: &'static str,
+    session: Arc<Session>,
     format: Format,
     style: Style,
     quiet: bool,
@@ -60,36 +60,36 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Creates the reporter of a tool.
-    pub fn new(tool: &'static str, format: Format, color: Color) -> Self {
+    /// Creates a reporter of a session.
+    pub fn new(session: &Arc<Session>, format: Format, color: Color) -> Self {
         let color = match color {
             Color::Always => true,
             Color::Never => false,
             // By the convention of no-color.org, an empty value counts as unset.
             Color::Auto => {
-                io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
+                session.stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|it| it.is_empty())
             }
         };
         if format == Format::Sarif {
-            sarif_log::open();
+            session.open_log();
         }
-        let style = Style { color, width: columns() };
-        Self { tool, format, style, quiet: false, errors_only: false }
+        let style = Style { color, width: columns(&session.stderr) };
+        Self { session: Arc::clone(session), format, style, quiet: false, errors_only: false }
     }
 
-    /// Returns the name of the tool.
-    pub fn tool(&self) -> &'static str {
-        self.tool
+    /// Returns the session of the tool.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
     }
 
     /// Returns a reporter without output, for a rank whose reports another rank prints.
-    pub fn silent(self) -> Self {
-        Self { quiet: true, ..self }
+    pub fn silent(&self) -> Self {
+        Self { quiet: true, ..self.clone() }
     }
 
     /// Returns a reporter that leaves out warnings and remarks, because they were printed before.
-    pub fn errors_only(self) -> Self {
-        Self { errors_only: true, ..self }
+    pub fn errors_only(&self) -> Self {
+        Self { errors_only: true, ..self.clone() }
     }
 
     /// Prints diagnostics about a text.
@@ -98,11 +98,11 @@ impl Reporter {
             return;
         }
         if self.format == Format::Sarif {
-            return sarif_log::add(source, diagnostics);
+            return self.session.add_to_log(source, diagnostics);
         }
         let mut text = Vec::new();
         let drawn = render(diagnostics, &source.name, &source.text, self.format, self.style, &mut text);
-        let _ = drawn.and_then(|()| DiagnosticOutput.write_all(&text));
+        let _ = drawn.and_then(|()| (&self.session.stderr).write_all(&text));
     }
 
     /// Prints a message that does not refer to a position in a text.
@@ -118,7 +118,7 @@ impl Reporter {
 
     fn report(&self, message: &str, is_error: bool) {
         if !self.quiet {
-            print_message(self.tool, self.format, message, is_error);
+            print_message(&self.session, self.format, message, is_error);
         }
     }
 
@@ -137,16 +137,17 @@ impl Reporter {
     /// Returns the exit code: that of a failure if standard output or standard error did not accept everything. `say`
     /// gets the fault of standard error, which cannot deliver it.
     pub fn finish(&self, exit: Exit, reports: bool, say: impl FnOnce(&str)) -> Exit {
-        let exit = match streams::stdout_error() {
+        let _ = (&self.session.stdout).flush();
+        let exit = match self.session.stdout.error() {
             Some(fault) if exit == Exit::Success => {
                 self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
             }
             Some(_) | None => exit,
         };
-        sarif_log::close(exit, reports);
+        self.session.close_log(exit, reports);
         // Without its log, the exit code of a verdict says nothing to the reader of logs.
         let is_due = exit == Exit::Success || self.format == Format::Sarif && exit.is_verdict();
-        match streams::stderr_error().filter(|_| is_due) {
+        match self.session.stderr.error().filter(|_| is_due) {
             Some(fault) => {
                 say(&format!("cannot write standard error: {fault}"));
                 Exit::Environment
@@ -160,7 +161,7 @@ impl Reporter {
     /// # Errors
     /// Returns the exit code for a file that cannot be read.
     pub fn open_source(&self, path: &str) -> Result<Source, Exit> {
-        source::open(path).map_err(|fault| self.fail_to_read(path, &fault))
+        source::open(&self.session, path).map_err(|fault| self.fail_to_read(path, &fault))
     }
 
     /// Reports that a file cannot be read, and returns the exit code.
@@ -181,13 +182,21 @@ impl Reporter {
             .map_err(|fault| self.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))
     }
 
+    /// Starts the threads of the process that compute large tensors; a failure is reported.
+    ///
+    /// # Errors
+    /// Returns the exit code if the operating system refuses a thread.
+    pub fn start_workers(&self) -> Result<(), Exit> {
+        threads::start_workers().map_err(|fault| self.fail(Exit::Environment, &fault.to_string()))
+    }
+
     /// Writes a result to a file, or to standard output if no file is given.
     pub fn write_result(&self, text: &str, file: Option<&Path>) -> Exit {
         let bytes = grammar::encode(text);
         let (result, name) = match file.filter(|it| *it != Path::new("-")) {
             Some(path) => (atomic_file::write(path, &bytes), path.display().to_string()),
             None => {
-                let mut out = io::stdout().lock();
+                let mut out = &self.session.stdout;
                 (out.write_all(&bytes).and_then(|()| out.flush()), "standard output".to_owned())
             }
         };
@@ -217,19 +226,19 @@ pub fn parse_pipeline(text: &str) -> Result<Vec<PassCall>, Box<Diagnostic>> {
 }
 
 /// Prints a message that does not refer to a position in a text.
-fn print_message(tool: &'static str, format: Format, message: &str, is_error: bool) {
+fn print_message(session: &Session, format: Format, message: &str, is_error: bool) {
     let line = match format {
-        Format::Sarif => return sarif_log::note(message, is_error),
-        Format::Json => json_message(tool, message, is_error),
-        Format::Human | Format::Short => format!("{tool}: {}", visible_text(message)),
+        Format::Sarif => return session.note_in_log(message, is_error),
+        Format::Json => json_message(session.tool, message, is_error),
+        Format::Human | Format::Short => format!("{}: {}", session.tool, visible_text(message)),
     };
-    let _ = writeln!(DiagnosticOutput, "{line}");
+    let _ = writeln!(&session.stderr, "{line}");
 }
 
 /// Returns the number of columns for reports on standard error: those of the terminal, or else of COLUMNS.
-fn columns() -> usize {
+fn columns(stderr: &OutputStream) -> usize {
     let default = Style::default().width;
-    if !io::stderr().is_terminal() {
+    if !stderr.is_terminal() {
         return default;
     }
     let size = rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |it| usize::from(it.ws_col));
@@ -238,10 +247,10 @@ fn columns() -> usize {
 }
 
 /// Returns the exit code of a tool that has only printed a text, and reports why it could not print it.
-fn exit_of_print(tool: &str, printed: io::Result<()>) -> Exit {
+fn exit_of_print(session: &Session, printed: io::Result<()>) -> Exit {
     match printed {
         Err(fault) if fault.kind() != io::ErrorKind::BrokenPipe => {
-            let _ = writeln!(io::stderr(), "{tool}: cannot write standard output: {fault}");
+            session.notice(&format!("cannot write standard output: {fault}"));
             Exit::Environment
         }
         Ok(()) | Err(_) => Exit::Success,
@@ -249,16 +258,16 @@ fn exit_of_print(tool: &str, printed: io::Result<()>) -> Exit {
 }
 
 /// Reports a result of clap: prints help in full, and an error in the command line as one line, which `say` gets, too.
-pub fn report_usage_error(tool: &'static str, error: &clap::Error, say: impl FnOnce(&str)) -> Exit {
+pub fn report_usage_error(session: &Session, error: &clap::Error, say: impl FnOnce(&str)) -> Exit {
     if !error.use_stderr() {
-        return exit_of_print(tool, error.print());
+        return exit_of_print(session, error.print());
     }
     let (message, format) = (usage::error_text(error), requested_format());
     if format == Format::Sarif {
-        sarif_log::open();
+        session.open_log();
     }
-    print_message(tool, format, &format!("{message} (see `{tool} --help`)"), true);
-    sarif_log::close(Exit::Usage, true);
+    print_message(session, format, &format!("{message} (see `{} --help`)", session.tool), true);
+    session.close_log(Exit::Usage, true);
     say(&message);
     Exit::Usage
 }

@@ -12,7 +12,7 @@
 
 use std::{io, path::Path};
 
-use hir_process::input_file;
+use hir_process::input_file::InputFiles;
 
 pub mod crash_reproducer;
 
@@ -50,8 +50,8 @@ pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> Strin
 /// # Errors
 /// The outer error reports a file that cannot be read; the inner one reports a file that is not a valid
 /// reproducer.
-pub fn flags(path: &Path) -> io::Result<Result<Vec<String>, String>> {
-    let text = String::from_utf8(input_file::read(path)?)
+pub fn flags(files: &InputFiles, path: &Path) -> io::Result<Result<Vec<String>, String>> {
+    let text = String::from_utf8(files.read(path)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text file"))?;
     Ok(read(&text).map_err(|fault| format!("`{}` {fault}", path.display())))
 }

@@ -7,34 +7,36 @@
 use std::{
     io::{self, Write},
     process::ExitCode,
+    sync::Arc,
     thread,
 };
 
-use crate::tool::arguments;
-use hir_process::{exit::Exit, interrupt, out_of_memory, tool_name::set_tool_name};
+use crate::{session::Session, tool::arguments};
+use hir_process::{exit::Exit, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
 const STACK: usize = 32 << 20;
 
-/// Runs a tool. A panic is reported as an internal error. Must be called in `main`, before threads are created.
-pub fn start_tool(tool: &'static str, work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+/// Runs a tool with the session of its process. A panic is reported as an internal error. Must be called in `main`, before
+/// threads are created: it changes what signals and panics do in the whole process.
+pub fn start_tool(tool: &'static str, work: impl FnOnce(&Arc<Session>) -> ExitCode + Send) -> ExitCode {
     install_panic_hook(tool);
     interrupt::handle_sigxfsz();
     out_of_memory::end_aborts();
-    with_large_stack(work)
+    let session = Session::of_process(tool);
+    with_large_stack(tool, || work(&session))
 }
 
 /// Runs a tool on a thread with a large stack. A panic ends with the exit code of an internal error.
-fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
+fn with_large_stack(tool: &str, work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
     thread::scope(|scope| {
         match thread::Builder::new().name("hir-main".to_owned()).stack_size(STACK).spawn_scoped(scope, work) {
             Ok(thread) => thread.join().unwrap_or(Exit::InternalError.into()),
             Err(fault) => {
                 let _ = writeln!(
                     io::stderr(),
-                    "{}: cannot start a thread with a stack of {} MiB: {fault}\n\
+                    "{tool}: cannot start a thread with a stack of {} MiB: {fault}\n\
                      help: allow more threads (`ulimit -u`) or more memory (`ulimit -v`)",
-                    hir_process::tool_name::tool_name(),
                     STACK >> 20
                 );
                 Exit::Environment.into()
@@ -46,7 +48,6 @@ fn with_large_stack(work: impl FnOnce() -> ExitCode + Send) -> ExitCode {
 /// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
 /// 101.
 fn install_panic_hook(tool: &'static str) {
-    set_tool_name(tool);
     std::panic::set_hook(Box::new(move |panic| {
         let _ = writeln!(
             io::stderr(),

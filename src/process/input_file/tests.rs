@@ -13,13 +13,15 @@ fn a_file_that_changes_during_a_run_is_refused() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("a.npy");
     fs::write(&path, "one")?;
-    let mut files = ReadFiles::default();
-    assert_eq!(files.read(&path, 3)?, b"one");
-    let fault = files.read(&path, 2).err().map(|it| it.to_string());
+    let files = InputFiles::default();
+    assert_eq!(files.read_at_most(&path, 3)?, b"one");
+    let fault = files.read_at_most(&path, 2).err().map(|it| it.to_string());
     assert_eq!(fault.as_deref(), Some("it has 3 bytes; the limit is 2"));
-    assert_eq!(files.read(&path, 3)?, b"one");
+    assert_eq!(files.read_at_most(&path, 3)?, b"one");
     fs::write(&path, "two")?;
-    assert!(files.read(&path, 3).is_err_and(|it| it.to_string().starts_with("its contents have changed")));
-    assert_eq!(ReadFiles::default().read(&path, 3)?, b"two");
+    assert!(
+        files.read_at_most(&path, 3).is_err_and(|it| it.to_string().starts_with("its contents have changed"))
+    );
+    assert_eq!(files.read_again(&path, 3)?, b"two");
     Ok(())
 }

@@ -17,11 +17,15 @@ use crate::{
         pipeline_tuning::{MeasuredPipeline, fastest},
         prepare::{JobFailure, ProgramFiles},
     },
+    session::Session,
     source,
 };
 use hir_cuda::Machine;
 use hir_launch::job_rank::JobRank;
-use hir_process::{exit::Exit, input_file};
+use hir_process::{
+    exit::Exit,
+    input_file::{InputFiles, digest},
+};
 
 /// A program without passes, and how it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -51,6 +55,7 @@ pub struct StoredPipeline {
 impl TunedProgram {
     /// Returns the program of these files, or `None` if one cannot be read, which is an error elsewhere.
     pub fn read(
+        session: &Session,
         files: &ProgramFiles,
         container: Option<usize>,
         bindings: &[Binding],
@@ -58,7 +63,7 @@ impl TunedProgram {
     ) -> Option<Self> {
         let mut text = String::new();
         for path in files.paths() {
-            text += &canonical_text(&source::open(path).ok()?);
+            text += &canonical_text(&source::open(session, path).ok()?);
             text.push('\0');
         }
         let container = container.map(|it| format!("--container {it}"));
@@ -66,7 +71,7 @@ impl TunedProgram {
         let mut settings: Vec<String> = container.into_iter().chain(bindings).collect();
         settings.sort_unstable();
         Some(Self {
-            digest: input_file::digest(text.as_bytes()).to_string(),
+            digest: digest(text.as_bytes()).to_string(),
             name: files.paths().join(" "),
             settings: settings.join(" "),
             ranks,
@@ -94,12 +99,13 @@ impl TunedProgram {
 /// # Errors
 /// The file cannot be read or is no table, its pipeline does not parse, or a rank does not answer.
 pub fn stored(
+    files: &InputFiles,
     path: &Path,
     program: impl FnOnce() -> Option<TunedProgram>,
     member: Option<&JobRank>,
 ) -> Result<Option<StoredPipeline>, JobFailure> {
     let search = || {
-        let table = existing(path)?;
+        let table = existing(files, path)?;
         program().map_or(Ok(None), |it| find(path, &table, &it))
     };
     let found = match member {
@@ -152,6 +158,7 @@ fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Opti
 /// # Errors
 /// The file cannot be read or written, or is no table.
 pub fn store_pipeline(
+    files: &InputFiles,
     path: &Path,
     machine: &Machine,
     program: TunedProgram,
@@ -161,7 +168,7 @@ pub fn store_pipeline(
         return Ok(Vec::new());
     };
     let first_us = measured.iter().find_map(MeasuredPipeline::time).unwrap_or(best_us);
-    store(path, (machine, program.ranks), |table| {
+    store(files, path, (machine, program.ranks), |table| {
         let pipelines = &mut table.pipelines;
         pipelines.retain(|it| !it.program.runs_like(&program));
         let kept = pipelines.len();

@@ -13,7 +13,7 @@ use crate::run::{
     prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
     verdict::input_count_mismatch,
 };
-use hir_process::exit::Exit;
+use hir_process::{exit::Exit, input_file::InputFiles};
 
 /// Reads, verifies and plans the program of `--reference` and compares its inputs with those of the programs.
 ///
@@ -35,6 +35,8 @@ pub fn check_reference(
 
 /// The options that provide values.
 pub struct GivenValues<'a> {
+    /// The files that the run has read.
+    pub files: &'a InputFiles,
     /// The flags of `--input`.
     pub inputs: &'a [InputFlag],
     /// The flags of `--expect` that name an output.
@@ -51,7 +53,7 @@ impl GivenValues<'_> {
         let inputs = tensors(programs, |it| &it.inputs);
         check_input_names(self.inputs, inputs.iter().map(|it| it.2.as_str()))?;
         for flag in self.inputs {
-            check_value(flag, INPUT, &inputs, rank)?;
+            check_value(self.files, flag, INPUT, &inputs, rank)?;
         }
         if rank > 0 {
             return Ok(());
@@ -70,7 +72,7 @@ impl GivenValues<'_> {
             let devices = outputs.iter().filter(|it| it.2 == flag.name && flag.local);
             let devices = devices.flat_map(|(program, tensor, _)| &program.tensors[*tensor].mesh.devices);
             for rank in [rank].iter().chain(devices) {
-                check_value(flag, "--expect", &outputs, *rank)?;
+                check_value(self.files, flag, "--expect", &outputs, *rank)?;
             }
         }
         Ok(())
@@ -91,6 +93,7 @@ fn tensors<'p>(
 /// Reads the value of a flag and compares its type and its number of elements with those of the tensor. Its shape may be
 /// the logical one or one that a pass gives to the tensor.
 fn check_value(
+    files: &InputFiles,
     flag: &InputFlag,
     option: &str,
     tensors: &[(&Program, TensorId, String)],
@@ -101,7 +104,7 @@ fn check_value(
     let is_absent = flag.local && !devices.is_empty() && !devices.contains(&rank);
     let Some(dtype) = program.tensors[*tensor].dtype.filter(|_| !is_absent) else { return Ok(()) };
     let source = flag.source(option, rank)?;
-    let value = source.load(dtype).map_err(|error| flag.flag_error(option, error))?.tensor;
+    let value = source.load(files, dtype).map_err(|error| flag.flag_error(option, error))?.tensor;
     let extents: Option<Vec<i64>> =
         program.dimensions(*tensor).map(|axis| program.constant(extent(program, axis))).collect();
     let count = |extents: &[i64]| extents.iter().try_fold(1_i64, |count, it| count.checked_mul(*it));

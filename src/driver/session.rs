@@ -1,0 +1,100 @@
+//! What one run of a tool has of its own: where it prints, what it reports, and the files that it has read.
+//!
+//! A tool has one session. A process that runs several jobs, one after the other or at the same time, has one for each. What the
+//! operating system gives only once to a process is not part of a session: signal handlers, memory limits and the
+//! allocator (`hir_process`), which the tools in `src/bin` install.
+//!
+//! ```
+//! use hir_driver::session::{OutputStream, Session};
+//!
+//! let session = Session::new("my-tool", OutputStream::stdout(), OutputStream::to(std::io::sink()));
+//! session.print_line("# a note");
+//! ```
+
+mod crash_record;
+mod output_stream;
+mod sarif_log;
+#[cfg(test)]
+mod tests;
+
+use std::{io::Write, sync::Arc};
+
+use grammar::{diagnostic::Diagnostic, source::Source, visible_text};
+
+use hir_process::{exit::Exit, input_file::InputFiles};
+use sarif_log::SarifLog;
+
+pub use crash_record::CrashRecord;
+pub use output_stream::OutputStream;
+
+/// The state of one run of a tool.
+pub struct Session {
+    /// The name of the tool, for messages.
+    pub tool: &'static str,
+    /// Results.
+    pub stdout: OutputStream,
+    /// Diagnostics, and what options print beside the result.
+    pub stderr: OutputStream,
+    /// The files that the run has read.
+    pub files: Arc<InputFiles>,
+    /// What the reproducer of an internal error contains.
+    pub crash_record: CrashRecord,
+    log: SarifLog,
+}
+
+impl Session {
+    /// Creates a session that prints to these streams.
+    pub fn new(tool: &'static str, stdout: OutputStream, stderr: OutputStream) -> Arc<Self> {
+        let notices = stderr.clone();
+        let files = Arc::new(InputFiles::with_notices(move |text| print_notice(tool, &notices, text)));
+        Arc::new(Self {
+            tool,
+            stdout,
+            stderr,
+            files,
+            crash_record: CrashRecord::default(),
+            log: SarifLog::default(),
+        })
+    }
+
+    /// Creates the session of a tool, which prints to the streams of its process.
+    pub fn of_process(tool: &'static str) -> Arc<Self> {
+        Self::new(tool, OutputStream::stdout(), OutputStream::stderr())
+    }
+
+    /// Prints a line on standard output, with control characters of names replaced.
+    pub fn print_line(&self, line: &str) {
+        let _ = writeln!(&self.stdout, "{}", visible_text(line));
+    }
+
+    /// Prints what the run waits for on standard error, in every format of diagnostics.
+    pub(crate) fn notice(&self, text: &str) {
+        print_notice(self.tool, &self.stderr, text);
+    }
+
+    /// Creates the SARIF log, if there is none. From then on `add_to_log` and `note_in_log` have an effect.
+    pub(crate) fn open_log(&self) {
+        self.log.open();
+    }
+
+    /// Adds diagnostics about a text to the SARIF log.
+    pub(crate) fn add_to_log(&self, source: &Source, diagnostics: &[Diagnostic]) {
+        self.log.add(source, diagnostics);
+    }
+
+    /// Adds a message that does not refer to a position in a text to the SARIF log.
+    pub(crate) fn note_in_log(&self, message: &str, is_error: bool) {
+        self.log.note(message, is_error);
+    }
+
+    /// Writes the SARIF log, if there is one, to standard error. An empty log is written only if this process reports for
+    /// its job (`reports`).
+    pub fn close_log(&self, exit: Exit, reports: bool) {
+        let text = self.log.close(self.tool, exit, reports);
+        text.iter().for_each(|it| drop((&self.stderr).write_all(it.as_bytes())));
+    }
+}
+
+fn print_notice(tool: &str, mut stderr: &OutputStream, text: &str) {
+    let _ = writeln!(stderr, "{tool}: {text}");
+}
