@@ -5,14 +5,15 @@
 //! allocator (`hir_process`), which the tools in `src/bin` install.
 //!
 //! ```
-//! use hir_driver::session::{OutputStream, Session};
+//! use hir_driver::session::{OutputStream, Report, Session};
 //!
 //! let session = Session::new("my-tool", OutputStream::stdout(), OutputStream::to(std::io::sink()));
-//! session.print_line("# a note");
+//! session.print(&Report::note("one rank"));
 //! ```
 
 mod crash_record;
 mod output_stream;
+mod report;
 mod sarif_log;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ use sarif_log::SarifLog;
 
 pub use crash_record::CrashRecord;
 pub use output_stream::OutputStream;
+pub use report::{Report, Verdict};
 
 /// The state of one run of a tool.
 pub struct Session {
@@ -63,8 +65,15 @@ impl Session {
     }
 
     /// Prints a line on standard output, with control characters of names replaced.
-    pub fn print_line(&self, line: &str) {
-        let _ = writeln!(&self.stdout, "{}", visible_text(line));
+    pub fn print(&self, line: &Report) {
+        let _ = writeln!(&self.stdout, "{}", visible_text(&line.to_string()));
+    }
+
+    /// Prints lines as one piece, which no other line interrupts.
+    pub fn print_all(&self, lines: impl IntoIterator<Item = Report>) {
+        let text: String =
+            lines.into_iter().map(|it| format!("{}\n", visible_text(&it.to_string()))).collect();
+        let _ = (&self.stdout).write_all(text.as_bytes()).and_then(|()| (&self.stdout).flush());
     }
 
     /// Prints what the run waits for on standard error, in every format of diagnostics.

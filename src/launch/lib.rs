@@ -2,8 +2,8 @@
 //!
 //! `environment` determines the rank of this process, `secret` obtains the job secret, `rendezvous` connects
 //! the process with the others over an encrypted `session`, and `channel` keeps them connected for the whole
-//! run. `handshake` checks that all ranks run the same job. `watchdog` ends a lost job with a `report` of
-//! what every rank was doing. `job_rank` combines these for one process. `spawn` starts the ranks of a job if
+//! run. `handshake` checks that all ranks run the same job. `watchdog` ends a lost job with a `report`, which the caller builds
+//! from what every rank was doing. `job_rank` combines these for one process. `spawn` starts the ranks of a job if
 //! no launcher does.
 //!
 //! ```
@@ -25,7 +25,7 @@
 //! # Ok::<(), hir_launch::LaunchError>(())
 //! ```
 //!
-//! Invariant: nothing here knows a device; this package moves opaque bytes.
+//! Invariant: nothing here knows a device or a plan; this package moves opaque bytes, and counts instructions.
 
 pub mod channel;
 pub mod environment;

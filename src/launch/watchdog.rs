@@ -21,6 +21,7 @@ use super::{
     LaunchError,
     channel::Channel,
     progress::{PhaseLimit, RankProgress},
+    report::{JobReport, ReportBuilder},
     report_claim,
 };
 use hir_process::{
@@ -43,11 +44,7 @@ const EXIT_CODE_WAIT: Duration = Duration::from_secs(4);
 const SIGNAL_CAUSE_WAIT: Duration = Duration::from_millis(200);
 
 /// The function that ends the process. It gets the exit code, and the report if this rank prints it.
-pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<String>) + Send>;
-
-/// The function that builds the report from the fault and every rank's progress record, by rank. A record is
-/// `None` if nothing is known of the rank.
-pub type ReportBuilder = Box<dyn Fn(&LaunchError, &[Option<Vec<u8>>]) -> String + Send>;
+pub type EndProcess = Box<dyn FnOnce(FailureExit, Option<JobReport>) + Send>;
 
 /// The watchdog of a job. Dropping it disarms it.
 pub struct Watchdog {
@@ -67,25 +64,25 @@ impl Watchdog {
         channel: Arc<Channel>,
         timeout: Duration,
         report_requested: Arc<AtomicBool>,
-        notes: ReportBuilder,
+        builder: ReportBuilder,
         end: EndProcess,
     ) -> std::io::Result<Self> {
         let flags = Signals { report: report_requested, terminate: Arc::default() };
         flag::register(SIGUSR1, Arc::clone(&flags.report))?;
         interrupt::store_first_signal(&flags.terminate)?;
-        let (done, notes) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(notes)));
-        let (over, shared) = (Arc::clone(&done), Arc::clone(&notes));
+        let (done, builder) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(builder)));
+        let (over, shared) = (Arc::clone(&done), Arc::clone(&builder));
         let guard = thread::Builder::new().name("hir-watchdog".to_owned());
         let thread = Some(guard.spawn(move || {
             let stalled = StallDetector { timeout, since: Instant::now(), records: Vec::new() };
             watch(&channel, &flags, &over, stalled, &shared, end);
         })?);
-        Ok(Self { done, report_builder: notes, thread })
+        Ok(Self { done, report_builder: builder, thread })
     }
 
     /// Replaces the report builder.
-    pub fn set_report_builder(&self, notes: ReportBuilder) {
-        *self.report_builder.lock().unwrap_or_else(PoisonError::into_inner) = notes;
+    pub fn set_report_builder(&self, builder: ReportBuilder) {
+        *self.report_builder.lock().unwrap_or_else(PoisonError::into_inner) = builder;
     }
 
     /// Disarms the watchdog because the job is done: from here on nothing is a fault.
@@ -156,7 +153,7 @@ fn watch(
     signals: &Signals,
     done: &AtomicBool,
     mut stalled: StallDetector,
-    notes: &Mutex<ReportBuilder>,
+    builder: &Mutex<ReportBuilder>,
     end: EndProcess,
 ) {
     let fault = loop {
@@ -187,10 +184,10 @@ fn watch(
         }
     };
     let with_report = |exit: FailureExit| {
-        let records: Vec<_> =
-            channel.progress_records().into_iter().map(|it| it.map(|(_, bytes)| bytes)).collect();
-        let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
-        (exit, Some(notes(&fault, &records)))
+        let progress = |it: Option<(Duration, Vec<u8>)>| RankProgress::decode(&it?.1);
+        let ranks: Vec<_> = channel.progress_records().into_iter().map(progress).collect();
+        let build = builder.lock().unwrap_or_else(PoisonError::into_inner);
+        (exit, Some(build(&fault, &ranks)))
     };
     let (exit, report) = if channel.rank == 0 {
         wait_for_fresh_records(channel);

@@ -278,18 +278,7 @@ fn confirming_findings(mishap: &RunFailure, plans: &World) -> String {
 /// Describes the failure and its location.
 fn describe_failure(mishap: &RunFailure, plans: &World) -> String {
     let row = row(mishap, plans);
-    match mishap.kind {
-        FailureKind::NeverCompletes | FailureKind::SelfWait | FailureKind::CyclicWait => {
-            let lines: Vec<&str> = std::iter::once(mishap.message.as_str())
-                .chain(mishap.report.iter().map(String::as_str))
-                .collect();
-            checked_prediction(Some(lines.join("\n")), plans, &row)
-        }
-        FailureKind::WrongOutput
-        | FailureKind::UnwrittenOutput
-        | FailureKind::ReplicasDiffer
-        | FailureKind::ProgramError => checked_prediction(None, plans, &row),
-    }
+    checked_prediction(mishap.deadlock.as_ref().map(|it| it.to_string()), plans, &row)
 }
 
 fn row(mishap: &RunFailure, plans: &World) -> String {

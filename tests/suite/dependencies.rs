@@ -262,7 +262,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("src/sim", &["clap", "cudarc", "hir-check", "passes", "rustix", "tempfile"]),
     ("src/cuda", &["clap", "hir-check", "hir-sim", "passes", "tempfile"]),
     ("src/process", &["clap", "hir-plan", "passes"]),
-    ("src/launch", &["clap", "hir-cuda", "hir-sim", "passes"]),
+    ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
     ("src/driver", &[]),
 ];
 

@@ -235,7 +235,7 @@ pub fn check_meaning(text: &str, pipeline: &str) -> Result<bool, String> {
         let verdict = judge_outputs(&after, &outcome, &expected, &criteria);
         let verdict = verdict.map_err(|it| fault(&it))?;
         if verdict.exit != Exit::Success {
-            return Err(fault(&verdict.line));
+            return Err(fault(&verdict.line.to_string()));
         }
     }
     Ok(is_exact)

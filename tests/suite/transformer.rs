@@ -37,7 +37,7 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
     let mut compared = 0;
     for pipeline in PIPELINES.iter().map(|it| it.name) {
         let Some(verdict) = run(&text, pipeline, &expected)? else { continue };
-        if verdict.exit != Exit::Success || !verdict.line.contains("(f64 shadow, rtol 1e-9)") {
+        if verdict.exit != Exit::Success || !verdict.line.text.contains("(f64 shadow, rtol 1e-9)") {
             return Err(format!("{pipeline}: {}", verdict.line).into());
         }
         compared += 1;
@@ -48,10 +48,12 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
 fn a_small_error_is_found() -> Result<(), Failed> {
     let expected = expected(&network(true))?;
     match run(&network(false), "", &expected)? {
-        Some(verdict) if verdict.exit == Exit::WrongResult && verdict.line.contains("elements differ") => {
+        Some(verdict)
+            if verdict.exit == Exit::WrongResult && verdict.line.text.contains("elements differ") =>
+        {
             Ok(())
         }
-        Some(verdict) => Err(verdict.line.into()),
+        Some(verdict) => Err(verdict.line.to_string().into()),
         None => Err("it does not run".into()),
     }
 }

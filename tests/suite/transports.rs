@@ -200,7 +200,7 @@ fn agrees(program: &Program, lines: &LineIndex, way: TransportChoice) -> Option<
         };
         let verdict = judge_outputs(&lowered, &outcome, &wanted, &criteria).ok()?;
         if verdict.exit != Exit::Success {
-            return Some(Err(verdict.line));
+            return Some(Err(verdict.line.to_string()));
         }
     }
     Some(Ok(()))

@@ -27,7 +27,7 @@ use hir::driver::run::{
     command_line::Options,
     option_files::{OptionFile, check_option_files},
 };
-use hir::driver::session::Session;
+use hir::driver::session::{Report, Session};
 use hir::driver::tool::Reporter;
 use hir::process::exit::Exit;
 
@@ -98,7 +98,7 @@ impl JobProgram {
         match (&self.step, failed.exit) {
             (JobStep::Only | JobStep::Line { .. }, _) | (_, Exit::Hang | Exit::WrongResult) => failed,
             (JobStep::Pipeline(_) | JobStep::Check | JobStep::Report, _) => {
-                RunVerdict { line: None, ..failed }
+                RunVerdict { notes: Vec::new(), line: None, ..failed }
             }
         }
     }
@@ -112,17 +112,17 @@ impl JobProgram {
     }
 
     /// Returns the line that is printed before the program runs.
-    fn title(&self) -> Option<String> {
+    fn title(&self) -> Option<Report> {
         match &self.step {
-            JobStep::Line { text, .. } => Some(format!("$ hir-run {text}")),
+            JobStep::Line { text, .. } => Some(Report::Output(format!("$ hir-run {text}"))),
             JobStep::Pipeline(it) if !self.options.diagnostics.quiet => {
                 let passes = if it.passes.is_empty() { "no passes" } else { &it.passes };
-                Some(format!(
-                    "# round {}, pipeline {} of {}: {passes}",
+                Some(Report::Note(format!(
+                    "round {}, pipeline {} of {}: {passes}",
                     it.round + 1,
                     it.number + 1,
                     it.count
-                ))
+                )))
             }
             JobStep::Only | JobStep::Check | JobStep::Pipeline(_) | JobStep::Report => None,
         }
@@ -189,7 +189,7 @@ pub struct BatchProgress {
     /// True if the programs come from a batch file.
     is_batch: bool,
     /// With `--tune-passes`, the table of the pipelines that have run.
-    table: Option<Arc<Mutex<Vec<String>>>>,
+    table: Option<Arc<Mutex<Vec<Report>>>>,
 }
 
 impl BatchProgress {
@@ -210,7 +210,7 @@ impl BatchProgress {
     /// Reports the exit code of the program that started last. `is_end` is set if no other program follows.
     fn report_exit(&self, exit: Exit, is_end: bool) {
         if self.is_batch {
-            self.session.print_line(&format!("# exit code {}", exit as u8));
+            self.session.print(&Report::Note(format!("exit code {}", exit as u8)));
         }
         let more = self.all - self.started.load(Relaxed).min(self.all);
         if !is_end {
@@ -222,16 +222,12 @@ impl BatchProgress {
             "the state of the job is undefined after this failure"
         };
         if self.is_batch && more > 0 {
-            self.session.print_line(&format!("# {more} more are not run: {why}"));
+            self.session.print(&Report::Note(format!("{more} more are not run: {why}")));
         }
         if let Some(table) = &self.table {
-            table
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .iter()
-                .for_each(|it| self.session.print_line(it));
+            table.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|it| self.session.print(it));
             if more > 0 {
-                self.session.print_line(&format!("# the other pipelines are not measured: {why}"));
+                self.session.print(&Report::Note(format!("the other pipelines are not measured: {why}")));
             }
         }
     }
@@ -257,7 +253,7 @@ pub fn run_each<E>(
         if times.is_skipped(entry) {
             continue;
         }
-        entry.title().iter().filter(|_| prints_lines).for_each(|it| count.session.print_line(it));
+        entry.title().iter().filter(|_| prints_lines).for_each(|it| count.session.print(it));
         let (end, measured) = run(entry, at + 1 == programs.len(), &times)?;
         let (ControlFlow::Break(exit) | ControlFlow::Continue(exit)) = end;
         times.add(entry, exit, measured);

@@ -14,7 +14,7 @@ use hir::driver::run::{
     unwritten::UnwrittenReads,
     verdict::{self, Expectation},
 };
-use hir::driver::tool::progress::Progress;
+use hir::driver::{session::Report, tool::progress::Progress};
 use hir::process::exit::Exit;
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
@@ -119,7 +119,7 @@ pub fn run(
     task: &Task<'_>,
     input_spec: InputSpec,
     (gpu, member): (&mut Gpu, &JobRank),
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<Result<RunVerdict, String>, JobFailure> {
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
     // the framework that the program targets they hang.
@@ -144,7 +144,7 @@ pub fn run(
     let machine = match task.options.tuning_flag() {
         None => None,
         Some(flag) => {
-            let note = &mut |note: String| say(format!("# {note}"));
+            let note = &mut |note: String| say(Report::Note(note));
             // All ranks get the same inner error.
             let loaded = tuning::load(&task.setup.session.files, flag, engine, member, note)
                 .inspect_err(|it| abort_job(member, it))?;
@@ -212,13 +212,13 @@ fn run_on_engine(
     task: &Task<'_>,
     (wanted, machine): (&GpuRunSetup, Option<Machine>),
     member: &JobRank,
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<RunVerdict, JobFailure> {
     let Task { options, world, names, .. } = task;
     let rank = member.channel.rank;
     let (kind, seed) = (options.inputs, options.seed);
-    say(format!("# {}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), world.len()));
-    task.notes_on_parts().into_iter().for_each(&mut *say);
+    say(Report::Note(format!("{}: {} GPU ranks, inputs {kind} seed {seed}", names.join(", "), world.len())));
+    task.notes_on_parts().into_iter().for_each(|it| say(Report::Note(it)));
     let watch = output::watched_views(world, &options.output, Some(rank))?;
     let gathered = output::watched_views(world, &options.output, Some(0))?;
     let (iterations, graph) = (options.iters, options.cudagraph);
@@ -242,7 +242,7 @@ fn run_on_engine(
         profile_host: options.profile_host.then_some(graph),
         measures_times: options.timelines.is_requested(),
     };
-    let ran = gpu::run(&job, engine, member, &mut |note| say(format!("# {note}")))
+    let ran = gpu::run(&job, engine, member, &mut |note| say(Report::Note(note)))
         .inspect_err(|failure| abort_job(member, failure))?;
     progress.iter().for_each(Progress::finish);
     // From here on no rank waits for another: a failure determines the exit code of all ranks, and the job
@@ -253,7 +253,7 @@ fn run_on_engine(
     }
     if let (Some(path), Some(machine), Some(found)) = (&options.tune, &machine, &ran.tuning) {
         let TuneOptions { rounds, graph, .. } = tune_options(options);
-        tuning::report(found, rounds, graph).into_iter().for_each(|it| say(format!("# {it}")));
+        tuning::report(found, rounds, graph).into_iter().for_each(|it| say(Report::Note(it)));
         // Algorithms that give wrong results are not stored.
         let notes = match ran.verdict.exit {
             Exit::Success => {
@@ -264,7 +264,7 @@ fn run_on_engine(
                 vec![format!("`{shown}` is not written: the outputs are wrong with these algorithms")]
             }
         };
-        notes.into_iter().for_each(|it| say(format!("# {it}")));
+        notes.into_iter().for_each(|it| say(Report::Note(it)));
     }
     if let Some((timing, lines)) = &ran.timing {
         timing_report::timing_table(timing, lines, world).into_iter().for_each(&mut *say);
@@ -272,7 +272,7 @@ fn run_on_engine(
     if let Some(times) = &ran.times {
         let notes =
             options.timelines.write_measured(world, names, &gpu::measured_times(times), times.error)?;
-        notes.into_lines().for_each(|it| say(format!("# {it}")));
+        notes.into_lines().for_each(|it| say(Report::Note(it)));
     }
     if let Some(host) = &ran.host {
         timing_report::host_table(host, world.len()).into_iter().for_each(&mut *say);

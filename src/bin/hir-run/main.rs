@@ -14,7 +14,7 @@ use hir::driver::run::{
     command_line::{EXAMPLES, Options},
     prepare::JobFailure,
 };
-use hir::driver::session::Session;
+use hir::driver::session::{Report, Session, Verdict};
 use hir::driver::tool::{
     self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
 };
@@ -43,7 +43,7 @@ fn run_tool(session: &Arc<Session>) -> ExitCode {
     let options = match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(options) => options,
         Err(error) => {
-            let verdict = |message: &str| session.print_line(&format!("[FAILED] not run: {message}"));
+            let verdict = |message: &str| session.print(&failed(format!("not run: {message}")));
             return report_usage_error(session, &error, verdict).into();
         }
     };
@@ -78,7 +78,12 @@ fn run_tool(session: &Arc<Session>) -> ExitCode {
 
 /// Ends the output of the tool. The last line is the verdict, also on what standard error did not accept.
 fn finish(screen: &Reporter, exit: Exit, reports: bool) -> ExitCode {
-    screen.finish(exit, reports, |fault| screen.session().print_line(&format!("[FAILED] {fault}"))).into()
+    screen.finish(exit, reports, |fault| screen.session().print(&failed(fault))).into()
+}
+
+/// Returns the last line of a run that failed.
+fn failed(text: impl Into<String>) -> Report {
+    Report::Verdict(Verdict::failed(text))
 }
 
 /// Runs the programs of a job that has a single process.
@@ -99,7 +104,7 @@ fn run_single_process(programs: &[JobProgram], screen: &Reporter) -> Exit {
             let verdict = run_step(entry, &own, None, times, state);
             let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(&own, failure)));
             monitor.activity.print_result(last || verdict.exit.flow().is_break(), || {
-                verdict.line.iter().for_each(|line| screen.session().print_line(line));
+                screen.session().print_all(verdict.lines());
             });
             Ok((verdict.exit.flow(), verdict.measured))
         });
@@ -206,35 +211,33 @@ fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
 /// Reports a failure before there is a job, with its verdict.
 fn print_failure(screen: &Reporter, failure: JobFailure) -> Exit {
     let verdict = report_failure(screen, failure);
-    verdict.line.iter().for_each(|line| screen.session().print_line(line));
+    screen.session().print_all(verdict.lines());
     verdict.exit
 }
 
 /// Reports a failure that prevents a run, or ends it, and returns the verdict that says so.
 fn report_failure(screen: &Reporter, failure: JobFailure) -> RunVerdict {
-    let line = failure_line(&failure);
+    let text = failure_text(&failure);
     match failure {
         JobFailure::Rejected(source, diagnostics) => {
             screen.report_diagnostics(&source, &diagnostics);
-            RunVerdict::with_line(Exit::of_rejection(&diagnostics), line)
+            RunVerdict::of(Exit::of_rejection(&diagnostics), text)
         }
         JobFailure::BadOption(source, fault) => {
             screen.report_diagnostics(&source, &[*fault]);
-            RunVerdict::with_line(Exit::Usage, line)
+            RunVerdict::of(Exit::Usage, text)
         }
         // The report comes first: the last line is the verdict.
         JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
-            let report = message.split_once('\n').map_or("", |it| it.1);
-            let mut lines: Vec<String> = report.lines().map(|line| format!("# {line}")).collect();
-            lines.push(line);
-            RunVerdict { line: Some(lines.join("\n")), ..RunVerdict::without_line(exit) }
+            let notes = message.lines().skip(1).map(str::to_owned).collect();
+            RunVerdict { notes, ..RunVerdict::of(exit, text) }
         }
-        JobFailure::Other(exit, message) => RunVerdict::with_line(screen.fail(exit, &message), line),
+        JobFailure::Other(exit, message) => RunVerdict::of(screen.fail(exit, &message), text),
     }
 }
 
-/// Returns the verdict on a program that failed: what a reader of standard output alone has to know.
-fn failure_line(failure: &JobFailure) -> String {
+/// Returns the text of the verdict on a program that failed: what a reader of standard output alone has to know.
+fn failure_text(failure: &JobFailure) -> String {
     match failure {
         JobFailure::Rejected(_, diagnostics) => {
             let errors = || diagnostics.iter().filter(|it| it.is_error());
@@ -245,15 +248,15 @@ fn failure_line(failure: &JobFailure) -> String {
                 0 | 1 => String::new(),
                 count => format!(", and {}", count_text(count - 1, "more error")),
             };
-            format!("[FAILED] not run: {first}{more}")
+            format!("not run: {first}{more}")
         }
         JobFailure::BadOption(source, fault) => {
-            format!("[FAILED] not run: {}: {}", source.name, fault.message)
+            format!("not run: {}: {}", source.name, fault.message)
         }
         JobFailure::Other(exit, message) => {
             let first = message.lines().next().unwrap_or_default();
             let not_run = if *exit == Exit::Usage { "not run: " } else { "" };
-            format!("[FAILED] {not_run}{first}")
+            format!("{not_run}{first}")
         }
     }
 }

@@ -23,7 +23,10 @@ use hir::driver::run::{
     },
     prepare::{self, JobFailure, LoadedPrograms},
 };
-use hir::driver::{session::Session, tool::parse_pipeline};
+use hir::driver::{
+    session::{Report, Session},
+    tool::parse_pipeline,
+};
 use hir::process::exit::Exit;
 use hir::{
     cuda::{self, Gpu, Machine},
@@ -215,8 +218,8 @@ impl<'a> PassesText<'a> {
 }
 
 /// Returns false for notes that `--quiet` omits.
-fn is_due(job: &Options, line: &str) -> bool {
-    !(job.diagnostics.quiet && line.starts_with('#'))
+fn is_due(job: &Options, line: &Report) -> bool {
+    !(job.diagnostics.quiet && matches!(line, Report::Note(_)))
 }
 
 /// The results of all pipelines.
@@ -272,7 +275,7 @@ impl PipelineTimes {
     }
 
     /// Returns the table of what has been measured so far, for a job that ends before the report.
-    pub fn table(&self, job: &Options) -> Vec<String> {
+    pub fn table(&self, job: &Options) -> Vec<Report> {
         let lines = table(&self.pipelines, self.measurement(job));
         lines.into_iter().filter(|it| is_due(job, it)).collect()
     }
@@ -284,7 +287,7 @@ impl PipelineTimes {
     pub fn report(&self, job: &Options, session: &Session, reports: bool) -> Result<RunVerdict, JobFailure> {
         let how = self.measurement(job);
         if self.check != Exit::Success {
-            return Ok(RunVerdict::with_line(self.check, "[FAILED] no pipeline was measured".to_owned()));
+            return Ok(RunVerdict::of(self.check, "no pipeline was measured"));
         }
         let exit = exit_code(&self.pipelines);
         if !reports {
@@ -292,7 +295,7 @@ impl PipelineTimes {
         }
         let (lines, verdict) = report(&self.pipelines, how);
         for line in lines.iter().filter(|it| is_due(job, it)) {
-            session.print_line(line);
+            session.print(line);
         }
         if let Some(path) = &job.json {
             let value = json(&self.pipelines, how, job.texts().paths());
@@ -300,18 +303,18 @@ impl PipelineTimes {
             // A wrong result is the more important failure.
             match (written, exit) {
                 (Err(failure), Exit::Success) => return Err(failure),
-                (Err(failure), _) => session.print_line(&format!("# {}", failure.summary().1)),
+                (Err(failure), _) => session.print(&Report::Note(failure.summary().1)),
                 (Ok(()), _) => (),
             }
         }
         match (&job.tune, exit) {
             (Some(path), Exit::Success) => self.store(path, job, session)?,
             (Some(path), _) if !job.diagnostics.quiet => {
-                session.print_line(&format!("# `{}` is not written", path.display()));
+                session.print(&Report::Note(format!("`{}` is not written", path.display())));
             }
             (Some(_) | None, _) => (),
         }
-        Ok(RunVerdict::with_line(exit, verdict))
+        Ok(RunVerdict::of(exit, verdict))
     }
 
     /// Adds the fastest pipeline to a table.
@@ -319,7 +322,7 @@ impl PipelineTimes {
         let program = tuned_program(job, session, self.ranks);
         let Some((machine, program)) = self.machine.as_ref().zip(program) else { return Ok(()) };
         let notes = store_pipeline(&session.files, path, machine, program, &self.pipelines)?;
-        notes.iter().filter(|_| !job.diagnostics.quiet).for_each(|it| session.print_line(&format!("# {it}")));
+        notes.into_iter().filter(|_| !job.diagnostics.quiet).for_each(|it| session.print(&Report::Note(it)));
         Ok(())
     }
 }

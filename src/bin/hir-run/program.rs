@@ -9,6 +9,7 @@ use grammar::{
 };
 use hir::driver::job::{
     gpu::{self, JobGroup},
+    lost_job::report_without_plans,
     precheck,
     rank_process::{self, RunVerdict},
 };
@@ -19,7 +20,7 @@ use hir::driver::run::{
     output, per_rank,
     prepare::{JobFailure, PrepareOptions, Prepared, prepare},
 };
-use hir::driver::tool::Reporter;
+use hir::driver::{session::Report, tool::Reporter};
 use hir::process::{exit::Exit, out_of_memory, threads::start_workers};
 use hir::{
     cuda::{self, Gpu},
@@ -66,13 +67,13 @@ pub fn run(
     let owner = member.map(|it| it.channel.rank);
     let processes = member.map(|it| it.channel.world);
     let is_silent = options.reports_failures_only || owner.is_some_and(|it| it > 0);
-    let mut say = |line: String| {
-        if !(is_silent || options.diagnostics.quiet && line.starts_with('#')) {
-            session.print_line(&line);
+    let mut say = |line: Report| {
+        if !(is_silent || options.diagnostics.quiet && matches!(line, Report::Note(_))) {
+            session.print(&line);
         }
     };
     let stored = pipelines::stored_pipeline(options, session, member)?;
-    stored.iter().for_each(|it| say(format!("# {}", it.note)));
+    stored.iter().for_each(|it| say(Report::Note(it.note.clone())));
     let passes = PassesText::new(options, stored.and_then(|it| it.passes));
     let calls = passes.parse()?;
     let rewrite =
@@ -82,20 +83,20 @@ pub fn run(
     let (prepared, world) = &read_and_plan(options, &setup, screen, member)?;
     let names: Vec<&str> = prepared.sources.iter().map(|source| source.name.as_str()).collect();
     if options.memory {
-        gpu::memory_report(world)?.into_iter().for_each(&mut say);
+        gpu::memory_report(world)?.into_iter().for_each(|it| say(Report::Output(it)));
         if !options.output.is_empty() {
-            say("# `--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end"
-                .to_owned());
+            say(Report::note(
+                "`--memory` runs nothing: `--output` writes no file, and its tensors keep their memory until the end",
+            ));
         }
-        let line = "[SUCCESS] nothing was run: `--memory`".to_owned();
-        return Ok(RunVerdict::with_line(Exit::Success, line));
+        return Ok(RunVerdict::of(Exit::Success, "nothing was run: `--memory`"));
     }
     let is_measured = options.iters > 0 || options.profile_host || options.tune.is_some();
     if options.cudagraph && !is_measured && options.stress.is_none() {
-        say("# `-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`".to_owned());
+        say(Report::note("`-G` has no effect without timed or repeated runs: add `-n 20` or `--stress 100`"));
     }
     if options.tolerance().is_some() && options.expect.is_empty() && options.reference.is_none() {
-        say("# `--rtol` and `--atol` have no effect without `--expect` or `--reference`".to_owned());
+        say(Report::note("`--rtol` and `--atol` have no effect without `--expect` or `--reference`"));
     }
     let is_timeline_due = options.timelines.is_requested() && !is_silent;
     let check = (options.check, options.check_model);
@@ -106,7 +107,7 @@ pub fn run(
         return Ok(verdict);
     }
     if let Some(note) = prepared.unused_ranks(processes) {
-        say(format!("# {note}"));
+        say(Report::Note(note));
     }
     let monitor = state.monitor;
     let work = WorkBudget::of_billions(options.max_work());
@@ -182,7 +183,7 @@ fn run_on_gpu(
     input_spec: &InputSpec,
     member: Option<&JobRank>,
     state: JobState<'_>,
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<Result<RunVerdict, Option<String>>, JobFailure> {
     let options = task.options;
     // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
@@ -200,7 +201,7 @@ fn run_on_gpu(
         Some(it) => it,
         None => {
             let at_end = rank_process::end_handler(task.screen.session(), state.progress.exit_reporter());
-            single = JobRank::single_process(options.timeout_duration(), at_end)?;
+            single = JobRank::single_process(options.timeout_duration(), report_without_plans(), at_end)?;
             &single
         }
     };
@@ -214,19 +215,22 @@ fn run_on_gpu(
 }
 
 /// Prints why the simulator runs, and which options have no effect on it.
-fn say_why_simulated(options: &Options, reason: Option<String>, say: &mut dyn FnMut(String)) {
+fn say_why_simulated(options: &Options, reason: Option<String>, say: &mut dyn FnMut(Report)) {
     if let Some(reason) = reason {
-        say(format!("# running on the simulator: {reason}"));
+        say(Report::Note(format!("running on the simulator: {reason}")));
     }
     if let Some(path) = &options.tuning {
-        say(format!(
-            "# the algorithms of `{}` are not used: the simulator has none to choose from",
+        say(Report::Note(format!(
+            "the algorithms of `{}` are not used: the simulator has none to choose from",
             path.display()
-        ));
+        )));
     }
     if options.iters > 0 {
         let unwritten = options.json.as_ref().map(|it| format!(", and `{}` is not written", it.display()));
-        say(format!("# nothing is timed{}: the simulator has no clock", unwritten.unwrap_or_default()));
+        say(Report::Note(format!(
+            "nothing is timed{}: the simulator has no clock",
+            unwritten.unwrap_or_default()
+        )));
     }
 }
 
@@ -235,9 +239,9 @@ fn write_estimated_timelines(
     options: &Options,
     world: &World,
     names: &[&str],
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<(), JobFailure> {
-    options.timelines.write_estimated(world, names)?.into_lines().for_each(|it| say(format!("# {it}")));
+    options.timelines.write_estimated(world, names)?.into_lines().for_each(|it| say(Report::Note(it)));
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! Runs a prepared program on the simulator and computes its expected outputs.
 
 use std::{
-    io::Write,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +23,7 @@ use hir::driver::run::{
     unwritten::UnwrittenReads,
     verdict::{self, Expectation, ExpectationSource, OutputRef},
 };
+use hir::driver::session::{Report, Verdict};
 use hir::driver::tool::{Reporter, progress::Progress};
 use hir::process::{
     exit::Exit,
@@ -83,18 +83,15 @@ impl RunMonitor {
         let (asked, stopped) = (self.clone(), self.activity.clone());
         let [told, ended] = [(); 2].map(|()| Arc::clone(screen.session()));
         let report = move || {
-            let mut text = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
-            text.insert_str(0, &format!("{}\n", asked.activity.description()));
-            let lines: String = text.lines().map(|line| format!("# {line}\n")).collect();
-            // Standard output may be closed.
-            let _ = (&told.stdout).write_all(lines.as_bytes());
+            let progress = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
+            let activity = asked.activity.description();
+            told.print_all([activity.as_str()].into_iter().chain(progress.lines()).map(Report::note));
         };
         let end = move |signal: i32| {
             stopped.stop(|what| {
-                let text = format!("# {}\n[STOPPED] {what}\n", interrupt::signal_name(signal));
-                let mut out = &ended.stdout;
-                let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
                 let exit = Exit::from_signal(signal);
+                let name = Report::note(interrupt::signal_name(signal));
+                ended.print_all([name, Report::Verdict(Verdict::of(exit, what))]);
                 last(exit);
                 ended.close_log(exit, true);
             })
@@ -142,7 +139,7 @@ impl Task<'_> {
     pub fn simulate(
         &self,
         mut input_spec: InputSpec,
-        say: &mut dyn FnMut(String),
+        say: &mut dyn FnMut(Report),
     ) -> Result<RunVerdict, JobFailure> {
         self.check_memory()?;
         self.monitor.activity.set("while computing the expected outputs");
@@ -161,22 +158,23 @@ impl Task<'_> {
             expectations.extend(verdict::program_order_expectations(world, inputs.clone(), self.limits())?);
         }
         let instructions: usize = world.iter().map(|plan| plan.code.len()).sum();
-        say(format!(
-            "# {}: {}, {instructions} instructions, inputs {} seed {}",
+        say(Report::Note(format!(
+            "{}: {}, {instructions} instructions, inputs {} seed {}",
             names.join(", "),
             count_text(world.len(), "simulated rank"),
             options.inputs,
             options.seed
-        ));
-        input_spec.notes.drain(..).for_each(|note| say(format!("# {note}")));
+        )));
+        input_spec.notes.drain(..).for_each(|note| say(Report::Note(note)));
         if is_plain && expects_sim {
-            say("# `--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator"
-                .to_owned());
+            say(Report::note(
+                "`--expect=sim` has no effect: it compares GPUs or other schedules with this run of the simulator",
+            ));
         }
         if let Some(note) = verdict::final_stream_note(world) {
-            say(format!("# warning: {note}"));
+            say(Report::Note(format!("warning: {note}")));
         }
-        self.notes_on_parts().into_iter().for_each(&mut *say);
+        self.notes_on_parts().into_iter().for_each(|it| say(Report::Note(it)));
         let watch = output::watched_views(world, &options.output, self.owner)?;
         let mut verdict = None;
         let mut reads = UnwrittenReads::default();
@@ -188,8 +186,9 @@ impl Task<'_> {
             ..verdict::simulation_options(world, options.world.memory_bytes())
         };
         if sim.without_shadows && !expectations.is_empty() {
-            say("# the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types"
-                .to_owned());
+            say(Report::note(
+                "the f64 shadows of the results exceed `--memory-limit`: rounded results are compared within the tolerances of their element types",
+            ));
         }
         let mut runs = runs?;
         let all = runs.remaining().map_or("orders".to_owned(), |all| format!("of {all} schedules"));
@@ -202,7 +201,7 @@ impl Task<'_> {
             all => Progress::new(all, "schedules", is_silent),
         };
         let shows_instructions = runs.remaining() == Some(1);
-        let say = &mut |line: String| progress.suspend(|| say(line));
+        let say = &mut |line: Report| progress.suspend(|| say(line));
         while let Some(schedule) = runs.next() {
             let difference = if done == 0 { "" } else { difference };
             self.work.take(work).map_err(|it| self.exceeds(&it))?;
@@ -217,7 +216,7 @@ impl Task<'_> {
                 Ok(outcome) => outcome,
                 Err(fault) => {
                     self.print_unwritten_warnings(&reads);
-                    say(format!("# schedule {schedule}"));
+                    say(Report::Note(format!("schedule {schedule}")));
                     return Err(RunError::from(fault).into());
                 }
             };
@@ -227,18 +226,18 @@ impl Task<'_> {
             output::write_outputs(world, &outcome, &options.output, self.owner, say)?;
             if judged.exit != Exit::Success {
                 self.print_unwritten_warnings(&reads);
-                say(format!("# schedule {schedule}"));
+                say(Report::Note(format!("schedule {schedule}")));
                 self.write_witness(&schedule, &judged.line, say)?;
                 return Ok(RunVerdict::with_line(judged.exit, judged.line));
             }
             if let (None, Some(at)) = (&verdict, outcome.notes.first_inexact) {
                 let count = outcome.notes.exactness.inexact();
-                say(format!(
-                    "# {}, the first at rank {}, {}",
+                say(Report::Note(format!(
+                    "{}, the first at rank {}, {}",
                     count_text(count, "inexact rounding"),
                     at.rank,
                     hir::sim::describe(world, at)
-                ));
+                )));
             }
             verdict = Some(judged);
             (done, last) = (done + 1, schedule);
@@ -249,13 +248,16 @@ impl Task<'_> {
         progress.finish();
         self.print_unwritten_warnings(&reads);
         let Some(verdict) = verdict else {
-            return Ok(RunVerdict::with_line(Exit::Success, "[SUCCESS] no schedule to run".to_owned()));
+            return Ok(RunVerdict::of(Exit::Success, "no schedule to run"));
         };
         if let Some(path) = &options.witness {
-            say(format!("# no order gives a different result: `{}` is not written", path.display()));
+            say(Report::Note(format!(
+                "no order gives a different result: `{}` is not written",
+                path.display()
+            )));
         }
         let schedules = runs.summary(&last, done);
-        say(format!("# {schedules}, {:.3} s", self.start.elapsed().as_secs_f64()));
+        say(Report::Note(format!("{schedules}, {:.3} s", self.start.elapsed().as_secs_f64())));
         Ok(print_outputs(verdict, say))
     }
 
@@ -281,8 +283,8 @@ impl Task<'_> {
     fn write_witness(
         &self,
         schedule: &Schedule,
-        verdict: &str,
-        say: &mut dyn FnMut(String),
+        verdict: &Verdict,
+        say: &mut dyn FnMut(Report),
     ) -> Result<(), JobFailure> {
         let (Some(path), Schedule::Steps { steps, .. }) = (&self.options.witness, schedule) else {
             return Ok(());
@@ -291,7 +293,7 @@ impl Task<'_> {
             format!("{}\n{verdict}\nrank, instruction, step of the instruction", self.names.join(", "));
         let text = schedules::format_steps(self.world, steps, &title);
         write_file(path, &text)?;
-        say(format!("# `--schedule=@{}` runs this order again", path.display()));
+        say(Report::Note(format!("`--schedule=@{}` runs this order again", path.display())));
         Ok(())
     }
 
@@ -364,12 +366,17 @@ impl Task<'_> {
 }
 
 /// Prints the table of outputs and returns the verdict of the run.
-pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(String)) -> RunVerdict {
-    say(format!("# {:<10} {:>6} {:>20}", "output", "dtype", "shape"));
+pub fn print_outputs(verdict: verdict::OutputVerdict, say: &mut dyn FnMut(Report)) -> RunVerdict {
+    say(Report::Note(format!("{:<10} {:>6} {:>20}", "output", "dtype", "shape")));
     for output in &verdict.outputs {
         let tensor = &output.whole.tensor;
         let shape: Vec<String> = tensor.shape.iter().map(usize::to_string).collect();
-        say(format!("  {:<10} {:>6} {:>20}", output.name, tensor.data.dtype().short_name(), shape.join("x")));
+        say(Report::Output(format!(
+            "  {:<10} {:>6} {:>20}",
+            output.name,
+            tensor.data.dtype().short_name(),
+            shape.join("x")
+        )));
     }
     RunVerdict::with_line(verdict.exit, verdict.line)
 }

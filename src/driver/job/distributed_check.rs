@@ -38,7 +38,6 @@ pub fn judge_distributed(
     let digests: Vec<u8> = mine.iter().flat_map(digest).collect();
     let digests = peers.all_gather(&digests)?;
     let digest = |rank: usize, at: usize| digests.get(rank).and_then(|it| it.get(8 * at..8 * at + 8));
-    let verdict = |exit, line: String| OutputVerdict { exit, line, outputs: Vec::new(), wrong_output: None };
     for (at, port) in plans.first().map_or(&[][..], |it| &it.outputs).iter().enumerate() {
         let part = |plan: &Plan| {
             plan.outputs.get(at).filter(|it| it.shard.view.is_some()).map(|it| it.shard.layout.clone())
@@ -49,15 +48,16 @@ pub fn judge_distributed(
             };
             let other = (0..rank).filter(same).find(|other| digest(rank, at) != digest(*other, at));
             if let Some(other) = other {
-                let line = format!(
-                    "[FAILED] {name}: ranks {other} and {rank} hold different values; if each rank keeps its own, use {name}@local",
+                let text = format!(
+                    "{name}: ranks {other} and {rank} hold different values; if each rank keeps its own, use {name}@local",
                     name = port.name
                 );
-                return Ok(OutputVerdict { wrong_output: Some(at), ..verdict(Exit::WrongResult, line) });
+                let verdict = OutputVerdict::without_outputs(Exit::WrongResult, text);
+                return Ok(OutputVerdict { wrong_output: Some(at), ..verdict });
             }
         }
     }
-    Ok(verdict(Exit::Success, "[SUCCESS] ran, complete, not compared".to_owned()))
+    Ok(OutputVerdict::without_outputs(Exit::Success, "ran, complete, not compared"))
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
         let verdict = judge_distributed(&plans, &block(), &Two { differs: true })?;
         assert_eq!(verdict.exit, Exit::WrongResult);
         assert_eq!(
-            verdict.line,
+            verdict.line.to_string(),
             "[FAILED] T0: ranks 0 and 1 hold different values; if each rank keeps its own, use T0@local"
         );
         Ok(())

@@ -3,10 +3,13 @@
 
 use std::sync::Arc;
 
-use super::distributed_check;
-use crate::run::{
-    prepare::JobFailure,
-    verdict::{self, Criteria, Expectation, OutputVerdict},
+use super::{distributed_check, lost_job::report_with_plans};
+use crate::{
+    run::{
+        prepare::JobFailure,
+        verdict::{self, Criteria, Expectation, OutputVerdict},
+    },
+    session::Verdict,
 };
 use hir_cuda::{
     CudaError, Engine, HostProfile, InstTime, LineProfile, ProcessGroup, RunTimes, Timing, TuneOptions,
@@ -212,7 +215,7 @@ pub fn run(
 ) -> Result<GpuRunResult, JobFailure> {
     let peers: &dyn ProcessGroup = &JobGroup(member);
     let progress = engine.progress();
-    member.report_plan_progress(Arc::clone(job.world), move || {
+    member.report_plan_progress(report_with_plans(Arc::clone(job.world)), move || {
         let (round, issued) = progress.issued_inst()?;
         let complete = progress.completed_runs();
         Some(PlanProgress {
@@ -268,7 +271,7 @@ pub fn run(
         match engine.stress(peers, runs, seed, graph, job.on_stress_run)? {
             None => say(format!("{runs} runs with delays: outputs bitwise equal on all ranks")),
             Some(difference) => {
-                let line = format!("[FAILED] {difference}");
+                let line = Verdict::failed(difference);
                 verdict = OutputVerdict { exit: Exit::WrongResult, line, ..verdict };
             }
         }
@@ -397,7 +400,7 @@ fn judge_on_rank0(
             Some(0) => Exit::Success,
             Some(_) | None => Exit::WrongResult,
         };
-        return Ok(OutputVerdict { exit, line: String::new(), outputs: Vec::new(), wrong_output: None });
+        return Ok(OutputVerdict::without_outputs(exit, ""));
     }
     member.set_phase("judging the outputs");
     let judged = verdict::judge_outputs(job.world, outcome, job.expectations, &job.criteria);

@@ -3,6 +3,7 @@
 mod digests;
 mod distributed_check;
 pub mod gpu;
+pub mod lost_job;
 pub mod precheck;
 pub mod rank_process;
 pub mod timing_report;

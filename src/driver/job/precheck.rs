@@ -8,7 +8,7 @@ use std::time::Instant;
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
 use super::rank_process::RunVerdict;
-use crate::{run::command_line::CheckMode, tool::Reporter};
+use crate::{run::command_line::CheckMode, session::Report, tool::Reporter};
 use hir_check::{Checks, OrderingModel, check};
 use hir_plan::World;
 use hir_process::exit::Exit;
@@ -26,16 +26,16 @@ pub fn check_before_run(
     sources: &[Source],
     world: &World,
     screen: &Reporter,
-    say: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<(), RunVerdict> {
     if mode == CheckMode::Off {
         return Ok(());
     }
     let instructions: usize = world.iter().map(|it| it.code.len()).sum();
     if instructions > MAX_INSTRUCTIONS {
-        say(format!(
-            "# not checked: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; use `hir-opt --check`"
-        ));
+        say(Report::Note(format!(
+            "not checked: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; use `hir-opt --check`"
+        )));
         return Ok(());
     }
     let start = Instant::now();
@@ -55,15 +55,15 @@ pub fn check_before_run(
     }
     let seconds = start.elapsed().as_secs_f64();
     for reason in &report.not_checked {
-        say(format!("# not checked: {reason}"));
+        say(Report::Note(format!("not checked: {reason}")));
     }
     let mut all = found.iter().flatten().filter(|it| it.is_error());
     let Some(first) = all.next() else {
         if report.not_checked.is_empty() {
             let model = if model == OrderingModel::default() { String::new() } else { format!(" ({model})") };
-            say(format!(
-                "# check{model}: no race, every output written; {instructions} instructions, {seconds:.3} s"
-            ));
+            say(Report::Note(format!(
+                "check{model}: no race, every output written; {instructions} instructions, {seconds:.3} s"
+            )));
         }
         return Ok(());
     };
@@ -73,12 +73,12 @@ pub fn check_before_run(
         more => format!(" (and {more} more faults)"),
     };
     if mode == CheckMode::Warn {
-        say(format!(
-            "# the check found faults, and the program runs (--check=warn): {}{more}",
+        say(Report::Note(format!(
+            "the check found faults, and the program runs (--check=warn): {}{more}",
             first.message
-        ));
+        )));
         return Ok(());
     }
-    let line = format!("[FAILED] {}{more}; `--check=warn` runs the program anyway", first.message);
-    Err(RunVerdict::with_line(Exit::Check, line))
+    let text = format!("{}{more}; `--check=warn` runs the program anyway", first.message);
+    Err(RunVerdict::of(Exit::Check, text))
 }

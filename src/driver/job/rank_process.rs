@@ -1,19 +1,27 @@
 //! Runs one rank process of a launched job, so that all processes run the same programs and exit with the
 //! same code.
 
-use std::{io::Write, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
-use grammar::{source::Source, visible_text};
+use grammar::source::Source;
 
-use super::digests;
+use super::{digests, lost_job::report_without_plans};
 use crate::run::{
     inputs::InputFlag,
     prepare::{JobFailure, ProgramFiles},
 };
-use crate::{session::Session, source, tool::Reporter};
+use crate::{
+    session::{Report, Session, Verdict},
+    source,
+    tool::Reporter,
+};
 use hir_cuda::Machine;
 use hir_launch::{
-    LaunchError, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, watchdog::EndProcess,
+    LaunchError,
+    environment::LaunchInfo,
+    handshake::JobManifest,
+    job_rank::{JobRank, RankEnd},
+    watchdog::EndProcess,
 };
 use hir_process::exit::Exit;
 
@@ -21,8 +29,10 @@ use hir_process::exit::Exit;
 pub struct RunVerdict {
     /// The exit code.
     pub exit: Exit,
+    /// The lines on standard output before the last one.
+    pub notes: Vec<String>,
     /// The last line on standard output; `None` if standard error already has the message.
-    pub line: Option<String>,
+    pub line: Option<Verdict>,
     /// A one-line summary for the reports of other ranks.
     pub summary: String,
     /// What was measured on GPUs, on the rank that reports it.
@@ -41,12 +51,23 @@ pub struct Measured {
 impl RunVerdict {
     /// Returns a verdict that prints nothing.
     pub fn without_line(exit: Exit) -> Self {
-        Self { exit, line: None, summary: String::new(), measured: Measured::default() }
+        Self { exit, notes: Vec::new(), line: None, summary: String::new(), measured: Measured::default() }
     }
 
     /// Returns a verdict with the last line on standard output.
-    pub fn with_line(exit: Exit, line: String) -> Self {
-        Self { exit, summary: line.clone(), line: Some(line), measured: Measured::default() }
+    pub fn with_line(exit: Exit, line: Verdict) -> Self {
+        Self { summary: line.to_string(), line: Some(line), ..Self::without_line(exit) }
+    }
+
+    /// Returns the verdict with this exit code, whose line has this text.
+    pub fn of(exit: Exit, text: impl Into<String>) -> Self {
+        Self::with_line(exit, Verdict::of(exit, text))
+    }
+
+    /// Returns what is printed last.
+    pub fn lines(&self) -> impl Iterator<Item = Report> {
+        let notes = self.notes.iter().cloned().map(Report::Note);
+        notes.chain(self.line.clone().map(Report::Verdict))
     }
 }
 
@@ -110,15 +131,15 @@ pub fn join(
         launch,
         timeout,
         |name| std::env::var(name).ok(),
+        report_without_plans(),
         end_handler(screen.session(), last),
     ) {
         Ok(member) => member,
         Err(fault) => {
             let message = fault.to_string();
             if launch.rank == 0 {
-                screen
-                    .session()
-                    .print_line(&format!("[FAILED] {}", message.lines().next().unwrap_or_default()));
+                let verdict = Verdict::failed(message.lines().next().unwrap_or_default());
+                screen.session().print(&Report::Verdict(verdict));
             }
             return screen.fail(fault.exit().into(), &message);
         }
@@ -152,7 +173,7 @@ pub fn run(
     run: impl FnOnce(Option<JobFailure>) -> RunVerdict,
 ) -> Result<ControlFlow<Exit, Exit>, LaunchError> {
     let rank = member.channel.rank;
-    member.begin_program();
+    member.begin_program(report_without_plans());
     // The files that are compared with other ranks now are read again below.
     if !place.continues {
         screen.session().files.forget();
@@ -166,7 +187,7 @@ pub fn run(
             if rank == 0 {
                 screen.message(&difference);
             }
-            let line = difference.lines().next().map(|it| format!("[FAILED] {it}"));
+            let line = difference.lines().next().map(Verdict::failed);
             RunVerdict { line, ..RunVerdict::without_line(Exit::Environment) }
         }
         None => {
@@ -178,15 +199,18 @@ pub fn run(
     if rank > 0 {
         return Ok(end);
     }
+    let text = |(rank, RankEnd { exit, summary }): &(usize, RankEnd)| {
+        format!("rank {rank} exits with code {}: {summary}", *exit as u8)
+    };
     match (verdict.exit == Exit::Success, others.split_first()) {
         // A success is reported only if all ranks succeed.
         (true, Some((first, more))) => {
-            more.iter().for_each(|line| screen.message(line));
-            print_report(screen.session(), first, "[FAILED]");
+            more.iter().for_each(|it| screen.message(&text(it)));
+            screen.session().print(&Report::Verdict(Verdict::failed(text(first))));
         }
         (_, _) => {
-            others.iter().for_each(|line| screen.message(line));
-            verdict.line.iter().for_each(|line| screen.session().print_line(line));
+            others.iter().for_each(|it| screen.message(&text(it)));
+            screen.session().print_all(verdict.lines());
         }
     }
     Ok(end)
@@ -199,19 +223,11 @@ pub fn end_handler(session: &Arc<Session>, last: impl Fn(Exit) + Send + 'static)
     Box::new(move |exit, report| {
         let exit = Exit::from(exit);
         if let Some(it) = report {
-            print_report(&session, &it, if exit.is_signal() { "[STOPPED]" } else { "[FAILED]" });
+            let notes = it.notes.into_iter().map(Report::Note);
+            session.print_all(notes.chain([Report::Verdict(Verdict::of(exit, it.cause))]));
             last(exit);
             session.close_log(exit, true);
         }
         exit.exit_process()
     })
-}
-
-/// Prints a report. Its first line is the verdict and is printed last.
-fn print_report(session: &Session, report: &str, tag: &str) {
-    let (verdict, notes) = report.split_once('\n').unwrap_or((report, ""));
-    let mut out = &session.stdout;
-    // Standard output may be closed. The process ends in any case.
-    let _ = notes.lines().try_for_each(|line| writeln!(out, "# {}", visible_text(line)));
-    let _ = writeln!(out, "{tag} {}", visible_text(verdict)).and_then(|()| out.flush());
 }

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use super::gpu::GpuRunResult;
+use crate::session::Report;
 use hir_cuda::{CallCost, HostProfile, LineProfile, Timing};
 use hir_plan::Plan;
 
 /// Formats a timing as a table in the format of nccl-tests: one row for the whole program, whose size is that
 /// of all outputs of one rank, and one row for each source line.
-pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> Vec<String> {
+pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> Vec<Report> {
     let bytes = |plan: &Plan| -> usize {
         plan.outputs.iter().filter_map(|it| Some(it.shard.view.as_ref()?.len() * it.dtype.size())).sum()
     };
@@ -20,20 +21,22 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
         None => "step by step".to_owned(),
     };
     let mut rows = vec![
-        format!(
-            "# {} timed runs, {how}; events after a barrier of all ranks, MAX over ranks",
+        Report::Note(format!(
+            "{} timed runs, {how}; events after a barrier of all ranks, MAX over ranks",
             timing.runs.len()
-        ),
-        format!(
-            "# {:>14} {:>12} {:>12} {:>12} {:>12} {:>12}",
+        )),
+        Report::Note(format!(
+            "{:>14} {:>12} {:>12} {:>12} {:>12} {:>12}",
             "size(B)", "time(us)", "p99(us)", "min(us)", "max(us)", "algbw(GB/s)"
-        ),
-        format!("  {size:>14} {median:>12.2} {p99:>12.2} {least:>12.2} {most:>12.2} {rate:>12.2}"),
-        "# by line, step by step, each on its own stream: lines overlap".to_owned(),
-        format!(
-            "# {:>6} {:<14} {:>6} {:>14} {:>12} {:>12} {:>12}",
+        )),
+        Report::Output(format!(
+            "  {size:>14} {median:>12.2} {p99:>12.2} {least:>12.2} {most:>12.2} {rate:>12.2}"
+        )),
+        Report::note("by line, step by step, each on its own stream: lines overlap"),
+        Report::Note(format!(
+            "{:>6} {:<14} {:>6} {:>14} {:>12} {:>12} {:>12}",
             "line", "what", "count", "size(B)", "time(us)", "algbw(GB/s)", "busbw(GB/s)"
-        ),
+        )),
     ];
     rows.extend(lines.iter().map(|it| {
         let LineProfile {
@@ -53,38 +56,40 @@ pub fn timing_table(timing: &Timing, lines: &[LineProfile], plans: &[Plan]) -> V
         } else {
             format!("{rate:>12.2} {:>12.2}", rate * bus)
         };
-        format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_text:>12} {rates}")
+        Report::Output(format!("  {line:>6} {what:<14} {count:>6} {bytes:>14} {time_text:>12} {rates}"))
     }));
     rows
 }
 
 /// Formats the cost of issuing the plan on the host as a table.
-pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<String> {
+pub fn host_table(host: &HostProfile, ranks: usize) -> Vec<Report> {
     let of = if ranks > 1 { format!(", rank {}, the furthest of {ranks}", host.rank) } else { String::new() };
     let mut rows = vec![
-        format!("# host{of}: bare calls in loops of their own, medians"),
-        format!("# {:<14} {:>8} {:>12} {:>12}", "call", "count", "each(us)", "sum(us)"),
+        Report::Note(format!("host{of}: bare calls in loops of their own, medians")),
+        Report::Note(format!("{:<14} {:>8} {:>12} {:>12}", "call", "count", "each(us)", "sum(us)")),
     ];
     rows.extend(host.calls.iter().map(|it| {
         let sum = it.count as f64 * it.microseconds;
-        format!("  {:<14} {:>8} {:>12.3} {:>12.2}", it.name, it.count, it.microseconds, sum)
+        Report::Output(format!("  {:<14} {:>8} {:>12.3} {:>12.2}", it.name, it.count, it.microseconds, sum))
     }));
     let [median, least] = host.run;
-    rows.push(format!(
-        "# host: {median:.2} us a run (at least {least:.2}), bare calls {:.2} us, ratio {:.2}",
+    rows.push(Report::Note(format!(
+        "host: {median:.2} us a run (at least {least:.2}), bare calls {:.2} us, ratio {:.2}",
         host.bare_cost(),
         host.ratio()
-    ));
+    )));
     rows.extend(host.graph.map(|([median, least], nodes)| {
-        format!("# host: {median:.2} us a launch (at least {least:.2}) of one graph of {nodes} nodes")
+        Report::Note(format!(
+            "host: {median:.2} us a launch (at least {least:.2}) of one graph of {nodes} nodes"
+        ))
     }));
     rows
 }
 
 /// Formats the time spent in each phase of the process.
-pub fn phase_summary(phases: &[(String, Duration)]) -> String {
+pub fn phase_summary(phases: &[(String, Duration)]) -> Report {
     let phase = |(what, time): &(String, Duration)| format!("{what} {:.2} s", time.as_secs_f64());
-    format!("# rank 0: {}", phases.iter().map(phase).collect::<Vec<_>>().join(", "))
+    Report::Note(format!("rank 0: {}", phases.iter().map(phase).collect::<Vec<_>>().join(", ")))
 }
 
 /// Returns the measurements as JSON.
@@ -93,7 +98,7 @@ pub fn json(ran: &GpuRunResult, plans: &[Plan], names: &[&str]) -> serde_json::V
         "program": names,
         "ranks": plans.len(),
         "exit_code": ran.verdict.exit as u8,
-        "verdict": ran.verdict.line,
+        "verdict": ran.verdict.line.to_string(),
     });
     let mut add = |more: serde_json::Value| {
         if let (Some(value), serde_json::Value::Object(more)) = (value.as_object_mut(), more) {

@@ -214,13 +214,12 @@ fn failure_diagnostic<'p>(
         FailureKind::ProgramError => "stops",
     };
     let it = Diagnostic::new(code, span, &failure.message, label);
-    let help = failure.report.iter().find_map(|it| it.strip_prefix("help: "));
+    let help = failure.deadlock.as_ref().and_then(|it| it.help());
     let is_unordered = code == Code::InvalidReference && failure.inst_ref.is_some();
     let help =
-        help.or(is_unordered.then_some("`hir-opt --check` without passes reports what is not ordered"));
+        help.or(is_unordered.then(|| "`hir-opt --check` without passes reports what is not ordered".into()));
     let it = help.into_iter().fold(it, Diagnostic::help);
-    let report: Vec<&str> =
-        failure.report.iter().map(String::as_str).filter(|it| !it.starts_with("help: ")).collect();
-    let it = if report.is_empty() { it } else { it.note(report.join("\n")) };
+    let notes = failure.deadlock.as_ref().map_or(Vec::new(), |it| it.notes());
+    let it = if notes.is_empty() { it } else { it.note(notes.join("\n")) };
     it.note(format!("seen under `--schedule={}`", failure.schedule))
 }

@@ -14,7 +14,10 @@ use super::{
     prepare::JobFailure,
     results,
 };
-use crate::tensor_file::{self, TensorFile};
+use crate::{
+    session::Report,
+    tensor_file::{self, TensorFile},
+};
 use hir_plan::{Plan, ViewOnRank, World};
 use hir_process::exit::Exit;
 use hir_sim::SimOutcome;
@@ -183,7 +186,7 @@ pub fn check_destinations(
 }
 
 /// Writes the tensors of the `--output` flags. `outcome` must contain the views that `watched_views`
-/// returned; `text` prints to standard output. `owner` is the rank of this process in a job with one process
+/// returned; `say` prints to standard output. `owner` is the rank of this process in a job with one process
 /// per rank: it writes its own parts, and rank 0 writes whole tensors.
 ///
 /// # Errors
@@ -193,7 +196,7 @@ pub fn write_outputs(
     outcome: &SimOutcome,
     flags: &[OutputFlag],
     owner: Option<usize>,
-    text: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<(), JobFailure> {
     let mut blocks = outcome.watched.iter();
     let mut files: Vec<(TensorFile, NdArray)> = Vec::new();
@@ -210,7 +213,7 @@ pub fn write_outputs(
             for (rank, _, block) in parts {
                 let tensor = NdArray { shape: block.shape.clone(), data: block.data };
                 let value = flag.value.replace("%r", &rank.to_string());
-                emit(&format!("{}@local of rank {rank}:", flag.name), &value, tensor, &mut files, text)?;
+                emit(&format!("{}@local of rank {rank}:", flag.name), &value, tensor, &mut files, say)?;
             }
             continue;
         }
@@ -219,13 +222,13 @@ pub fn write_outputs(
         }
         let whole = results::assemble_output(&parts)?.whole;
         if let Some(at) = whole.written.first_unwritten() {
-            text(format!(
-                "# {}: element {:?} is on no rank or was never written; such elements are written as 0",
+            say(Report::Note(format!(
+                "{}: element {:?} is on no rank or was never written; such elements are written as 0",
                 flag.name,
                 hir_tensor::shard::unravel_index(at, &whole.tensor.shape)
-            ));
+            )));
         }
-        emit(&flag.name, &flag.value, whole.tensor, &mut files, text)?;
+        emit(&flag.name, &flag.value, whole.tensor, &mut files, say)?;
     }
     let files: Vec<(TensorFile, &NdArray)> =
         files.iter().map(|(file, tensor)| (file.clone(), tensor)).collect();
@@ -237,12 +240,13 @@ fn emit(
     value: &str,
     tensor: NdArray,
     files: &mut Vec<(TensorFile, NdArray)>,
-    text: &mut dyn FnMut(String),
+    say: &mut dyn FnMut(Report),
 ) -> Result<(), JobFailure> {
     if value == "-" {
         let shape: String = tensor.shape.iter().map(|extent| format!("{extent}x")).collect();
         let values: Vec<String> = (0..tensor.data.len()).map(|at| tensor.data.text(at)).collect();
-        text(format!("{name} {shape}{}= {}", tensor.data.dtype().short_name(), values.join(" ")));
+        let dtype = tensor.data.dtype().short_name();
+        say(Report::Output(format!("{name} {shape}{dtype}= {}", values.join(" "))));
         return Ok(());
     }
     files.push((value.parse().map_err(RunError::Io)?, tensor));

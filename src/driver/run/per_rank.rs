@@ -33,16 +33,14 @@ pub fn notes(plans: &[Plan], names: &[&str]) -> Vec<String> {
         if !absent.is_empty() && absent.len() < plans.len() {
             let s = if absent.len() == 1 { "" } else { "s" };
             let hold = if absent.len() == 1 { "holds" } else { "hold" };
-            notes.push(format!("# {name}@local: rank{s} {} {hold} no part", absent.join(" ")));
+            notes.push(format!("{name}@local: rank{s} {} {hold} no part", absent.join(" ")));
         }
         let marked =
             plans.iter().flat_map(|it| &it.outputs).filter(|it| it.name == *name && it.is_compared_per_rank);
         let layouts: Vec<_> =
             marked.filter(|it| it.shard.view.is_some()).map(|it| &it.shard.layout).collect();
         if layouts.iter().enumerate().any(|(at, it)| layouts[..at].contains(it)) {
-            notes.push(format!(
-                "# {name}@local: each rank's own part; ranks are not compared with each other"
-            ));
+            notes.push(format!("{name}@local: each rank's own part; ranks are not compared with each other"));
         }
     }
     notes

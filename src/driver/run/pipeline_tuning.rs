@@ -8,6 +8,7 @@
 pub mod alternatives;
 pub mod given_values;
 
+use crate::session::Report;
 use hir_process::exit::Exit;
 
 /// Number of measurements of each pipeline.
@@ -127,15 +128,15 @@ fn sorted(all: &[MeasuredPipeline]) -> Vec<&MeasuredPipeline> {
 }
 
 /// Returns the table of all pipelines. The job may have ended before all rounds of all pipelines.
-pub fn table(all: &[MeasuredPipeline], how: Measurement) -> Vec<String> {
+pub fn table(all: &[MeasuredPipeline], how: Measurement) -> Vec<Report> {
     let order = sorted(all);
     let issue = if how.graph { "one graph" } else { "step by step" };
     let mut lines = vec![
-        format!(
-            "# pipelines: median of {} runs in microseconds, {issue}, MAX over ranks; round 2 has the opposite order",
+        Report::Note(format!(
+            "pipelines: median of {} runs in microseconds, {issue}, MAX over ranks; round 2 has the opposite order",
             how.runs
-        ),
-        format!("# {:>12} {:>12} {:>8}  pipeline", "round 1", "round 2", "ratio"),
+        )),
+        Report::Note(format!("{:>12} {:>12} {:>8}  pipeline", "round 1", "round 2", "ratio")),
     ];
     let least = order.first().and_then(|it| it.time());
     let shown = |time: Option<f64>, digits: usize| time.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
@@ -145,28 +146,28 @@ pub fn table(all: &[MeasuredPipeline], how: Measurement) -> Vec<String> {
             _ => [it.status().to_owned(), shown(None, 2)],
         };
         let ratio = it.time().zip(least).map(|(time, least)| time / least.max(1e-3));
-        format!("  {:>12} {:>12} {:>8}  {}", cells[0], cells[1], shown(ratio, 3), it.shown())
+        Report::Output(format!("  {:>12} {:>12} {:>8}  {}", cells[0], cells[1], shown(ratio, 3), it.shown()))
     }));
     lines
 }
 
-/// Returns the table of all pipelines and the verdict.
-pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {
+/// Returns the table of all pipelines and the text of the verdict.
+pub fn report(all: &[MeasuredPipeline], how: Measurement) -> (Vec<Report>, String) {
     let (mut lines, order) = (table(all, how), sorted(all));
     let measured = order.iter().filter(|it| it.time().is_some()).count();
     if let [best, second, ..] = order[..measured] {
         let spread = best.spread().max(second.spread());
         if sort_time(second) - sort_time(best) <= spread {
-            lines.push(format!(
-                "# the difference of the two fastest pipelines is not larger than that between two rounds of one \
+            lines.push(Report::Note(format!(
+                "the difference of the two fastest pipelines is not larger than that between two rounds of one \
                  pipeline ({spread:.2} us): measure more runs (`-n`)"
-            ));
+            )));
         }
     }
     (lines, verdict(all, &order, how.compares))
 }
 
-/// Returns the last line of the report. `order` begins with the fastest pipeline.
+/// Returns the text of the verdict. `order` begins with the fastest pipeline.
 fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool) -> String {
     let measured = order.iter().filter(|it| it.time().is_some()).count();
     let refused = all.iter().filter(|it| it.is_refused()).count();
@@ -174,7 +175,7 @@ fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool
     if let Some(failed) = all.iter().find(|it| it.has_failed()) {
         let count = all.iter().filter(|it| it.has_failed()).count();
         return format!(
-            "[FAILED] {count} of {} pipelines failed, the first is --passes '{}': {}{refused}",
+            "{count} of {} pipelines failed, the first is --passes '{}': {}{refused}",
             all.len(),
             failed.passes,
             failed.status()
@@ -183,15 +184,12 @@ fn verdict(all: &[MeasuredPipeline], order: &[&MeasuredPipeline], compares: bool
     let compared =
         if compares { "outputs as expected" } else { "no output compared (`--expect`, `--reference`)" };
     match order.first().filter(|it| it.time().is_some()) {
-        None => format!("[FAILED] no pipeline was measured{refused}"),
+        None => format!("no pipeline was measured{refused}"),
         Some(best) if measured == 1 => {
-            format!("[SUCCESS] the only pipeline measured is --passes '{}'; {compared}{refused}", best.passes)
+            format!("the only pipeline measured is --passes '{}'; {compared}{refused}", best.passes)
         }
         Some(best) => {
-            format!(
-                "[SUCCESS] the fastest of {measured} pipelines is --passes '{}'; {compared}{refused}",
-                best.passes
-            )
+            format!("the fastest of {measured} pipelines is --passes '{}'; {compared}{refused}", best.passes)
         }
     }
 }
@@ -234,10 +232,19 @@ mod tests {
         it
     }
 
+    fn lines(table: Vec<Report>) -> Vec<String> {
+        table.iter().map(ToString::to_string).collect()
+    }
+
+    fn texts(all: &[MeasuredPipeline], how: Measurement) -> (Vec<String>, String) {
+        let (table, verdict) = report(all, how);
+        (lines(table), verdict)
+    }
+
     #[test]
     fn the_fastest_pipeline_is_named() {
         let all = [failed("c", Exit::Rejected), measured("a", [20.0, 24.0]), measured("", [10.0, 12.0])];
-        let (lines, verdict) = report(&all, HOW);
+        let (lines, verdict) = texts(&all, HOW);
         assert_eq!(
             lines[2..],
             [
@@ -246,12 +253,9 @@ mod tests {
                 "       refused            -        -  c",
             ]
         );
-        assert_eq!(
-            verdict,
-            "[SUCCESS] the fastest of 2 pipelines is --passes ''; outputs as expected; 1 refused"
-        );
+        assert_eq!(verdict, "the fastest of 2 pipelines is --passes ''; outputs as expected; 1 refused");
         let near = [measured("a", [20.0, 24.0]), measured("b", [21.0, 22.0])];
-        let (lines, verdict) = report(&near, Measurement { compares: false, ..HOW });
+        let (lines, verdict) = texts(&near, Measurement { compares: false, ..HOW });
         assert!(
             lines.iter().any(|it| it.contains("is not larger than that between two rounds of one pipeline (4.00 us)")),
             "{lines:?}"
@@ -265,7 +269,7 @@ mod tests {
         once.add(0, Exit::Success, Some(5.0));
         let all = [MeasuredPipeline::new("c".to_owned()), once, measured("a", [20.0, 24.0])];
         assert_eq!(
-            table(&all, HOW)[2..],
+            lines(table(&all, HOW))[2..],
             [
                 "         20.00        24.00    1.000  a",
                 "       not run            -        -  c",
@@ -279,14 +283,11 @@ mod tests {
         let mut late = measured("d", [1.0, 1.0]);
         late.add(1, Exit::WrongResult, Some(1.0));
         let all = [failed("c", Exit::Usage), late, measured("b", [10.0, 12.0])];
-        let (lines, verdict) = report(&all, HOW);
+        let (lines, verdict) = texts(&all, HOW);
         assert_eq!(lines[2], "         10.00        12.00    1.000  b");
-        assert_eq!(
-            verdict,
-            "[FAILED] 1 of 3 pipelines failed, the first is --passes 'd': wrong result; 1 refused"
-        );
+        assert_eq!(verdict, "1 of 3 pipelines failed, the first is --passes 'd': wrong result; 1 refused");
         assert_eq!(exit_code(&all), Exit::WrongResult);
-        assert_eq!(report(&all[..1], HOW).1, "[FAILED] no pipeline was measured; 1 refused");
+        assert_eq!(report(&all[..1], HOW).1, "no pipeline was measured; 1 refused");
     }
 
     /// Only rank 0 has times.

@@ -24,8 +24,8 @@ pub struct RunFailure {
     pub kind: FailureKind,
     /// A one-line message.
     pub message: String,
-    /// Further lines of the report.
-    pub report: Vec<String>,
+    /// The deadlock, if the run ends in one.
+    pub deadlock: Option<Box<Deadlock>>,
     /// The instruction to inspect, if known.
     pub inst_ref: Option<InstRef>,
     /// Position of the wrong output, if any.
@@ -93,8 +93,8 @@ pub fn run_trial(
     Err(Box::new(RunFailure {
         schedule: schedule.clone(),
         kind: trouble,
-        message: verdict.line.trim_start_matches("[FAILED] ").to_owned(),
-        report: Vec::new(),
+        message: verdict.line.text,
+        deadlock: None,
         inst_ref: at,
         output: verdict.wrong_output,
     }))
@@ -102,17 +102,14 @@ pub fn run_trial(
 
 impl RunFailure {
     fn stopped(schedule: &Schedule, fault: &RunError) -> Self {
-        let text = fault.to_string();
-        let mut lines = text.lines().map(str::to_owned);
-        let message = lines.next().unwrap_or_default();
-        let (trouble, at) = match fault {
+        let (trouble, at, deadlock) = match fault {
             RunError::Fault(SimError::Deadlock(it)) => {
                 let trouble = match &it.cause {
                     Cause::NeverSatisfied { .. } => FailureKind::NeverCompletes,
                     Cause::Cycle { ranks, .. } if ranks.len() < 2 => FailureKind::SelfWait,
                     Cause::Cycle { .. } => FailureKind::CyclicWait,
                 };
-                (trouble, waiting_inst(it))
+                (trouble, waiting_inst(it), Some(it.clone()))
             }
             RunError::Fault(
                 SimError::Program { .. }
@@ -126,13 +123,13 @@ impl RunFailure {
             | RunError::Dtype(_)
             | RunError::Shard(_)
             | RunError::OverBudget(_)
-            | RunError::Threads(_) => (FailureKind::ProgramError, None),
+            | RunError::Threads(_) => (FailureKind::ProgramError, None, None),
         };
         Self {
             schedule: schedule.clone(),
             kind: trouble,
-            message,
-            report: lines.collect(),
+            message: deadlock.as_ref().map_or_else(|| fault.to_string(), |it| it.message()),
+            deadlock,
             inst_ref: at,
             output: None,
         }

@@ -141,9 +141,9 @@ impl Job {
         };
         let outcome = hir_sim::run(&world, inputs, &Schedule::Program, &options);
         let outcome = outcome.map_err(RunError::from)?;
-        write_outputs(&world, &outcome, &shown, None, &mut |line| session.print_line(&line))?;
+        write_outputs(&world, &outcome, &shown, None, &mut |line| session.print(&line))?;
         let verdict = judge_outputs(&world, &outcome, &[], &Criteria::default())?;
-        session.print_line(&verdict.line);
+        session.print(&Report::Verdict(verdict.line));
         Ok(verdict.exit)
     }
 
@@ -231,7 +231,7 @@ impl Write for Full {
 fn an_error_of_a_stream_belongs_to_one_session() {
     let finish = |stdout: OutputStream| {
         let session = Session::new("hir-run", stdout, OutputStream::to(io::sink()));
-        session.print_line("T0 = 1");
+        session.print(&Report::Output("T0 = 1".to_owned()));
         Reporter::new(&session, Format::Short, Color::Never).finish(Exit::Success, true, |_| ())
     };
     assert_eq!(finish(OutputStream::to(Full)), Exit::Environment);

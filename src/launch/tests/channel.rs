@@ -14,6 +14,7 @@ use crate::{
     message::{MAX_CONTENT, Message, Operation},
     progress::{PhaseLimit, RankProgress},
     rendezvous::{self, SecretSource},
+    report::JobReport,
     secret::Secret,
     watchdog::Watchdog,
 };
@@ -164,12 +165,14 @@ fn a_silent_rank_does_not_make_all_ranks_stalled() -> Result<(), LaunchError> {
         });
         let (sender, ended) = mpsc::channel();
         let end = Box::new(move |exit, report| sender.send((Exit::from(exit), report)).unwrap_or_default());
-        let notes = Box::new(|fault: &LaunchError, _: &[Option<Vec<u8>>]| fault.to_string());
+        let report =
+            |fault: &LaunchError, _: &[Option<RankProgress>]| JobReport::from_lines([fault.to_string()]);
         let watchdog =
-            Watchdog::start(channel, Duration::from_secs(1), Arc::default(), notes, end).map_err(system)?;
+            Watchdog::start(channel, Duration::from_secs(1), Arc::default(), Box::new(report), end)
+                .map_err(system)?;
         let end = ended.recv_timeout(Duration::from_secs(10)).ok();
         let silent = LaunchError::Silent { rank: 1, seconds: 2 };
-        assert_eq!(end, Some((Exit::Hang, Some(silent.to_string()))));
+        assert_eq!(end, Some((Exit::Hang, Some(JobReport::from_lines([silent.to_string()])))));
         drop(watchdog);
         mute.join().map(|it| it.map(|_| ())).unwrap_or(Ok(()))
     })

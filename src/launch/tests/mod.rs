@@ -1,4 +1,3 @@
 //! Tests of several ranks together.
 
 mod channel;
-mod report;

@@ -98,36 +98,55 @@ impl fmt::Display for MissingPost {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let headline = self.headline();
-        write!(f, "deadlock: {headline}")?;
-        if let Cause::NeverSatisfied { counts: Some(counts), .. } = &self.cause {
-            write!(f, "\n{counts}")?;
+        f.write_str(&self.message())?;
+        self.counts().map_or(Ok(()), |it| write!(f, "\n{it}"))?;
+        self.help().map_or(Ok(()), |it| write!(f, "\nhelp: {it}"))?;
+        self.details().iter().try_for_each(|it| write!(f, "\n{it}"))
+    }
+}
+
+impl Deadlock {
+    /// Returns the first line of the report.
+    pub fn message(&self) -> String {
+        format!("deadlock: {}", self.headline())
+    }
+
+    /// Returns what the report has besides the message and the help, line by line.
+    pub fn notes(&self) -> Vec<String> {
+        self.counts().map(str::to_owned).into_iter().chain(self.details()).collect()
+    }
+
+    /// Returns how many communications the ranks post, if that is the cause.
+    fn counts(&self) -> Option<&str> {
+        match &self.cause {
+            Cause::NeverSatisfied { counts, .. } => counts.as_deref(),
+            Cause::Cycle { .. } => None,
         }
-        if let Some(help) = self.help() {
-            write!(f, "\nhelp: {help}")?;
-        }
+    }
+
+    /// Returns the ranks that do not post a communication, and the waits.
+    fn details(&self) -> Vec<String> {
+        let (headline, mut lines) = (self.headline(), Vec::new());
         for it in &self.skips {
             let text = it.to_string();
             let text =
                 if text == headline && self.skips.len() == 1 { String::new() } else { format!("{text}: ") };
             let [reason, rest] = &it.reason;
-            write!(f, "\n{text}{reason} on {}{rest}", short_ranks(&it.ranks))?;
-            write!(f, "\nleft waiting {}", self.waiting(&it.waits))?;
+            lines.push(format!("{text}{reason} on {}{rest}", short_ranks(&it.ranks)));
+            lines.push(format!("left waiting {}", self.waiting(&it.waits)));
         }
         let explained = |at: usize| self.skips.iter().any(|it| it.waits.contains(&at));
         let follow =
             self.waits.iter().enumerate().filter(|(at, it)| it.follows_from_skips && !explained(*at)).count();
-        let lines = wait_lines(self.waits.iter().filter(|it| !self.is_stated(it)), self.world);
-        lines.iter().try_for_each(|line| write!(f, "\n{line}"))?;
+        lines.extend(wait_lines(self.waits.iter().filter(|it| !self.is_stated(it)), self.world));
         match follow {
-            0 => Ok(()),
-            1 => f.write_str("\n1 more wait follows from this"),
-            _ => write!(f, "\n{follow} more waits follow from this"),
+            0 => (),
+            1 => lines.push("1 more wait follows from this".to_owned()),
+            _ => lines.push(format!("{follow} more waits follow from this")),
         }
+        lines
     }
-}
 
-impl Deadlock {
     /// Returns whether the headline, or the report of a skipped communication, states a wait.
     fn is_stated(&self, wait: &BlockedWait) -> bool {
         let is_step = |steps: &[(usize, String)]| {
@@ -202,12 +221,8 @@ impl Deadlock {
         plans: &[Plan],
         message: impl FnOnce(&str) -> String,
     ) -> Diagnostic {
-        let text = self.to_string();
-        let mut lines = text.lines();
-        let message = message(lines.next().unwrap_or_default());
-        let label = self.label(plans);
-        let notes: Vec<&str> = lines.filter(|it| !it.starts_with("help: ")).collect();
-        let mut it = Diagnostic::new(code, span, message, label);
+        let notes = self.notes();
+        let mut it = Diagnostic::new(code, span, message(&self.message()), self.label(plans));
         if !notes.is_empty() {
             it = it.note(notes.join("\n"));
         }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{Criteria, Expectation, OutputRef};
-use crate::run::{
-    RunError,
-    compare::{Comparison, compare},
-    results::{self, OutputTensor, explain},
+use crate::{
+    run::{
+        RunError,
+        compare::{Comparison, compare},
+        results::{self, OutputTensor, explain},
+    },
+    session::Verdict,
 };
 use hir_plan::Plan;
 use hir_process::exit::Exit;
@@ -17,12 +20,19 @@ use hir_tensor::data::ShadowedTensor;
 pub struct OutputVerdict {
     /// The exit code.
     pub exit: Exit,
-    /// The verdict line.
-    pub line: String,
+    /// The last line of the report.
+    pub line: Verdict,
     /// The outputs.
     pub outputs: Vec<OutputTensor>,
     /// Position of the wrong output, if any.
     pub wrong_output: Option<usize>,
+}
+
+impl OutputVerdict {
+    /// Returns the verdict of a rank that does not have the outputs of all ranks.
+    pub fn without_outputs(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, line: Verdict::of(exit, text), outputs: Vec::new(), wrong_output: None }
+    }
 }
 
 /// Judges the outputs of a run.
@@ -38,10 +48,10 @@ pub fn judge_outputs(
     let outputs = results::outputs(plans, outcome)?;
     let judge = Judge { plans, outcome, outputs: &outputs, expectations, criteria };
     let (exit, line, wrong_output) = match judge.judge() {
-        Ok(claims) => (Exit::Success, format!("[SUCCESS] {claims}"), None),
-        Err(failure) => (Exit::WrongResult, format!("[FAILED] {}", failure.message), failure.wrong_output),
+        Ok(claims) => (Exit::Success, claims, None),
+        Err(failure) => (Exit::WrongResult, failure.message, failure.wrong_output),
     };
-    Ok(OutputVerdict { exit, line, outputs, wrong_output })
+    Ok(OutputVerdict { exit, line: Verdict::of(exit, line), outputs, wrong_output })
 }
 
 /// The outputs of a run, with what they are compared with.
@@ -68,7 +78,7 @@ struct MetExpectation<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Returns what the success line states.
+    /// Returns what the line of a success states.
     fn judge(&self) -> Result<String, Failure> {
         self.check_faults()?;
         let met: Vec<MetExpectation<'_>> =
