@@ -12,6 +12,7 @@
 //! # Ok::<(), &str>(())
 //! ```
 
+pub mod exit_code;
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod job;
 pub mod reduce;

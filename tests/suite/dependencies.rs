@@ -118,7 +118,7 @@ const DRIVER: &[Layer] = &[
     ("source", &["session"]),
     ("tool", &["session", "source"]),
     ("run", BEFORE),
-    ("job reduce", BEFORE),
+    ("exit_code job reduce", BEFORE),
     ("lib", ALL),
 ];
 

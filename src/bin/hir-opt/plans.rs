@@ -1,6 +1,7 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
 use grammar::{ir::Program, source::Source};
+use hir::driver::exit_code::exit_code;
 use hir::process::exit::Exit;
 use hir::{
     check::Finding,
@@ -92,7 +93,7 @@ impl Processor<'_> {
                 Some(container.into_iter().chain(report.overlap).map(|it| it + "\n").collect())
             }
             Err(failure) => {
-                outcome.failure = Some(failure.summary());
+                outcome.failure = Some((exit_code(&failure), failure.summary()));
                 None
             }
         }

@@ -25,6 +25,7 @@ use hir::driver::job::rank_process::{Measured, RunVerdict};
 use hir::driver::run::{
     batch_file::{self, BatchLine},
     command_line::Options,
+    failure::JobFailure,
     option_files::{OptionFile, check_option_files},
 };
 use hir::driver::session::{Report, Session};
@@ -137,19 +138,23 @@ pub fn read_programs(
     job: &Options,
     session: &Session,
     words: Vec<OsString>,
-) -> Result<Vec<JobProgram>, (Exit, String)> {
+) -> Result<Vec<JobProgram>, JobFailure> {
     let Some(path) = &job.batch else {
         return Ok(vec![JobProgram { options: job.clone(), step: JobStep::Only }]);
     };
     let shown = path.display();
-    let cannot = |fault: std::io::Error| (Exit::Environment, format!("cannot read `{shown}`: {fault}"));
-    if !std::fs::metadata(path).map_err(cannot)?.is_file() && gpus::should_spawn_ranks(job) {
-        return Err((Exit::Usage, format!("`{shown}` must be a regular file, because each rank reads it")));
+    let cannot = |cause: String| JobFailure::CannotRead { path: shown.to_string(), cause };
+    if !std::fs::metadata(path).map_err(|it| cannot(it.to_string()))?.is_file()
+        && gpus::should_spawn_ranks(job)
+    {
+        return Err(JobFailure::Usage(format!(
+            "`{shown}` must be a regular file, because each rank reads it"
+        )));
     }
-    let text = String::from_utf8(session.files.read(path).map_err(cannot)?)
-        .map_err(|_| (Exit::Environment, format!("cannot read `{shown}`: it is not UTF-8 text")))?;
+    let text = String::from_utf8(session.files.read(path).map_err(|it| cannot(it.to_string()))?)
+        .map_err(|_| cannot("it is not UTF-8 text".to_owned()))?;
     let common = batch_file::without_batch(words);
-    let wrong = |number: usize, why: &str| (Exit::Usage, format!("{shown}:{number}: {why}"));
+    let wrong = |number: usize, why: &str| JobFailure::Usage(format!("{shown}:{number}: {why}"));
     let lines = batch_file::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
     batch_file::check_destinations(&lines).map_err(|it| wrong(it.0, &it.1))?;
     let all = lines.len();
@@ -174,7 +179,7 @@ pub fn read_programs(
         })
     };
     if lines.is_empty() {
-        Err((Exit::Usage, format!("`{shown}` contains no command line")))
+        Err(JobFailure::Usage(format!("`{shown}` contains no command line")))
     } else {
         lines.into_iter().enumerate().map(entry).collect()
     }

@@ -1,26 +1,28 @@
 //! Runs one rank's part of a job on GPUs.
 
+use hir::driver::exit_code::exit_code;
 use hir::driver::job::{
     gpu::{self, JobGroup},
     rank_process::{Measured, RunVerdict},
     timing_report, tuning,
 };
 use hir::driver::run::{
+    RunError,
     command_line::{Device, Expect, Options},
+    failure::JobFailure,
     files::write_file,
     inputs::InputSpec,
     output,
-    prepare::JobFailure,
     unwritten::UnwrittenReads,
     verdict::{self, Expectation},
 };
 use hir::driver::{session::Report, tool::progress::Progress};
-use hir::process::exit::Exit;
+use hir::process::exit::{Exit, FailureExit};
 use hir::{
     cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
     launch::job_rank::JobRank,
     plan::World,
-    sim::Schedule,
+    sim::{Schedule, SimError},
     tensor::data::Data,
 };
 
@@ -94,7 +96,7 @@ pub fn gpu_of_rank<'a>(
             "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
              `--ranks {ranks}`"
         );
-        return Err(JobFailure::Other(Exit::Environment, message));
+        return Err(JobFailure::Environment(message));
     }
     Ok(get_or_init_gpu(gpu, peers)?)
 }
@@ -124,7 +126,7 @@ pub fn run(
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
     // the framework that the program targets they hang.
     if let Some(deadlock) = task.world.deadlock() {
-        return Err(JobFailure::Other(Exit::Hang, deadlock.to_string()));
+        return Err(RunError::Fault(SimError::Deadlock(Box::new(deadlock.clone()))).into());
     }
     let engine = match gpu.engine(task.world, &JobGroup(member)) {
         Ok(engine) => engine,
@@ -198,11 +200,12 @@ fn agree_on_setup(
 ) -> Result<GpuRunSetup, JobFailure> {
     // Some ranks compute for a long time here while the others wait.
     member.set_phase("waiting for the other ranks' inputs");
-    let (exit, message) = setup.as_ref().map_or_else(JobFailure::summary, |_| (Exit::Success, String::new()));
-    let all: Vec<(Exit, String)> = member.channel.all_gather_values(&(exit, message))?;
-    let failure = all.into_iter().enumerate().find(|(_, (exit, _))| *exit != Exit::Success);
-    let failure =
-        failure.map(|(rank, (exit, message))| JobFailure::Other(exit, format!("rank {rank}: {message}")));
+    let mine = setup.as_ref().err().map(|it| (FailureExit::from(exit_code(it)), it.summary()));
+    let all = member.channel.all_gather_values(&mine)?;
+    let failure = all.into_iter().enumerate().find_map(|(rank, it)| {
+        let (exit, summary) = it?;
+        Some(JobFailure::OtherRank { rank, exit, summary })
+    });
     // A rank that failed itself returns its own failure.
     setup.and_then(|it| failure.map_or(Ok(it), Err))
 }
@@ -297,11 +300,5 @@ fn tune_options(options: &Options) -> TuneOptions {
 
 /// Tells the other ranks that this rank has failed, so that they do not wait for it.
 fn abort_job(member: &JobRank, failure: &JobFailure) {
-    match failure {
-        JobFailure::Other(exit, message) => member.give_up(*exit, message),
-        JobFailure::Rejected(..) | JobFailure::BadOption(..) => {
-            let (exit, message) = failure.summary();
-            member.give_up(exit, &message);
-        }
-    }
+    member.give_up(exit_code(failure), &failure.to_string());
 }

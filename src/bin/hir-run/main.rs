@@ -1,6 +1,7 @@
 //! Runs a Host IR program and verifies its results.
 
 mod batch;
+mod failure;
 mod gpus;
 mod pipelines;
 mod program;
@@ -8,11 +9,10 @@ mod task;
 
 use std::{convert::Infallible, process::ExitCode, sync::Arc};
 
-use grammar::count_text;
 use hir::driver::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
 use hir::driver::run::{
     command_line::{EXAMPLES, Options},
-    prepare::JobFailure,
+    failure::JobFailure,
 };
 use hir::driver::session::{Report, Session, Verdict};
 use hir::driver::tool::{
@@ -25,7 +25,7 @@ use hir::{
 };
 
 use batch::{BatchProgress, JobProgram, JobStep};
-
+use failure::{print_failure, report_failure};
 use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;
@@ -50,18 +50,17 @@ fn run_tool(session: &Arc<Session>) -> ExitCode {
     let screen = options.diagnostics.reporter(session);
     let read = if options.tune_passes.is_empty() {
         batch::read_programs(&options, session, std::env::args_os().skip(1).collect())
-            .map_err(|(exit, message)| JobFailure::Other(exit, message))
     } else {
         pipelines::programs(&options)
     };
     let programs = match read {
         Ok(programs) => programs,
-        Err(failure) => return finish(&screen, print_failure(&screen, failure), true),
+        Err(failure) => return finish(&screen, print_failure(&screen, &failure), true),
     };
     // Only one process of a job writes the log.
     let mut reports = true;
     let work = || match environment::detect(|name| std::env::var(name).ok()) {
-        Err(fault) => print_failure(&screen, JobFailure::Other(fault.exit().into(), fault.to_string())),
+        Err(fault) => print_failure(&screen, &fault.into()),
         Ok(Some(launch)) if launch.world > 1 => {
             reports = launch.rank == 0;
             run_rank_process(&options, &programs, &screen, &launch)
@@ -102,7 +101,7 @@ fn run_single_process(programs: &[JobProgram], screen: &Reporter) -> Exit {
             let own = entry.reporter(screen);
             let state = JobState { gpu: &mut gpu, progress: &progress, monitor: &monitor };
             let verdict = run_step(entry, &own, None, times, state);
-            let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(&own, failure)));
+            let verdict = verdict.unwrap_or_else(|failure| entry.verdict(report_failure(&own, &failure)));
             monitor.activity.print_result(last || verdict.exit.flow().is_break(), || {
                 screen.session().print_all(verdict.lines());
             });
@@ -136,10 +135,7 @@ fn run_rank_process(
                     },
                     Err,
                 );
-                let verdict = outcome.unwrap_or_else(|failure| {
-                    let summary = failure.summary().1;
-                    RunVerdict { summary, ..entry.verdict(report_failure(&own, failure)) }
-                });
+                let verdict = outcome.unwrap_or_else(|failure| entry.verdict(report_failure(&own, &failure)));
                 measured = verdict.measured.clone();
                 verdict
             })?;
@@ -182,7 +178,7 @@ fn job_manifest(
         Some(ranks) => {
             let message =
                 format!("`--ranks {ranks}`: {} started {} processes", launch.launcher, launch.world);
-            (JobManifest::default(), Some(JobFailure::Other(Exit::Usage, message)))
+            (JobManifest::default(), Some(JobFailure::Usage(message)))
         }
         None => {
             let (texts, reference) = (options.texts(), options.reference.as_deref());
@@ -204,59 +200,6 @@ fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
     });
     exit.unwrap_or_else(|fault| {
         let message = format!("cannot start the ranks: {fault}");
-        print_failure(screen, JobFailure::Other(Exit::Environment, message))
+        print_failure(screen, &JobFailure::Environment(message))
     })
-}
-
-/// Reports a failure before there is a job, with its verdict.
-fn print_failure(screen: &Reporter, failure: JobFailure) -> Exit {
-    let verdict = report_failure(screen, failure);
-    screen.session().print_all(verdict.lines());
-    verdict.exit
-}
-
-/// Reports a failure that prevents a run, or ends it, and returns the verdict that says so.
-fn report_failure(screen: &Reporter, failure: JobFailure) -> RunVerdict {
-    let text = failure_text(&failure);
-    match failure {
-        JobFailure::Rejected(source, diagnostics) => {
-            screen.report_diagnostics(&source, &diagnostics);
-            RunVerdict::of(Exit::of_rejection(&diagnostics), text)
-        }
-        JobFailure::BadOption(source, fault) => {
-            screen.report_diagnostics(&source, &[*fault]);
-            RunVerdict::of(Exit::Usage, text)
-        }
-        // The report comes first: the last line is the verdict.
-        JobFailure::Other(exit @ (Exit::Hang | Exit::WrongResult), message) => {
-            let notes = message.lines().skip(1).map(str::to_owned).collect();
-            RunVerdict { notes, ..RunVerdict::of(exit, text) }
-        }
-        JobFailure::Other(exit, message) => RunVerdict::of(screen.fail(exit, &message), text),
-    }
-}
-
-/// Returns the text of the verdict on a program that failed: what a reader of standard output alone has to know.
-fn failure_text(failure: &JobFailure) -> String {
-    match failure {
-        JobFailure::Rejected(_, diagnostics) => {
-            let errors = || diagnostics.iter().filter(|it| it.is_error());
-            let first = errors().next().map_or("the program is rejected".to_owned(), |it| {
-                format!("{}: {}", it.code.text(), it.message)
-            });
-            let more = match errors().map(|it| 1 + it.alike as usize).sum::<usize>() {
-                0 | 1 => String::new(),
-                count => format!(", and {}", count_text(count - 1, "more error")),
-            };
-            format!("not run: {first}{more}")
-        }
-        JobFailure::BadOption(source, fault) => {
-            format!("not run: {}: {}", source.name, fault.message)
-        }
-        JobFailure::Other(exit, message) => {
-            let first = message.lines().next().unwrap_or_default();
-            let not_run = if *exit == Exit::Usage { "not run: " } else { "" };
-            format!("{not_run}{first}")
-        }
-    }
 }

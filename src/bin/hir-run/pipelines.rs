@@ -13,6 +13,7 @@ use hir::driver::job::{
 };
 use hir::driver::run::{
     command_line::{Device, Expect, Options},
+    failure::JobFailure,
     files::write_file,
     pipeline_tuning::{
         MeasuredPipeline, Measurement, ROUNDS,
@@ -21,7 +22,7 @@ use hir::driver::run::{
         given_values::{GivenValues, check_reference},
         json, report, table,
     },
-    prepare::{self, JobFailure, LoadedPrograms},
+    prepare::{self, LoadedPrograms},
 };
 use hir::driver::{
     session::{Report, Session},
@@ -63,7 +64,7 @@ pub struct PipelineRun {
 /// A text is not a pipeline, there are too many, or an option does not fit.
 pub fn programs(job: &Options) -> Result<Vec<JobProgram>, JobFailure> {
     job.validate()?;
-    let refused = |message: String| JobFailure::Other(Exit::Usage, message);
+    let refused = |message: String| JobFailure::Usage(message);
     let reads = |name: &str| job.texts().paths().iter().any(|it| it == name);
     if reads("-") || job.reference.as_deref() == Some("-") {
         let message =
@@ -136,7 +137,7 @@ pub fn check(
     let files = &session.files;
     GivenValues { files, inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
     if rank == 0 {
-        let failed = |message| JobFailure::Other(Exit::Environment, message);
+        let failed = |message| JobFailure::Environment(message);
         job.tune.as_deref().map_or(Ok(()), |path| tuning::check(files, path)).map_err(failed)?;
         if let Some(path) = &job.tuning {
             tuning::check_existing(files, path, &gpu.machine()?).map_err(failed)?;
@@ -303,7 +304,7 @@ impl PipelineTimes {
             // A wrong result is the more important failure.
             match (written, exit) {
                 (Err(failure), Exit::Success) => return Err(failure),
-                (Err(failure), _) => session.print(&Report::Note(failure.summary().1)),
+                (Err(failure), _) => session.print(&Report::Note(failure.summary())),
                 (Ok(()), _) => (),
             }
         }

@@ -16,9 +16,10 @@ use hir::driver::job::{
 use hir::driver::run::{
     RunError,
     command_line::{Device, Options},
+    failure::JobFailure,
     inputs::InputSpec,
     output, per_rank,
-    prepare::{JobFailure, PrepareOptions, Prepared, prepare},
+    prepare::{PrepareOptions, Prepared, prepare},
 };
 use hir::driver::{session::Report, tool::Reporter};
 use hir::process::{exit::Exit, out_of_memory, threads::start_workers};
@@ -173,7 +174,7 @@ fn rewrite(
     let shown: Vec<Diagnostic> = options.remarks.select(&remarks).cloned().collect();
     screen.report_diagnostics(source, &shown);
     let failure = options.remarks.failure_message(&remarks);
-    failure.map_or(Ok(()), |message| Err(JobFailure::Other(Exit::Rejected, message)))
+    failure.map_or(Ok(()), |message| Err(JobFailure::Unsuitable(message)))
 }
 
 /// Runs the program on GPUs. If the simulator must run it instead, the inner error is the reason, or `None` if
@@ -272,7 +273,7 @@ fn run_passes(
                 .for_each(|it| it.message += &format!(" (pass `{}`)", failure.pass.unwrap_or("none")));
             JobFailure::Rejected(source.clone(), diagnostics)
         } else {
-            JobFailure::Other(Exit::InternalError, failure.to_string())
+            JobFailure::Internal(failure.to_string())
         }
     })
 }

@@ -14,10 +14,11 @@ use hir::driver::job::rank_process::RunVerdict;
 use hir::driver::run::{
     RunError,
     command_line::{Expect, Options},
+    failure::JobFailure,
     files::write_file,
     inputs::{InputSpec, unknown_output},
     output, per_rank,
-    prepare::{JobFailure, PrepareOptions, Prepared},
+    prepare::{PrepareOptions, Prepared},
     schedules::{self, ScheduleIter},
     unsharded,
     unwritten::UnwrittenReads,

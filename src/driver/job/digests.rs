@@ -2,7 +2,7 @@
 //! different results.
 
 use crate::run::inputs::{INPUT, InputFlag};
-use crate::run::{RunError, prepare::JobFailure};
+use crate::run::{RunError, failure::JobFailure};
 use crate::tensor_file;
 use hir_cuda::bytes_of;
 use hir_launch::handshake::JobManifest;

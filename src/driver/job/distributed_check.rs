@@ -3,7 +3,7 @@
 
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::run::{prepare::JobFailure, verdict::OutputVerdict};
+use crate::run::{failure::JobFailure, verdict::OutputVerdict};
 use hir_cuda::ProcessGroup;
 use hir_plan::Plan;
 use hir_process::exit::Exit;

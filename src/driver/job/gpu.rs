@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::{distributed_check, lost_job::report_with_plans};
 use crate::{
     run::{
-        prepare::JobFailure,
+        RunError,
+        failure::JobFailure,
         verdict::{self, Criteria, Expectation, OutputVerdict},
     },
     session::Verdict,
@@ -16,7 +17,6 @@ use hir_cuda::{
     Tuning, WarmUp, buffer_assignment::BufferAssignment,
 };
 use hir_launch::{
-    LaunchError,
     job_rank::JobRank,
     progress::{PhaseLimit, PlanProgress},
 };
@@ -139,24 +139,6 @@ pub fn measured_times(times: &RunTimes) -> Vec<Vec<MeasuredTime>> {
     times.ranks.iter().map(|it| it.iter().map(time).collect()).collect()
 }
 
-impl From<LaunchError> for JobFailure {
-    fn from(fault: LaunchError) -> Self {
-        Self::Other(fault.exit().into(), fault.to_string())
-    }
-}
-
-impl From<CudaError> for JobFailure {
-    fn from(error: CudaError) -> Self {
-        let exit = match &error {
-            CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
-            CudaError::Call { .. } => Exit::Device,
-            CudaError::Unsupported { .. } => Exit::Rejected,
-            CudaError::Internal(_) => Exit::InternalError,
-        };
-        Self::Other(exit, error.to_string())
-    }
-}
-
 /// Checks that GPUs can run these plans. All ranks get the same result.
 ///
 /// # Errors
@@ -186,7 +168,7 @@ pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(),
 pub fn memory_report(world: &World) -> Result<Vec<String>, JobFailure> {
     let layout = BufferAssignment::of(world).map_err(|(rank, buffer)| {
         let name = &world[rank].buffers[buffer as usize].name;
-        JobFailure::Other(Exit::Rejected, format!("rank {rank}: `{name}` has no size in bytes"))
+        JobFailure::Unsuitable(format!("rank {rank}: `{name}` has no size in bytes"))
     })?;
     let mut lines: Vec<String> = Vec::new();
     let mut shown: Vec<String> = Vec::new();
@@ -335,10 +317,9 @@ fn gather(
             let size = view.len() * port.dtype.size();
             let part = rest.split_off(..size).ok_or_else(|| {
                 let message = format!("rank {} sent too few bytes of {}", plan.rank, port.name);
-                JobFailure::Other(Exit::InternalError, message)
+                JobFailure::Internal(message)
             })?;
-            let data = hir_cuda::data_of(port.dtype, part)
-                .map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
+            let data = hir_cuda::data_of(port.dtype, part).map_err(RunError::Dtype)?;
             outcome.outputs[plan.rank][at] = Some(DenseTensor::full(view.shape.clone(), data));
         }
     }
@@ -374,13 +355,9 @@ fn read_watched(job: &GpuJob<'_>, engine: &Engine, member: &JobRank) -> Result<V
         let dtype = job.world[place.rank].buffers[place.view.buffer as usize].dtype;
         let part = rests.get_mut(place.rank).and_then(|it| it.split_off(..place.view.len() * dtype.size()));
         let Some(part) = part else {
-            return Err(JobFailure::Other(
-                Exit::InternalError,
-                format!("rank {} sent too few bytes", place.rank),
-            ));
+            return Err(JobFailure::Internal(format!("rank {} sent too few bytes", place.rank)));
         };
-        let data =
-            hir_cuda::data_of(dtype, part).map_err(|it| JobFailure::Other(Exit::Rejected, it.to_string()))?;
+        let data = hir_cuda::data_of(dtype, part).map_err(RunError::Dtype)?;
         blocks.push(DenseTensor::full(place.view.shape.clone(), data));
     }
     Ok(blocks)

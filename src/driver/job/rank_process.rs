@@ -6,10 +6,7 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use grammar::source::Source;
 
 use super::{digests, lost_job::report_without_plans};
-use crate::run::{
-    inputs::InputFlag,
-    prepare::{JobFailure, ProgramFiles},
-};
+use crate::run::{failure::JobFailure, inputs::InputFlag, prepare::ProgramFiles};
 use crate::{
     session::{Report, Session, Verdict},
     source,
@@ -89,8 +86,7 @@ pub fn manifest(
     let mut failure = None;
     for (what, path) in programs.chain(reference.map(|it| ("the references", it))) {
         let wrong = match path {
-            "-" => (
-                Exit::Usage,
+            "-" => JobFailure::Usage(
                 "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
             ),
             _ => match source::open(session, path) {
@@ -98,11 +94,11 @@ pub fn manifest(
                     manifest.add(what, path, canonical_text(&source));
                     continue;
                 }
-                Err(fault) => (Exit::Environment, format!("cannot read `{path}`: {fault}")),
+                Err(fault) => JobFailure::CannotRead { path: path.to_owned(), cause: fault.to_string() },
             },
         };
-        manifest.add(what, path, format!("{}\n", wrong.1));
-        failure = failure.or(Some(JobFailure::Other(wrong.0, wrong.1)));
+        manifest.add(what, path, format!("{wrong}\n"));
+        failure = failure.or(Some(wrong));
     }
     let missing = digests::add_input_digests(&mut manifest, inputs, &session.files);
     (manifest, failure.or(missing))

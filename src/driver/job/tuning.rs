@@ -14,12 +14,12 @@ use grammar::{count_text, escape_control};
 use super::gpu::JobGroup;
 use crate::run::{
     command_line::TuningFlag,
+    failure::JobFailure,
     files::{cannot_write, write_file},
-    prepare::JobFailure,
 };
 use hir_cuda::{AlgorithmUse, CudaError, Engine, Machine, MatmulAlgorithm, ProcessGroup, Tuning};
 use hir_launch::job_rank::JobRank;
-use hir_process::{atomic_file, exit::Exit, input_file::InputFiles};
+use hir_process::{atomic_file, input_file::InputFiles};
 use table::{Entry, MAX_BYTES, TuningTable, difference};
 
 /// What rank 0 sends to the other ranks: the entries and the number of ranks for which they were measured, if there are
@@ -40,7 +40,7 @@ pub fn load(
     say: &mut dyn FnMut(String),
 ) -> Result<Result<Machine, JobFailure>, JobFailure> {
     let peers: &dyn ProcessGroup = &JobGroup(member);
-    let failed = |message: String| Ok(Err(JobFailure::Other(Exit::Environment, message)));
+    let failed = |message: String| Ok(Err(JobFailure::Environment(message)));
     member.set_phase("reading the table of algorithms");
     let machines = engine.machines(peers)?;
     let Some(machine) = machines.first() else {
@@ -108,7 +108,7 @@ fn store(
     (machine, ranks): (&Machine, usize),
     add: impl FnOnce(&mut TuningTable) -> String,
 ) -> Result<Vec<String>, JobFailure> {
-    let failed = |message: String| JobFailure::Other(Exit::Environment, message);
+    let failed = |message: String| JobFailure::Environment(message);
     let empty = || TuningTable::new(machine.clone(), ranks);
     let mut table = read(path, |limit| files.read_again(path, limit)).map_err(failed)?.unwrap_or_else(empty);
     let mut notes = Vec::new();
@@ -118,7 +118,7 @@ fn store(
         table = empty();
     }
     notes.push(add(&mut table));
-    let text = table.text().map_err(|it| JobFailure::Other(Exit::InternalError, it))?;
+    let text = table.text().map_err(|it| JobFailure::Internal(it))?;
     write_file(path, &text)?;
     Ok(notes)
 }

@@ -27,9 +27,10 @@ use super::{
 };
 use crate::{
     run::{
+        failure::JobFailure,
         inputs::InputSpec,
         oracle::schedules,
-        prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic},
+        prepare::{PrepareOptions, memory_limit_diagnostic},
         trial::{FailureKind, RunFailure, run_trial},
         verdict::{self, Expectation, ExpectationSource, expectations},
     },
@@ -351,7 +352,7 @@ impl FailureTest<'_> {
                         faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
                     }
                     JobFailure::BadOption(_, fault) => fault.message,
-                    JobFailure::Other(_, message) => message.lines().next().unwrap_or_default().to_owned(),
+                    other => other.summary(),
                 },
             );
         }

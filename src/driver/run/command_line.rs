@@ -7,11 +7,12 @@ use grammar::bindings::Binding;
 
 use super::{
     compare::RtolAtol,
+    failure::JobFailure,
     inputs::InputFlag,
     option_files::{OptionFile, check_option_files},
     output::OutputFlag,
     pipeline_tuning::alternatives::Alternative,
-    prepare::{JobFailure, PassRunner, PrepareOptions, ProgramFiles},
+    prepare::{PassRunner, PrepareOptions, ProgramFiles},
     timelines::TimelineFlags,
     verdict::Criteria,
 };
@@ -25,7 +26,6 @@ use crate::{
 };
 use hir_check::OrderingModel;
 use hir_plan::limits::DEFAULT_MAX_WORK;
-use hir_process::exit::Exit;
 use hir_sim::ScheduleSet;
 use hir_tensor::generate::InputKind;
 
@@ -258,7 +258,7 @@ impl Options {
             let message = format!(
                 "`--ranks {ranks}` exceeds the limit of {limit}: raise it with `--max-ranks={ranks}`"
             );
-            return Err(JobFailure::Other(Exit::Usage, message));
+            return Err(JobFailure::Usage(message));
         }
         let given = self.expect.iter().filter_map(|it| match it {
             Expect::Given(it) => Some(format!("{}{}", it.name, if it.local { "@local" } else { "" })),
@@ -268,7 +268,7 @@ impl Options {
         given.sort_unstable();
         if let Some(name) = given.windows(2).find(|it| it[0] == it[1]).map(|it| &it[0]) {
             let message = format!("`--expect {name}` is given twice: remove one of the two");
-            return Err(JobFailure::Other(Exit::Usage, message));
+            return Err(JobFailure::Usage(message));
         }
         let wrong = if self.json.is_some() && self.memory {
             "`-J` writes times, but `--memory` runs nothing: remove one of the two options"
@@ -301,9 +301,9 @@ impl Options {
             let reference = reference.map(|it| OptionFile { option: "the reference", path: Path::new(it) });
             let inputs: Vec<OptionFile<'_>> = programs.chain(reference).collect();
             return check_option_files(&self.option_files(), &inputs)
-                .map_err(|message| JobFailure::Other(Exit::Usage, message));
+                .map_err(|message| JobFailure::Usage(message));
         };
-        Err(JobFailure::Other(Exit::Usage, wrong.to_owned()))
+        Err(JobFailure::Usage(wrong.to_owned()))
     }
 
     /// Returns the files that options besides `--output` write, and the table that `--tuning` reads.

@@ -2,8 +2,8 @@
 
 use std::{fmt::Display, path::Path};
 
-use super::prepare::JobFailure;
-use hir_process::{atomic_file, exit::Exit};
+use super::failure::JobFailure;
+use hir_process::atomic_file;
 
 /// Replaces the contents of a file, or creates it.
 ///
@@ -11,7 +11,7 @@ use hir_process::{atomic_file, exit::Exit};
 /// The file cannot be written.
 pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
     atomic_file::write(path, text.as_bytes())
-        .map_err(|fault| JobFailure::Other(Exit::Environment, cannot_write(path, &fault)))
+        .map_err(|fault| JobFailure::CannotWrite { path: path.to_owned(), cause: fault.to_string() })
 }
 
 /// Returns the message for a file that cannot be written.

@@ -7,6 +7,7 @@ pub mod batch_file;
 pub mod command_line;
 pub mod compare;
 mod extents;
+pub mod failure;
 pub mod files;
 pub mod inputs;
 pub mod option_files;

@@ -9,9 +9,9 @@ use grammar::dtype::DType;
 
 use super::{
     RunError,
+    failure::JobFailure,
     inputs::InputFlag,
     option_files::{OptionFile, exclusive_destination, same_file_text},
-    prepare::JobFailure,
     results,
 };
 use crate::{
@@ -19,7 +19,6 @@ use crate::{
     tensor_file::{self, TensorFile},
 };
 use hir_plan::{Plan, ViewOnRank, World};
-use hir_process::exit::Exit;
 use hir_sim::SimOutcome;
 use hir_tensor::data::NdArray;
 
@@ -102,7 +101,7 @@ pub fn watched_views(
                 flag.name,
                 bound.join(", ")
             );
-            return Err(JobFailure::Other(Exit::Usage, message));
+            return Err(JobFailure::Usage(message));
         }
     }
     Ok(places)
@@ -161,7 +160,7 @@ pub fn check_destinations(
             let Some(destination) = exclusive_destination(file.path()) else { continue };
             if let Some((_, other)) = others.iter().find(|it| it.0 == destination) {
                 let message = same_file_text(other, "--output", file.path());
-                return Err(JobFailure::Other(Exit::Usage, message));
+                return Err(JobFailure::Usage(message));
             }
             let writer = if flag.local && !is_one_process { rank } else { 0 };
             let (first, keys) = files.entry(destination).or_insert((writer, BTreeMap::new()));
@@ -177,7 +176,7 @@ pub fn check_destinations(
                 let path = file.path().display();
                 let message =
                     format!("`--output`: {other} and {what} have the same destination, `{path}`: {help}");
-                return Err(JobFailure::Other(Exit::Usage, message));
+                return Err(JobFailure::Usage(message));
             }
             keys.insert(key, what);
         }

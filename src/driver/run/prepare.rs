@@ -9,15 +9,13 @@ use grammar::{
     span::Span,
 };
 
-use super::{RunError, extents::bind_extents, inputs::InputFlag};
-use crate::{session::Session, source, tensor_file};
+use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag};
+use crate::{session::Session, source};
 use hir_plan::{
     Plan, World,
     limits::{DEFAULT_MAX_RANKS, size_text},
     opaque_call_diagnostic,
 };
-use hir_process::exit::Exit;
-use hir_sim::SimError;
 use hir_tensor::data::{Data, UnsupportedDtype};
 
 /// Planned programs: one for all ranks, or one for each rank.
@@ -105,64 +103,6 @@ impl std::str::FromStr for ProgramFiles {
     }
 }
 
-/// Why a job fails.
-#[derive(Debug)]
-pub enum JobFailure {
-    /// A source text is rejected.
-    Rejected(Source, Vec<Diagnostic>),
-    /// An option of the command line is wrong. The source is the text of the option.
-    BadOption(Source, Box<Diagnostic>),
-    /// Any other failure: exit code and message.
-    Other(Exit, String),
-}
-
-impl JobFailure {
-    /// Returns the failure for a wrong option, whose text is the source.
-    pub fn bad_option((source, fault): (Source, Diagnostic)) -> Self {
-        Self::BadOption(source, Box::new(fault))
-    }
-
-    /// Returns the exit code and a one-line message.
-    pub fn summary(&self) -> (Exit, String) {
-        match self {
-            Self::Rejected(source, diagnostics) => {
-                let first = diagnostics.iter().find(|it| it.is_error());
-                let message = first.map_or("rejected", |it| it.message.as_str());
-                (Exit::of_rejection(diagnostics), format!("{}: {message}", source.name))
-            }
-            Self::BadOption(source, fault) => (Exit::Usage, format!("{}: {}", source.name, fault.message)),
-            Self::Other(exit, message) => (*exit, message.lines().next().unwrap_or_default().to_owned()),
-        }
-    }
-}
-
-impl From<RunError> for JobFailure {
-    fn from(error: RunError) -> Self {
-        let exit = match &error {
-            RunError::Io(it) | RunError::InvalidFlagValue { error: it, .. } => match it {
-                tensor_file::IoError::Flag { .. }
-                | tensor_file::IoError::UnsupportedByFormat { .. }
-                | tensor_file::IoError::Dtype { .. }
-                | tensor_file::IoError::Unsupported(_) => Exit::Usage,
-                tensor_file::IoError::Read { .. }
-                | tensor_file::IoError::Write { .. }
-                | tensor_file::IoError::Format { .. } => Exit::Environment,
-            },
-            RunError::Tensor(_) => Exit::Usage,
-            RunError::Dtype(_) => Exit::Rejected,
-            RunError::Shard(_) => Exit::InternalError,
-            RunError::OverBudget(_) | RunError::Threads(_) => Exit::Environment,
-            RunError::Fault(fault) => match fault {
-                SimError::Deadlock(_) => Exit::Hang,
-                SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
-                SimError::StepNotReady(_) => Exit::Usage,
-                SimError::Internal(_) => Exit::InternalError,
-            },
-        };
-        Self::Other(exit, error.to_string())
-    }
-}
-
 /// Transforms a program of a source text.
 pub type PassRunner<'a> = dyn Fn(&mut Program, &Source) -> Result<(), JobFailure> + 'a;
 
@@ -222,12 +162,12 @@ fn world_size(
     };
     if ranks < smallest {
         let message = hir_plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks);
-        return Err(JobFailure::Other(Exit::Environment, message));
+        return Err(JobFailure::Environment(message));
     }
     if let Some(wanted) = setup.ranks.filter(|it| *it != ranks) {
         let message =
             format!("`--program` names the programs of {ranks} ranks, not {wanted}: start {ranks} ranks");
-        return Err(JobFailure::Other(Exit::Environment, message));
+        return Err(JobFailure::Environment(message));
     }
     Ok((ranks, smallest))
 }
@@ -368,7 +308,7 @@ fn load(
     texts: &ProgramFiles,
 ) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
     let source = source::open(setup.session, path)
-        .map_err(|fault| JobFailure::Other(Exit::Environment, format!("cannot read `{path}`: {fault}")))?;
+        .map_err(|fault| JobFailure::CannotRead { path: path.to_owned(), cause: fault.to_string() })?;
     setup.session.crash_record.record_program(&source.text);
     prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
 }
@@ -390,7 +330,7 @@ pub(super) fn prepare_program(
         return Err(JobFailure::Rejected(source, diagnostics));
     }
     let count = programs.len();
-    let usage = |message: String| JobFailure::Other(Exit::Usage, message);
+    let usage = |message: String| JobFailure::Usage(message);
     let chosen = match setup.container {
         None if count > 1 && setup.is_reference => {
             return Err(usage(format!(

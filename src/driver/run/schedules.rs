@@ -7,13 +7,13 @@ use std::{fmt::Write, path::Path, sync::Arc};
 
 use grammar::count_text;
 
-use crate::run::prepare::JobFailure;
+use crate::run::failure::JobFailure;
 use hir_check::{Orders, StepOrder, Truncation};
 use hir_plan::{
     Plan, World,
     sync::{InstRef, Step},
 };
-use hir_process::{exit::Exit, input_file::InputFiles};
+use hir_process::input_file::InputFiles;
 use hir_sim::{Schedule, ScheduleSet};
 
 /// An iterator over the schedules of a run.
@@ -45,7 +45,7 @@ impl ScheduleIter {
                 let steps = StepOrder::of(world).map_err(|it| {
                     let message =
                         format!("`--schedule=explore:{most}`: {it}; `seed:0..{most}` tries some orders");
-                    JobFailure::Other(Exit::Usage, message)
+                    JobFailure::Usage(message)
                 })?;
                 Ok(Self::Explored { orders: Box::new(Orders::new(steps, *most)), taken: 0 })
             }
@@ -109,8 +109,9 @@ impl Iterator for ScheduleIter {
 
 /// Reads the steps of a schedule file.
 fn read_steps(path: &Path, plans: &[Plan], files: &InputFiles) -> Result<Arc<[Step]>, JobFailure> {
-    let cannot = |fault: &dyn std::fmt::Display| {
-        JobFailure::Other(Exit::Environment, format!("cannot read `{}`: {fault}", path.display()))
+    let cannot = |fault: &dyn std::fmt::Display| JobFailure::CannotRead {
+        path: path.display().to_string(),
+        cause: fault.to_string(),
     };
     let bytes = files.read(path).map_err(|it| cannot(&it))?;
     let text = String::from_utf8(bytes).map_err(|it| cannot(&it))?;
@@ -131,7 +132,7 @@ fn read_steps(path: &Path, plans: &[Plan], files: &InputFiles) -> Result<Arc<[St
                         number + 1,
                         count_text(plans.len(), "rank")
                     );
-                    return Err(JobFailure::Other(Exit::Usage, message));
+                    return Err(JobFailure::Usage(message));
                 }
                 steps.push(Step { inst_ref: InstRef { rank, inst }, index: part as u32 });
             }
@@ -141,7 +142,7 @@ fn read_steps(path: &Path, plans: &[Plan], files: &InputFiles) -> Result<Arc<[St
                     path.display(),
                     number + 1
                 );
-                return Err(JobFailure::Other(Exit::Usage, message));
+                return Err(JobFailure::Usage(message));
             }
         }
     }

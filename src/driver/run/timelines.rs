@@ -1,6 +1,6 @@
 //! Writes timelines and reports how communication and computation overlap.
 
-use super::{files::write_file, prepare::JobFailure};
+use super::{failure::JobFailure, files::write_file};
 use hir_plan::timeline::{
     Timeline,
     estimate::{MeasuredTime, estimate, measured},
@@ -8,7 +8,6 @@ use hir_plan::timeline::{
     overlap::Overlap,
 };
 use hir_plan::{Plan, World, sync::happens_before::OrderError};
-use hir_process::exit::Exit;
 
 /// The maximum number of instructions of an estimated timeline.
 const MAX_INSTRUCTIONS: usize = 4_000_000;
@@ -90,7 +89,7 @@ impl TimelineFlags {
             let path = file.path.display();
             let text = file
                 .text(timeline, &title, &report)
-                .map_err(|fault| JobFailure::Other(Exit::Usage, format!("`{path}`: {fault}")))?;
+                .map_err(|fault| JobFailure::Usage(format!("`{path}`: {fault}")))?;
             write_file(&file.path, &text)?;
             files.push(format!("timeline in `{path}`"));
         }
@@ -101,20 +100,14 @@ impl TimelineFlags {
 fn check_size(plans: &[Plan]) -> Result<(), JobFailure> {
     let instructions: usize = plans.iter().map(|it| it.code.len()).sum();
     if instructions > MAX_INSTRUCTIONS {
-        Err(JobFailure::Other(
-            Exit::Usage,
-            format!(
-                "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
-            ),
-        ))
+        Err(JobFailure::Usage(format!(
+            "no timeline: {instructions} instructions exceed the limit of {MAX_INSTRUCTIONS}; reduce `--ranks`"
+        )))
     } else {
         Ok(())
     }
 }
 
 fn too_many_streams(_: OrderError) -> JobFailure {
-    JobFailure::Other(
-        Exit::Usage,
-        "no timeline: the ranks have too many streams; reduce `--ranks`".to_owned(),
-    )
+    JobFailure::Usage("no timeline: the ranks have too many streams; reduce `--ranks`".to_owned())
 }

@@ -26,8 +26,9 @@ use grammar::{
 };
 
 use super::{
+    failure::JobFailure,
     inputs::InputSpec,
-    prepare::{JobFailure, PrepareOptions, memory_limit_diagnostic, prepare_program},
+    prepare::{PrepareOptions, memory_limit_diagnostic, prepare_program},
     verdict::{Expectation, ExpectationSource, input_mismatch, simulated_expectations},
 };
 use rustc_hash::FxHashMap;
@@ -37,7 +38,6 @@ use hir_plan::{
     ShardLayout, View, World, limits,
     scalar::{ScalarError, Scalars},
 };
-use hir_process::exit::Exit;
 use hir_sim::SimLimits;
 use hir_tensor::generate::InputKind;
 
@@ -54,7 +54,7 @@ pub fn unsharded_expectations(
     input_spec: &InputSpec,
     plans: &[Plan],
 ) -> std::result::Result<Vec<Expectation>, JobFailure> {
-    let usage = |message: String| JobFailure::Other(Exit::Usage, format!("`--expect=unsharded`: {message}"));
+    let usage = |message: String| JobFailure::Usage(format!("`--expect=unsharded`: {message}"));
     let [source] = sources else {
         return Err(usage(
             "`--program` gives each rank its own program, but a single program is needed".to_owned(),

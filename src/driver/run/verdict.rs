@@ -6,13 +6,13 @@ mod judge;
 use super::{
     RunError,
     compare::{RtolAtol, Tolerance},
+    failure::JobFailure,
     inputs::InputSpec,
     per_rank,
-    prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
+    prepare::{PrepareOptions, ProgramFiles, prepare},
     results,
 };
 use hir_plan::{InstKind, Plan, World};
-use hir_process::exit::Exit;
 use hir_sim::{RunNotes, Schedule, SimLimits, SimOutcome};
 use hir_tensor::{
     data::{Data, NdArray, Shadow},
@@ -150,7 +150,7 @@ pub fn simulated_expectations(
     let outcome = simulate(world, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(world, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
-        return Err(JobFailure::Other(Exit::WrongResult, format!("under schedule program: {fault}")));
+        return Err(JobFailure::WrongResult(fault.clone()));
     }
     let exact = outcome.notes.exactness.is_exact();
     Ok((expectations(outputs, origin, ExpectationSource::Simulated { exact }), outcome.notes))
@@ -244,17 +244,16 @@ pub fn reference_expectations(
     per_rank::mark_corresponding(&mut prepared.world, plans);
     prepared.check_memory(&prepared.world, limits.memory)?;
     if let Some(message) = input_mismatch(plans, &prepared.world) {
-        return Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}")));
+        return Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}")));
     }
     let inputs = input_spec.fill_corresponding(plans, &prepared.world)?;
     limits.work.take(hir_sim::work(&prepared.world, 1)).map_err(RunError::from)?;
     let outcome = simulate(&prepared.world, inputs, &Schedule::Program, limits.memory)?;
     let outputs = results::outputs(&prepared.world, &outcome)?;
     if let Some(fault) = outputs.iter().find_map(|it| it.fault.as_ref()) {
-        return Err(JobFailure::Other(
-            Exit::Rejected,
-            format!("the outputs of the reference `{path}` are faulty: {fault}"),
-        ));
+        return Err(JobFailure::Unsuitable(format!(
+            "the outputs of the reference `{path}` are faulty: {fault}"
+        )));
     }
     let exact = outcome.notes.exactness.is_exact();
     Ok(expectations(outputs, path, ExpectationSource::Reference { exact }))

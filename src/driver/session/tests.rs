@@ -18,9 +18,10 @@ use super::*;
 use crate::{
     run::{
         RunError,
+        failure::JobFailure,
         inputs::InputFlag,
         output::{OutputFlag, watched_views, write_outputs},
-        prepare::{JobFailure, PrepareOptions, Prepared, ProgramFiles, prepare},
+        prepare::{PrepareOptions, Prepared, ProgramFiles, prepare},
         verdict::{Criteria, judge_outputs, simulation_options},
     },
     tool::{Color, Reporter},
@@ -38,9 +39,10 @@ const COPY: &str = "\
 const RACE: &str = "\
 %HostIrContainer { (T0_g_float[iS0{2}]) -> (T2_g_float[iS2{2}]) :
   Stream s0 = GetCurrentStream()
+  T2_g_float[iS2{2}] = ALLOCATE(mem_type=global, zero_init=false)
   SetCurrentStream(Stream 1)
   T2_g_float[iS2{2}]
-     = Set( T0_g_float[iS0{2}] )
+     = -T0_g_float[iS0{2}];
   SetCurrentStream(Stream s0)
 } // %HostIrContainer
 ";
@@ -97,10 +99,9 @@ impl Job {
             Session::new(self.tool, OutputStream::to(stdout.clone()), OutputStream::to(stderr.clone()));
         session.crash_record.record_command(Vec::new());
         let screen = Reporter::new(&session, Format::Sarif, Color::Never);
-        let exit = self.run_in(&session, &screen).unwrap_or_else(|failure| {
-            let (exit, message) = failure.summary();
-            screen.fail(exit, &message)
-        });
+        let exit = self
+            .run_in(&session, &screen)
+            .unwrap_or_else(|failure| screen.fail(Exit::Environment, &failure.to_string()));
         let exit = screen.finish(exit, true, |_| ());
         let recorded = session.crash_record.take().map_or(Vec::new(), |it| it.texts);
         Ended { exit, stdout: stdout.text(), stderr: stderr.text(), recorded }

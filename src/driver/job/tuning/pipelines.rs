@@ -14,18 +14,16 @@ use super::{
 use crate::{
     job::rank_process::canonical_text,
     run::{
+        failure::JobFailure,
         pipeline_tuning::{MeasuredPipeline, fastest},
-        prepare::{JobFailure, ProgramFiles},
+        prepare::ProgramFiles,
     },
     session::Session,
     source,
 };
 use hir_cuda::Machine;
 use hir_launch::job_rank::JobRank;
-use hir_process::{
-    exit::Exit,
-    input_file::{InputFiles, digest},
-};
+use hir_process::input_file::{InputFiles, digest};
 
 /// A program without passes, and how it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -115,7 +113,7 @@ pub fn stored(
             it.channel.all_gather_values(&mine)?.into_iter().next().unwrap_or(Ok(None))
         }
     };
-    found.map_err(|message| JobFailure::Other(Exit::Environment, message))
+    found.map_err(|message| JobFailure::Environment(message))
 }
 
 fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {

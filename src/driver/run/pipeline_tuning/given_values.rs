@@ -9,11 +9,12 @@ use grammar::ir::{Operand, Program, TensorId};
 use crate::run::{
     RunError,
     extents::extent,
+    failure::JobFailure,
     inputs::{INPUT, InputFlag, check_input_names, unknown_output},
-    prepare::{JobFailure, PrepareOptions, ProgramFiles, prepare},
+    prepare::{PrepareOptions, ProgramFiles, prepare},
     verdict::input_count_mismatch,
 };
-use hir_process::{exit::Exit, input_file::InputFiles};
+use hir_process::input_file::InputFiles;
 
 /// Reads, verifies and plans the program of `--reference` and compares its inputs with those of the programs.
 ///
@@ -28,7 +29,7 @@ pub fn check_reference(
     let reference = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
     let wanted = programs.first().map_or(0, |it| Program::tensors_of(&it.inputs).count());
     match input_count_mismatch(wanted, &reference.world) {
-        Some(message) => Err(JobFailure::Other(Exit::Rejected, format!("the reference `{path}` {message}"))),
+        Some(message) => Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}"))),
         None => Ok(()),
     }
 }

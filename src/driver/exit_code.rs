@@ -1,0 +1,58 @@
+//! The exit codes of failures, for the tools. Nothing else in the driver depends on them.
+
+#[cfg(feature = "cuda")]
+use hir_cuda::CudaError;
+use hir_process::exit::Exit;
+use hir_sim::SimError;
+
+use crate::{
+    run::{RunError, failure::JobFailure},
+    tensor_file::IoError,
+};
+
+/// Returns the exit code of a failure.
+pub fn exit_code(failure: &JobFailure) -> Exit {
+    match failure {
+        JobFailure::Rejected(_, diagnostics) => Exit::of_rejection(diagnostics),
+        JobFailure::BadOption(..) | JobFailure::Usage(_) => Exit::Usage,
+        JobFailure::Unsuitable(_) => Exit::Rejected,
+        JobFailure::CannotRead { .. } | JobFailure::CannotWrite { .. } | JobFailure::Environment(_) => {
+            Exit::Environment
+        }
+        JobFailure::WrongResult(_) => Exit::WrongResult,
+        JobFailure::Run(fault) => exit_code_of_run(fault),
+        #[cfg(feature = "launch")]
+        JobFailure::Launch(fault) => fault.exit().into(),
+        #[cfg(feature = "cuda")]
+        JobFailure::Cuda(fault) => match fault {
+            CudaError::Environment(_) | CudaError::OutOfMemory { .. } => Exit::Environment,
+            CudaError::Call { .. } => Exit::Device,
+            CudaError::Unsupported { .. } => Exit::Rejected,
+            CudaError::Internal(_) => Exit::InternalError,
+        },
+        JobFailure::OtherRank { exit, .. } => (*exit).into(),
+        JobFailure::Internal(_) => Exit::InternalError,
+    }
+}
+
+fn exit_code_of_run(fault: &RunError) -> Exit {
+    match fault {
+        RunError::Io(it) | RunError::InvalidFlagValue { error: it, .. } => match it {
+            IoError::Flag { .. }
+            | IoError::UnsupportedByFormat { .. }
+            | IoError::Dtype { .. }
+            | IoError::Unsupported(_) => Exit::Usage,
+            IoError::Read { .. } | IoError::Write { .. } | IoError::Format { .. } => Exit::Environment,
+        },
+        RunError::Tensor(_) => Exit::Usage,
+        RunError::Dtype(_) => Exit::Rejected,
+        RunError::Shard(_) => Exit::InternalError,
+        RunError::OverBudget(_) | RunError::Threads(_) => Exit::Environment,
+        RunError::Fault(fault) => match fault {
+            SimError::Deadlock(_) => Exit::Hang,
+            SimError::Program { .. } | SimError::Unsupported { .. } => Exit::Rejected,
+            SimError::StepNotReady(_) => Exit::Usage,
+            SimError::Internal(_) => Exit::InternalError,
+        },
+    }
+}

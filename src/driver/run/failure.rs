@@ -1,0 +1,83 @@
+//! Why a job fails. `exit_code` has the exit code of each failure.
+
+use std::path::PathBuf;
+
+use grammar::{diagnostic::Diagnostic, source::Source};
+
+use super::RunError;
+use hir_process::exit::FailureExit;
+
+/// Why a job fails. `Display` is the message; if it has several lines, the first one is the summary.
+#[derive(Debug, thiserror::Error)]
+pub enum JobFailure {
+    /// A source text is rejected.
+    #[error("{}: {}", .0.name, .1.iter().find(|it| it.is_error()).map_or("rejected", |it| it.message.as_str()))]
+    Rejected(Source, Vec<Diagnostic>),
+    /// An option of the command line is wrong. The source is the text of the option.
+    #[error("{}: {}", .0.name, .1.message)]
+    BadOption(Source, Box<Diagnostic>),
+    /// Options do not fit together, or do not fit the program.
+    #[error("{0}")]
+    Usage(String),
+    /// The program does not fit its reference, or an option rejects its remarks.
+    #[error("{0}")]
+    Unsuitable(String),
+    /// A file cannot be read.
+    #[error("cannot read `{path}`: {cause}")]
+    CannotRead {
+        /// The file.
+        path: String,
+        /// Why.
+        cause: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write `{}`: {cause}", path.display())]
+    CannotWrite {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: String,
+    },
+    /// There are too few ranks or GPUs, or a table of algorithms does not fit the machine.
+    #[error("{0}")]
+    Environment(String),
+    /// The outputs are wrong under the schedule with which others are compared.
+    #[error("under schedule program: {0}")]
+    WrongResult(String),
+    /// The run fails.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The ranks of the job are not connected.
+    #[cfg(feature = "launch")]
+    #[error(transparent)]
+    Launch(#[from] hir_launch::LaunchError),
+    /// The executor on GPUs fails.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Cuda(#[from] hir_cuda::CudaError),
+    /// Another rank fails.
+    #[error("rank {rank}: {summary}")]
+    OtherRank {
+        /// The rank.
+        rank: usize,
+        /// Its exit code.
+        exit: FailureExit,
+        /// The first line of its message.
+        summary: String,
+    },
+    /// A bug in this program.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl JobFailure {
+    /// Returns the failure for a wrong option, whose text is the source.
+    pub fn bad_option((source, fault): (Source, Diagnostic)) -> Self {
+        Self::BadOption(source, Box::new(fault))
+    }
+
+    /// Returns the first line of the message.
+    pub fn summary(&self) -> String {
+        self.to_string().lines().next().unwrap_or_default().to_owned()
+    }
+}
