@@ -1,7 +1,9 @@
 //! Assigns a GPU to each rank. All ranks do this together, before they allocate anything on a GPU. Otherwise
 //! too few GPUs, or one GPU for two ranks, would surface much later, as an NCCL error on some ranks.
 
-use super::{CudaError, Gpu, ProcessGroup, discover};
+use serde::{Deserialize, Serialize};
+
+use super::{CudaError, Gpu, ProcessGroup, discover, exchange::gather};
 
 /// Environment variable that lets ranks share GPUs if it is 1. It serves to try a job that communicates by
 /// the CUDA backend alone, because NCCL refuses to share. Times are then meaningless.
@@ -19,12 +21,10 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     // Without the launcher's number, a rank takes its number among the ranks of its host.
     let lower = hosts.iter().take(peers.rank()).filter(|it| **it == host.as_bytes());
     let found = discover::choose_device(peers.local_rank().unwrap_or(lower.count()), shared);
-    let mine = match &found {
-        Ok((_, uuid)) => format!("{host}\n+{uuid}"),
-        Err(why) => format!("{host}\n-{why}"),
-    };
-    let devices: Vec<RankDevice> =
-        peers.all_gather(mine.as_bytes())?.iter().map(|it| RankDevice::from_bytes(it)).collect();
+    // The host name suffices in messages.
+    let host = host.split(' ').next().unwrap_or_default().to_owned();
+    let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(ToString::to_string);
+    let devices = gather(peers, &RankDevice { host, gpu })?;
     if peers.world() > 1
         && !shared
         && let Some(message) = assignment_error(&devices)
@@ -35,25 +35,11 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
 }
 
 /// The GPU of one rank, as it reports it to the others.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct RankDevice {
     host: String,
     /// The UUID of its GPU, or the reason why it has none.
     gpu: Result<String, String>,
-}
-
-impl RankDevice {
-    fn from_bytes(bytes: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(bytes);
-        let (host, gpu) = text.split_once('\n').unwrap_or((&text, ""));
-        // The host name suffices in messages.
-        let host = host.split(' ').next().unwrap_or_default().to_owned();
-        let gpu = match gpu.strip_prefix('+') {
-            Some(uuid) => Ok(uuid.to_owned()),
-            None => Err(gpu.trim_start_matches('-').to_owned()),
-        };
-        Self { host, gpu }
-    }
 }
 
 /// Returns what is wrong with the GPUs of the ranks; `devices` is indexed by rank.
@@ -79,21 +65,23 @@ mod tests {
 
     #[test]
     fn a_gpu_is_for_one_rank() {
-        let error_of = |devices: &[&str]| {
-            let devices: Vec<RankDevice> =
-                devices.iter().map(|it| RankDevice::from_bytes(it.as_bytes())).collect();
-            assignment_error(&devices)
+        let error_of = |devices: &[(&str, Result<&str, &str>)]| {
+            let device = |(host, gpu): &(&str, Result<&str, &str>)| RankDevice {
+                host: (*host).to_owned(),
+                gpu: gpu.map(str::to_owned).map_err(str::to_owned),
+            };
+            assignment_error(&devices.iter().map(device).collect::<Vec<_>>())
         };
-        assert_eq!(error_of(&["a 1\n+GPU-0", "a 1\n+GPU-1", "b 2\n+GPU-2"]), None);
+        assert_eq!(error_of(&[("a", Ok("GPU-0")), ("a", Ok("GPU-1")), ("b", Ok("GPU-2"))]), None);
         assert_eq!(
-            error_of(&["a 1\n+GPU-0", "a 1\n+GPU-1", "a 1\n+GPU-0"]).as_deref(),
+            error_of(&[("a", Ok("GPU-0")), ("a", Ok("GPU-1")), ("a", Ok("GPU-0"))]).as_deref(),
             Some(
                 "ranks 0 and 2 both use GPU-0 of host a: give each rank its own GPU, by the launcher's local rank or \
                  `CUDA_VISIBLE_DEVICES`, or start fewer ranks"
             )
         );
         assert_eq!(
-            error_of(&["a 1\n+GPU-0", "b 2\n-the NVIDIA driver was not found"]).as_deref(),
+            error_of(&[("a", Ok("GPU-0")), ("b", Err("the NVIDIA driver was not found"))]).as_deref(),
             Some("rank 1 on host b has no GPU: the NVIDIA driver was not found")
         );
     }

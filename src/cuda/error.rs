@@ -1,15 +1,17 @@
 //! Errors of the CUDA executor.
 
+use serde::{Deserialize, Serialize};
+
 use hir_plan::{Inst, Plan};
 
 /// The reason why a plan does not run on this rank's GPU.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum CudaError {
     /// A library, a device or another process is missing or does not fit.
     #[error("{0}")]
     Environment(String),
     /// A call failed.
-    #[error("{place}{function} failed: {text} (code {code})")]
+    #[error("{}{place}{function} failed: {text} (code {code})", rank.map_or(String::new(), |it| format!("rank {it}: ")))]
     Call {
         /// The name of the function.
         function: String,
@@ -17,7 +19,9 @@ pub enum CudaError {
         code: u32,
         /// The library's description of the status.
         text: String,
-        /// `rank 0: line 3: `, or empty if no instruction is involved.
+        /// The rank, if an instruction is involved.
+        rank: Option<usize>,
+        /// `line 3: `, or empty if no instruction is involved.
         place: String,
     },
     /// The program requires something that this executor does not support.
@@ -46,15 +50,21 @@ pub enum CudaError {
 impl CudaError {
     /// Returns the error of a failed call, without a location.
     pub(super) fn failed_call(function: &str, code: u32, text: &str) -> Self {
-        Self::Call { function: function.to_owned(), code, text: text.to_owned(), place: String::new() }
+        Self::Call {
+            function: function.to_owned(),
+            code,
+            text: text.to_owned(),
+            rank: None,
+            place: String::new(),
+        }
     }
 
     /// Adds the instruction that was being prepared or issued.
     pub(super) fn at_inst(self, plan: &Plan, inst: &Inst) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
-                let place = format!("rank {}: {}: ", plan.rank, plan.location(inst));
-                Self::Call { function, code, text, place }
+                let place = format!("{}: ", plan.location(inst));
+                Self::Call { function, code, text, rank: Some(plan.rank), place }
             }
             other => other,
         }
@@ -64,10 +74,27 @@ impl CudaError {
     pub(super) fn near_inst(self, plan: &Plan, inst: Option<&Inst>) -> Self {
         match self {
             Self::Call { function, code, text, .. } => {
-                let line = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
-                Self::Call { function, code, text, place: format!("rank {}: {line}", plan.rank) }
+                let place = inst.map_or(String::new(), |it| format!("at {} or later: ", plan.location(it)));
+                Self::Call { function, code, text, rank: Some(plan.rank), place }
             }
             other => other,
+        }
+    }
+
+    /// Returns the message without its rank, for a text that names the rank itself.
+    pub fn without_rank(&self) -> String {
+        match self {
+            Self::Call { function, code, text, place, .. } => Self::Call {
+                function: function.clone(),
+                code: *code,
+                text: text.clone(),
+                rank: None,
+                place: place.clone(),
+            }
+            .to_string(),
+            Self::Unsupported { place, message, .. } => format!("{place}: {message}"),
+            Self::OutOfMemory { message, .. } => message.clone(),
+            Self::Environment(_) | Self::Internal(_) => self.to_string(),
         }
     }
 

@@ -35,6 +35,7 @@ mod discover;
 mod engine;
 mod epilogue;
 mod error;
+mod exchange;
 mod executable;
 mod graph;
 mod kernels;
@@ -131,10 +132,23 @@ const ENVIRONMENT: [(&str, &str); 5] = [
 /// queues.
 const CONNECTIONS: usize = 32;
 
-/// Sets the environment of the vendor's libraries. Call it first in `main`.
-pub fn set_environment() {
+/// The environment cannot be changed, because the process may have other threads, which may read it at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the environment of CUDA and NCCL is not set: another thread may read it")]
+pub struct EnvironmentInUse;
+
+/// Sets the environment of the vendor's libraries for the whole process. A tool calls it first in `main`.
+///
+/// # Errors
+/// The process has another thread, or `/proc` does not say how many it has. The environment is then unchanged.
+pub fn set_environment() -> Result<(), EnvironmentInUse> {
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    if threads != 1 {
+        return Err(EnvironmentInUse);
+    }
     for (name, value) in ENVIRONMENT {
-        // SAFETY: the caller has not started a thread yet, so no other thread reads the environment.
+        // SAFETY: this is the only thread of the process, so no other one reads the environment.
         unsafe { std::env::set_var(name, value) };
     }
+    Ok(())
 }

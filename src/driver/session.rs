@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// Prints what the run waits for on standard error, in every format of diagnostics.
-    pub(crate) fn notice(&self, text: &str) {
+    pub fn notice(&self, text: &str) {
         print_notice(self.tool, &self.stderr, text);
     }
 

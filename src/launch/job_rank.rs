@@ -155,7 +155,7 @@ impl JobRank {
     }
 
     /// Aborts the job because this rank fails and others would wait for it in vain. Has no effect if the job
-    /// is lost already.
+    /// is lost already. The report puts the rank before the `reason`.
     pub fn give_up(&self, exit: Exit, reason: &str) {
         if self.channel.world == 1 {
             return;
@@ -166,9 +166,7 @@ impl JobRank {
         while exit == Exit::Device && self.channel.fault().is_none() && Instant::now() < until {
             thread::sleep(CAUSE_WAIT / 10);
         }
-        // The error message of the fault names the rank, so the prefix is removed here.
-        let rank = format!("rank {}: ", self.channel.rank);
-        self.channel.abort(exit, reason.strip_prefix(&rank).unwrap_or(reason));
+        self.channel.abort(exit, reason);
     }
 
     /// Compares the manifests of all ranks. Returns the same difference on all ranks, if there is one.

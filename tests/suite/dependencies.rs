@@ -235,6 +235,7 @@ const TRANSPORT: &[Layer] = &[
 /// commands, and execution.
 const CUDA: &[Layer] = &[
     ("epilogue error comm_order peer_kernel", &[]),
+    ("exchange", &["error"]),
     ("buffer_assignment", &["epilogue", "peer_kernel"]),
     ("library", BEFORE),
     ("discover", BEFORE),

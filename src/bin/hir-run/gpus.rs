@@ -300,5 +300,10 @@ fn tune_options(options: &Options) -> TuneOptions {
 
 /// Tells the other ranks that this rank has failed, so that they do not wait for it.
 fn abort_job(member: &JobRank, failure: &JobFailure) {
-    member.give_up(exit_code(failure), &failure.to_string());
+    // The report names this rank.
+    let reason = match failure {
+        JobFailure::Cuda(fault) => fault.without_rank(),
+        other => other.to_string(),
+    };
+    member.give_up(exit_code(failure), &reason);
 }

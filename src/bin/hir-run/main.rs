@@ -35,8 +35,13 @@ static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
 
 fn main() -> ExitCode {
     // Must precede the creation of threads.
-    cuda::set_environment();
-    start_tool("hir-run", run_tool)
+    let environment = cuda::set_environment();
+    start_tool("hir-run", |session| {
+        if let Err(fault) = environment {
+            session.notice(&fault.to_string());
+        }
+        run_tool(session)
+    })
 }
 
 fn run_tool(session: &Arc<Session>) -> ExitCode {

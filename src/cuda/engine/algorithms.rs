@@ -4,11 +4,12 @@
 //! ranks are idle. It writes garbage to the result of the product, which the next run overwrites.
 
 use cudarc::driver::sys;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::{Engine, ProcessGroup, Stream};
 use crate::{
     CudaError, discover,
+    exchange::gather,
     executable::Command,
     library::Driver,
     matmul::{CublasLtHandle, MatmulAlgorithm, PreparedMatmul},
@@ -50,23 +51,6 @@ pub struct AlgorithmUse {
     pub given: usize,
     /// The first product whose algorithm some rank refuses, and why.
     pub refused: Option<(String, String)>,
-}
-
-/// Encodes a message to other ranks.
-pub(super) fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CudaError> {
-    postcard::to_allocvec(value).map_err(|it| CudaError::Internal(format!("cannot encode a message: {it}")))
-}
-
-/// Sends a value to all ranks and returns those of all ranks, by rank.
-pub(super) fn gather<T: Serialize + DeserializeOwned>(
-    peers: &dyn ProcessGroup,
-    mine: &T,
-) -> Result<Vec<T>, CudaError> {
-    let decode = |bytes: Vec<u8>| {
-        postcard::from_bytes(&bytes)
-            .map_err(|it| CudaError::Environment(format!("cannot read the message of a rank: {it}")))
-    };
-    peers.all_gather(&encode(mine)?)?.into_iter().map(decode).collect()
 }
 
 impl Engine {

@@ -7,6 +7,7 @@ use crate::{
     CudaError, ProcessGroup, buffer_assignment,
     comm::Communicators,
     device::{Device, ResourceMark, Stream},
+    exchange::gather,
     executable::{self, Executable},
     library_state::LibraryState,
     memory::DeviceMemory,
@@ -130,21 +131,12 @@ fn outputs(
 /// other error is returned on the failing rank alone; the watchdog of the job notifies the others.
 fn agree_on_errors<T>(made: Result<T, CudaError>, peers: &dyn ProcessGroup) -> Result<T, CudaError> {
     let mine = match &made {
-        Ok(_) => String::new(),
-        Err(CudaError::Unsupported { place, message, .. }) => format!("{place}\n{message}"),
-        Err(CudaError::OutOfMemory { message, .. }) => format!("\n{message}"),
+        Ok(_) => None,
+        Err(refused @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
+            Some(refused.clone())
+        }
         Err(other) => return Err(other.clone()),
     };
-    let all = peers.all_gather(mine.as_bytes())?;
-    let refused = all.iter().enumerate().find_map(|(rank, bytes)| {
-        let text = String::from_utf8_lossy(bytes);
-        let (place, message) = text.split_once('\n')?;
-        let (place, message) = (place.to_owned(), message.to_owned());
-        Some(if place.is_empty() {
-            CudaError::OutOfMemory { rank, message }
-        } else {
-            CudaError::Unsupported { rank, place, message }
-        })
-    });
+    let refused = gather(peers, &mine)?.into_iter().flatten().next();
     refused.map_or(made, Err)
 }

@@ -9,10 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Engine, IssueMode, ProcessGroup, Timing,
-    algorithms::gather,
     timing::{QUEUED, Turn, runs_until_warm},
 };
-use crate::{CudaError, graph::Graph, matmul::MatmulAlgorithm};
+use crate::{CudaError, exchange::gather, graph::Graph, matmul::MatmulAlgorithm};
 
 /// Number of algorithms that are requested for a product.
 const CANDIDATES: usize = 16;
