@@ -30,28 +30,8 @@ use hir_process::exit::{Exit, FailureExit};
 
 mod shared;
 
+pub use shared::Timeouts;
 use shared::{HEARTBEAT_INTERVAL, Peer, PeerConnection, Piece, Shared};
-
-/// The time limits of a channel.
-#[derive(Clone, Copy, Debug)]
-pub struct Timeouts {
-    /// Time for the ranks to find each other.
-    pub rendezvous: Duration,
-    /// Time after which a connected rank that sends nothing is considered lost.
-    pub silence: Duration,
-    /// Time for ranks that are alive to call an `all_gather` in which other ranks wait.
-    pub step: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            rendezvous: Duration::from_secs(60),
-            silence: Duration::from_secs(10),
-            step: Duration::from_secs(600),
-        }
-    }
-}
 
 /// Maximum size of one rank's contribution to an `all_gather`, in bytes.
 const MAX_CONTRIBUTION: usize = 64 << 20;

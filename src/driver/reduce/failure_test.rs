@@ -9,7 +9,6 @@ use std::{
     io,
     panic::{self, AssertUnwindSafe, catch_unwind},
     process::{Command, Stdio},
-    str::FromStr,
 };
 
 use grammar::{
@@ -21,6 +20,7 @@ use grammar::{
 };
 use passes::{PassCall, PassError, Settings, Verify};
 
+pub use super::failure_oracle::FailureOracle;
 use super::{
     Candidate, CommandRunner, InterestingnessTest, order,
     signatures::{FailureSignatures, failure_signature, race_signatures},
@@ -39,40 +39,6 @@ use crate::{
 use hir_plan::{Plan, World, limits::Limits};
 use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
-
-/// The failure to test for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FailureOracle {
-    /// Unordered accesses, or results that depend on the schedule.
-    Race,
-    /// A deadlock under some schedule.
-    Deadlock,
-    /// Results that differ from a reference, or from the program before the passes.
-    WrongResult,
-    /// Passes that panic, or whose result fails a check.
-    Crash,
-    /// A shell command that exits with 0. The file replaces `%s`, or becomes the last argument.
-    Command(String),
-}
-
-impl FromStr for FailureOracle {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "race" => Ok(Self::Race),
-            "deadlock" => Ok(Self::Deadlock),
-            "wrong-result" => Ok(Self::WrongResult),
-            "crash" => Ok(Self::Crash),
-            _ => match text.strip_prefix("cmd:").map(str::trim) {
-                Some(command) if !command.is_empty() => Ok(Self::Command(command.to_owned())),
-                Some(_) | None => {
-                    Err("expected `race`, `deadlock`, `wrong-result`, `crash` or `cmd:COMMAND`".to_owned())
-                }
-            },
-        }
-    }
-}
 
 /// Tests programs for a failure.
 pub struct FailureTest<'a> {

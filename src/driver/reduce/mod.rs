@@ -10,6 +10,7 @@
 
 mod command_runner;
 mod edits;
+mod failure_oracle;
 pub mod failure_test;
 mod order;
 mod shrink;

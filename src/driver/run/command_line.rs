@@ -1,4 +1,8 @@
-//! The command line of hir-run: its options, which options exclude each other, and what follows from them.
+//! The command line of hir-run: its options and what follows from them. `validate` knows which options exclude each other, and
+//! `canonical` which ones all ranks of a job have in common.
+
+mod canonical;
+mod validate;
 
 use std::{path::Path, time::Duration};
 
@@ -7,9 +11,8 @@ use grammar::bindings::Binding;
 
 use super::{
     compare::RtolAtol,
-    failure::JobFailure,
     inputs::InputFlag,
-    option_files::{OptionFile, check_option_files},
+    option_files::OptionFile,
     output::OutputFlag,
     pipeline_tuning::alternatives::Alternative,
     prepare::{PassRunner, PrepareOptions, ProgramFiles},
@@ -247,65 +250,6 @@ pub enum TuningFlag<'a> {
 }
 
 impl Options {
-    /// Checks that the options are compatible.
-    ///
-    /// # Errors
-    /// A message that says what to change.
-    pub fn validate(&self) -> Result<(), JobFailure> {
-        let on_gpus = self.device == Some(Device::Cuda);
-        if let Some(ranks) = self.world.ranks.filter(|it| *it > self.world.max_ranks) {
-            let limit = self.world.max_ranks;
-            let message = format!(
-                "`--ranks {ranks}` exceeds the limit of {limit}: raise it with `--max-ranks={ranks}`"
-            );
-            return Err(JobFailure::Usage(message));
-        }
-        let given = self.expect.iter().filter_map(|it| match it {
-            Expect::Given(it) => Some(format!("{}{}", it.name, if it.local { "@local" } else { "" })),
-            Expect::Sim | Expect::Unsharded => None,
-        });
-        let mut given: Vec<String> = given.collect();
-        given.sort_unstable();
-        if let Some(name) = given.windows(2).find(|it| it[0] == it[1]).map(|it| &it[0]) {
-            let message = format!("`--expect {name}` is given twice: remove one of the two");
-            return Err(JobFailure::Usage(message));
-        }
-        let wrong = if self.json.is_some() && self.memory {
-            "`-J` writes times, but `--memory` runs nothing: remove one of the two options"
-        } else if !on_gpus && self.stress.is_some() {
-            "`--stress` delays streams of GPUs: add `--device=cuda`; on the simulator, use `--schedule=seed:0..N` to try \
-             other orders"
-        } else if !on_gpus && self.profile_host {
-            "`--profile-host` measures the host of a GPU: add `--device=cuda`"
-        } else if !on_gpus && self.tune.is_some() {
-            "`--tune` measures algorithms on GPUs: add `--device=cuda`"
-        } else if !on_gpus && !self.tune_passes.is_empty() {
-            "`--tune-passes` measures pipelines on GPUs: add `--device=cuda`"
-        } else if self.tune.iter().chain(&self.tuning).any(|it| it == Path::new("-")) {
-            "a table of `--tune` is a file that later runs read and extend, so `-` cannot stand for standard input or output: \
-             give the name of a file"
-        } else if self.tune.is_some() && self.memory {
-            "`--tune` measures runs, but `--memory` runs nothing: remove one of the two options"
-        } else if on_gpus && !self.schedule.is_program() {
-            "`--schedule` applies only to the simulator; on GPUs, use `--stress 100` to delay streams at \
-             random"
-        } else if self.witness.is_some() && !matches!(self.schedule, ScheduleSet::Explore(_)) {
-            "`--witness` writes an order that `--schedule=explore:N` finds: add `--schedule=explore:N`"
-        } else if self.json.is_some() && self.iters == 0 && !self.profile_host && self.tune_passes.is_empty()
-        {
-            "`-J` writes times: add `-n 20` or `--profile-host` to measure them"
-        } else {
-            let (programs, reference) = (self.texts(), self.reference.as_deref());
-            let programs =
-                programs.paths().iter().map(|it| OptionFile { option: "the program", path: Path::new(it) });
-            let reference = reference.map(|it| OptionFile { option: "the reference", path: Path::new(it) });
-            let inputs: Vec<OptionFile<'_>> = programs.chain(reference).collect();
-            return check_option_files(&self.option_files(), &inputs)
-                .map_err(|message| JobFailure::Usage(message));
-        };
-        Err(JobFailure::Usage(wrong.to_owned()))
-    }
-
     /// Returns the files that options besides `--output` write, and the table that `--tuning` reads.
     pub fn option_files(&self) -> Vec<OptionFile<'_>> {
         let tables = [("--tune", &self.tune), ("--tuning", &self.tuning)];
@@ -368,51 +312,6 @@ impl Options {
     /// Returns how long ranks wait for each other.
     pub fn timeout_duration(&self) -> Duration {
         Duration::from_secs(u64::from(self.timeout))
-    }
-
-    /// Returns the options that must be equal on all ranks of a job, one per line.
-    pub fn canonical_options(&self) -> String {
-        let device = tool::value_name(self.device());
-        let mut text = format!("--device {device}\n--inputs {}\n--seed {}\n", self.inputs, self.seed);
-        let mut add = |name: &str, value: Option<String>| {
-            text += &value.map_or(String::new(), |it| format!("--{name} {it}\n"));
-        };
-        add("check", Some(tool::value_name(self.check)));
-        let model = Some(self.check_model).filter(|it| *it != OrderingModel::default());
-        add("check-model", model.map(|it| it.to_string()));
-        add("passes", self.passes());
-        add("remarks", self.remarks.level_name());
-        add("container", self.container.map(|it| it.to_string()));
-        add("schedule", Some(self.schedule.to_string()));
-        add("witness", self.witness.as_ref().map(|_| "yes".to_owned()));
-        add("timeline", (!self.timelines.timeline.is_empty()).then(|| "yes".to_owned()));
-        add("overlap", self.timelines.overlap.then(|| "yes".to_owned()));
-        add("rtol", self.rtol.map(|it| it.to_string()));
-        add("atol", self.atol.map(|it| it.to_string()));
-        self.set.iter().for_each(|it| add("set", Some(it.to_string())));
-        let local = |is: bool| if is { "@local" } else { "" };
-        let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
-        self.input.iter().for_each(|it| add("input", tensor(it)));
-        self.expect.iter().for_each(|it| match it {
-            Expect::Sim => add("expect", Some("sim".to_owned())),
-            Expect::Unsharded => add("expect", Some("unsharded".to_owned())),
-            Expect::Given(it) => add("expect", tensor(it)),
-        });
-        add("iters", (self.iters > 0).then(|| format!("{} after {}", self.iters, self.warmup)));
-        add("cudagraph", self.cudagraph.then(|| "yes".to_owned()));
-        add("stress", self.stress.map(|it| it.to_string()));
-        add("tune", self.tune.as_ref().map(|_| "yes".to_owned()));
-        add("tune-passes", (!self.tune_passes.is_empty()).then(|| self.tune_passes.join(" ")));
-        add("tuning", self.tuning.as_ref().map(|_| "yes".to_owned()));
-        add("profile-host", self.profile_host.then(|| "yes".to_owned()));
-        add("json", self.json.as_ref().map(|_| "yes".to_owned()));
-        add("memory", self.memory.then(|| "yes".to_owned()));
-        add("max-ranks", Some(self.world.max_ranks.to_string()));
-        add("memory-limit", Some(self.world.memory_limit.to_string()));
-        add("max-work", Some(self.max_work().to_string()));
-        let output = |it: &OutputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));
-        self.output.iter().for_each(|it| add("output", output(it)));
-        text
     }
 
     /// Returns the command line of a reproducer, in which `%s` stands for the program file.

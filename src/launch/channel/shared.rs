@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{MAX_GATHERED, Timeouts};
+use super::MAX_GATHERED;
 use crate::{
     LaunchError,
     message::{Message, Operation},
@@ -22,6 +22,27 @@ pub(super) const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of pieces of one rank that rank 0 holds and has not consumed. A rank waits for a `Credit`
 /// before it sends more.
 pub(super) const MAX_PIECES: usize = 4;
+
+/// The time limits of a channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Time for the ranks to find each other.
+    pub rendezvous: Duration,
+    /// Time after which a connected rank that sends nothing is considered lost.
+    pub silence: Duration,
+    /// Time for ranks that are alive to call an `all_gather` in which other ranks wait.
+    pub step: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            rendezvous: Duration::from_secs(60),
+            silence: Duration::from_secs(10),
+            step: Duration::from_secs(600),
+        }
+    }
+}
 
 pub(super) struct Shared {
     pub(super) rank: usize,
