@@ -3,6 +3,8 @@
 //!
 //! Invariant: an operation that overflows or divides by zero returns `None`.
 
+use crate::scalar_op::{InfixOp, PrefixOp};
+
 /// A constant scalar: its value depends on neither the rank nor the loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Constant {
@@ -22,49 +24,48 @@ impl Constant {
     }
 }
 
-/// Folds a prefix operator. Returns `None` if the operator is unknown, does not accept the operand, or
-/// overflows.
-pub fn fold_prefix(sign: &str, operand: Constant) -> Option<Constant> {
-    match (sign, operand) {
-        ("-", Constant::Int(it)) => it.checked_neg().map(Constant::Int),
-        ("~", Constant::Int(it)) => Some(Constant::Int(!it)),
-        ("!", it) => Some(Constant::Bool(it.as_int() == 0)),
-        _ => None,
+/// Folds a prefix operator. Returns `None` if the operator does not accept the operand, or overflows.
+pub fn fold_prefix(op: PrefixOp, operand: Constant) -> Option<Constant> {
+    match (op, operand) {
+        (PrefixOp::Neg, Constant::Int(it)) => it.checked_neg().map(Constant::Int),
+        (PrefixOp::BitNot, Constant::Int(it)) => Some(Constant::Int(!it)),
+        (PrefixOp::Not, it) => Some(Constant::Bool(it.as_int() == 0)),
+        (PrefixOp::Neg | PrefixOp::BitNot, Constant::Bool(_))
+        | (PrefixOp::Deref | PrefixOp::AddressOf, _) => None,
     }
 }
 
-/// Folds an infix operator. Returns `None` if the operator is unknown, overflows, or divides by zero.
-pub fn fold_infix(sign: &str, lhs: Constant, rhs: Constant) -> Option<Constant> {
+/// Folds an infix operator. Returns `None` if it overflows or divides by zero.
+pub fn fold_infix(op: InfixOp, lhs: Constant, rhs: Constant) -> Option<Constant> {
     if let (Constant::Bool(a), Constant::Bool(b)) = (lhs, rhs) {
-        match sign {
-            "&" => return Some(Constant::Bool(a && b)),
-            "|" => return Some(Constant::Bool(a || b)),
-            "^" => return Some(Constant::Bool(a != b)),
+        match op {
+            InfixOp::BitAnd => return Some(Constant::Bool(a && b)),
+            InfixOp::BitOr => return Some(Constant::Bool(a || b)),
+            InfixOp::BitXor => return Some(Constant::Bool(a != b)),
             _ => (),
         }
     }
     let (a, b) = (lhs.as_int(), rhs.as_int());
     let shift = u32::try_from(b).ok();
-    let value = match sign {
-        "+" => a.checked_add(b),
-        "-" => a.checked_sub(b),
-        "*" => a.checked_mul(b),
-        "/" => a.checked_div(b),
-        "%" => a.checked_rem(b),
-        "<<" => shift.and_then(|it| a.checked_shl(it)),
-        ">>" => shift.and_then(|it| a.checked_shr(it)),
-        "&" => Some(a & b),
-        "|" => Some(a | b),
-        "^" => Some(a ^ b),
-        "==" => return Some(Constant::Bool(a == b)),
-        "!=" => return Some(Constant::Bool(a != b)),
-        "<" => return Some(Constant::Bool(a < b)),
-        "<=" => return Some(Constant::Bool(a <= b)),
-        ">" => return Some(Constant::Bool(a > b)),
-        ">=" => return Some(Constant::Bool(a >= b)),
-        "&&" => return Some(Constant::Bool(a != 0 && b != 0)),
-        "||" => return Some(Constant::Bool(a != 0 || b != 0)),
-        _ => None,
+    let value = match op {
+        InfixOp::Add => a.checked_add(b),
+        InfixOp::Sub => a.checked_sub(b),
+        InfixOp::Mul => a.checked_mul(b),
+        InfixOp::Div => a.checked_div(b),
+        InfixOp::Rem => a.checked_rem(b),
+        InfixOp::Shl => shift.and_then(|it| a.checked_shl(it)),
+        InfixOp::Shr => shift.and_then(|it| a.checked_shr(it)),
+        InfixOp::BitAnd => Some(a & b),
+        InfixOp::BitOr => Some(a | b),
+        InfixOp::BitXor => Some(a ^ b),
+        InfixOp::Eq => return Some(Constant::Bool(a == b)),
+        InfixOp::Ne => return Some(Constant::Bool(a != b)),
+        InfixOp::Lt => return Some(Constant::Bool(a < b)),
+        InfixOp::Le => return Some(Constant::Bool(a <= b)),
+        InfixOp::Gt => return Some(Constant::Bool(a > b)),
+        InfixOp::Ge => return Some(Constant::Bool(a >= b)),
+        InfixOp::And => return Some(Constant::Bool(a != 0 && b != 0)),
+        InfixOp::Or => return Some(Constant::Bool(a != 0 || b != 0)),
     };
     value.map(Constant::Int)
 }

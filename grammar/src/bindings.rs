@@ -6,7 +6,7 @@ use crate::{
     arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, P2P_PROTOCOL, Program, SymbolId, predefined_meaning},
+    ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, predefined_meaning},
     list_text,
     source::Source,
     span::Span,
@@ -169,8 +169,9 @@ fn is_integer_name(name: &str) -> bool {
 fn may_be_integer(program: &Program, value: ExprId) -> bool {
     match &program.exprs[value] {
         Expr::Bool(_) | Expr::Float(..) => false,
-        Expr::Infix("<" | ">" | "<=" | ">=" | "==" | "!=" | "&&" | "||", ..) | Expr::Prefix("!", _) => false,
-        Expr::Prefix("-", of) => may_be_integer(program, *of),
+        Expr::Infix(op, ..) if op.is_boolean() => false,
+        Expr::Prefix(PrefixOp::Not, _) => false,
+        Expr::Prefix(PrefixOp::Neg, of) => may_be_integer(program, *of),
         Expr::Int(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => true,
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     canonical::{print, write_short},
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{AxisKind, Expr, OpStmt, Program, Stmt, StmtId, TensorId},
+    ir::{AxisKind, Expr, InfixOp, OpStmt, Program, Stmt, StmtId, TensorId},
     ops::Op,
     print::{Dialect, attr_text, print_2025, summary},
     read::read,
@@ -93,7 +93,7 @@ fn element_count(program: &mut Program, tensor: TensorId) -> crate::ir::ExprId {
     let product =
         extents.into_iter().reduce(|lhs, rhs| match (program.constant(lhs), program.constant(rhs)) {
             (Some(lhs), Some(rhs)) => program.intern_int(lhs.wrapping_mul(rhs)),
-            _ => program.intern_expr(Expr::Infix("*", lhs, rhs)),
+            _ => program.intern_expr(Expr::Infix(InfixOp::Mul, lhs, rhs)),
         });
     product.unwrap_or_else(|| program.intern_int(1))
 }

@@ -33,8 +33,8 @@ use crate::{
     arena::Id,
     attr,
     ir::{
-        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, OpStmt, ParallelType, Program, Stmt, StmtId,
-        TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, InfixOp, OpStmt, ParallelType, Program, Stmt,
+        StmtId, TensorId, Transform,
     },
     numbering::free_number,
     ops::{Op, OpClass, TypeRule},
@@ -371,7 +371,7 @@ fn build_domains(
                 let extent = program.axes[inner].extent;
                 match (program.constant(factor), program.constant(extent)) {
                     (Some(a), Some(b)) => program.intern_int(a.wrapping_mul(b)),
-                    _ => program.intern_expr(Expr::Infix("*", factor, extent)),
+                    _ => program.intern_expr(Expr::Infix(InfixOp::Mul, factor, extent)),
                 }
             }
         };

@@ -33,6 +33,7 @@ pub use self::{
 pub use crate::{
     attr::{Attr, Operand},
     ids::{AxisId, BlockId, ExprId, StmtId, StreamId, SymbolId, TensorId, UnitId},
+    scalar_op::{InfixOp, PrefixOp},
 };
 
 /// One `%HostIrContainer`.

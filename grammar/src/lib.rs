@@ -62,6 +62,7 @@ pub mod codes;
 pub mod diagnostic;
 pub mod render;
 pub mod sarif;
+mod scalar_op;
 
 pub mod bindings;
 pub mod source;

@@ -140,8 +140,8 @@ impl Display for Unparenthesized<'_> {
             }
             Expr::Float(dtype, text) => write!(f, "{dtype}({text})"),
             Expr::Symbol(symbol) => f.write_str(&self.0.symbols[*symbol]),
-            Expr::Prefix(sign, operand) => write!(f, "{sign}{}", inline(operand)),
-            Expr::Infix(sign, lhs, rhs) => write!(f, "{} {sign} {}", inline(lhs), inline(rhs)),
+            Expr::Prefix(op, operand) => write!(f, "{op}{}", inline(operand)),
+            Expr::Infix(op, lhs, rhs) => write!(f, "{} {op} {}", inline(lhs), inline(rhs)),
             Expr::Call(name, args) => {
                 match (name.as_str(), args.as_slice()) {
                     ("[]", [array, at]) => return write!(f, "({})[{}]", inline(array), inline(at)),

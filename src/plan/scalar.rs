@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 
 use grammar::{
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, ParallelType, Program, SymbolId},
+    ir::{Expr, ExprId, InfixOp, ParallelType, PrefixOp, Program, SymbolId},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -158,8 +158,8 @@ impl<'p> Scalars<'p> {
                 })
                 .ok_or_else(|| ScalarError::Arithmetic(format!("`{text}` is not a number"))),
             Expr::Symbol(symbol) => self.symbol(*symbol),
-            Expr::Prefix(sign, operand) => prefix(sign, self.eval(*operand)?),
-            Expr::Infix(sign, lhs, rhs) => infix(sign, self.eval(*lhs)?, self.eval(*rhs)?),
+            Expr::Prefix(op, operand) => prefix(*op, self.eval(*operand)?),
+            Expr::Infix(op, lhs, rhs) => infix(*op, self.eval(*lhs)?, self.eval(*rhs)?),
             Expr::Call(name, args) => {
                 let args = args.iter().map(|arg| self.eval(*arg)).collect::<Result<Vec<_>, _>>()?;
                 call(name, &args)
@@ -242,42 +242,51 @@ fn overflow() -> ScalarError {
     ScalarError::Arithmetic("the result does not fit 64 bits".to_owned())
 }
 
-fn prefix(sign: &str, operand: Value) -> Result<Value, ScalarError> {
-    let value = operand.constant().and_then(|it| arithmetic::fold_prefix(sign, it));
-    match (value, sign, operand) {
+fn prefix(op: PrefixOp, operand: Value) -> Result<Value, ScalarError> {
+    let value = operand.constant().and_then(|it| arithmetic::fold_prefix(op, it));
+    match (value, op, operand) {
         (Some(value), ..) => Ok(value.into()),
-        (None, "-", Value::Float(it)) => Ok(Value::Float(-it)),
-        (None, "-", Value::Int(_)) => Err(overflow()),
-        (None, ..) => Err(ScalarError::Arithmetic(format!("`{sign}` does not take this operand"))),
+        (None, PrefixOp::Neg, Value::Float(it)) => Ok(Value::Float(-it)),
+        (None, PrefixOp::Neg, Value::Int(_)) => Err(overflow()),
+        (None, ..) => Err(ScalarError::Arithmetic(format!("`{op}` does not take this operand"))),
     }
 }
 
-fn infix(sign: &str, lhs: Value, rhs: Value) -> Result<Value, ScalarError> {
+fn infix(op: InfixOp, lhs: Value, rhs: Value) -> Result<Value, ScalarError> {
     let Some((a, b)) = lhs.constant().zip(rhs.constant()) else {
-        return reals(sign, lhs.real(), rhs.real());
+        return reals(op, lhs.real(), rhs.real());
     };
-    let value = arithmetic::fold_infix(sign, a, b).map(Value::from);
-    value.ok_or_else(|| match (sign, a.as_int(), b.as_int()) {
-        ("/" | "%", a, 0) => ScalarError::Arithmetic(format!("`{a} {sign} 0` divides by zero")),
-        ("+" | "-" | "*" | "/" | "%" | "<<" | ">>", ..) => overflow(),
-        _ => ScalarError::Arithmetic(format!("unknown operator `{sign}`")),
+    let value = arithmetic::fold_infix(op, a, b).map(Value::from);
+    value.ok_or_else(|| match (op, a.as_int(), b.as_int()) {
+        (InfixOp::Div | InfixOp::Rem, a, 0) => {
+            ScalarError::Arithmetic(format!("`{a} {op} 0` divides by zero"))
+        }
+        (_, ..) => overflow(),
     })
 }
 
-fn reals(sign: &str, a: f64, b: f64) -> Result<Value, ScalarError> {
-    Ok(match sign {
-        "+" => Value::Float(a + b),
-        "-" => Value::Float(a - b),
-        "*" => Value::Float(a * b),
-        "/" => Value::Float(a / b),
-        "%" => Value::Float(a % b),
-        "==" => Value::Bool(a == b),
-        "!=" => Value::Bool(a != b),
-        "<" => Value::Bool(a < b),
-        "<=" => Value::Bool(a <= b),
-        ">" => Value::Bool(a > b),
-        ">=" => Value::Bool(a >= b),
-        _ => return Err(ScalarError::Arithmetic(format!("`{sign}` does not take real numbers"))),
+fn reals(op: InfixOp, a: f64, b: f64) -> Result<Value, ScalarError> {
+    Ok(match op {
+        InfixOp::Add => Value::Float(a + b),
+        InfixOp::Sub => Value::Float(a - b),
+        InfixOp::Mul => Value::Float(a * b),
+        InfixOp::Div => Value::Float(a / b),
+        InfixOp::Rem => Value::Float(a % b),
+        InfixOp::Eq => Value::Bool(a == b),
+        InfixOp::Ne => Value::Bool(a != b),
+        InfixOp::Lt => Value::Bool(a < b),
+        InfixOp::Le => Value::Bool(a <= b),
+        InfixOp::Gt => Value::Bool(a > b),
+        InfixOp::Ge => Value::Bool(a >= b),
+        InfixOp::Shl
+        | InfixOp::Shr
+        | InfixOp::And
+        | InfixOp::Or
+        | InfixOp::BitAnd
+        | InfixOp::BitOr
+        | InfixOp::BitXor => {
+            return Err(ScalarError::Arithmetic(format!("`{op}` does not take real numbers")));
+        }
     })
 }
 
@@ -299,7 +308,7 @@ fn call(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
         }
         ("fmax", [Value::Int(_), Value::Int(_)]) => integers("max", args),
         ("fmin", [Value::Int(_), Value::Int(_)]) => integers("min", args),
-        ("neg", [operand]) => prefix("-", *operand),
+        ("neg", [operand]) => prefix(PrefixOp::Neg, *operand),
         ("gcd", [Value::Int(a), Value::Int(b)]) => {
             let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
             while b != 0 {

@@ -37,7 +37,8 @@ const LAYERS: &[(&str, &[Layer])] = &[
 ];
 
 const GRAMMAR: &[Layer] = &[
-    ("arena arithmetic codes dtype numbering span words", &[]),
+    ("arena codes dtype numbering scalar_op span words", &[]),
+    ("arithmetic", &["scalar_op"]),
     ("places", &["span"]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),

@@ -1,25 +1,25 @@
 use super::{
     Constant::{self, Bool, Int},
-    fold_call, fold_infix, fold_prefix,
+    InfixOp, PrefixOp, fold_call, fold_infix, fold_prefix,
 };
 
 #[test]
 fn division_truncates_toward_zero() {
-    assert_eq!(fold_infix("/", Int(-7), Int(2)), Some(Int(-3)));
-    assert_eq!(fold_infix("%", Int(-7), Int(2)), Some(Int(-1)));
+    assert_eq!(fold_infix(InfixOp::Div, Int(-7), Int(2)), Some(Int(-3)));
+    assert_eq!(fold_infix(InfixOp::Rem, Int(-7), Int(2)), Some(Int(-1)));
     assert_eq!(fold_call("ceilDiv", &[Int(7), Int(2)]), Some(Int(4)));
 }
 
 #[test]
 fn what_does_not_fit_has_no_value() {
     let none: &[Option<Constant>] = &[
-        fold_infix("+", Int(i64::MAX), Int(1)),
-        fold_infix("/", Int(1), Int(0)),
-        fold_infix("%", Int(1), Int(0)),
-        fold_infix("/", Int(i64::MIN), Int(-1)),
-        fold_infix("<<", Int(1), Int(64)),
-        fold_infix(">>", Int(1), Int(-1)),
-        fold_prefix("-", Int(i64::MIN)),
+        fold_infix(InfixOp::Add, Int(i64::MAX), Int(1)),
+        fold_infix(InfixOp::Div, Int(1), Int(0)),
+        fold_infix(InfixOp::Rem, Int(1), Int(0)),
+        fold_infix(InfixOp::Div, Int(i64::MIN), Int(-1)),
+        fold_infix(InfixOp::Shl, Int(1), Int(64)),
+        fold_infix(InfixOp::Shr, Int(1), Int(-1)),
+        fold_prefix(PrefixOp::Neg, Int(i64::MIN)),
         fold_call("abs", &[Int(i64::MIN)]),
         fold_call("ceilDiv", &[Int(1), Int(0)]),
         fold_call("ceilDiv", &[Int(i64::MAX), Int(2)]),
@@ -29,9 +29,9 @@ fn what_does_not_fit_has_no_value() {
 
 #[test]
 fn truth_values_stay_truth_values_among_themselves() {
-    assert_eq!(fold_infix("&", Bool(true), Bool(false)), Some(Bool(false)));
-    assert_eq!(fold_infix("|", Bool(true), Int(2)), Some(Int(3)));
-    assert_eq!(fold_infix("+", Bool(true), Bool(true)), Some(Int(2)));
-    assert_eq!(fold_prefix("!", Int(3)), Some(Bool(false)));
-    assert_eq!(fold_prefix("~", Bool(true)), None);
+    assert_eq!(fold_infix(InfixOp::BitAnd, Bool(true), Bool(false)), Some(Bool(false)));
+    assert_eq!(fold_infix(InfixOp::BitOr, Bool(true), Int(2)), Some(Int(3)));
+    assert_eq!(fold_infix(InfixOp::Add, Bool(true), Bool(true)), Some(Int(2)));
+    assert_eq!(fold_prefix(PrefixOp::Not, Int(3)), Some(Bool(false)));
+    assert_eq!(fold_prefix(PrefixOp::BitNot, Bool(true)), None);
 }

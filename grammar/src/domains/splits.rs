@@ -1,7 +1,7 @@
 //! Finds the axes of a tensor that result from one split, by their numbers and extents.
 
 use super::DomainFacts;
-use crate::ir::{Axis, Expr, ExprId, ParallelType, Program, TensorId};
+use crate::ir::{Axis, Expr, ExprId, InfixOp, ParallelType, Program, TensorId};
 
 impl DomainFacts {
     /// Returns the splits that the tensor's own text proves.
@@ -98,7 +98,7 @@ pub(super) fn sorted_product(program: &Program, factors: impl Iterator<Item = Ex
     while let Some(factor) = stack.pop() {
         match &program.exprs[factor] {
             Expr::Int(value) => constant = constant.wrapping_mul(*value),
-            Expr::Infix("*", lhs, rhs) => stack.extend([*lhs, *rhs]),
+            Expr::Infix(InfixOp::Mul, lhs, rhs) => stack.extend([*lhs, *rhs]),
             Expr::Infix(..)
             | Expr::Bool(_)
             | Expr::Float(..)

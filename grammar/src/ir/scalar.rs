@@ -5,7 +5,11 @@ use std::collections::HashMap;
 use rustc_hash::FxHashMap;
 
 use super::{ExprId, Program, SymbolId, UnitId};
-use crate::{dtype::DType, span::Span};
+use crate::{
+    dtype::DType,
+    scalar_op::{InfixOp, PrefixOp},
+    span::Span,
+};
 
 /// A scalar expression.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -19,9 +23,9 @@ pub enum Expr {
     /// A named scalar.
     Symbol(SymbolId),
     /// Prefix operator.
-    Prefix(&'static str, ExprId),
+    Prefix(PrefixOp, ExprId),
     /// Infix operator.
-    Infix(&'static str, ExprId, ExprId),
+    Infix(InfixOp, ExprId, ExprId),
     /// `ceilDiv(a, b)`, `where(a, b, c)`, …
     Call(String, Vec<ExprId>),
 }

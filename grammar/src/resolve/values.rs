@@ -10,19 +10,16 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Axis, AxisId, Domains, Expr, ExprId, Mesh, Operand, Stream, StreamId, Tensor, TensorId},
+    ir::{
+        Axis, AxisId, Domains, Expr, ExprId, InfixOp, Mesh, Operand, PrefixOp, Stream, StreamId, Tensor,
+        TensorId,
+    },
     numbering::free_number,
     span::Span,
     suggest::list_text,
     tensor::{parse_axis_text, parse_tensor_text},
     text::{axis_text, axis_text_with_number},
 };
-
-/// The operators of scalar expressions. The IR refers to them as static strings.
-const SIGNS: &[&str] = &[
-    "+", "-", "*", "/", "%", "<<", ">>", "==", "!=", "<", "<=", ">", ">=", "&&", "||", "&", "|", "^", "!",
-    "~",
-];
 
 /// Returns the number in a short name such as `T3`, or `None` if the text spells the tensor in full. The inner
 /// `None` is a number that is too large.
@@ -292,15 +289,20 @@ impl<'s> Resolver<'s, '_> {
             }
             ast::ExprKind::Paren(inner) => return self.scalar(inner),
             ast::ExprKind::Prefix(sign, operand) => {
-                let (sign, operand) = (self.sign(sign, value.span)?, self.scalar(operand)?);
+                let (op, operand) = (self.prefix_op(sign, value.span)?, self.scalar(operand)?);
                 // A negated literal becomes a literal, so that each value has one form.
-                match self.program.constant(operand).filter(|_| sign == "-").and_then(i64::checked_neg) {
+                match self
+                    .program
+                    .constant(operand)
+                    .filter(|_| op == PrefixOp::Neg)
+                    .and_then(i64::checked_neg)
+                {
                     Some(literal) => Expr::Int(literal),
-                    None => Expr::Prefix(sign, operand),
+                    None => Expr::Prefix(op, operand),
                 }
             }
             ast::ExprKind::Infix(sign, lhs, rhs) => {
-                Expr::Infix(self.sign(sign, value.span)?, self.scalar(lhs)?, self.scalar(rhs)?)
+                Expr::Infix(self.infix_op(sign, value.span)?, self.scalar(lhs)?, self.scalar(rhs)?)
             }
             ast::ExprKind::Call { name, number: None, args } => {
                 match (DType::from_name(name.text), &args[..]) {
@@ -333,24 +335,32 @@ impl<'s> Resolver<'s, '_> {
         Some(self.program.intern_expr(expr))
     }
 
-    fn sign(&mut self, sign: &str, span: Span) -> Option<&'static str> {
-        // Spellings that are already reported.
-        let sign = match sign {
-            "=" => "==",
-            "and" => "&&",
-            "or" => "||",
-            _ => sign,
+    fn prefix_op(&mut self, text: &str, span: Span) -> Option<PrefixOp> {
+        let op = PrefixOp::from_text(text);
+        self.known_op(op, text, span)
+    }
+
+    fn infix_op(&mut self, text: &str, span: Span) -> Option<InfixOp> {
+        let op = match text {
+            // Spellings that are already reported.
+            "=" => Some(InfixOp::Eq),
+            "and" => Some(InfixOp::And),
+            "or" => Some(InfixOp::Or),
+            _ => InfixOp::from_text(text),
         };
-        let known = SIGNS.iter().copied().find(|it| *it == sign);
-        if known.is_none() {
+        self.known_op(op, text, span)
+    }
+
+    fn known_op<T>(&mut self, op: Option<T>, text: &str, span: Span) -> Option<T> {
+        if op.is_none() {
             self.error(
                 Code::Syntax,
                 span,
-                format!("unknown operator `{sign}`"),
+                format!("unknown operator `{text}`"),
                 "expected an arithmetic operator",
             );
         }
-        known
+        op
     }
 
     /// Returns the mesh of an earlier tensor if one of the last eight meshes is equal; otherwise adds the

@@ -35,7 +35,10 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId, TensorId, UnitId, predefined_meaning},
+    ir::{
+        BlockId, Expr, ExprId, OpStmt, PrefixOp, Program, Stmt, SymbolId, TensorId, UnitId,
+        predefined_meaning,
+    },
     ops::{AccessMode, Op, OpClass},
     rules::check::check,
     span::Span,
@@ -250,10 +253,8 @@ impl Verifier<'_> {
     fn check_predicate(&mut self, cond: ExprId, span: Span) {
         let boolean = match &self.program.exprs[cond] {
             Expr::Bool(_) | Expr::Symbol(_) => true,
-            Expr::Prefix(sign, _) => *sign == "!",
-            Expr::Infix(sign, ..) => {
-                matches!(*sign, "==" | "!=" | "<" | "<=" | ">" | ">=" | "&&" | "||" | "&" | "|" | "^")
-            }
+            Expr::Prefix(op, _) => *op == PrefixOp::Not,
+            Expr::Infix(op, ..) => op.is_boolean() || op.is_bitwise(),
             Expr::Call(name, _) => name == "where",
             Expr::Int(_) | Expr::Float(..) => false,
         };

@@ -5,7 +5,10 @@
 
 use grammar::{
     attr, for_each_tensor_use,
-    ir::{Axis, BlockId, Expr, ExprId, For, OpStmt, ParallelType, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{
+        Axis, BlockId, Expr, ExprId, For, InfixOp, OpStmt, ParallelType, Program, Stmt, StmtId, SymbolId,
+        TensorId,
+    },
     ops::{AccessMode, Op, OpClass},
     words::CommunicationType,
 };
@@ -322,7 +325,7 @@ pub fn differs_per_iteration(program: &Program, it: &For, index: ExprId) -> bool
     }
     let index = resolve_definition(program, index);
     match &program.exprs[index] {
-        Expr::Infix("%", dividend, modulus) => {
+        Expr::Infix(InfixOp::Rem, dividend, modulus) => {
             let unit = step_per_iteration(program, *dividend, it.index).is_some_and(|step| step.abs() == 1);
             let start = program.constant(it.start);
             let trip = program.constant(it.stop).zip(start).map(|(stop, start)| stop - start);
@@ -360,12 +363,12 @@ fn step_per_iteration(program: &Program, expr: ExprId, index: SymbolId) -> Optio
     let expr = resolve_definition(program, expr);
     match &program.exprs[expr] {
         Expr::Symbol(symbol) if *symbol == index => return Some(1),
-        Expr::Infix(sign @ ("+" | "-"), lhs, rhs) => {
+        Expr::Infix(op @ (InfixOp::Add | InfixOp::Sub), lhs, rhs) => {
             let (lhs, rhs) =
                 (step_per_iteration(program, *lhs, index)?, step_per_iteration(program, *rhs, index)?);
-            return if *sign == "+" { lhs.checked_add(rhs) } else { lhs.checked_sub(rhs) };
+            return if *op == InfixOp::Add { lhs.checked_add(rhs) } else { lhs.checked_sub(rhs) };
         }
-        Expr::Infix("*", lhs, rhs) => {
+        Expr::Infix(InfixOp::Mul, lhs, rhs) => {
             if let Some(factor) = program.constant(*lhs) {
                 return step_per_iteration(program, *rhs, index)?.checked_mul(factor);
             }

@@ -6,8 +6,8 @@ use grammar::{
     arena::Arena,
     attr, free_number,
     ir::{
-        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, Memory, OpStmt, Operand, ParallelType,
-        Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
+        Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, InfixOp, Memory, OpStmt, Operand,
+        ParallelType, Program, Stmt, StmtId, Stream, StreamId, SymbolId, Tensor, TensorId, Transform,
     },
     ops::Op,
     span::Span,
@@ -164,7 +164,7 @@ pub fn allocate(program: &Program, out: TensorId) -> OpStmt {
 pub fn allocate_alias(program: &mut Program, out: TensorId, of: TensorId) -> OpStmt {
     let extents: Vec<ExprId> =
         program.tensors[out].loop_domain.iter().map(|axis| program.axes[*axis].extent).collect();
-    let size = extents.into_iter().reduce(|a, b| infix(program, "*", a, b));
+    let size = extents.into_iter().reduce(|a, b| infix(program, InfixOp::Mul, a, b));
     let size = size.unwrap_or_else(|| program.intern_int(1));
     OpStmt {
         outs: vec![Operand::Tensor(out)],
@@ -232,9 +232,9 @@ pub fn symbol(program: &mut Program, symbol: SymbolId) -> ExprId {
     program.intern_expr(Expr::Symbol(symbol))
 }
 
-/// Returns `( lhs sign rhs )`.
-pub fn infix(program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
-    program.intern_expr(Expr::Infix(sign, lhs, rhs))
+/// Returns `( lhs op rhs )`.
+pub fn infix(program: &mut Program, op: InfixOp, lhs: ExprId, rhs: ExprId) -> ExprId {
+    program.intern_expr(Expr::Infix(op, lhs, rhs))
 }
 
 /// Returns the scalar `rank`.

@@ -6,7 +6,7 @@
 
 use grammar::{
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, Program, SymbolId},
+    ir::{Expr, ExprId, InfixOp, PrefixOp, Program, SymbolId},
 };
 use rustc_hash::FxHashMap;
 
@@ -45,20 +45,28 @@ pub fn truth(program: &Program, expr: ExprId) -> Option<bool> {
 pub fn negate(program: &mut Program, expr: ExprId) -> ExprId {
     let negated = match &program.exprs[expr] {
         Expr::Bool(value) => Expr::Bool(!value),
-        Expr::Prefix("!", inner) if is_boolean(program, *inner) => return *inner,
-        Expr::Infix("==", a, b) => Expr::Infix("!=", *a, *b),
-        Expr::Infix("!=", a, b) => Expr::Infix("==", *a, *b),
+        Expr::Prefix(PrefixOp::Not, inner) if is_boolean(program, *inner) => return *inner,
+        Expr::Infix(InfixOp::Eq, a, b) => Expr::Infix(InfixOp::Ne, *a, *b),
+        Expr::Infix(InfixOp::Ne, a, b) => Expr::Infix(InfixOp::Eq, *a, *b),
         // With a NaN, neither of two opposite comparisons holds, so only integer comparisons are inverted.
-        Expr::Infix("<", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">=", *a, *b),
-        Expr::Infix("<=", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix(">", *a, *b),
-        Expr::Infix(">", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix("<=", *a, *b),
-        Expr::Infix(">=", a, b) if are_integers(program, &[*a, *b]) => Expr::Infix("<", *a, *b),
+        Expr::Infix(InfixOp::Lt, a, b) if are_integers(program, &[*a, *b]) => {
+            Expr::Infix(InfixOp::Ge, *a, *b)
+        }
+        Expr::Infix(InfixOp::Le, a, b) if are_integers(program, &[*a, *b]) => {
+            Expr::Infix(InfixOp::Gt, *a, *b)
+        }
+        Expr::Infix(InfixOp::Gt, a, b) if are_integers(program, &[*a, *b]) => {
+            Expr::Infix(InfixOp::Le, *a, *b)
+        }
+        Expr::Infix(InfixOp::Ge, a, b) if are_integers(program, &[*a, *b]) => {
+            Expr::Infix(InfixOp::Lt, *a, *b)
+        }
         Expr::Int(_)
         | Expr::Float(..)
         | Expr::Symbol(_)
         | Expr::Prefix(..)
         | Expr::Infix(..)
-        | Expr::Call(..) => Expr::Prefix("!", expr),
+        | Expr::Call(..) => Expr::Prefix(PrefixOp::Not, expr),
     };
     program.intern_expr(negated)
 }
@@ -77,11 +85,8 @@ fn is_integer(program: &Program, expr: ExprId) -> bool {
                 .strip_prefix('i')
                 .is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit())),
         },
-        Expr::Prefix(sign, operand) => *sign != "!" && is_integer(program, *operand),
-        Expr::Infix(sign, lhs, rhs) => {
-            matches!(*sign, "+" | "-" | "*" | "/" | "%" | "<<" | ">>" | "&" | "|" | "^")
-                && are_integers(program, &[*lhs, *rhs])
-        }
+        Expr::Prefix(op, operand) => *op != PrefixOp::Not && is_integer(program, *operand),
+        Expr::Infix(op, lhs, rhs) => !op.is_boolean() && are_integers(program, &[*lhs, *rhs]),
         Expr::Call(name, args) => {
             matches!(name.as_str(), "ceilDiv" | "max" | "min" | "abs" | "gcd") && are_integers(program, args)
         }
@@ -97,10 +102,8 @@ fn is_boolean(program: &Program, expr: ExprId) -> bool {
     match &program.exprs[expr] {
         Expr::Bool(_) => true,
         Expr::Int(_) | Expr::Float(..) | Expr::Symbol(_) | Expr::Call(..) => false,
-        Expr::Prefix(sign, _) => *sign == "!",
-        Expr::Infix(sign, ..) => {
-            matches!(*sign, "==" | "!=" | "<" | "<=" | ">" | ">=" | "&&" | "||")
-        }
+        Expr::Prefix(op, _) => *op == PrefixOp::Not,
+        Expr::Infix(op, ..) => op.is_boolean(),
     }
 }
 
@@ -109,18 +112,22 @@ impl ConstantFolder {
     pub fn fold(&self, program: &mut Program, expr: ExprId) -> ExprId {
         match program.exprs[expr].clone() {
             Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => expr,
-            Expr::Prefix(sign, operand) => {
+            Expr::Prefix(op, operand) => {
                 let operand = self.fold(program, operand);
-                let value = constant(program, operand).and_then(|it| arithmetic::fold_prefix(sign, it));
-                match (value, sign, &program.exprs[operand]) {
+                let value = constant(program, operand).and_then(|it| arithmetic::fold_prefix(op, it));
+                match (value, op, &program.exprs[operand]) {
                     (Some(value), ..) => literal(program, value),
-                    (None, "!", Expr::Prefix("!", inner)) if is_boolean(program, *inner) => *inner,
-                    (None, ..) => program.intern_expr(Expr::Prefix(sign, operand)),
+                    (None, PrefixOp::Not, Expr::Prefix(PrefixOp::Not, inner))
+                        if is_boolean(program, *inner) =>
+                    {
+                        *inner
+                    }
+                    (None, ..) => program.intern_expr(Expr::Prefix(op, operand)),
                 }
             }
-            Expr::Infix(sign, lhs, rhs) => {
+            Expr::Infix(op, lhs, rhs) => {
                 let (lhs, rhs) = (self.fold(program, lhs), self.fold(program, rhs));
-                self.infix(program, sign, lhs, rhs)
+                self.infix(program, op, lhs, rhs)
             }
             Expr::Call(name, args) => {
                 let args: Vec<ExprId> = args.iter().map(|arg| self.fold(program, *arg)).collect();
@@ -134,50 +141,51 @@ impl ConstantFolder {
     }
 
     /// Simplifies an infix expression whose operands are already simplified.
-    fn infix(&self, program: &mut Program, sign: &'static str, lhs: ExprId, rhs: ExprId) -> ExprId {
+    fn infix(&self, program: &mut Program, op: InfixOp, lhs: ExprId, rhs: ExprId) -> ExprId {
         let (a, b) = (constant(program, lhs), constant(program, rhs));
-        let value = a.zip(b).and_then(|(a, b)| arithmetic::fold_infix(sign, a, b));
-        if let Some(value) = value.or_else(|| self.compare(program, sign, lhs, rhs)) {
+        let value = a.zip(b).and_then(|(a, b)| arithmetic::fold_infix(op, a, b));
+        if let Some(value) = value.or_else(|| self.compare(program, op, lhs, rhs)) {
             return literal(program, value);
         }
         use Constant::{Bool, Int};
-        let neutral = match (sign, a, b) {
-            ("+" | "-" | "<<" | ">>" | "|" | "^", _, Some(Int(0))) | ("*" | "/", _, Some(Int(1))) => {
+        use InfixOp::{Add, And, BitOr, BitXor, Div, Mul, Or, Rem, Shl, Shr, Sub};
+        let neutral = match (op, a, b) {
+            (Add | Sub | Shl | Shr | BitOr | BitXor, _, Some(Int(0))) | (Mul | Div, _, Some(Int(1))) => {
                 is_integer(program, lhs).then_some(lhs)
             }
-            ("+" | "|" | "^", Some(Int(0)), _) | ("*", Some(Int(1)), _) => {
+            (Add | BitOr | BitXor, Some(Int(0)), _) | (Mul, Some(Int(1)), _) => {
                 is_integer(program, rhs).then_some(rhs)
             }
-            ("&&", _, Some(Bool(true))) | ("||", _, Some(Bool(false))) => {
+            (And, _, Some(Bool(true))) | (Or, _, Some(Bool(false))) => {
                 is_boolean(program, lhs).then_some(lhs)
             }
-            ("&&", Some(Bool(true)), _) | ("||", Some(Bool(false)), _) => {
+            (And, Some(Bool(true)), _) | (Or, Some(Bool(false)), _) => {
                 is_boolean(program, rhs).then_some(rhs)
             }
-            ("%", _, Some(Int(modulus))) => {
+            (Rem, _, Some(Int(modulus))) => {
                 let within = |(low, high): &ValueRange| *low >= 0 && *high < modulus;
                 self.range(program, lhs).filter(within).map(|_| lhs)
             }
             _ => None,
         };
-        neutral.unwrap_or_else(|| program.intern_expr(Expr::Infix(sign, lhs, rhs)))
+        neutral.unwrap_or_else(|| program.intern_expr(Expr::Infix(op, lhs, rhs)))
     }
 
     /// Evaluates a comparison that has the same result for all possible values of its sides.
-    fn compare(&self, program: &Program, sign: &str, lhs: ExprId, rhs: ExprId) -> Option<Constant> {
-        if !matches!(sign, "==" | "!=" | "<" | "<=" | ">" | ">=") {
+    fn compare(&self, program: &Program, op: InfixOp, lhs: ExprId, rhs: ExprId) -> Option<Constant> {
+        if !op.is_comparison() {
             return None;
         }
         let ((a, b), (c, d)) = (self.range(program, lhs)?, self.range(program, rhs)?);
         let less = if b < c { Some(true) } else { (a >= d).then_some(false) };
         let greater = if a > d { Some(true) } else { (b <= c).then_some(false) };
         let differ = (b < c || a > d).then_some(true);
-        let value = match sign {
-            "<" => less,
-            ">" => greater,
-            "<=" => greater.map(|it| !it),
-            ">=" => less.map(|it| !it),
-            "!=" => differ,
+        let value = match op {
+            InfixOp::Lt => less,
+            InfixOp::Gt => greater,
+            InfixOp::Le => greater.map(|it| !it),
+            InfixOp::Ge => less.map(|it| !it),
+            InfixOp::Ne => differ,
             _ => differ.map(|it| !it),
         };
         value.map(Constant::Bool)
@@ -188,10 +196,10 @@ impl ConstantFolder {
         match &program.exprs[expr] {
             Expr::Int(value) => Some((*value, *value)),
             Expr::Symbol(symbol) => self.ranges.get(symbol).copied(),
-            Expr::Infix(sign @ ("+" | "-"), lhs, rhs) => {
+            Expr::Infix(op @ (InfixOp::Add | InfixOp::Sub), lhs, rhs) => {
                 let ((a, b), (c, d)) = (self.range(program, *lhs)?, self.range(program, *rhs)?);
-                match *sign {
-                    "+" => a.checked_add(c).zip(b.checked_add(d)),
+                match *op {
+                    InfixOp::Add => a.checked_add(c).zip(b.checked_add(d)),
                     _ => a.checked_sub(d).zip(b.checked_sub(c)),
                 }
             }

@@ -1,6 +1,6 @@
 //! Computes coordinates of ranks in a mesh as scalar expressions of `rank`.
 
-use grammar::ir::{DeviceDim, Expr, ExprId, Mesh, Program};
+use grammar::ir::{DeviceDim, Expr, ExprId, InfixOp, Mesh, Program};
 
 use crate::rewrite::builder::{infix, rank};
 
@@ -13,18 +13,18 @@ pub fn coordinate(program: &mut Program, mesh: &Mesh, device: DeviceDim) -> Expr
     let first = mesh.devices.first().copied().unwrap_or(0);
     let extent = mesh.extent(device);
     if known.iter().all(|(rank, at)| rank - first.min(*rank) == *at && *rank >= first) {
-        return offset(program, me, "-", first);
+        return offset(program, me, InfixOp::Sub, first);
     }
     let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
     let fits = |(rank, at): &(usize, usize)| *rank >= first && (rank - first) / inner % extent == *at;
     if known.iter().all(fits) {
-        let mut it = offset(program, me, "-", first);
+        let mut it = offset(program, me, InfixOp::Sub, first);
         if inner > 1 {
             let inner = program.intern_int(inner as i64);
-            it = infix(program, "/", it, inner);
+            it = infix(program, InfixOp::Div, it, inner);
         }
         let extent = program.intern_int(extent as i64);
-        return infix(program, "%", it, extent);
+        return infix(program, InfixOp::Rem, it, extent);
     }
     let values: Vec<(ExprId, ExprId)> = known
         .iter()
@@ -39,19 +39,19 @@ pub fn rank_at(program: &mut Program, mesh: &Mesh, device: DeviceDim, at: ExprId
     let first = mesh.devices.first().copied().unwrap_or(0);
     let is_run = mesh.devices.iter().enumerate().all(|(at, rank)| *rank == first + at);
     if is_run && mesh.extent(device) == mesh.devices.len() {
-        return offset(program, at, "+", first);
+        return offset(program, at, InfixOp::Add, first);
     }
     if is_run {
         // Moves from the executing rank along the dimension.
         let mine = coordinate(program, mesh, device);
         let inner: usize = mesh.shape.iter().rev().take(device as usize).product();
-        let mut step = infix(program, "-", at, mine);
+        let mut step = infix(program, InfixOp::Sub, at, mine);
         if inner > 1 {
             let inner = program.intern_int(inner as i64);
-            step = infix(program, "*", step, inner);
+            step = infix(program, InfixOp::Mul, step, inner);
         }
         let me = rank(program);
-        return infix(program, "+", me, step);
+        return infix(program, InfixOp::Add, me, step);
     }
     let row = |program: &mut Program, team: &[usize]| {
         let values: Vec<(ExprId, ExprId)> = team
@@ -92,20 +92,20 @@ pub fn teams_along(mesh: &Mesh, device: DeviceDim) -> Vec<Vec<usize>> {
     teams
 }
 
-/// Returns `expr sign by`, or `expr` if `by` is 0.
-fn offset(program: &mut Program, expr: ExprId, sign: &'static str, by: usize) -> ExprId {
+/// Returns `expr op by`, or `expr` if `by` is 0.
+fn offset(program: &mut Program, expr: ExprId, op: InfixOp, by: usize) -> ExprId {
     if by == 0 {
         return expr;
     }
     let by = program.intern_int(by as i64);
-    infix(program, sign, expr, by)
+    infix(program, op, expr, by)
 }
 
 /// Returns `where(expr == key, value, where(…))`, with the last value if no key matches.
 fn select_by_key(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)]) -> ExprId {
     let Some(((_, last), rest)) = values.split_last() else { return expr };
     rest.iter().rev().fold(*last, |other, (key, value)| {
-        let is_key = infix(program, "==", expr, *key);
+        let is_key = infix(program, InfixOp::Eq, expr, *key);
         program.intern_expr(Expr::Call("where".to_owned(), vec![is_key, *value, other]))
     })
 }

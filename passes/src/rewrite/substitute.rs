@@ -41,13 +41,13 @@ impl Substitution {
                 }
                 (None, None) => expr,
             },
-            Expr::Prefix(sign, operand) => {
+            Expr::Prefix(op, operand) => {
                 let operand = self.expr(program, operand);
-                program.intern_expr(Expr::Prefix(sign, operand))
+                program.intern_expr(Expr::Prefix(op, operand))
             }
-            Expr::Infix(sign, lhs, rhs) => {
+            Expr::Infix(op, lhs, rhs) => {
                 let (lhs, rhs) = (self.expr(program, lhs), self.expr(program, rhs));
-                program.intern_expr(Expr::Infix(sign, lhs, rhs))
+                program.intern_expr(Expr::Infix(op, lhs, rhs))
             }
             Expr::Call(name, args) => {
                 let args = args.into_iter().map(|arg| self.expr(program, arg)).collect();

@@ -38,7 +38,7 @@ use grammar::{
     attr,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{BlockId, Domains, For, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Domains, For, InfixOp, Operand, Program, Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::Span,
 };
@@ -282,7 +282,7 @@ fn replicate_buffer(
     let span = program.stmt_span(buffer.allocate);
 
     let index = builder::symbol(program, it.index);
-    let index = builder::infix(program, "%", index, extent);
+    let index = builder::infix(program, InfixOp::Rem, index, extent);
     let view = builder::select(buffer.tensor, storages, axis, index);
     let view = builder::add(program, view, span);
     let mut stmts = program.blocks[it.body].clone();
@@ -304,7 +304,7 @@ fn replicate_buffer(
         Stmt::Op(allocate) => allocate.get(attr::SIZE),
         Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => None,
     };
-    let size = size.map(|size| builder::infix(program, "*", extent, size));
+    let size = size.map(|size| builder::infix(program, InfixOp::Mul, extent, size));
     if let Stmt::Op(allocate) = &mut program.stmts[buffer.allocate] {
         allocate.outs = vec![Operand::Tensor(storages)];
         if allocate.op == Op::AllocateOnce {

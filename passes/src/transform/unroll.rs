@@ -38,7 +38,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{AxisId, BlockId, ExprId, For, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
+    ir::{AxisId, BlockId, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, StmtId, SymbolId, TensorId},
     list_text, loop_variant_tensors,
     ops::Op,
 };
@@ -217,9 +217,9 @@ fn round(
 /// Returns `( index * factor ) + offset`.
 fn iteration_index(program: &mut Program, index: SymbolId, factor: usize, offset: i64) -> ExprId {
     let (index, factor) = (builder::symbol(program, index), program.intern_int(factor as i64));
-    let product = builder::infix(program, "*", index, factor);
+    let product = builder::infix(program, InfixOp::Mul, index, factor);
     let offset = program.intern_int(offset);
-    builder::infix(program, "+", product, offset)
+    builder::infix(program, InfixOp::Add, product, offset)
 }
 
 // ---- live ranges

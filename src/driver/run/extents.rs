@@ -7,7 +7,7 @@
 
 use grammar::{
     expr_text,
-    ir::{AxisId, AxisKind, Expr, ExprId, ParallelType, Program, SymbolId, TensorId},
+    ir::{AxisId, AxisKind, Expr, ExprId, InfixOp, ParallelType, Program, SymbolId, TensorId},
 };
 
 use super::{
@@ -169,7 +169,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
             }
             Some(())
         }
-        Expr::Infix("*", a, b) => match (program.constant(*a), program.constant(*b)) {
+        Expr::Infix(InfixOp::Mul, a, b) => match (program.constant(*a), program.constant(*b)) {
             (Some(by), None) | (None, Some(by)) if by != 0 => {
                 let rest = if program.constant(*a).is_some() { *b } else { *a };
                 (value % by == 0).then_some(())?;
@@ -177,7 +177,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
             }
             _ => Some(()),
         },
-        Expr::Infix("/", a, b) => solve_quotient(program, *a, *b, value, values),
+        Expr::Infix(InfixOp::Div, a, b) => solve_quotient(program, *a, *b, value, values),
         Expr::Call(name, args) if name == "ceilDiv" => match args.as_slice() {
             [a, b] => solve_quotient(program, *a, *b, value, values),
             _ => Some(()),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use grammar::{
     attr,
-    ir::{BlockId, Expr, ExprId, OpStmt, Program, Stmt, SymbolId},
+    ir::{BlockId, Expr, ExprId, InfixOp, OpStmt, PrefixOp, Program, Stmt, SymbolId},
     words::P2pType,
 };
 use rustc_hash::FxHashMap;
@@ -69,11 +69,11 @@ fn pair(
 /// `None`. A scalar among the terms has to have a value from 0 to the modulus.
 pub(crate) fn mirror(program: &Program, peer: ExprId) -> Option<String> {
     let peer = defined(program, peer);
-    let Expr::Infix("%", sum, modulus) = &program.exprs[peer] else {
+    let Expr::Infix(InfixOp::Rem, sum, modulus) = &program.exprs[peer] else {
         // `1 - rank` and `rank ^ 1` are their own inverses.
         let terms = terms(program, peer, 1)?;
         let rank: i64 = terms.iter().filter(|(_, it)| is_rank(program, *it)).map(|(sign, _)| sign).sum();
-        let xor = matches!(&program.exprs[peer], Expr::Infix("^", a, b) if is_rank(program, *a) || is_rank(program, *b));
+        let xor = matches!(&program.exprs[peer], Expr::Infix(InfixOp::BitXor, a, b) if is_rank(program, *a) || is_rank(program, *b));
         return (xor || rank == -1).then(|| grammar::expr_text(program, peer));
     };
     let modulus = program.constant(defined(program, *modulus)).filter(|it| *it > 0)?;
@@ -149,9 +149,9 @@ fn terms(program: &Program, expr: ExprId, sign: i64) -> Option<Vec<(i64, ExprId)
     while let Some((sign, expr)) = stack.pop() {
         let expr = defined(program, expr);
         match &program.exprs[expr] {
-            Expr::Infix("+", a, b) => stack.extend([(sign, *b), (sign, *a)]),
-            Expr::Infix("-", a, b) => stack.extend([(-sign, *b), (sign, *a)]),
-            Expr::Prefix("-", a) => stack.push((-sign, *a)),
+            Expr::Infix(InfixOp::Add, a, b) => stack.extend([(sign, *b), (sign, *a)]),
+            Expr::Infix(InfixOp::Sub, a, b) => stack.extend([(-sign, *b), (sign, *a)]),
+            Expr::Prefix(PrefixOp::Neg, a) => stack.push((-sign, *a)),
             _ => found.push((sign, expr)),
         }
         if stack.len() + found.len() > 64 {

@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use grammar::{
     attr::{self, AttrName},
     ir::{
-        Attr, AxisId, BlockId, Expr, ExprId, For, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId,
+        Attr, AxisId, BlockId, Expr, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, Stream, SymbolId,
+        TensorId,
     },
     ops::Op,
     words::P2pType,
@@ -296,7 +297,7 @@ fn collect_divisors(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
         }
     };
     match &program.exprs[expr] {
-        Expr::Infix("/" | "%", lhs, rhs) => {
+        Expr::Infix(InfixOp::Div | InfixOp::Rem, lhs, rhs) => {
             divisor(*rhs);
             collect_divisors(program, *lhs, found);
         }

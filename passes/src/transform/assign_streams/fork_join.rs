@@ -1,7 +1,7 @@
 //! Emits the fork before a group of loops, the streams of their iterations, and the join after them.
 
 use grammar::{
-    ir::{ExprId, For, If, Operand, Program, Stmt, StmtId, StreamId},
+    ir::{ExprId, For, If, InfixOp, Operand, Program, Stmt, StmtId, StreamId},
     ops::{Op, OpClass},
     span::Span,
 };
@@ -58,11 +58,11 @@ pub(super) fn fork_and_join(
         let mut index = builder::symbol(program, it.index);
         if before > 0 {
             let before = program.intern_int(before);
-            index = builder::infix(program, "+", index, before);
+            index = builder::infix(program, InfixOp::Add, index, before);
         }
         let worker = match style.count {
             Some(_) if is_single => program.intern_int(0),
-            Some(count) => builder::infix(program, "%", index, count),
+            Some(count) => builder::infix(program, InfixOp::Rem, index, count),
             None => index,
         };
         let worker = builder::indexed_stream(program, worker);
@@ -188,9 +188,9 @@ fn inter_stream_sync(
     span: Span,
 ) -> StmtId {
     let one = program.intern_int(1);
-    let next = builder::infix(program, "+", index, one);
+    let next = builder::infix(program, InfixOp::Add, index, one);
     let bound = style.count.unwrap_or(it.stop);
-    let cond = builder::infix(program, "<", next, bound);
+    let cond = builder::infix(program, InfixOp::Lt, next, bound);
     let next = builder::indexed_stream(program, next);
     let then = [
         builder::set_current_stream(next),

@@ -4,7 +4,7 @@ use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
     for_each_tensor_use,
-    ir::{BlockId, Expr, ExprId, For, Operand, Program, Stmt, StmtId, Stream},
+    ir::{BlockId, Expr, ExprId, For, InfixOp, Operand, Program, Stmt, StmtId, Stream},
     ops::{Op, OpClass},
 };
 
@@ -190,7 +190,7 @@ fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
     };
     match &program.exprs[index] {
         Expr::Int(_) => Some(1),
-        Expr::Infix("%", lhs, rhs) if program.exprs[*lhs] == Expr::Symbol(it.index) => number(*rhs),
+        Expr::Infix(InfixOp::Rem, lhs, rhs) if program.exprs[*lhs] == Expr::Symbol(it.index) => number(*rhs),
         Expr::Bool(_)
         | Expr::Float(..)
         | Expr::Symbol(_)

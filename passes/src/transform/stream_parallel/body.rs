@@ -3,7 +3,9 @@
 
 use grammar::{
     attr,
-    ir::{AxisId, ExprId, For, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
+    ir::{
+        AxisId, ExprId, For, InfixOp, Memory, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId,
+    },
     ops::{Op, TypeRule},
     span::Span,
 };
@@ -122,7 +124,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         }
         let program = &mut *self.pass.program;
         let one = program.intern_int(1);
-        infix(program, "+", self.iteration, one)
+        infix(program, InfixOp::Add, self.iteration, one)
     }
 
     /// Returns the index of the slice that this rank works on.
@@ -135,8 +137,8 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         let program = &mut *self.pass.program;
         let members = program.tensors[member.slicing.out].mesh.clone();
         let me = mesh::coordinate(program, &members, device);
-        let sum = infix(program, "+", me, self.step);
-        infix(program, "%", sum, self.group.count)
+        let sum = infix(program, InfixOp::Add, me, self.step);
+        infix(program, InfixOp::Rem, sum, self.group.count)
     }
 
     /// Emits an operator on slices.

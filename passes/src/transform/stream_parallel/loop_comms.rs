@@ -10,8 +10,8 @@
 use grammar::{
     attr,
     ir::{
-        AxisKind, DeviceDim, Domains, ExprId, If, Memory, OpStmt, Operand, ParallelType, Stmt, StmtId,
-        TensorId,
+        AxisKind, DeviceDim, Domains, ExprId, If, InfixOp, Memory, OpStmt, Operand, ParallelType, Stmt,
+        StmtId, TensorId,
     },
     ops::Op,
     words::{Backend, CacheOp, CommunicationType, P2pProtocol, P2pType},
@@ -53,8 +53,8 @@ pub(super) fn allgather(it: &mut LoopWriter<'_, '_>, member: &LoopStmt, device: 
             // nvFuser writes the index first here.
             let program = &mut *it.pass.program;
             let me = mesh::coordinate(program, &members, device);
-            let sum = infix(program, "+", it.iteration, me);
-            let ahead = infix(program, "%", sum, it.group.count);
+            let sum = infix(program, InfixOp::Add, it.iteration, me);
+            let ahead = infix(program, InfixOp::Rem, sum, it.group.count);
             for team in teams_along(&members, device) {
                 let work = it.pass.fresh.work();
                 it.emit(OpStmt {
@@ -130,10 +130,13 @@ impl RingPeers {
         let program = &mut *it.pass.program;
         let members = program.tensors[member.slicing.out].mesh.clone();
         let me = mesh::coordinate(program, &members, device);
-        let sum = infix(program, "+", me, step);
-        let difference = infix(program, "-", me, step);
-        let positive = infix(program, "+", count, difference);
-        Self { ahead: infix(program, "%", sum, count), back: infix(program, "%", positive, count) }
+        let sum = infix(program, InfixOp::Add, me, step);
+        let difference = infix(program, InfixOp::Sub, me, step);
+        let positive = infix(program, InfixOp::Add, count, difference);
+        Self {
+            ahead: infix(program, InfixOp::Rem, sum, count),
+            back: infix(program, InfixOp::Rem, positive, count),
+        }
     }
 }
 
@@ -153,7 +156,7 @@ fn emit_transfer(
     let cuda = settings.cuda && is_whole_world(&members.devices, it.pass.world);
     let program = &mut *it.pass.program;
     let me = mesh::coordinate(program, &members, device);
-    let cond = infix(program, "==", own, me);
+    let cond = infix(program, InfixOp::Eq, own, me);
     let (sender, receiver) =
         (mesh::rank_at(program, &members, device, from), mesh::rank_at(program, &members, device, to));
     let outer = std::mem::take(&mut it.body);
