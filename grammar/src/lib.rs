@@ -21,6 +21,7 @@
 pub mod attr;
 pub mod ir;
 pub mod ops;
+pub mod rules;
 pub mod words;
 
 pub mod algorithm_table;
@@ -52,7 +53,6 @@ mod raw_bytes;
 mod read;
 mod resolve;
 mod roots;
-mod rules;
 mod suggest;
 mod tensor_uses;
 mod text;

@@ -1,4 +1,5 @@
-//! The type rules: one function for each `TypeRule`, which checks ranks, constant extents and element types.
+//! The check of a statement by the rule of its operator: ranks, constant extents and element types. `Check` has the
+//! comparisons that rules share.
 //!
 //! Extents are compared if both are constants; symbolic extents are compared when the planner evaluates them.
 
@@ -7,8 +8,8 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     dtype::DType,
-    ir::{AxisId, OpStmt, Operand, ParallelType, Program, TensorId},
-    ops::{Op, TypeRule},
+    ir::{AxisId, OpStmt, ParallelType, Program, TensorId},
+    ops::Op,
     places::{Occurrence, attr_place, numbered_tensor_place},
     rules::dims::{DimMap, OperandMap, operand_map},
     span::Span,
@@ -16,11 +17,7 @@ use crate::{
     text::axis_text,
 };
 
-mod attention;
-mod grouped_heads;
 mod missing_line;
-mod permute;
-mod views;
 
 /// What the check of one statement found.
 #[derive(Default)]
@@ -40,30 +37,13 @@ pub(crate) fn check(
     acc: &mut Vec<Diagnostic>,
 ) -> TypeCheck {
     let first = acc.len();
-    let mut ctx = Ctx { program, source, stmt, span, acc, faulty: None };
+    let mut ctx = Check { program, source, stmt, span, acc, faulty: None };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
         return TypeCheck::default();
     }
-    match stmt.op.def().type_rule {
-        TypeRule::Unchecked => (),
-        TypeRule::Same => ctx.same(&args, true),
-        TypeRule::Cast => ctx.same(&args, false),
-        TypeRule::Pointwise => ctx.pointwise(&args),
-        TypeRule::Linear => ctx.linear(&args),
-        TypeRule::Matmul => ctx.matmul(&args),
-        TypeRule::Attention => ctx.attention(&args),
-        TypeRule::Reduce => ctx.reduce(&args),
-        TypeRule::Broadcast | TypeRule::Squeeze => ctx.flags(&args),
-        TypeRule::Permute => ctx.permute(&args),
-        TypeRule::Reshape => ctx.reshape(&args),
-        TypeRule::Select => ctx.select(&args),
-        TypeRule::Slice => ctx.slice(&args),
-        TypeRule::Shard => ctx.shard(&args),
-        TypeRule::Communicate => ctx.communicate(),
-        TypeRule::Generate => ctx.generate(),
-    }
+    stmt.rule().check(&mut ctx, &args);
     let faulty = ctx.faulty;
     // The first error often implies the others.
     acc.truncate(first + 1);
@@ -76,37 +56,38 @@ fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
     it.unit.is_some() && (!it.positions.is_empty() || it.loop_domain.iter().any(kernel))
 }
 
-struct Ctx<'p, 'd> {
-    program: &'p Program,
-    source: Option<&'p str>,
-    stmt: &'p OpStmt,
-    span: Span,
-    acc: &'d mut Vec<Diagnostic>,
+/// The check of one statement. A rule reports errors in it; the first one counts, since it often implies the others.
+pub struct Check<'p, 'd> {
+    pub(super) program: &'p Program,
+    pub(super) source: Option<&'p str>,
+    pub(super) stmt: &'p OpStmt,
+    pub(super) span: Span,
+    pub(super) acc: &'d mut Vec<Diagnostic>,
     /// The tensor whose declaration is the cause of the error.
     faulty: Option<TensorId>,
 }
 
-impl Ctx<'_, '_> {
-    fn dims(&self, tensor: TensorId) -> Vec<AxisId> {
+impl Check<'_, '_> {
+    pub(super) fn dims(&self, tensor: TensorId) -> Vec<AxisId> {
         self.program.dimensions(tensor).collect()
     }
 
     /// Returns the number of elements along an axis: `n` for an expanded broadcast `bS{1 ex n}`.
-    fn constant(&self, axis: AxisId) -> Option<i64> {
+    pub(super) fn constant(&self, axis: AxisId) -> Option<i64> {
         let axis = &self.program.axes[axis];
         self.program.constant(axis.expanded.unwrap_or(axis.extent))
     }
 
-    fn error(&mut self, code: Code, message: String, label: &str) {
+    pub(super) fn error(&mut self, code: Code, message: String, label: &str) {
         self.acc.push(Diagnostic::new(code, self.span, message, label));
     }
 
     /// Returns whether both axes have constant extents that differ.
-    fn unequal(&self, a: AxisId, b: AxisId) -> bool {
+    pub(super) fn unequal(&self, a: AxisId, b: AxisId) -> bool {
         matches!((self.constant(a), self.constant(b)), (Some(a), Some(b)) if a != b)
     }
 
-    fn equal_axes(&mut self, a: TensorId, a_axis: AxisId, b: TensorId, b_axis: AxisId) {
+    pub(super) fn equal_axes(&mut self, a: TensorId, a_axis: AxisId, b: TensorId, b_axis: AxisId) {
         if self.unequal(a_axis, b_axis) {
             let (p, name) = (self.program, self.stmt.op.name());
             let message = format!(
@@ -128,17 +109,17 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn is_out(&self, tensor: TensorId) -> bool {
+    pub(super) fn is_out(&self, tensor: TensorId) -> bool {
         self.stmt.out_tensor() == Some(tensor)
     }
 
     /// Returns the position of a tensor in the statement.
-    fn place(&self, tensor: TensorId) -> Span {
+    pub(super) fn place(&self, tensor: TensorId) -> Span {
         let which = if self.is_out(tensor) { Occurrence::First } else { Occurrence::Last };
         numbered_tensor_place(self.source, self.program.tensors[tensor].number, self.span, which)
     }
 
-    fn equal_types(&mut self, tensors: &[TensorId]) {
+    pub(super) fn equal_types(&mut self, tensors: &[TensorId]) {
         let typed = |id: &TensorId| self.program.tensors[*id].dtype.map(|dtype| (*id, dtype));
         let typed: Vec<(TensorId, DType)> = tensors.iter().filter_map(typed).collect();
         // The type that most of the tensors have; of several, the first one.
@@ -169,15 +150,27 @@ impl Ctx<'_, '_> {
         }
     }
 
-    /// Checks that the result of an operator that copies elements has the type of its operand.
-    fn equal_types_of_result(&mut self, operand: TensorId) {
-        if let Some(out) = self.stmt.out_tensor() {
-            self.equal_types(&[operand, out]);
+    /// Checks that the result of an operator that copies elements has the type of its first operand.
+    pub(super) fn equal_types_of_result(&mut self, args: &[TensorId]) {
+        if let (Some(first), Some(out)) = (args.first(), self.stmt.out_tensor()) {
+            self.equal_types(&[*first, out]);
+        }
+    }
+
+    /// Checks that the first operand has the shape of the result.
+    pub(super) fn same_shape(&mut self, args: &[TensorId]) {
+        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
+        let (a, b) = (self.dims(first), self.dims(out));
+        if a.len() != b.len() {
+            return self.rank_error(first, a.len(), b.len());
+        }
+        for (x, y) in self.mapped(0) {
+            self.equal_axes(first, x, out, y);
         }
     }
 
     /// Checks that the first operand has `more` dimensions more than the result.
-    fn ranks(&mut self, args: &[TensorId], more: usize) {
+    pub(super) fn ranks(&mut self, args: &[TensorId], more: usize) {
         let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
         let (have, want) = (self.dims(first).len(), self.dims(out).len() + more);
         if have != want {
@@ -185,7 +178,7 @@ impl Ctx<'_, '_> {
         }
     }
 
-    fn rank_error(&mut self, tensor: TensorId, have: usize, want: usize) {
+    pub(super) fn rank_error(&mut self, tensor: TensorId, have: usize, want: usize) {
         let name = self.program.tensor_name(tensor);
         let dimensions = |count: usize| match count {
             1 => "1 dimension".to_owned(),
@@ -223,7 +216,7 @@ impl Ctx<'_, '_> {
     }
 
     /// Returns the pairs of corresponding dimensions of an operand and the result.
-    fn mapped(&self, position: usize) -> Vec<(AxisId, AxisId)> {
+    pub(super) fn mapped(&self, position: usize) -> Vec<(AxisId, AxisId)> {
         let args = self.stmt.tensor_operands();
         let (Some(arg), Some(out)) = (args.get(position), self.stmt.out_tensor()) else { return Vec::new() };
         let map = operand_map(self.program, self.stmt, position, &|it| self.program.constant(it));
@@ -239,83 +232,8 @@ impl Ctx<'_, '_> {
         self.dims(*arg).into_iter().zip(dims).filter_map(pair).collect()
     }
 
-    fn same(&mut self, args: &[TensorId], typed: bool) {
-        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let (a, b) = (self.dims(first), self.dims(out));
-        if a.len() != b.len() {
-            return self.rank_error(first, a.len(), b.len());
-        }
-        for (x, y) in self.mapped(0) {
-            self.equal_axes(first, x, out, y);
-        }
-        if typed {
-            self.equal_types(&[first, out]);
-        }
-    }
-
-    fn pointwise(&mut self, args: &[TensorId]) {
-        let Some(out) = self.stmt.out_tensor() else { return };
-        for (position, arg) in args.iter().enumerate() {
-            let (a, b) = (self.dims(*arg), self.dims(out));
-            if a.len() != b.len() {
-                return self.rank_error(*arg, a.len(), b.len());
-            }
-            for (x, y) in self.mapped(position) {
-                if self.constant(x) != Some(1) {
-                    self.equal_axes(*arg, x, out, y);
-                }
-            }
-        }
-        let condition = matches!(self.stmt.op, Op::Where);
-        let operands = match (condition, self.stmt.args.first()) {
-            (true, Some(Operand::Tensor(_))) => &args[1..],
-            _ => args,
-        };
-        self.equal_types(operands);
-        if let (Op::Expand, Some(first)) = (self.stmt.op, args.first()) {
-            self.equal_types_of_result(*first);
-        }
-    }
-
-    fn linear(&mut self, args: &[TensorId]) {
-        let (&[x, weight, ref bias @ ..], Some(out)) = (args, self.stmt.out_tensor()) else { return };
-        let (x_dims, w_dims) = (self.dims(x), self.dims(weight));
-        // A product that is split over devices along k has a device axis of partial sums.
-        let partial = |axis: &AxisId| self.program.is_partial(out, *axis);
-        let out_dims: Vec<AxisId> = self.dims(out).into_iter().filter(|axis| !partial(axis)).collect();
-        if w_dims.len() != 2 {
-            return self.rank_error(weight, w_dims.len(), 2);
-        }
-        if out_dims.len() != x_dims.len() || x_dims.is_empty() {
-            return self.rank_error(out, out_dims.len(), x_dims.len());
-        }
-        let last = x_dims.len() - 1;
-        if self.unequal(x_dims[last], w_dims[1]) && !self.unequal(x_dims[last], w_dims[0]) {
-            return self.transposed_weight(
-                weight,
-                &w_dims,
-                "`linear` multiplies by the transposed weight, so the weight is `[n, k]`",
-            );
-        }
-        self.equal_axes(x, x_dims[last], weight, w_dims[1]);
-        for (position, arg) in [(1, weight), (0, x)] {
-            for (a, b) in self.mapped(position) {
-                self.equal_axes(arg, a, out, b);
-            }
-        }
-        for bias in bias {
-            match self.dims(*bias)[..] {
-                [only] => self.equal_axes(*bias, only, out, out_dims[last]),
-                ref other => self.rank_error(*bias, other.len(), 1),
-            }
-        }
-        let mut all = args.to_vec();
-        all.push(out);
-        self.equal_types(&all);
-    }
-
     /// Reports a right operand whose two axes fit in the other order.
-    fn transposed_weight(&mut self, weight: TensorId, dims: &[AxisId], rule: &str) {
+    pub(super) fn transposed_weight(&mut self, weight: TensorId, dims: &[AxisId], rule: &str) {
         let (op, name) = (self.stmt.op.name(), self.program.tensor_name(weight));
         let message = format!("`{op}`: the axes of `{name}` are in the wrong order");
         let texts: Vec<String> = dims.iter().rev().map(|it| axis_text(self.program, *it)).collect();
@@ -324,62 +242,9 @@ impl Ctx<'_, '_> {
         self.acc.push(it.help(rule));
     }
 
-    fn matmul(&mut self, args: &[TensorId]) {
-        let (&[a, b], Some(out)) = (args, self.stmt.out_tensor()) else { return };
-        let (a_dims, b_dims, mut out_dims) = (self.dims(a), self.dims(b), self.dims(out));
-        out_dims.retain(|axis| !self.program.is_partial(out, *axis));
-        if let (&[.., _, k], &[.., k2, _]) = (&a_dims[..], &b_dims[..]) {
-            if let (true, [n, last]) = (self.unequal(k, k2), &b_dims[..])
-                && !self.unequal(k, *last)
-                && out_dims.last().is_some_and(|it| !self.unequal(*it, *n))
-            {
-                let rule = "`matmul` takes `[k, n]`; `linear` takes `[n, k]`: did you mean `linear`?";
-                return self.transposed_weight(b, &b_dims, rule);
-            }
-            let wanted = a_dims.len().max(b_dims.len());
-            if out_dims.len() != wanted {
-                return self.rank_error(out, out_dims.len(), wanted);
-            }
-            self.equal_axes(a, k, b, k2);
-            // Rows and columns only; the planner compares batch dimensions when their extents are known.
-            for (position, arg) in [(0, a), (1, b)] {
-                let pair = self.mapped(position).pop();
-                pair.into_iter().for_each(|(axis, its)| self.equal_axes(arg, axis, out, its));
-            }
-        }
-        self.equal_types(&[a, b, out]);
-    }
-
-    fn reduce(&mut self, args: &[TensorId]) {
-        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let (have, want) = (self.dims(first).len(), self.program.tensors[out].domains.logical.len());
-        if have != want {
-            let name = self.program.tensor_name(out);
-            let message = format!(
-                "`reduction`: `{name}` has {want} {}, but the operand has {have}",
-                if want == 1 { "axis" } else { "axes" }
-            );
-            // The first axis of the operand whose extent the result does not have is probably a reduced one.
-            let logical = &self.program.tensors[out].domains.logical;
-            let mut dims = self.dims(first).into_iter();
-            let reduced = dims.find(|it| logical.iter().all(|other| self.unequal(*it, *other)));
-            let example = reduced.map_or(String::new(), |it| {
-                format!(", as in `r{}`", axis_text(self.program, it).trim_start_matches('i'))
-            });
-            let label = format!("expected {have} axes; a reduced axis is written with `r`{example}");
-            self.acc.push(Diagnostic::new(Code::ShapeMismatch, self.place(out), message, label));
-        }
-        if have == want {
-            // Includes reduction axes, which are not dimensions.
-            let logical = self.program.tensors[out].domains.logical.iter().copied();
-            self.equal_pairs(first, out, self.dims(first).into_iter().zip(logical).collect());
-        }
-        self.equal_types(&[first, out]);
-    }
-
     /// Checks that paired axes have equal extents. Tensors of HostUnits are skipped: there, numbers and
     /// extents are the kernel's.
-    fn equal_pairs(&mut self, a: TensorId, b: TensorId, pairs: Vec<(AxisId, AxisId)>) {
+    pub(super) fn equal_pairs(&mut self, a: TensorId, b: TensorId, pairs: Vec<(AxisId, AxisId)>) {
         let is_unit = |tensor: TensorId| self.program.tensors[tensor].unit.is_some();
         let is_expanded = |axis: AxisId| self.program.axes[axis].expanded.is_some();
         if is_unit(a) || is_unit(b) {
@@ -392,12 +257,15 @@ impl Ctx<'_, '_> {
     }
 
     /// Checks a broadcast or squeeze: one flag for each dimension of the wider side; the unflagged dimensions
-    /// are those of the narrower side.
-    fn flags(&mut self, args: &[TensorId]) {
-        let ends = (args.first().copied(), self.stmt.out_tensor(), self.stmt.get(attr::FLAGS));
-        let (Some(arg), Some(out), Some(flags)) = ends else { return };
-        let is_broadcast = self.stmt.op.def().type_rule == TypeRule::Broadcast;
-        let (wide, narrow) = if is_broadcast { (out, arg) } else { (arg, out) };
+    /// are those of the narrower side. `pairs` are the corresponding axes of the two.
+    pub(super) fn flags(
+        &mut self,
+        args: &[TensorId],
+        wide: TensorId,
+        narrow: TensorId,
+        pairs: Vec<(AxisId, AxisId)>,
+    ) {
+        let Some(flags) = self.stmt.get(attr::FLAGS) else { return };
         let (flags, kept) = (flags.len(), flags.iter().filter(|flag| !**flag).count());
         let (have, rest) = (self.dims(wide).len(), self.dims(narrow).len());
         if have != flags {
@@ -410,51 +278,8 @@ impl Ctx<'_, '_> {
         } else if rest != kept {
             self.rank_error(narrow, rest, kept);
         } else {
-            let swap = |(mine, theirs)| if is_broadcast { (theirs, mine) } else { (mine, theirs) };
-            self.equal_pairs(wide, narrow, self.mapped(0).into_iter().map(swap).collect());
+            self.equal_pairs(wide, narrow, pairs);
         }
-        self.equal_types(&[arg, out]);
-    }
-
-    fn reshape(&mut self, args: &[TensorId]) {
-        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let count = |dims: Vec<AxisId>| {
-            dims.into_iter().try_fold(1i64, |count, axis| count.checked_mul(self.constant(axis)?))
-        };
-        if let (Some(a), Some(b)) = (count(self.dims(first)), count(self.dims(out)))
-            && a != b
-        {
-            let message = format!("`reshape`: the operand has {a} elements and the result has {b}");
-            self.error(Code::ShapeMismatch, message, "expected the same number of elements");
-        }
-        self.equal_types(&[first, out]);
-    }
-
-    /// Checks that the result has the logical shape that the operands give, regardless of how it is sharded.
-    fn generate(&mut self) {
-        let Some(out) = self.stmt.out_tensor() else { return };
-        let Some(shape) = self.stmt.generated_shape() else { return };
-        let dims = self.dims(out);
-        let (p, name) = (self.program, self.stmt.op.name());
-        if dims.len() != shape.len() {
-            return self.rank_error(out, dims.len(), shape.len());
-        }
-        for (axis, extent) in dims.into_iter().zip(shape) {
-            let (Some(have), Some(want)) = (self.constant(axis), p.constant(extent)) else { continue };
-            if have != want {
-                let message = format!(
-                    "`{name}`: axis `{}` of `{}` has extent {have}, but `{name}` creates extent {want}",
-                    axis_text(p, axis),
-                    p.tensor_name(out)
-                );
-                self.error(Code::ShapeMismatch, message, "expected the extent of the whole tensor");
-            }
-        }
-    }
-
-    fn communicate(&mut self) {
-        if let (Some(input), Some(output)) = (self.stmt.get(attr::INPUT), self.stmt.get(attr::OUTPUT)) {
-            self.equal_types(&[input, output]);
-        }
+        self.equal_types_of_result(args);
     }
 }

@@ -1,7 +1,7 @@
 //! The line of `Domains:` that a tensor with device or stream axes lacks: it states which axes are the results of one
 //! split.
 
-use super::Ctx;
+use super::Check;
 use crate::{
     ir::{AxisId, AxisKind, Expr, ParallelType, TensorId},
     numbering::free_number,
@@ -16,7 +16,7 @@ struct SplitPair {
     inner: AxisId,
 }
 
-impl Ctx<'_, '_> {
+impl Check<'_, '_> {
     /// Returns the help for a tensor that has as many dimensions too many as device and stream axes, and no line in
     /// `Domains:`. `wanted` is the number of dimensions that the statement requires.
     pub(super) fn missing_domain_line(&self, tensor: TensorId, wanted: usize) -> Option<String> {

@@ -1,6 +1,6 @@
-//! The type rule of `Set.Permute`. The numbers of the result's axes state the order in which the operand has them.
+//! `Set.Permute`. The numbers of the result's axes state the order in which the operand has them.
 
-use super::Ctx;
+use super::{Rule, check::Check};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -13,25 +13,33 @@ use crate::{
 const RULE: &str =
     "the axes of the result are listed in its own order and numbered in the order of the operand";
 
-impl Ctx<'_, '_> {
-    pub(super) fn permute(&mut self, args: &[TensorId]) {
-        self.ranks(args, 0);
-        let (Some(first), Some(out)) = (args.first().copied(), self.stmt.out_tensor()) else { return };
-        let errors = self.acc.len();
-        self.equal_pairs(first, out, self.mapped(0));
-        if self.acc.len() > errors {
-            let help = match self.numbered_axes(first, out) {
+/// The same axes in another order.
+pub(super) struct Permute;
+
+impl Rule for Permute {
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        check.ranks(args, 0);
+        let (Some(first), Some(out)) = (args.first().copied(), check.stmt.out_tensor()) else { return };
+        let errors = check.acc.len();
+        check.equal_pairs(first, out, check.mapped(0));
+        if check.acc.len() > errors {
+            let help = match check.numbered_axes(first, out) {
                 Some(axes) => {
-                    format!("number the axes of `{}` as in `[{axes}]`: {RULE}", self.program.tensor_name(out))
+                    format!(
+                        "number the axes of `{}` as in `[{axes}]`: {RULE}",
+                        check.program.tensor_name(out)
+                    )
                 }
                 None => format!("{RULE}, and the extents have to be equal"),
             };
-            self.acc[errors].help = Some(help.into_boxed_str());
+            check.acc[errors].help = Some(help.into_boxed_str());
         }
-        self.equal_types(&[first, out]);
-        self.warn_of_identity(first, out);
+        check.equal_types(&[first, out]);
+        check.warn_of_identity(first, out);
     }
+}
 
+impl Check<'_, '_> {
     /// Returns the axes of the result with numbers that give them the extents of the operand's axes; `None` if the two
     /// have other extents. Of axes with equal extents, the earlier ones correspond to each other.
     fn numbered_axes(&self, operand: TensorId, out: TensorId) -> Option<String> {

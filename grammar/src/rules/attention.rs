@@ -1,6 +1,8 @@
-//! The type rule of `sdpa`.
+//! `sdpa` and `sdpa_bwd`.
 
-use super::Ctx;
+mod grouped_heads;
+
+use super::{Rule, check::Check};
 use crate::{
     attr,
     codes::Code,
@@ -12,13 +14,21 @@ use crate::{
     text::axis_text,
 };
 
-impl Ctx<'_, '_> {
+/// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`, and its gradient.
+pub(super) struct Attention;
+
+impl Rule for Attention {
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        if check.stmt.op == Op::Sdpa {
+            check.attention(args);
+        }
+    }
+}
+
+impl Check<'_, '_> {
     /// Checks `out[…, l, e], logsumexp[…, l] = sdpa(q[…, l, k], k[…, s, k], v[…, s, e])`. The gradient,
     /// which nothing runs, is not checked.
-    pub(super) fn attention(&mut self, args: &[TensorId]) {
-        if self.stmt.op != Op::Sdpa {
-            return;
-        }
+    fn attention(&mut self, args: &[TensorId]) {
         let outs: Vec<TensorId> = Program::tensors_of(&self.stmt.outs).collect();
         let (&[query, key, value], &[out, ref rest @ ..]) = (args, &outs[..]) else {
             return self.attention_operands(args);

@@ -1,13 +1,13 @@
 //! The statements that repeat the heads of keys and values, for a query with more heads.
 
-use super::Ctx;
+use super::Check;
 use crate::{
     ir::{AxisId, TensorId},
     numbering::free_number,
     text::axis_text,
 };
 
-impl Ctx<'_, '_> {
+impl Check<'_, '_> {
     /// Extends the last error, which says that a key or value has fewer heads than the query, by the statements that
     /// repeat them. `at` is the dimension of the heads.
     pub(super) fn explain_grouped_heads(&mut self, query: TensorId, grouped: &[TensorId], at: usize) {

@@ -1,0 +1,31 @@
+//! `full`, `iota` and `eye`.
+
+use super::{Rule, check::Check};
+use crate::{codes::Code, ir::TensorId, text::axis_text};
+
+/// No tensor operands; each element depends only on its index in the whole tensor.
+pub(super) struct Generate;
+
+impl Rule for Generate {
+    fn check(&self, check: &mut Check<'_, '_>, _: &[TensorId]) {
+        // The result has the logical shape that the operands give, regardless of how it is sharded.
+        let Some(out) = check.stmt.out_tensor() else { return };
+        let Some(shape) = check.stmt.generated_shape() else { return };
+        let dims = check.dims(out);
+        let (p, name) = (check.program, check.stmt.op.name());
+        if dims.len() != shape.len() {
+            return check.rank_error(out, dims.len(), shape.len());
+        }
+        for (axis, extent) in dims.into_iter().zip(shape) {
+            let (Some(have), Some(want)) = (check.constant(axis), p.constant(extent)) else { continue };
+            if have != want {
+                let message = format!(
+                    "`{name}`: axis `{}` of `{}` has extent {have}, but `{name}` creates extent {want}",
+                    axis_text(p, axis),
+                    p.tensor_name(out)
+                );
+                check.error(Code::ShapeMismatch, message, "expected the extent of the whole tensor");
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `linear`.
+
+use super::{Rule, check::Check};
+use crate::ir::{AxisId, TensorId};
+
+/// `x[…, k] · w[n, k]ᵀ + b[n]`.
+pub(super) struct Linear;
+
+impl Rule for Linear {
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        let (&[x, weight, ref bias @ ..], Some(out)) = (args, check.stmt.out_tensor()) else { return };
+        let (x_dims, w_dims) = (check.dims(x), check.dims(weight));
+        // A product that is split over devices along k has a device axis of partial sums.
+        let partial = |axis: &AxisId| check.program.is_partial(out, *axis);
+        let out_dims: Vec<AxisId> = check.dims(out).into_iter().filter(|axis| !partial(axis)).collect();
+        if w_dims.len() != 2 {
+            return check.rank_error(weight, w_dims.len(), 2);
+        }
+        if out_dims.len() != x_dims.len() || x_dims.is_empty() {
+            return check.rank_error(out, out_dims.len(), x_dims.len());
+        }
+        let last = x_dims.len() - 1;
+        if check.unequal(x_dims[last], w_dims[1]) && !check.unequal(x_dims[last], w_dims[0]) {
+            return check.transposed_weight(
+                weight,
+                &w_dims,
+                "`linear` multiplies by the transposed weight, so the weight is `[n, k]`",
+            );
+        }
+        check.equal_axes(x, x_dims[last], weight, w_dims[1]);
+        for (position, arg) in [(1, weight), (0, x)] {
+            for (a, b) in check.mapped(position) {
+                check.equal_axes(arg, a, out, b);
+            }
+        }
+        for bias in bias {
+            match check.dims(*bias)[..] {
+                [only] => check.equal_axes(*bias, only, out, out_dims[last]),
+                ref other => check.rank_error(*bias, other.len(), 1),
+            }
+        }
+        let mut all = args.to_vec();
+        all.push(out);
+        check.equal_types(&all);
+    }
+}

@@ -1,0 +1,35 @@
+//! `select` and `HirAliasSelect`.
+
+use super::{Rule, check::Check};
+use crate::{
+    attr, codes::Code, diagnostic::Diagnostic, ir::TensorId, places::attr_place, suggest::list_text,
+    text::axis_text,
+};
+
+/// The result has one axis less than the operand.
+pub(super) struct Select;
+
+impl Rule for Select {
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        let Some(axis) = check.stmt.get(attr::AXIS) else { return };
+        let Some(first) = args.first().copied() else { return };
+        let it = &check.program.tensors[first].domains;
+        if !it.logical.contains(&axis) {
+            let message = format!(
+                "`{}`: `{}` is not a logical axis of `{}`",
+                check.stmt.op.name(),
+                axis_text(check.program, axis),
+                check.program.tensor_name(first)
+            );
+            let axes: Vec<String> = it.logical.iter().map(|it| axis_text(check.program, *it)).collect();
+            let label = format!("expected {}", list_text(axes.iter().map(String::as_str), 6, "or"));
+            let place = attr_place(check.source, "axis", check.span);
+            check.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
+            return;
+        }
+        if check.dims(first).contains(&axis) {
+            check.ranks(args, 1);
+        }
+        check.equal_types_of_result(args);
+    }
+}

@@ -1,0 +1,28 @@
+//! `slice`.
+
+use super::{Rule, check::Check};
+use crate::{attr, codes::Code, diagnostic::Diagnostic, ir::TensorId, suggest::count_text};
+
+/// The same number of axes; no extent exceeds that of the operand.
+pub(super) struct Slice;
+
+impl Rule for Slice {
+    fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
+        if let (Some(first), Some(ranges)) = (args.first(), check.stmt.get(attr::RANGES)) {
+            let have = check.dims(*first).len();
+            if have != ranges.len() {
+                let name = check.program.tensor_name(*first);
+                let message = format!(
+                    "`slice`: {} for the {have} dimensions of `{name}`",
+                    count_text(ranges.len(), "range")
+                );
+                let place = check.place(*first);
+                let label = format!("expected {have} ranges: one `{{start, stop, step}}` for each dimension");
+                check.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
+                return;
+            }
+            check.equal_types_of_result(args);
+        }
+        check.ranks(args, 0);
+    }
+}
