@@ -24,9 +24,10 @@ mod slice;
 mod squeeze;
 mod unchecked;
 
-use self::check::Check;
+use self::{check::Check, infer::Operands};
 use crate::{
-    ir::{OpStmt, TensorId},
+    dtype::DType,
+    ir::{Axis, OpStmt, TensorId},
     ops::TypeRule,
 };
 
@@ -34,6 +35,17 @@ use crate::{
 pub trait Rule: Sync {
     /// Checks the operands and results of a statement. `args` are its positional tensors.
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]);
+
+    /// Returns the axes of the first result, or `None` if the operands do not determine them: by default, the result
+    /// states its sizes, which axes are reduced, or in which order they are.
+    fn result_axes(&self, _: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        None
+    }
+
+    /// Returns the element type of the first result; by default that of the operands.
+    fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
+        operands.dtype(0)
+    }
 }
 
 impl TypeRule {

@@ -2,13 +2,13 @@
 
 mod grouped_heads;
 
-use super::{Rule, check::Check};
+use super::{Rule, check::Check, infer::Operands};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::{Class, DType},
-    ir::{AxisId, Program, TensorId},
+    ir::{Axis, AxisId, Program, TensorId},
     ops::Op,
     suggest::count_text,
     text::axis_text,
@@ -22,6 +22,15 @@ impl Rule for Attention {
         if check.stmt.op == Op::Sdpa {
             check.attention(args);
         }
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        if operands.stmt.op != Op::Sdpa {
+            return None;
+        }
+        let (mut found, value) = (operands.dims(0)?, operands.dims(2)?);
+        *found.last_mut()? = value.last()?.clone();
+        Some(found)
     }
 }
 

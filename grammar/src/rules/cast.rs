@@ -1,7 +1,11 @@
 //! `cast` and `bit_cast`.
 
-use super::{Rule, check::Check};
-use crate::ir::TensorId;
+use super::{Rule, check::Check, infer::Operands};
+use crate::{
+    dtype::DType,
+    ir::{Axis, TensorId},
+    ops::Op,
+};
 
 /// The result has the shape of the operand; the element types may differ.
 pub(super) struct Cast;
@@ -10,4 +14,22 @@ impl Rule for Cast {
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
         check.same_shape(args);
     }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        operands.dims(0)
+    }
+
+    fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
+        if operands.stmt.op == Op::Cast { cast_dtype(operands.text) } else { None }
+    }
+}
+
+/// Returns the element type to which a cast such as `T2 = __to_int64_t(T1);` or `T2 = __bfloat2float(T1);` converts.
+fn cast_dtype(text: &str) -> Option<DType> {
+    let name = text.split_once('=')?.1.split('(').next()?.trim();
+    let name = name.strip_prefix("__").map_or(name, |it| it.strip_prefix("to_").unwrap_or(it));
+    let last = name.rsplit_once('2').map_or(name, |(_, to)| to);
+    [name, last]
+        .into_iter()
+        .find_map(|it| DType::from_name(it).or_else(|| DType::from_name(&format!("__{it}"))))
 }

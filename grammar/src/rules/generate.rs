@@ -1,7 +1,13 @@
 //! `full`, `iota` and `eye`.
 
-use super::{Rule, check::Check};
-use crate::{codes::Code, ir::TensorId, text::axis_text};
+use super::{Rule, check::Check, infer::Operands};
+use crate::{
+    attr,
+    codes::Code,
+    dtype::DType,
+    ir::{Axis, AxisKind, ParallelType, TensorId},
+    text::axis_text,
+};
 
 /// No tensor operands; each element depends only on its index in the whole tensor.
 pub(super) struct Generate;
@@ -27,5 +33,14 @@ impl Rule for Generate {
                 check.error(Code::ShapeMismatch, message, "expected the extent of the whole tensor");
             }
         }
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        let axis = |extent| Axis::new(AxisKind::Iteration, ParallelType::Serial, 0, extent);
+        Some(operands.stmt.generated_shape()?.into_iter().map(axis).collect())
+    }
+
+    fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
+        operands.stmt.get(attr::DTYPE).or_else(|| operands.dtype(0))
     }
 }

@@ -1,7 +1,7 @@
 //! `linear`.
 
-use super::{Rule, check::Check};
-use crate::ir::{AxisId, TensorId};
+use super::{Rule, check::Check, infer::Operands};
+use crate::ir::{Axis, AxisId, TensorId};
 
 /// `x[…, k] · w[n, k]ᵀ + b[n]`.
 pub(super) struct Linear;
@@ -42,5 +42,12 @@ impl Rule for Linear {
         let mut all = args.to_vec();
         all.push(out);
         check.equal_types(&all);
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        let (mut found, weight) = (operands.dims(0)?, operands.dims(1)?);
+        let [columns, _] = weight.as_slice() else { return None };
+        *found.last_mut()? = columns.clone();
+        Some(found)
     }
 }

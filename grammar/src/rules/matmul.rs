@@ -1,7 +1,7 @@
 //! `matmul`.
 
-use super::{Rule, check::Check};
-use crate::ir::TensorId;
+use super::{Rule, check::Check, infer::Operands};
+use crate::ir::{Axis, TensorId};
 
 /// `a[…, m, k] · b[…, k, n]`.
 pub(super) struct Matmul;
@@ -31,5 +31,14 @@ impl Rule for Matmul {
             }
         }
         check.equal_types(&[a, b, out]);
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        let (a, b) = (operands.dims(0)?, operands.dims(1)?);
+        let ([batches @ .., rows, _], [others @ .., _, columns]) = (a.as_slice(), b.as_slice()) else {
+            return None;
+        };
+        let batches = if batches.len() < others.len() { others } else { batches };
+        Some(batches.iter().chain([rows, columns]).cloned().collect())
     }
 }

@@ -1,8 +1,9 @@
 //! Operators that work element by element.
 
-use super::{Rule, check::Check};
+use super::{Rule, check::Check, infer::Operands};
 use crate::{
-    ir::{Operand, TensorId},
+    dtype::DType,
+    ir::{Axis, Operand, TensorId},
     ops::Op,
 };
 
@@ -31,6 +32,53 @@ impl Rule for Pointwise {
         check.equal_types(operands);
         if check.stmt.op == Op::Expand {
             check.equal_types_of_result(args);
+        }
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        // The result of an expansion states the sizes.
+        if operands.stmt.op == Op::Expand {
+            return None;
+        }
+        let mut found = operands.dims(0)?;
+        for position in 1..operands.args.len() {
+            let other = operands.dims(position)?;
+            if other.len() != found.len() {
+                return None;
+            }
+            for (axis, other) in found.iter_mut().zip(other) {
+                if operands.is_one(axis) {
+                    *axis = other;
+                }
+            }
+        }
+        Some(found)
+    }
+
+    fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
+        match operands.stmt.op {
+            Op::Eq
+            | Op::Ne
+            | Op::Lt
+            | Op::Le
+            | Op::Gt
+            | Op::Ge
+            | Op::LogicalAnd
+            | Op::LogicalOr
+            | Op::LogicalNot
+            | Op::SignBit
+            | Op::IsFinite
+            | Op::IsInf
+            | Op::IsNan
+            | Op::IsNegInf
+            | Op::IsPosInf
+            | Op::IsReal => Some(DType::Bool),
+            Op::Complex | Op::Real | Op::Imag => None,
+            // The condition has another type.
+            Op::Where => {
+                operands.dtype(usize::from(matches!(operands.stmt.args.first(), Some(Operand::Tensor(_)))))
+            }
+            _ => operands.dtype(0),
         }
     }
 }

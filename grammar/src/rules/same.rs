@@ -1,7 +1,7 @@
 //! Copies, such as `Set`.
 
-use super::{Rule, check::Check};
-use crate::ir::TensorId;
+use super::{Rule, check::Check, infer::Operands};
+use crate::ir::{Axis, TensorId};
 
 /// The result has the shape and the element type of the operand.
 pub(super) struct Same;
@@ -10,5 +10,9 @@ impl Rule for Same {
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
         check.same_shape(args);
         check.equal_types_of_result(args);
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        operands.dims(0)
     }
 }

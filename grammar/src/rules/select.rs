@@ -1,8 +1,13 @@
 //! `select` and `HirAliasSelect`.
 
-use super::{Rule, check::Check};
+use super::{Rule, check::Check, infer::Operands};
 use crate::{
-    attr, codes::Code, diagnostic::Diagnostic, ir::TensorId, places::attr_place, suggest::list_text,
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Axis, TensorId},
+    places::attr_place,
+    suggest::list_text,
     text::axis_text,
 };
 
@@ -31,5 +36,11 @@ impl Rule for Select {
             check.ranks(args, 1);
         }
         check.equal_types_of_result(args);
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        let (tensor, axis) = (*operands.args.first()?, operands.stmt.get(attr::AXIS)?);
+        let dims = operands.program.dimensions(tensor).filter(|it| *it != axis);
+        Some(dims.map(|it| operands.dim(tensor, it)).collect())
     }
 }

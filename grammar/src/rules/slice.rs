@@ -1,7 +1,13 @@
 //! `slice`.
 
-use super::{Rule, check::Check};
-use crate::{attr, codes::Code, diagnostic::Diagnostic, ir::TensorId, suggest::count_text};
+use super::{Rule, check::Check, infer::Operands};
+use crate::{
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{Axis, AxisKind, ParallelType, TensorId},
+    suggest::count_text,
+};
 
 /// The same number of axes; no extent exceeds that of the operand.
 pub(super) struct Slice;
@@ -24,5 +30,19 @@ impl Rule for Slice {
             check.equal_types_of_result(args);
         }
         check.ranks(args, 0);
+    }
+
+    fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
+        let (ranges, mut found) = (operands.stmt.get(attr::RANGES)?, operands.dims(0)?);
+        for (axis, range) in found.iter_mut().zip(ranges) {
+            let [start, stop, step] = range.map(|it| operands.program.constant(it));
+            let (start, step) = (start?, step.filter(|it| *it > 0)?);
+            let extent = stop?.checked_sub(start)?.checked_add(step - 1)? / step;
+            if operands.program.constant(axis.extent) != Some(extent) {
+                let extent = operands.program.intern_int(extent);
+                *axis = Axis::new(AxisKind::Iteration, ParallelType::Serial, 0, extent);
+            }
+        }
+        Some(found)
     }
 }
