@@ -79,7 +79,7 @@ pub use raw_bytes::{decode, encode};
 pub use read::{read, read_scalar};
 pub use render::visible_text;
 pub use resolve::keep_get_protocol;
-pub use rules::dims::{
+pub use rules::{
     DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, flagged_dims,
     operand_map, permutation, result_dims, selected_dim, slice_takes_all,
 };

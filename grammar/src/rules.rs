@@ -8,7 +8,7 @@ mod broadcast;
 mod cast;
 pub(crate) mod check;
 mod communicate;
-pub(crate) mod dims;
+mod dims;
 mod generate;
 pub(crate) mod infer;
 mod linear;
@@ -24,10 +24,21 @@ mod slice;
 mod squeeze;
 mod unchecked;
 
-use self::{check::Check, infer::Operands};
+use self::{check::Check, dims::MappedOperand, infer::Operands};
+
+pub use self::{
+    broadcast::flagged_dims,
+    dims::{
+        DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, operand_map,
+        result_dims,
+    },
+    permute::permutation,
+    select::selected_dim,
+    slice::slice_takes_all,
+};
 use crate::{
     dtype::DType,
-    ir::{Axis, OpStmt, TensorId},
+    ir::{Axis, AxisId, OpStmt, Program, TensorId},
     ops::TypeRule,
 };
 
@@ -45,6 +56,23 @@ pub trait Rule: Sync {
     /// Returns the element type of the first result; by default that of the operands.
     fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
         operands.dtype(0)
+    }
+
+    /// Returns the map of an operand to the first result, or `None` if the operator moves elements in a way that a map of
+    /// dimensions cannot describe.
+    fn operand_map(&self, _: &MappedOperand<'_>) -> Option<OperandMap> {
+        None
+    }
+
+    /// Returns what a dimension of the first result is that no operand has.
+    fn unmapped_dim(&self, _program: &Program, _stmt: &OpStmt, _axis: AxisId) -> ResultDim {
+        ResultDim::RequiresWhole
+    }
+
+    /// Returns whether the dimensions of the result at `position` are, from the first one on, those of the first result. By
+    /// default, results of the same shape correspond.
+    fn has_dims_of_first_result(&self, _stmt: &OpStmt, _position: usize, is_same_shape: bool) -> bool {
+        is_same_shape
     }
 }
 

@@ -2,13 +2,18 @@
 
 mod grouped_heads;
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap},
+    infer::Operands,
+};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::{Class, DType},
-    ir::{Axis, AxisId, Program, TensorId},
+    ir::{Axis, AxisId, OpStmt, Program, TensorId},
     ops::Op,
     suggest::count_text,
     text::axis_text,
@@ -31,6 +36,38 @@ impl Rule for Attention {
         let (mut found, value) = (operands.dims(0)?, operands.dims(2)?);
         *found.last_mut()? = value.last()?.clone();
         Some(found)
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        // The result is `out[…, l, e]`. Each batch element is independent of the others, and without a causal mask, which
+        // depends on the index of the row, so is each row of the query. In `sdpa_bwd`, the gradients of keys and values
+        // depend on all rows.
+        let (count, dims) = (operand.operand_extents.len(), operand.result_extents.len());
+        let Some(rows) = dims.checked_sub(2) else {
+            return Some(OperandMap::Dims(vec![DimMap::RequiresWhole; count]));
+        };
+        let has_free_rows = operand.stmt.op == Op::Sdpa && !operand.stmt.may_be_causal(operand.program);
+        // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
+        let is_score = operand.position >= 3 && operand.stmt.op == Op::Sdpa;
+        let has_rows = has_free_rows && (operand.position == 0 || is_score);
+        // `logsum_exp` has no columns; the state of random numbers has fewer dimensions.
+        let skipped = if is_score { dims.saturating_sub(count) } else { 0 };
+        let dims = (0..count)
+            .map(|at| match at + skipped {
+                to if to < rows && count + skipped > rows => DimMap::Parallel(to),
+                to if to == rows && has_rows => DimMap::Parallel(to),
+                _ => DimMap::RequiresWhole,
+            })
+            .collect();
+        Some(OperandMap::Dims(dims))
+    }
+
+    fn has_dims_of_first_result(&self, stmt: &OpStmt, position: usize, is_same_shape: bool) -> bool {
+        match stmt.op {
+            // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
+            Op::Sdpa => position < 2,
+            _ => is_same_shape,
+        }
     }
 }
 

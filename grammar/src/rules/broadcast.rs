@@ -1,9 +1,14 @@
 //! `broadcast`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim},
+    infer::Operands,
+};
 use crate::{
     attr,
-    ir::{Axis, AxisKind, ParallelType, TensorId},
+    ir::{Axis, AxisId, AxisKind, OpStmt, ParallelType, Program, TensorId},
 };
 
 /// The result has one axis for each flag; flagged axes are new.
@@ -26,5 +31,25 @@ impl Rule for Broadcast {
             false => rest.next(),
         });
         found.collect()
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let new = flagged_dims(operand.program, operand.stmt, operand.out);
+        Some(OperandMap::Dims((0..new.len()).filter(|at| !new[*at]).map(DimMap::Parallel).collect()))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
+    }
+}
+
+/// Returns for each dimension of `wide` whether a broadcast adds it or a squeeze removes it.
+///
+/// This is the attribute `flags =`. Older dialects omit the attribute; then the broadcast axes of `wide` are
+/// used.
+pub fn flagged_dims(program: &Program, stmt: &OpStmt, wide: TensorId) -> Vec<bool> {
+    match stmt.get(attr::FLAGS) {
+        Some(flags) => flags.to_vec(),
+        None => program.dimensions(wide).map(|axis| program.axes[axis].kind == AxisKind::Broadcast).collect(),
     }
 }

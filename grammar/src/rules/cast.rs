@@ -1,9 +1,14 @@
 //! `cast` and `bit_cast`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, ResultDim},
+    infer::Operands,
+};
 use crate::{
     dtype::DType,
-    ir::{Axis, TensorId},
+    ir::{Axis, AxisId, OpStmt, Program, TensorId},
     ops::Op,
 };
 
@@ -21,6 +26,14 @@ impl Rule for Cast {
 
     fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
         if operands.stmt.op == Op::Cast { cast_dtype(operands.text) } else { None }
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        Some(OperandMap::Dims(operand.each_dim()))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }
 

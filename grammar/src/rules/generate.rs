@@ -1,11 +1,12 @@
 //! `full`, `iota` and `eye`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{Rule, check::Check, dims::ResultDim, infer::Operands};
 use crate::{
     attr,
     codes::Code,
     dtype::DType,
-    ir::{Axis, AxisKind, ParallelType, TensorId},
+    ir::{Axis, AxisId, AxisKind, OpStmt, ParallelType, Program, TensorId},
+    ops::Op,
     text::axis_text,
 };
 
@@ -42,5 +43,9 @@ impl Rule for Generate {
 
     fn result_dtype(&self, operands: &Operands<'_>) -> Option<DType> {
         operands.stmt.get(attr::DTYPE).or_else(|| operands.dtype(0))
+    }
+
+    fn unmapped_dim(&self, _: &Program, stmt: &OpStmt, _: AxisId) -> ResultDim {
+        if stmt.op == Op::Full { ResultDim::Broadcast } else { ResultDim::IndexDependent }
     }
 }

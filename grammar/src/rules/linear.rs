@@ -1,7 +1,12 @@
 //! `linear`.
 
-use super::{Rule, check::Check, infer::Operands};
-use crate::ir::{Axis, AxisId, TensorId};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
+    infer::Operands,
+};
+use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
 /// `x[…, k] · w[n, k]ᵀ + b[n]`.
 pub(super) struct Linear;
@@ -49,5 +54,23 @@ impl Rule for Linear {
         let [columns, _] = weight.as_slice() else { return None };
         *found.last_mut()? = columns.clone();
         Some(found)
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let (own, count) = (operand.own_dims(), operand.operand_extents.len());
+        let columns = parallel_or_whole(own.last().copied());
+        let rows = |at: usize| {
+            if at + 1 == count { DimMap::Reduction } else { parallel_or_whole(own.get(at).copied()) }
+        };
+        let dims = match operand.position {
+            0 => (0..count).map(rows).collect(),
+            1 => vec![columns, DimMap::Reduction],
+            _ => vec![columns],
+        };
+        Some(OperandMap::Dims(dims))
+    }
+
+    fn unmapped_dim(&self, program: &Program, stmt: &OpStmt, axis: AxisId) -> ResultDim {
+        partial_or_broadcast(program, stmt, axis)
     }
 }

@@ -1,7 +1,12 @@
 //! `matmul`.
 
-use super::{Rule, check::Check, infer::Operands};
-use crate::ir::{Axis, TensorId};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
+    infer::Operands,
+};
+use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
 /// `a[…, m, k] · b[…, k, n]`.
 pub(super) struct Matmul;
@@ -40,5 +45,30 @@ impl Rule for Matmul {
         };
         let batches = if batches.len() < others.len() { others } else { batches };
         Some(batches.iter().chain([rows, columns]).cloned().collect())
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let args = operand.stmt.tensor_operands();
+        let other = operand.program.dimensions(*args.get(1 - operand.position.min(1))?).count();
+        let (own, count, is_left) =
+            (operand.own_dims(), operand.operand_extents.len(), operand.position == 0);
+        // A vector operand contributes no dimension to the result.
+        let (left, right) = if is_left { (count, other) } else { (other, count) };
+        let (rows, columns) = (usize::from(left > 1), usize::from(right > 1));
+        // Dimensions are counted from the last one, because batch dimensions are aligned at the end.
+        let from_end =
+            |back: usize| parallel_or_whole(own.len().checked_sub(back).and_then(|at| own.get(at).copied()));
+        let dim = |at: usize| match (count - at, is_left) {
+            _ if count == 1 => DimMap::Reduction,
+            (1, true) | (2, false) => DimMap::Reduction,
+            (2, true) => from_end(1 + columns),
+            (1, false) => from_end(1),
+            (back, _) => from_end(back - 2 + rows + columns),
+        };
+        Some(OperandMap::Dims((0..count).map(dim).collect()))
+    }
+
+    fn unmapped_dim(&self, program: &Program, stmt: &OpStmt, axis: AxisId) -> ResultDim {
+        partial_or_broadcast(program, stmt, axis)
     }
 }

@@ -1,11 +1,14 @@
 //! `Set.Permute`. The numbers of the result's axes state the order in which the operand has them.
 
-use super::{Rule, check::Check};
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
+};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::TensorId,
-    rules::dims::permutation,
+    ir::{AxisId, OpStmt, Program, TensorId},
     text::{axis_text, axis_text_with_number},
 };
 
@@ -36,6 +39,16 @@ impl Rule for Permute {
         }
         check.equal_types(&[first, out]);
         check.warn_of_identity(first, out);
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let order = permutation(operand.program, operand.out);
+        let dim = |at| parallel_or_whole(order.iter().position(|from| *from == at));
+        Some(OperandMap::Dims((0..order.len()).map(dim).collect()))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }
 
@@ -78,4 +91,13 @@ impl Check<'_, '_> {
             texts.join(", ")
         )));
     }
+}
+
+/// Returns for each dimension of a permutation's result the corresponding dimension of the operand.
+///
+/// The axes of the result are numbered in the order of the operand and listed in the order of the result.
+pub fn permutation(program: &Program, out: TensorId) -> Vec<usize> {
+    let numbers: Vec<u32> = program.dimensions(out).map(|axis| program.axes[axis].number).collect();
+    let rank = |number: &u32| numbers.iter().filter(|it| *it < number).count();
+    numbers.iter().map(rank).collect()
 }

@@ -1,9 +1,14 @@
 //! Operators that work element by element.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, ResultDim},
+    infer::Operands,
+};
 use crate::{
     dtype::DType,
-    ir::{Axis, Operand, TensorId},
+    ir::{Axis, AxisId, OpStmt, Operand, Program, TensorId},
     ops::Op,
 };
 
@@ -80,5 +85,13 @@ impl Rule for Pointwise {
             }
             _ => operands.dtype(0),
         }
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        Some(OperandMap::Dims(operand.each_dim()))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }

@@ -1,7 +1,16 @@
 //! `reduction`.
 
-use super::{Rule, check::Check};
-use crate::{codes::Code, diagnostic::Diagnostic, ir::TensorId, text::axis_text};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
+};
+use crate::{
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{AxisId, AxisKind, OpStmt, Program, TensorId},
+    text::axis_text,
+};
 
 /// The result has the axes of the operand, some of them as reduction axes.
 pub(super) struct Reduce;
@@ -32,5 +41,17 @@ impl Rule for Reduce {
             check.equal_pairs(first, out, check.dims(first).into_iter().zip(logical).collect());
         }
         check.equal_types(&[first, out]);
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let logical = &operand.program.tensors[operand.out].domains.logical;
+        let is_reduction = |axis: &AxisId| operand.program.axes[*axis].kind == AxisKind::Reduction;
+        let dims =
+            number_unmapped(logical.iter().map(|axis| is_reduction(axis).then_some(DimMap::Reduction)));
+        Some(OperandMap::Dims(dims))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }

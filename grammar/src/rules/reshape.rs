@@ -1,9 +1,13 @@
 //! `reshape`.
 
-use super::{Rule, check::Check};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimGroup, MappedOperand, OperandMap},
+};
 use crate::{
     codes::Code,
-    ir::{AxisId, TensorId},
+    ir::{AxisId, ExprId, TensorId},
 };
 
 /// The result has the number of elements of the operand, in row-major order.
@@ -23,4 +27,34 @@ impl Rule for Reshape {
         }
         check.equal_types(&[first, out]);
     }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        Some(OperandMap::Groups(groups(operand)?))
+    }
+}
+
+/// Returns the smallest groups of dimensions that have equal numbers of elements on both sides, or `None`
+/// if extents are not known or the groups do not match.
+fn groups(operand: &MappedOperand<'_>) -> Option<Vec<DimGroup>> {
+    let values =
+        |extents: &[ExprId]| extents.iter().map(|it| (operand.value)(*it)).collect::<Option<Vec<_>>>();
+    let (from, to) = (values(&operand.operand_extents)?, values(&operand.result_extents)?);
+    let mut groups = Vec::new();
+    let (mut a, mut b) = (0, 0);
+    while a < from.len() || b < to.len() {
+        let (first_a, first_b) = (a, b);
+        let (mut size_a, mut size_b) = (1i64, 1i64);
+        loop {
+            match size_a <= size_b && a < from.len() {
+                true => (size_a, a) = (size_a.checked_mul(from[a])?, a + 1),
+                false if b < to.len() => (size_b, b) = (size_b.checked_mul(to[b])?, b + 1),
+                false => return None,
+            }
+            if size_a == size_b {
+                break;
+            }
+        }
+        groups.push(DimGroup { operand: first_a..a, result: first_b..b });
+    }
+    Some(groups)
 }

@@ -1,7 +1,12 @@
 //! Copies, such as `Set`.
 
-use super::{Rule, check::Check, infer::Operands};
-use crate::ir::{Axis, TensorId};
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, ResultDim},
+    infer::Operands,
+};
+use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
 /// The result has the shape and the element type of the operand.
 pub(super) struct Same;
@@ -14,5 +19,13 @@ impl Rule for Same {
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
         operands.dims(0)
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        Some(OperandMap::Dims(operand.each_dim()))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }

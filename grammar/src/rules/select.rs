@@ -1,11 +1,16 @@
 //! `select` and `HirAliasSelect`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
+    infer::Operands,
+};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Axis, TensorId},
+    ir::{Axis, AxisId, OpStmt, Program, TensorId},
     places::attr_place,
     suggest::list_text,
     text::axis_text,
@@ -43,4 +48,21 @@ impl Rule for Select {
         let dims = operands.program.dimensions(tensor).filter(|it| *it != axis);
         Some(dims.map(|it| operands.dim(tensor, it)).collect())
     }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let gone = selected_dim(operand.program, operand.stmt, operand.arg);
+        let count = operand.operand_extents.len();
+        let dims = (0..count).map(|at| (Some(at) == gone).then_some(DimMap::RequiresWhole));
+        Some(OperandMap::Dims(number_unmapped(dims)))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
+    }
+}
+
+/// Returns the dimension of the operand that `axis =` of a select names, or `None` for a reduction axis.
+pub fn selected_dim(program: &Program, stmt: &OpStmt, arg: TensorId) -> Option<usize> {
+    let axis = stmt.get(attr::AXIS)?;
+    program.dimensions(arg).position(|it| it == axis)
 }

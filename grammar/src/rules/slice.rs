@@ -1,11 +1,16 @@
 //! `slice`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, ScalarEvaluator, are_equal, extents, parallel_or_whole},
+    infer::Operands,
+};
 use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Axis, AxisKind, ParallelType, TensorId},
+    ir::{Axis, AxisKind, OpStmt, ParallelType, Program, TensorId},
     suggest::count_text,
 };
 
@@ -45,4 +50,25 @@ impl Rule for Slice {
         }
         Some(found)
     }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let ranges = operand.stmt.get(attr::RANGES)?.len();
+        let takes_all = |at| slice_takes_all(operand.program, operand.stmt, operand.arg, at, operand.value);
+        Some(OperandMap::Dims((0..ranges).map(|at| parallel_or_whole(takes_all(at).then_some(at))).collect()))
+    }
+}
+
+/// Returns whether a slice selects every index of a dimension of its operand.
+pub fn slice_takes_all(
+    program: &Program,
+    stmt: &OpStmt,
+    arg: TensorId,
+    dim: usize,
+    value: ScalarEvaluator<'_>,
+) -> bool {
+    let Some([start, stop, step]) = stmt.get(attr::RANGES).and_then(|it| it.get(dim)) else { return true };
+    let extent = extents(program, arg).get(dim).copied();
+    value(*start) == Some(0)
+        && value(*step) == Some(1)
+        && extent.is_some_and(|it| are_equal(value, it, *stop))
 }

@@ -1,9 +1,15 @@
 //! `squeeze`.
 
-use super::{Rule, check::Check, infer::Operands};
+use super::{
+    Rule,
+    broadcast::flagged_dims,
+    check::Check,
+    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
+    infer::Operands,
+};
 use crate::{
     attr,
-    ir::{Axis, TensorId},
+    ir::{Axis, AxisId, OpStmt, Program, TensorId},
 };
 
 /// The operand has one axis for each flag; flagged axes have extent 1 and are removed.
@@ -20,5 +26,15 @@ impl Rule for Squeeze {
         let (flags, dims) = (operands.stmt.get(attr::FLAGS)?, operands.dims(0)?);
         let kept = dims.into_iter().zip(flags).filter(|(_, gone)| !**gone);
         Some(kept.map(|(axis, _)| axis).collect())
+    }
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let flags = flagged_dims(operand.program, operand.stmt, operand.arg);
+        let dims = flags.into_iter().map(|gone| gone.then_some(DimMap::Reduction));
+        Some(OperandMap::Dims(number_unmapped(dims)))
+    }
+
+    fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
+        ResultDim::Broadcast
     }
 }
