@@ -38,6 +38,7 @@ use crate::{
     },
     numbering::free_number,
     ops::{Op, OpClass, TypeRule},
+    rules::{RankCount, RankFacts},
     tensor_uses::tensors_in_text_order,
 };
 
@@ -87,28 +88,12 @@ pub fn needs_domains_section(program: &Program) -> bool {
         })
 }
 
-/// The axes that count toward a tensor's rank in an equation between ranks.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum RankCount {
-    /// All axes but reductions.
-    WithoutReductions,
-    /// All axes, including reductions.
-    WithReductions,
-}
-
 /// Facts about tensors that the statements of a program imply.
 #[derive(Default)]
 struct DomainFacts {
     /// Inputs and outputs of the header; these are not split by stream in memory.
     container_io: HashSet<TensorId>,
-    /// Equations between ranks: the second tensor has `i32` more logical axes than the first; `RankCount`
-    /// states whether reductions of the second count.
-    rank_equations: Vec<(TensorId, TensorId, i32, RankCount)>,
-    /// Matrix products: both operands, the result, and the number of axes that the result has besides: its rank is
-    /// the larger of those of the operands.
-    matrix_products: Vec<(TensorId, TensorId, TensorId, i32)>,
-    /// Tensors of known logical rank.
-    known_ranks: Vec<(TensorId, usize)>,
+    ranks: RankFacts,
     /// Results of ShardByStream, with its operand.
     shard_sources: HashMap<TensorId, TensorId>,
     /// Operands of ShardByStream, HirAliasSelect and select.
@@ -177,46 +162,17 @@ impl DomainFacts {
         if stmt.op == Op::CollectivePermute {
             self.permuted.extend(stmt.get(attr::OUTPUT));
             if let (Some(input), Some(output)) = (stmt.get(attr::INPUT), stmt.get(attr::OUTPUT)) {
-                self.rank_equations.push((input, output, 0, RankCount::WithoutReductions));
+                self.ranks.equal(input, output);
             }
         }
         if let (Some(out), Some(shape)) = (out, stmt.generated_shape()) {
-            self.known_ranks.push((out, shape.len()));
+            self.ranks.known.push((out, shape.len()));
         }
         let (Some(out), Some(first)) = (out, first) else { return };
-        match row.type_rule {
-            TypeRule::Same | TypeRule::Cast | TypeRule::Slice | TypeRule::Permute => {
-                self.rank_equations.push((first, out, 0, RankCount::WithoutReductions));
-            }
-            TypeRule::Reduce => self.rank_equations.push((first, out, 0, RankCount::WithReductions)),
-            TypeRule::Pointwise => self
-                .rank_equations
-                .extend(tensors.iter().map(|it| (*it, out, 0, RankCount::WithoutReductions))),
-            TypeRule::Shard => {
-                self.shard_sources.insert(out, first);
-                self.rank_equations.push((first, out, 0, RankCount::WithoutReductions));
-            }
-            TypeRule::Matmul => {
-                let second = tensors.get(1).copied();
-                let extra = partial_sums(program, out);
-                self.matrix_products.extend(second.map(|second| (first, second, out, extra)));
-            }
-            TypeRule::Linear => {
-                let extra = partial_sums(program, out);
-                let weight = tensors.get(1).copied();
-                self.known_ranks.extend(weight.map(|it| (it, 2)));
-                self.known_ranks.extend(tensors.get(2).map(|it| (*it, 1)));
-                self.rank_equations.push((first, out, extra, RankCount::WithoutReductions));
-            }
-            TypeRule::Unchecked
-            | TypeRule::Generate
-            | TypeRule::Attention
-            | TypeRule::Broadcast
-            | TypeRule::Squeeze
-            | TypeRule::Reshape
-            | TypeRule::Select
-            | TypeRule::Communicate => (),
+        if row.type_rule == TypeRule::Shard {
+            self.shard_sources.insert(out, first);
         }
+        stmt.rule().add_ranks(program, &tensors, out, &mut self.ranks);
     }
 
     fn unit(&mut self, program: &Program, stmt: &OpStmt) {
@@ -266,16 +222,16 @@ impl DomainFacts {
                         changed = true;
                     }
                 };
-            for (id, wanted) in &self.known_ranks {
+            for (id, wanted) in &self.ranks.known {
                 want(&mut all_inferred, *id, *wanted as i32, RankCount::WithoutReductions);
             }
-            for (a, b, more, count) in &self.rank_equations {
+            for (a, b, more, count) in &self.ranks.equations {
                 let (at_a, at_b) =
                     (rank(&all_inferred, *a, RankCount::WithoutReductions), rank(&all_inferred, *b, *count));
                 want(&mut all_inferred, *a, at_b - more, RankCount::WithoutReductions);
                 want(&mut all_inferred, *b, at_a + more, *count);
             }
-            for (a, b, out, more) in &self.matrix_products {
+            for (a, b, out, more) in &self.ranks.products {
                 let of = |all_inferred: &[InferredDomains], tensor: &TensorId| {
                     rank(all_inferred, *tensor, RankCount::WithoutReductions)
                 };
@@ -393,13 +349,4 @@ fn build_domains(
     }
     let allocation = inferred.is_stream_split.then_some(loops);
     Domains { logical, transforms, allocation }
-}
-
-/// Returns the number of device axes of the partial sums that a matrix product leaves.
-fn partial_sums(program: &Program, out: TensorId) -> i32 {
-    let partial = |axis: &&AxisId| {
-        let axis = &program.axes[**axis];
-        matches!(axis.parallel, ParallelType::Device(_)) && axis.suffix.contains("rf")
-    };
-    program.tensors[out].loop_domain.iter().filter(partial).count() as i32
 }

@@ -15,6 +15,7 @@ mod linear;
 mod matmul;
 mod permute;
 mod pointwise;
+mod ranks;
 mod reduce;
 mod reshape;
 mod same;
@@ -26,6 +27,7 @@ mod unchecked;
 
 use self::{check::Check, dims::MappedOperand, infer::Operands};
 
+pub(crate) use self::ranks::RankCount;
 pub use self::{
     broadcast::flagged_dims,
     dims::{
@@ -33,6 +35,7 @@ pub use self::{
         result_dims,
     },
     permute::permutation,
+    ranks::RankFacts,
     select::selected_dim,
     slice::slice_takes_all,
 };
@@ -74,6 +77,10 @@ pub trait Rule: Sync {
     fn has_dims_of_first_result(&self, _stmt: &OpStmt, _position: usize, is_same_shape: bool) -> bool {
         is_same_shape
     }
+
+    /// Adds what a statement implies for the ranks of its tensors. A dump shows loop domains, so that logical domains are
+    /// inferred from it. `args` are the positional tensors, of which there is at least one.
+    fn add_ranks(&self, _program: &Program, _args: &[TensorId], _out: TensorId, _ranks: &mut RankFacts) {}
 }
 
 impl TypeRule {

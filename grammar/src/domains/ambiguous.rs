@@ -45,8 +45,8 @@ pub(super) fn ambiguous_tensors(
     let ambiguous: Vec<AmbiguousTensor> = all_inferred.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];
     ambiguous.iter().for_each(|it| doubtful[it.tensor.index()] = true);
-    let known = facts.known_ranks.iter().map(|(tensor, _)| *tensor);
-    let related = facts.rank_equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
+    let known = facts.ranks.known.iter().map(|(tensor, _)| *tensor);
+    let related = facts.ranks.equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
     let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
     let settled: HashSet<TensorId> = known.chain(related).collect();
     ambiguous.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()

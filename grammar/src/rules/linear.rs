@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
     infer::Operands,
+    ranks::{RankCount, RankFacts, partial_sums},
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
@@ -72,5 +73,11 @@ impl Rule for Linear {
 
     fn unmapped_dim(&self, program: &Program, stmt: &OpStmt, axis: AxisId) -> ResultDim {
         partial_or_broadcast(program, stmt, axis)
+    }
+
+    fn add_ranks(&self, program: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.known.extend(args.get(1).map(|it| (*it, 2)));
+        ranks.known.extend(args.get(2).map(|it| (*it, 1)));
+        ranks.equations.push((args[0], out, partial_sums(program, out), RankCount::WithoutReductions));
     }
 }

@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
     infer::Operands,
+    ranks::{RankFacts, partial_sums},
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
@@ -70,5 +71,11 @@ impl Rule for Matmul {
 
     fn unmapped_dim(&self, program: &Program, stmt: &OpStmt, axis: AxisId) -> ResultDim {
         partial_or_broadcast(program, stmt, axis)
+    }
+
+    fn add_ranks(&self, program: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        if let [a, b, ..] = *args {
+            ranks.products.push((a, b, out, partial_sums(program, out)));
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
+    ranks::RankFacts,
 };
 use crate::{
     codes::Code,
@@ -49,6 +50,10 @@ impl Rule for Permute {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.equal(args[0], out);
     }
 }
 

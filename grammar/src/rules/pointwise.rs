@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    ranks::RankFacts,
 };
 use crate::{
     dtype::DType,
@@ -93,5 +94,9 @@ impl Rule for Pointwise {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        args.iter().for_each(|it| ranks.equal(*it, out));
     }
 }

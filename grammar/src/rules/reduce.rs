@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
+    ranks::{RankCount, RankFacts},
 };
 use crate::{
     codes::Code,
@@ -53,5 +54,9 @@ impl Rule for Reduce {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.equations.push((args[0], out, 0, RankCount::WithReductions));
     }
 }

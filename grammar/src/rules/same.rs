@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    ranks::RankFacts,
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
@@ -27,5 +28,9 @@ impl Rule for Same {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.equal(args[0], out);
     }
 }

@@ -1,10 +1,10 @@
 //! `ShardByStream`.
 
-use super::{Rule, check::Check};
+use super::{Rule, check::Check, ranks::RankFacts};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{ParallelType, TensorId},
+    ir::{ParallelType, Program, TensorId},
 };
 
 /// A chunk of the operand along its stream axis.
@@ -25,5 +25,9 @@ impl Rule for Shard {
             check.acc.push(Diagnostic::new(Code::BadSharding, check.place(lacking), message, label));
         }
         check.equal_types(&[first, out]);
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.equal(args[0], out);
     }
 }

@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ScalarEvaluator, are_equal, extents, parallel_or_whole},
     infer::Operands,
+    ranks::RankFacts,
 };
 use crate::{
     attr,
@@ -55,6 +56,10 @@ impl Rule for Slice {
         let ranges = operand.stmt.get(attr::RANGES)?.len();
         let takes_all = |at| slice_takes_all(operand.program, operand.stmt, operand.arg, at, operand.value);
         Some(OperandMap::Dims((0..ranges).map(|at| parallel_or_whole(takes_all(at).then_some(at))).collect()))
+    }
+
+    fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
+        ranks.equal(args[0], out);
     }
 }
 
