@@ -24,6 +24,7 @@ mod shard;
 mod slice;
 mod squeeze;
 mod unchecked;
+mod views;
 
 use self::{check::Check, dims::MappedOperand, infer::Operands};
 
@@ -38,6 +39,7 @@ pub use self::{
     ranks::RankFacts,
     select::selected_dim,
     slice::slice_takes_all,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     dtype::DType,
@@ -81,6 +83,11 @@ pub trait Rule: Sync {
     /// Adds what a statement implies for the ranks of its tensors. A dump shows loop domains, so that logical domains are
     /// inferred from it. `args` are the positional tensors, of which there is at least one.
     fn add_ranks(&self, _program: &Program, _args: &[TensorId], _out: TensorId, _ranks: &mut RankFacts) {}
+
+    /// Returns whether the first result may be a view of the first positional operand.
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::Never
+    }
 }
 
 impl TypeRule {

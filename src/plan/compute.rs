@@ -13,6 +13,7 @@ use grammar::{
     ir::{AxisKind, ExprId, OpStmt, Operand, TensorId},
     ops::{Op, OpClass, TypeRule},
     permutation,
+    rules::{Aliasing, OperandView},
     words::ReductionOp,
 };
 
@@ -217,13 +218,14 @@ impl PlanBuilder<'_> {
         out: TensorId,
     ) -> Result<Option<View>> {
         let program = self.program;
-        Ok(match stmt.op.def().type_rule {
-            TypeRule::Same if stmt.op.def().class == OpClass::Compute => Some(view.clone()),
-            TypeRule::Permute => {
+        let Aliasing::View(shown) = stmt.rule().aliasing() else { return Ok(None) };
+        Ok(match shown {
+            OperandView::Whole => Some(view.clone()),
+            OperandView::Permuted => {
                 let order = permutation(program, out);
                 (order.len() == view.shape.len()).then(|| view.permute(&order))
             }
-            TypeRule::Broadcast => {
+            OperandView::Broadcast => {
                 let flags = flagged_dims(self.program, stmt, out);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().filter(|(_, new)| **new) {
@@ -234,7 +236,7 @@ impl PlanBuilder<'_> {
                 }
                 Some(view)
             }
-            TypeRule::Squeeze => {
+            OperandView::Squeezed => {
                 let flags = flagged_dims(self.program, stmt, arg);
                 let mut view = view.clone();
                 for (dim, _) in flags.iter().enumerate().rev().filter(|(_, gone)| **gone) {
@@ -245,21 +247,12 @@ impl PlanBuilder<'_> {
                 }
                 Some(view)
             }
-            TypeRule::Slice => Some(self.slice(stmt, arg, view)?),
-            TypeRule::Select => Some(self.select(stmt, arg, view.clone())?),
-            TypeRule::Reshape => view.reshape(&self.layout(out)?.local_shape()),
-            TypeRule::Pointwise if stmt.op == Op::Expand => view.expand(&self.layout(out)?.local_shape()),
-            TypeRule::Same
-            | TypeRule::Unchecked
-            | TypeRule::Generate
-            | TypeRule::Cast
-            | TypeRule::Pointwise
-            | TypeRule::Linear
-            | TypeRule::Matmul
-            | TypeRule::Attention
-            | TypeRule::Reduce
-            | TypeRule::Shard
-            | TypeRule::Communicate => None,
+            OperandView::Sliced => Some(self.slice(stmt, arg, view)?),
+            OperandView::Selected => Some(self.select(stmt, arg, view.clone())?),
+            OperandView::Reshaped => view.reshape(&self.layout(out)?.local_shape()),
+            OperandView::Expanded => view.expand(&self.layout(out)?.local_shape()),
+            // `views` plans it.
+            OperandView::StreamChunk => None,
         })
     }
 

@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     attr,
@@ -40,6 +41,10 @@ impl Rule for Broadcast {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Broadcast)
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
     ranks::RankFacts,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     codes::Code,
@@ -54,6 +55,10 @@ impl Rule for Permute {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equal(args[0], out);
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Permuted)
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
     ranks::RankFacts,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     dtype::DType,
@@ -98,5 +99,9 @@ impl Rule for Pointwise {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         args.iter().for_each(|it| ranks.equal(*it, out));
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Expanded)
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{DimGroup, MappedOperand, OperandMap},
+    views::{Aliasing, OperandView},
 };
 use crate::{
     codes::Code,
@@ -30,6 +31,10 @@ impl Rule for Reshape {
 
     fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
         Some(OperandMap::Groups(groups(operand)?))
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Reshaped)
     }
 }
 

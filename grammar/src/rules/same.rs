@@ -6,6 +6,7 @@ use super::{
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
     ranks::RankFacts,
+    views::{Aliasing, OperandView},
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
 
@@ -32,5 +33,9 @@ impl Rule for Same {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equal(args[0], out);
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Whole)
     }
 }

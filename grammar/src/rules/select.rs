@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
     infer::Operands,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     attr,
@@ -58,6 +59,10 @@ impl Rule for Select {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Selected)
     }
 }
 

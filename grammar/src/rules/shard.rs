@@ -1,6 +1,11 @@
 //! `ShardByStream`.
 
-use super::{Rule, check::Check, ranks::RankFacts};
+use super::{
+    Rule,
+    check::Check,
+    ranks::RankFacts,
+    views::{Aliasing, OperandView},
+};
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -29,5 +34,9 @@ impl Rule for Shard {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equal(args[0], out);
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::StreamChunk)
     }
 }

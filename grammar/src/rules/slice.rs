@@ -6,6 +6,7 @@ use super::{
     dims::{MappedOperand, OperandMap, ScalarEvaluator, are_equal, extents, parallel_or_whole},
     infer::Operands,
     ranks::RankFacts,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     attr,
@@ -60,6 +61,10 @@ impl Rule for Slice {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equal(args[0], out);
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Sliced)
     }
 }
 

@@ -6,6 +6,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
     infer::Operands,
+    views::{Aliasing, OperandView},
 };
 use crate::{
     attr,
@@ -36,5 +37,9 @@ impl Rule for Squeeze {
 
     fn unmapped_dim(&self, _: &Program, _: &OpStmt, _: AxisId) -> ResultDim {
         ResultDim::Broadcast
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::View(OperandView::Squeezed)
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
+    views::Aliasing,
 };
 use crate::{
     attr,
@@ -24,6 +25,10 @@ impl Rule for Unchecked {
 
     fn unmapped_dim(&self, _: &Program, stmt: &OpStmt, _: AxisId) -> ResultDim {
         if stmt.tensor_operands().is_empty() { ResultDim::IndexDependent } else { ResultDim::RequiresWhole }
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::Unknown
     }
 }
 

@@ -5,7 +5,8 @@
 use grammar::{
     for_each_tensor_use,
     ir::{BlockId, OpStmt, Program, Stmt, TensorId},
-    ops::{Op, OpClass, TypeRule},
+    ops::{Op, OpClass},
+    rules::Aliasing,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -89,7 +90,7 @@ pub fn may_alias_operands(it: &OpStmt, is_bound: bool, calls: OpaqueCallModel) -
     match it.op.def().class {
         OpClass::View | OpClass::Allocate => true,
         // A result that already has storage is copied into.
-        OpClass::Compute => can_forward_operand(it.op.def().type_rule) && !is_bound && !is_concatenation(it),
+        OpClass::Compute => can_forward_operand(it) && !is_bound && !is_concatenation(it),
         OpClass::HostUnit | OpClass::Opaque => calls == OpaqueCallModel::MayAlias,
         OpClass::Elementwise
         | OpClass::Deallocate
@@ -106,26 +107,7 @@ fn is_concatenation(it: &OpStmt) -> bool {
     it.op == Op::Cat && Program::tensors_of(&it.args).count() > 1
 }
 
-/// Returns true if an operator with this type rule may bind its result to the operand's elements instead of
-/// copying them.
-pub fn can_forward_operand(rule: TypeRule) -> bool {
-    match rule {
-        TypeRule::Unchecked
-        | TypeRule::Same
-        | TypeRule::Pointwise
-        | TypeRule::Broadcast
-        | TypeRule::Squeeze
-        | TypeRule::Permute
-        | TypeRule::Reshape
-        | TypeRule::Select
-        | TypeRule::Slice
-        | TypeRule::Shard => true,
-        TypeRule::Cast
-        | TypeRule::Linear
-        | TypeRule::Matmul
-        | TypeRule::Attention
-        | TypeRule::Reduce
-        | TypeRule::Generate
-        | TypeRule::Communicate => false,
-    }
+/// Returns true if an operator may bind its result to its operand's elements instead of computing new ones.
+pub fn can_forward_operand(it: &OpStmt) -> bool {
+    it.op.def().class == OpClass::Compute && it.rule().aliasing() != Aliasing::Never
 }

@@ -175,7 +175,7 @@ fn iteration_regions(
                 None => return,
             },
             // A copy to a name that may not have storage of its own.
-            OpClass::Compute if stale.contains(&out) && can_forward_operand(op.op.def().type_rule) => {
+            OpClass::Compute if stale.contains(&out) && can_forward_operand(op) => {
                 unclear.insert(out);
                 return;
             }
@@ -224,9 +224,7 @@ fn add_aliasing_copies(
     for stmt in program.block(block) {
         match &program.stmts[*stmt] {
             Stmt::Op(op) => {
-                let copies =
-                    op.op.def().class == OpClass::Compute && can_forward_operand(op.op.def().type_rule);
-                if let (Some(out), true) = (op.out_tensor(), copies) {
+                if let (Some(out), true) = (op.out_tensor(), can_forward_operand(op)) {
                     open.entry(out).or_insert((*stmt, 0));
                 }
                 for_each_tensor_use(program, op, &mut |tensor, _| {

@@ -205,6 +205,5 @@ impl TensorUses {
 
 /// Returns whether the operator makes its result a view of the operand if the result has no storage.
 fn may_become_view(it: &OpStmt) -> bool {
-    let row = it.op.def();
-    row.class == OpClass::Compute && !it.args.is_empty() && can_forward_operand(row.type_rule)
+    !it.args.is_empty() && can_forward_operand(it)
 }

@@ -277,7 +277,5 @@ fn is_view(it: &OpStmt) -> bool {
 
 /// Returns whether an operator computes new elements that depend only on its operands.
 fn is_computation(it: &OpStmt) -> bool {
-    let row = it.op.def();
-    let copies = row.class == OpClass::Compute && can_forward_operand(row.type_rule);
-    it.computes() && !copies && it.outs.len() == 1 && it.number.is_none()
+    it.computes() && !can_forward_operand(it) && it.outs.len() == 1 && it.number.is_none()
 }

@@ -136,8 +136,7 @@ impl LivenessGraph {
         match effect {
             OpClass::Compute | OpClass::Elementwise => {
                 let bound = facts.already_bound.contains(&stmt);
-                let binds_view =
-                    effect == OpClass::Compute && !bound && can_forward_operand(it.op.def().type_rule);
+                let binds_view = !bound && can_forward_operand(it);
                 for result in &results {
                     // The first statement that mentions the name finds it unbound, if it runs only once.
                     if in_loop || !binds_view || self.seen.contains(result) {
