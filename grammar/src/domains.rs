@@ -38,7 +38,7 @@ use crate::{
     },
     numbering::free_number,
     ops::{Op, OpClass, TypeRule},
-    rules::{RankCount, RankFacts},
+    rules::{AxesState, RankCount, RankFacts},
     tensor_uses::tensors_in_text_order,
 };
 
@@ -183,7 +183,7 @@ impl DomainFacts {
         let Some(body) = unit.body else { return };
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
             let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {
-                Stmt::Op(it) => it.op.def().type_rule == TypeRule::Permute && it.out_tensor() == Some(inner),
+                Stmt::Op(it) => it.rule().axes_state() == AxesState::Order && it.out_tensor() == Some(inner),
                 Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
             };
             if program.block(body).iter().any(permutes) {

@@ -13,6 +13,7 @@ mod generate;
 pub(crate) mod infer;
 mod linear;
 mod matmul;
+mod parts;
 mod permute;
 mod pointwise;
 mod ranks;
@@ -35,6 +36,7 @@ pub use self::{
         DimGroup, DimMap, OperandMap, ResultDim, ScalarEvaluator, dims_of_first_result, operand_map,
         result_dims,
     },
+    parts::{AxesState, LostDim, PartOperands},
     permute::permutation,
     ranks::RankFacts,
     select::selected_dim,
@@ -87,6 +89,21 @@ pub trait Rule: Sync {
     /// Returns whether the first result may be a view of the first positional operand.
     fn aliasing(&self) -> Aliasing {
         Aliasing::Never
+    }
+
+    /// Returns which operands need a dimension of the first result, so that a statement computes a part along it.
+    fn part_operands(&self, _stmt: &OpStmt) -> PartOperands {
+        PartOperands::Impossible
+    }
+
+    /// Returns whether the operator, applied to one index of a dimension at a time, computes the same elements.
+    fn keeps_meaning_without(&self, _lost: &LostDim<'_>) -> bool {
+        false
+    }
+
+    /// Returns what the axes of the first result state. A pass that gives a statement another result keeps it.
+    fn axes_state(&self) -> AxesState {
+        AxesState::Extents
     }
 }
 

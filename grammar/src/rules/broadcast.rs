@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     views::{Aliasing, OperandView},
 };
 use crate::{
@@ -45,6 +46,14 @@ impl Rule for Broadcast {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Broadcast)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::Any
+    }
+
+    fn keeps_meaning_without(&self, lost: &LostDim<'_>) -> bool {
+        lost.stmt.get(attr::FLAGS).is_some()
     }
 }
 

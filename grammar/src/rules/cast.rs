@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     ranks::RankFacts,
 };
 use crate::{
@@ -39,6 +40,14 @@ impl Rule for Cast {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equal(args[0], out);
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
+    }
+
+    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
+        true
     }
 }
 

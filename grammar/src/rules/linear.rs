@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     ranks::{RankCount, RankFacts, partial_sums},
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
@@ -79,5 +80,14 @@ impl Rule for Linear {
         ranks.known.extend(args.get(1).map(|it| (*it, 2)));
         ranks.known.extend(args.get(2).map(|it| (*it, 1)));
         ranks.equations.push((args[0], out, partial_sums(program, out), RankCount::WithoutReductions));
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::Any
+    }
+
+    fn keeps_meaning_without(&self, lost: &LostDim<'_>) -> bool {
+        // The columns are those of the weight, which is a matrix.
+        !lost.maps.get(1).is_some_and(|maps| maps.contains(&DimMap::Parallel(lost.dim)))
     }
 }

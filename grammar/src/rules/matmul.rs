@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     ranks::{RankFacts, partial_sums},
 };
 use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
@@ -77,5 +78,19 @@ impl Rule for Matmul {
         if let [a, b, ..] = *args {
             ranks.products.push((a, b, out, partial_sums(program, out)));
         }
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::Any
+    }
+
+    fn keeps_meaning_without(&self, lost: &LostDim<'_>) -> bool {
+        let Some(out) = lost.stmt.out_tensor() else { return false };
+        let is_own = |(_, axis): &(usize, AxisId)| !lost.program.is_partial(out, *axis);
+        // Without the partial-sum dimension, the last two dimensions are rows and columns.
+        let own = lost.program.dimensions(out).enumerate().filter(is_own);
+        let is_batch = own.skip_while(|(at, _)| *at != lost.dim).count() > 2;
+        let follows = |map: &DimMap| matches!(map, DimMap::Parallel(_) | DimMap::Reduction);
+        is_batch && lost.maps.iter().flatten().all(follows)
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
+    parts::{AxesState, LostDim, PartOperands},
     ranks::RankFacts,
     views::{Aliasing, OperandView},
 };
@@ -59,6 +60,18 @@ impl Rule for Permute {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Permuted)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
+    }
+
+    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
+        true
+    }
+
+    fn axes_state(&self) -> AxesState {
+        AxesState::Order
     }
 }
 

@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     ranks::RankFacts,
     views::{Aliasing, OperandView},
 };
@@ -103,5 +104,13 @@ impl Rule for Pointwise {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Expanded)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::Any
+    }
+
+    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
+        true
     }
 }

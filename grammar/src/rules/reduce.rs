@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
+    parts::{AxesState, LostDim, PartOperands},
     ranks::{RankCount, RankFacts},
 };
 use crate::{
@@ -58,5 +59,17 @@ impl Rule for Reduce {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.equations.push((args[0], out, 0, RankCount::WithReductions));
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
+    }
+
+    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
+        true
+    }
+
+    fn axes_state(&self) -> AxesState {
+        AxesState::Reductions
     }
 }

@@ -4,11 +4,12 @@ use super::{
     Rule,
     check::Check,
     dims::{DimGroup, MappedOperand, OperandMap},
+    parts::PartOperands,
     views::{Aliasing, OperandView},
 };
 use crate::{
     codes::Code,
-    ir::{AxisId, ExprId, TensorId},
+    ir::{AxisId, ExprId, OpStmt, TensorId},
 };
 
 /// The result has the number of elements of the operand, in row-major order.
@@ -35,6 +36,10 @@ impl Rule for Reshape {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Reshaped)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
     }
 }
 

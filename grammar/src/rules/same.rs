@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     ranks::RankFacts,
     views::{Aliasing, OperandView},
 };
@@ -37,5 +38,13 @@ impl Rule for Same {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Whole)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
+    }
+
+    fn keeps_meaning_without(&self, _: &LostDim<'_>) -> bool {
+        true
     }
 }

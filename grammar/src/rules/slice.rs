@@ -5,6 +5,7 @@ use super::{
     check::Check,
     dims::{MappedOperand, OperandMap, ScalarEvaluator, are_equal, extents, parallel_or_whole},
     infer::Operands,
+    parts::PartOperands,
     ranks::RankFacts,
     views::{Aliasing, OperandView},
 };
@@ -65,6 +66,10 @@ impl Rule for Slice {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Sliced)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
     }
 }
 

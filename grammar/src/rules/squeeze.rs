@@ -6,6 +6,7 @@ use super::{
     check::Check,
     dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
     infer::Operands,
+    parts::{LostDim, PartOperands},
     views::{Aliasing, OperandView},
 };
 use crate::{
@@ -41,5 +42,13 @@ impl Rule for Squeeze {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::View(OperandView::Squeezed)
+    }
+
+    fn part_operands(&self, _: &OpStmt) -> PartOperands {
+        PartOperands::All
+    }
+
+    fn keeps_meaning_without(&self, lost: &LostDim<'_>) -> bool {
+        lost.stmt.get(attr::FLAGS).is_some()
     }
 }

@@ -4,6 +4,7 @@ use super::{
     Rule,
     check::Check,
     dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
+    parts::PartOperands,
     views::Aliasing,
 };
 use crate::{
@@ -29,6 +30,14 @@ impl Rule for Unchecked {
 
     fn aliasing(&self) -> Aliasing {
         Aliasing::Unknown
+    }
+
+    fn part_operands(&self, stmt: &OpStmt) -> PartOperands {
+        match stmt.op {
+            // Indices select elements of a whole table.
+            Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => PartOperands::AtLeastOne,
+            _ => PartOperands::All,
+        }
     }
 }
 

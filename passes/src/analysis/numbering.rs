@@ -6,7 +6,7 @@ use grammar::{
         Attr, AxisId, BlockId, ExprId, OpStmt, Operand, Program, Stmt, Stream, SymbolId, TensorId, Transform,
         UnitId,
     },
-    ops::TypeRule,
+    rules::AxesState,
 };
 use indexmap::{IndexMap, IndexSet};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -102,7 +102,7 @@ impl<'p> MentionOrder<'p> {
         for (_, attr) in &it.attrs {
             self.attr(attr);
         }
-        if it.op.def().type_rule == TypeRule::Permute
+        if it.rule().axes_state() == AxesState::Order
             && let Some(out) = it.out_tensor()
         {
             self.keep_order(out);

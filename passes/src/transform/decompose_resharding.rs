@@ -38,6 +38,7 @@ use grammar::{
     dims_of_first_result,
     ir::{Attr, AxisId, ExprId, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
     ops::{Op, OpClass, TypeRule},
+    rules::AxesState,
     span::Span,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -296,14 +297,13 @@ impl Decomposer<'_> {
         } else {
             self.new_tensor(&computed.without_streams(), out)
         };
-        match it.op.def().type_rule {
-            TypeRule::Reduce => {
+        match it.rule().axes_state() {
+            AxesState::Reductions => {
                 let summed: Vec<usize> =
                     (0..maps[0].len()).filter(|at| maps[0][*at] == DimMap::Reduction).collect();
                 self.set_reduction_axes(new, &needs[0], &summed);
             }
-            // The order of the axis numbers encodes the operand's order of dimensions.
-            TypeRule::Permute => {
+            AxesState::Order => {
                 let numbers = |program: &Program, tensor| -> Vec<u32> {
                     program.dimensions(tensor).map(|axis| program.axes[axis].number).collect()
                 };
@@ -314,21 +314,7 @@ impl Decomposer<'_> {
                     self.program.axes[axis].number = fresh[rank];
                 }
             }
-            TypeRule::Same
-            | TypeRule::Unchecked
-            | TypeRule::Generate
-            | TypeRule::Cast
-            | TypeRule::Pointwise
-            | TypeRule::Linear
-            | TypeRule::Matmul
-            | TypeRule::Attention
-            | TypeRule::Broadcast
-            | TypeRule::Squeeze
-            | TypeRule::Reshape
-            | TypeRule::Select
-            | TypeRule::Slice
-            | TypeRule::Shard
-            | TypeRule::Communicate => (),
+            AxesState::Extents => (),
         }
         new
     }

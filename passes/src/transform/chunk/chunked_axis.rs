@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use grammar::{
     DimMap, attr,
     ir::{Attr, ExprId, OpStmt, Operand, Program, Stmt, StmtId, TensorId},
-    ops::{Op, OpClass, TypeRule},
+    ops::{Op, OpClass},
+    rules::PartOperands,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -336,29 +337,11 @@ impl ChunkedStmt {
 /// dimension.
 fn reads_whole_operands(it: &OpStmt, operands: &[(TensorId, Option<usize>)]) -> bool {
     let is_cut = |(_, dim): &(TensorId, Option<usize>)| dim.is_some();
-    match it.op.def().type_rule {
-        // An operand without the dimension is broadcast along it.
-        TypeRule::Pointwise | TypeRule::Linear | TypeRule::Matmul | TypeRule::Broadcast => true,
-        TypeRule::Unchecked => match it.op {
-            // Indices select elements of a whole table.
-            Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => {
-                operands.iter().any(is_cut)
-            }
-            _ => operands.iter().all(is_cut),
-        },
-        TypeRule::Same
-        | TypeRule::Cast
-        | TypeRule::Reduce
-        | TypeRule::Squeeze
-        | TypeRule::Permute
-        | TypeRule::Slice
-        | TypeRule::Reshape => operands.iter().all(is_cut),
-        // Several results cannot be chunked.
-        TypeRule::Attention
-        | TypeRule::Generate
-        | TypeRule::Select
-        | TypeRule::Shard
-        | TypeRule::Communicate => false,
+    match it.rule().part_operands(it) {
+        PartOperands::Any => true,
+        PartOperands::AtLeastOne => operands.iter().any(is_cut),
+        PartOperands::All => operands.iter().all(is_cut),
+        PartOperands::Impossible => false,
     }
 }
 

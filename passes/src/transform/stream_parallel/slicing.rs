@@ -1,10 +1,11 @@
 //! Determines how a statement can be sliced along a stream axis.
 
 use grammar::{
-    DimMap, ResultDim, attr,
+    DimMap, ResultDim,
     ir::{AxisKind, DeviceDim, ExprId, OpStmt, ParallelType, Program, TensorId},
     ops::TypeRule,
     result_dims,
+    rules::LostDim,
 };
 
 use super::options::{Allgather, LoopOptions, ReduceScatter, Style};
@@ -235,28 +236,8 @@ impl SliceAnalysis<'_> {
                 .iter()
                 .zip(self.from)
                 .all(|(operand, from)| operand.dim.is_none_or(|at| operand.repeated || is_whole(from, at)));
-        // Without the partial-sum dimension, the last two dimensions of a matmul are rows and columns.
-        let own = (0..self.goal.dims.len()).filter(|at| !dim_map::is_partial(self.program, self.out, *at));
-        let is_batch = own.skip_while(|at| *at != dim).count() > 2;
-        let follows = |map: &DimMap| matches!(map, DimMap::Parallel(_) | DimMap::Reduction);
-        // Without the dimension, the operator has to have the same meaning.
-        let keeps_meaning = match self.it.op.def().type_rule {
-            TypeRule::Same | TypeRule::Cast | TypeRule::Pointwise | TypeRule::Reduce | TypeRule::Permute => {
-                true
-            }
-            TypeRule::Broadcast | TypeRule::Squeeze => self.it.get(attr::FLAGS).is_some(),
-            TypeRule::Linear => !self.maps.get(1).is_some_and(|maps| maps.contains(&DimMap::Parallel(dim))),
-            TypeRule::Matmul => is_batch && self.maps.iter().flatten().all(follows),
-            TypeRule::Unchecked
-            | TypeRule::Attention
-            | TypeRule::Generate
-            | TypeRule::Reshape
-            | TypeRule::Select
-            | TypeRule::Slice
-            | TypeRule::Shard
-            | TypeRule::Communicate => false,
-        };
-        let selects = all_whole && keeps_meaning && !stream.swizzled;
+        let lost = LostDim { program: self.program, stmt: self.it, maps: self.maps, dim };
+        let selects = all_whole && self.it.rule().keeps_meaning_without(&lost) && !stream.swizzled;
         match self.settings.style {
             Some(Style::Select) => selects.then_some(Style::Select),
             Some(Style::Shard) => Some(Style::Shard),
