@@ -2,21 +2,17 @@
 //!
 //! A definition gives the spelling, the operands, the attributes, the type rule, the class and a line of
 //! documentation. The parser, the printer, the verifier, the planner and the passes read the definitions
-//! instead of listing operators. To add an operator, add its definition, a case in the planner if no existing
-//! class and type rule covers it, and one test file. `attr` declares the attribute keys with the types of
-//! their values, and `words` declares the keywords that some of them take.
+//! instead of listing operators. CONTRIBUTING.md says what else a new operator needs. `attr` declares the attribute keys
+//! with the types of their values, and `words` declares the keywords that some of them take.
 
 mod definition;
+mod lookup;
 mod shorthand;
-
-use std::sync::OnceLock;
-
-use rustc_hash::FxHashMap;
 
 use self::shorthand::*;
 use crate::attr::{OperandKind, *};
 
-pub use definition::{AccessMode, Arity, AsmFormat, OpClass, OpDef, OperandDef, TypeRule};
+pub use definition::{AccessMode, Arity, AsmFormat, OpClass, OpDef, OperandDef};
 
 /// Declares the operator enum and the table from one list.
 macro_rules! table {
@@ -105,60 +101,57 @@ table! {
 
     // ---- copies and shapes
     /// Copies a tensor; becomes a resharding if the shardings differ.
-    Set = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("Set") };
+    Set = OpDef { attrs: &[opt(CACHE_OP)], ..call("Set", TypeRule::Same) };
     /// Copies a tensor with its axes in another order.
-    Permute = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Permute, ..call("Set.Permute") };
+    Permute = OpDef { attrs: &[opt(CACHE_OP)], ..call("Set.Permute", TypeRule::Permute) };
     /// Copies a tensor at the boundary of a segment.
-    SegmenterSet = OpDef { attrs: &[opt(CACHE_OP)], type_rule: TypeRule::Same, ..call("SegmenterSet") };
+    SegmenterSet = OpDef { attrs: &[opt(CACHE_OP)], ..call("SegmenterSet", TypeRule::Same) };
     /// Copies to shared memory, in a scheduled kernel.
-    CpAsync = OpDef { type_rule: TypeRule::Same, ..call("CpAsync") };
+    CpAsync = call("CpAsync", TypeRule::Same);
     /// Copies to shared memory in bulk, in a scheduled kernel.
-    CpAsyncBulk = OpDef { type_rule: TypeRule::Same, ..call("CpAsyncBulk") };
+    CpAsyncBulk = call("CpAsyncBulk", TypeRule::Same);
     /// Copies a tile to shared memory, in a scheduled kernel.
-    CpAsyncBulkTensorTile = OpDef { type_rule: TypeRule::Same, ..call("CpAsyncBulkTensorTile") };
+    CpAsyncBulkTensorTile = call("CpAsyncBulkTensorTile", TypeRule::Same);
     /// Loads matrix fragments, in a scheduled kernel.
-    LdMatrix = OpDef { type_rule: TypeRule::Same, ..call("LdMatrix") };
+    LdMatrix = call("LdMatrix", TypeRule::Same);
     /// Adds axes of extent 1.
-    Broadcast = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Broadcast, ..call("broadcast") };
+    Broadcast = OpDef { attrs: &[opt(FLAGS)], ..call("broadcast", TypeRule::Broadcast) };
     /// Removes axes of extent 1.
-    Squeeze = OpDef { attrs: &[opt(FLAGS)], type_rule: TypeRule::Squeeze, ..call("squeeze") };
+    Squeeze = OpDef { attrs: &[opt(FLAGS)], ..call("squeeze", TypeRule::Squeeze) };
     /// Broadcasts axes of extent 1 without storing the copies.
-    Expand = OpDef { format: AsmFormat::Call, args: &[read("in"), opt(EXTENTS)], type_rule: TypeRule::Pointwise,
-        ..call("expand") };
+    Expand = OpDef { format: AsmFormat::Call, args: &[read("in"), opt(EXTENTS)], ..call("expand", TypeRule::Expand) };
     /// Changes the shape; the elements keep their row-major order.
-    Reshape = OpDef { format: AsmFormat::Call, aliases: &["view"], type_rule: TypeRule::Reshape, ..call("reshape") };
+    Reshape = OpDef { format: AsmFormat::Call, aliases: &["view"], ..call("reshape", TypeRule::Reshape) };
     /// Repeats the elements along axes.
-    Repeat = OpDef { format: AsmFormat::Call, ..call("repeat") };
+    Repeat = OpDef { format: AsmFormat::Call, ..call("repeat", TypeRule::Unchecked) };
     /// Selects one index of an axis.
-    Select = OpDef { attrs: &[attr(AXIS), attr(INDEX)], type_rule: TypeRule::Select, outs: BIND, class: OpClass::View,
-        ..call("select") };
+    Select = OpDef { attrs: &[attr(AXIS), attr(INDEX)], outs: BIND, class: OpClass::View, ..call("select", TypeRule::Select) };
     /// Selects a range of each axis.
-    Slice = OpDef { args: &[read("in"), attr(RANGES)], type_rule: TypeRule::Slice, ..call("slice") };
+    Slice = OpDef { args: &[read("in"), attr(RANGES)], ..call("slice", TypeRule::Slice) };
     /// Adds elements at the ends of axes.
-    Pad = OpDef { args: &[read("in"), attr(WIDTHS)], ..call("pad") };
+    Pad = OpDef { args: &[read("in"), attr(WIDTHS)], ..call("pad", TypeRule::AlongAxis) };
     /// Concatenates tensors along an axis.
-    Cat = OpDef { args: &[operand("parts", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("cat") };
+    Cat = OpDef { args: &[operand("parts", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("cat", TypeRule::AlongAxis) };
 
     // ---- products and reductions
     /// `x[…, k] · w[n, k]ᵀ + b[n]`.
     Linear = OpDef { format: AsmFormat::Wrapped,
         args: &[read("x"), read("weight"), operand("bias", OperandKind::Tensor, AccessMode::Read, Arity::Optional)],
-        type_rule: TypeRule::Linear, ..call("linear") };
+        ..call("linear", TypeRule::Linear) };
     /// `a[…, m, k] · b[…, k, n]`.
-    Matmul = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], type_rule: TypeRule::Matmul, ..call("matmul") };
+    Matmul = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], ..call("matmul", TypeRule::Matmul) };
     /// A matrix product on tensor cores, in a scheduled kernel.
-    Mma = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], ..call("mma") };
+    Mma = OpDef { format: AsmFormat::Wrapped, args: &[read("a"), read("b")], ..call("mma", TypeRule::Unchecked) };
     /// Reduces the axes that are reduction axes of the result; consecutive reductions of one `group` are
     /// printed as one GroupedReductionOp.
-    Reduction = OpDef { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], type_rule: TypeRule::Reduce,
-        ..call("reduction") };
+    Reduction = OpDef { attrs: &[attr(OP), attr(INITIAL_VALUE), opt(ALLREDUCE), opt(GROUP)], ..call("reduction", TypeRule::Reduce) };
     /// Mean, sum of squares and count in one pass.
     Welford = OpDef { outs: &[write("avg"), write("var"), write("count")],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], attrs: &[opt(ALLREDUCE)],
-        ..call("Welford") };
+        ..call("Welford", TypeRule::Unchecked) };
     /// Prefix scan along an axis.
     Scan = OpDef { format: AsmFormat::Call, attrs: &[opt(DIM), opt(SCAN_OP), opt(OP_TYPE), opt(INIT)],
-        ..call("scan") };
+        ..call("scan", TypeRule::AlongAxis) };
 
     // ---- element by element
     /// Sum.
@@ -335,118 +328,136 @@ table! {
     // ---- generators
     /// A tensor filled with one value.
     Full = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), no_access("value", OperandKind::Scalar)],
-        type_rule: TypeRule::Generate, ..call("full") };
+        ..call("full", TypeRule::Generate) };
     /// An arithmetic progression.
     Iota = OpDef { format: AsmFormat::Function,
         args: &[no_access("length", OperandKind::Scalar), no_access("start", OperandKind::Scalar),
-            no_access("step", OperandKind::Scalar), attr(DTYPE)], type_rule: TypeRule::Generate, ..call("iota") };
+            no_access("step", OperandKind::Scalar), attr(DTYPE)], ..call("iota", TypeRule::Generate) };
     /// An identity matrix.
     Eye = OpDef { format: AsmFormat::Function, args: &[no_access("length", OperandKind::Scalar), attr(DTYPE)],
-        type_rule: TypeRule::Generate, ..call("eye") };
+        ..call("eye", TypeRule::Generate) };
     /// Uniform random numbers in [0, 1).
     RngUniform = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
-        ..call("rng_uniform") };
+        ..call("rng_uniform", TypeRule::Unchecked) };
     /// Uniform random numbers in [low, high).
     RngUniformRange = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("low", OperandKind::Scalar), no_access("high", OperandKind::Scalar), attr(DTYPE), SEED],
-        ..call("rng_uniform_range") };
+        ..call("rng_uniform_range", TypeRule::Unchecked) };
     /// Random numbers from the standard normal distribution.
     RngNormal = OpDef { format: AsmFormat::Function, args: &[attr(SHAPE), attr(DTYPE), SEED],
-        ..call("rng_normal_standard") };
+        ..call("rng_normal_standard", TypeRule::Unchecked) };
     /// Random numbers from a normal distribution with the given mean and deviation.
     RngNormalGeneral = OpDef { format: AsmFormat::Function,
         args: &[attr(SHAPE), no_access("mean", OperandKind::Scalar), no_access("deviation", OperandKind::Scalar), attr(DTYPE),
-            SEED], ..call("rng_normal_general") };
+            SEED], ..call("rng_normal_general", TypeRule::Unchecked) };
 
     /// A tensor of a scalar or of an array of scalars.
     TensorConstruct = OpDef { format: AsmFormat::Call, args: &[operand("in", OperandKind::Scalar, AccessMode::Read, Arity::One)],
-        ..call("TensorConstruct") };
+        ..call("TensorConstruct", TypeRule::Unchecked) };
 
     // ---- indexing and sorting
     /// Selects indices of an axis.
     IndexSelect = OpDef { aliases: &["index_select"], args: &[read("in"), read("index")], attrs: &[attr(DIM)],
-        ..call("indexSelect") };
+        ..call("indexSelect", TypeRule::AlongAxis) };
     /// Selects elements along an axis and broadcasts the other axes.
-    TakeAlongAxis = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis") };
+    TakeAlongAxis = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("takeAlongAxis", TypeRule::AlongAxis) };
     /// Selects elements along an axis.
-    TorchGather = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather") };
+    TorchGather = OpDef { args: &[read("in"), read("index")], attrs: &[attr(DIM)], ..call("torchGather", TypeRule::AlongAxis) };
     /// Writes elements along an axis.
     Scatter = OpDef { format: AsmFormat::Call, args: &[], attrs: &[reads(IN), attr(DIM), reads(SRC), reads(IDX)],
-        ..call("scatter") };
+        ..call("scatter", TypeRule::AlongAxis) };
     /// Adds rows at the given indices.
-    IndexPutAccumulate = OpDef { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate") };
+    IndexPutAccumulate = OpDef { args: &[read("in"), read("index"), read("value")], ..call("indexPutAccumulate", TypeRule::Unchecked) };
     /// Selects rows of a table.
     Embedding = OpDef { format: AsmFormat::Call,
         args: &[read("in"), read("weight"), operand("options", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt(PADDING_IDX), opt(MAX_NORM), opt(NORM_TYPE), opt(SCALE_GRAD_BY_FREQ), opt(SPARSE)],
-        ..call("embedding") };
+        ..call("embedding", TypeRule::AlongAxis) };
     /// The largest or smallest elements and their indices.
     TopK = OpDef { format: AsmFormat::Call, outs: &[write("values"), write("indices")],
         args: &[read("in"), no_access("k", OperandKind::Scalar)], attrs: &[attr(DIM), attr(LARGEST), attr(SORTED)],
-        ..call("topk") };
+        ..call("topk", TypeRule::AlongAxis) };
     /// The indices that sort an axis.
     ArgSort = OpDef { format: AsmFormat::Call, attrs: &[attr(DIM), attr(DESCENDING), attr(STABLE)],
-        ..call("argsort") };
+        ..call("argsort", TypeRule::AlongAxis) };
 
     // ---- library calls
     /// Scaled dot-product attention, its logarithm of sums, and the state of random numbers. To run, needs `dropout_p` of 0.
     Sdpa = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(BIAS), opt_read(MASK), opt(DROPOUT_P), opt(IS_CAUSAL), opt(SCALE)],
-        type_rule: TypeRule::Attention, ..call("sdpa") };
+        ..call("sdpa", TypeRule::Sdpa) };
     /// Gradient of scaled dot-product attention.
     SdpaBwd = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)],
         attrs: &[opt_read(LOGSUM_EXP), opt(DROPOUT_P), opt(IS_CAUSAL), opt_read(PHILOX_SEED),
-            opt_read(PHILOX_OFFSET), opt(SCALE)], type_rule: TypeRule::Attention,
-        ..call("sdpa_bwd") };
+            opt_read(PHILOX_OFFSET), opt(SCALE)], ..call("sdpa_bwd", TypeRule::SdpaBwd) };
     /// One matrix product per group.
     GroupedMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(OFFSETS), opt_read(SCALE1), opt_read(SCALE2),
-            opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp") };
+            opt_read(ALPHA), opt_read(BIAS), opt_read(BETA)], ..call("GroupedMmaOp", TypeRule::Unchecked) };
     /// A matrix product of scaled operands.
     ScaledMma = OpDef { format: AsmFormat::Call, outs: &[operand("out", OperandKind::Tensor, AccessMode::Write, Arity::Many)],
         args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), opt_read(ALPHA), opt_read(BIAS),
-            opt_read(BETA)], ..call("ScaledMmaOp") };
+            opt_read(BETA)], ..call("ScaledMmaOp", TypeRule::Unchecked) };
     /// One product of block-scaled fp4 matrices per group.
     CutlassGroupedMma = OpDef { format: AsmFormat::Call, args: &[],
         attrs: &[reads(MAT1), reads(MAT2), reads(SCALE1), reads(SCALE2), reads(ALPHA), reads(PROBLEM_SIZES),
-            reads(EXPERT_OFFSETS), reads(SF_OFFSETS)], ..call("CutlassNvfp4GroupedMmaOp") };
+            reads(EXPERT_OFFSETS), reads(SF_OFFSETS)], ..call("CutlassNvfp4GroupedMmaOp", TypeRule::Unchecked) };
     /// Quantises blocks and computes their scales.
     BlockQuantize = OpDef { format: AsmFormat::Call, outs: &[write("scales"), write("quantized")],
-        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("block_quantize") };
+        args: &[operand("in", OperandKind::Value, AccessMode::Read, Arity::Many)], ..call("block_quantize", TypeRule::Unchecked) };
     /// Arranges the scales of each group in the layout that a grouped matrix product requires.
     PreprocessGroupedScales = OpDef { format: AsmFormat::Wrapped, args: &[],
         attrs: &[reads(INPUT), reads(INPUT_OFFSETS), reads(OUTPUT_OFFSETS), attr(LAYOUT)],
-        ..call("preprocessGroupedMatmulInputSf") };
+        ..call("preprocessGroupedMatmulInputSf", TypeRule::Unchecked) };
 }
 
-impl Op {
-    /// Returns the operator's definition.
-    pub fn def(self) -> &'static OpDef {
-        &OPS[self as usize]
-    }
-
-    /// Returns the operator's name in the text.
-    pub fn name(self) -> &'static str {
-        self.def().mnemonic
-    }
-
-    /// Returns the operators with this name; empty if there are none. Several operators can share a name: the
-    /// two ALLOCATEs differ in their keys, and the two `-` in their number of operands.
-    pub fn lookup(mnemonic: &str) -> &'static [Op] {
-        static NAMES: OnceLock<FxHashMap<&'static str, Vec<Op>>> = OnceLock::new();
-        let names = NAMES.get_or_init(|| {
-            let mut names: FxHashMap<&'static str, Vec<Op>> = FxHashMap::default();
-            for row in OPS {
-                for name in std::iter::once(&row.mnemonic).chain(row.aliases) {
-                    names.entry(name).or_default().push(row.op);
-                }
-            }
-            names
-        });
-        names.get(mnemonic).map_or(&[], Vec::as_slice)
-    }
+/// The names of the type rules, which operators share. `rules` has a file for each, which says what the rule is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TypeRule {
+    /// Computes no tensor.
+    Statement,
+    /// Results that hir does not check.
+    Unchecked,
+    /// Copies.
+    Same,
+    /// Conversions of elements.
+    Cast,
+    /// Element by element.
+    Pointwise,
+    /// Broadcasts axes of extent 1.
+    Expand,
+    /// `x[…, k] · w[n, k]ᵀ + b[n]`.
+    Linear,
+    /// `a[…, m, k] · b[…, k, n]`.
+    Matmul,
+    /// Scaled dot-product attention.
+    Sdpa,
+    /// Its gradient.
+    SdpaBwd,
+    /// Reductions of axes.
+    Reduce,
+    /// New axes.
+    Broadcast,
+    /// Fewer axes, without those of extent 1.
+    Squeeze,
+    /// Another order of the axes.
+    Permute,
+    /// Another shape.
+    Reshape,
+    /// One index of an axis.
+    Select,
+    /// Ranges of axes.
+    Slice,
+    /// A chunk along the stream axis.
+    Shard,
+    /// Works along one axis: concatenation, scans, sorting, indexing.
+    AlongAxis,
+    /// Communications.
+    Communicate,
+    /// Each element depends only on its index.
+    Generate,
 }

@@ -3,12 +3,13 @@
 //! `check` verifies a statement, `infer` gives a result that the text does not declare its type, and `dims` maps dimensions
 //! of operands to dimensions of results.
 
-mod attention;
+mod along_axis;
 mod broadcast;
 mod cast;
 pub(crate) mod check;
 mod communicate;
 mod dims;
+mod expand;
 mod generate;
 pub(crate) mod infer;
 mod linear;
@@ -20,10 +21,13 @@ mod ranks;
 mod reduce;
 mod reshape;
 mod same;
+mod sdpa;
+mod sdpa_bwd;
 mod select;
 mod shard;
 mod slice;
 mod squeeze;
+mod statement;
 mod unchecked;
 mod views;
 
@@ -78,8 +82,14 @@ pub trait Rule: Sync {
 
     /// Returns whether the dimensions of the result at `position` are, from the first one on, those of the first result. By
     /// default, results of the same shape correspond.
-    fn has_dims_of_first_result(&self, _stmt: &OpStmt, _position: usize, is_same_shape: bool) -> bool {
+    fn has_dims_of_first_result(&self, _position: usize, is_same_shape: bool) -> bool {
         is_same_shape
+    }
+
+    /// Returns whether an operator without maps runs on the parts of each rank if all its tensors are sharded in the same way
+    /// along the first dimension, and along no other one.
+    fn runs_on_outermost_parts(&self) -> bool {
+        false
     }
 
     /// Adds what a statement implies for the ranks of its tensors. A dump shows loop domains, so that logical domains are
@@ -111,13 +121,16 @@ impl TypeRule {
     /// Returns the rule of this name.
     pub fn rule(self) -> &'static dyn Rule {
         match self {
+            Self::Statement => &statement::Statement,
             Self::Unchecked => &unchecked::Unchecked,
             Self::Same => &same::Same,
             Self::Cast => &cast::Cast,
             Self::Pointwise => &pointwise::Pointwise,
+            Self::Expand => &expand::Expand,
             Self::Linear => &linear::Linear,
             Self::Matmul => &matmul::Matmul,
-            Self::Attention => &attention::Attention,
+            Self::Sdpa => &sdpa::Sdpa,
+            Self::SdpaBwd => &sdpa_bwd::SdpaBwd,
             Self::Reduce => &reduce::Reduce,
             Self::Broadcast => &broadcast::Broadcast,
             Self::Squeeze => &squeeze::Squeeze,
@@ -126,6 +139,7 @@ impl TypeRule {
             Self::Select => &select::Select,
             Self::Slice => &slice::Slice,
             Self::Shard => &shard::Shard,
+            Self::AlongAxis => &along_axis::AlongAxis,
             Self::Communicate => &communicate::Communicate,
             Self::Generate => &generate::Generate,
         }

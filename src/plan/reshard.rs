@@ -214,11 +214,11 @@ impl PlanBuilder<'_> {
         out: TensorId,
         to: &[Sharding],
     ) -> bool {
-        let rule = stmt.op.def().type_rule;
         let value = |it| self.scalars.int(it).ok();
         let maps = (0..args.len()).map(|at| operand_map(self.program, stmt, at, &value));
         let Some(maps) = maps.collect::<Option<Vec<OperandMap>>>() else {
-            return rule == TypeRule::Unchecked && from.iter().all(|from| is_outermost_alike(from, to));
+            return stmt.rule().runs_on_outermost_parts()
+                && from.iter().all(|from| is_outermost_alike(from, to));
         };
         let mut dims = Vec::with_capacity(maps.len());
         for ((map, arg), from) in maps.into_iter().zip(args).zip(from) {
@@ -237,7 +237,7 @@ impl PlanBuilder<'_> {
         let fits = |(at, map): (usize, &DimMap), arg: TensorId, from: &[Sharding]| match *map {
             DimMap::Parallel(dim) => {
                 shard(from, at) == shard(to, dim)
-                    || rule == TypeRule::Same && self.is_subrange(arg, out, at, from, to)
+                    || stmt.op.def().type_rule == TypeRule::Same && self.is_subrange(arg, out, at, from, to)
             }
             DimMap::Broadcast(_) | DimMap::RequiresWhole => shard(from, at).is_empty(),
             DimMap::Reduction => devices(&shard(from, at)) == partial,

@@ -1,6 +1,6 @@
 //! The types that describe an operator of the op table, its operands and its attributes.
 
-use super::Op;
+use super::{Op, TypeRule};
 use crate::attr::{AttrName, Key, OperandKind};
 
 /// The definition of an operator.
@@ -20,7 +20,7 @@ pub struct OpDef {
     pub args: &'static [OperandDef],
     /// Keyed operands and attributes.
     pub attrs: &'static [OperandDef],
-    /// The type rule that the verifier applies.
+    /// The type rule: how the results follow from the operands.
     pub type_rule: TypeRule,
     /// The class, which determines the behaviour at run time.
     pub class: OpClass,
@@ -113,46 +113,6 @@ impl AsmFormat {
             | Self::Launch => false,
         }
     }
-}
-
-/// Type rules, which operators share. `rules` says what each of them is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum TypeRule {
-    /// No check.
-    Unchecked,
-    /// Same shape and element type.
-    Same,
-    /// Same shape; element types may differ.
-    Cast,
-    /// Operands broadcast to the shape of the result; all have one element type, except conditions and
-    /// comparisons.
-    Pointwise,
-    /// `x[…, k] · w[n, k]ᵀ + b[n]`.
-    Linear,
-    /// `a[…, m, k] · b[…, k, n]`.
-    Matmul,
-    /// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`, and its gradient.
-    Attention,
-    /// The result has the axes of the operand, some of them as reduction axes.
-    Reduce,
-    /// The result has one axis for each flag; flagged axes are new.
-    Broadcast,
-    /// The operand has one axis for each flag; flagged axes have extent 1 and are removed.
-    Squeeze,
-    /// The same axes in another order.
-    Permute,
-    /// The same number of elements.
-    Reshape,
-    /// The result has one axis less than the operand.
-    Select,
-    /// The same number of axes; no extent exceeds that of the operand.
-    Slice,
-    /// A chunk of the operand along its stream axis.
-    Shard,
-    /// The sizes and element types that the type of communication requires.
-    Communicate,
-    /// No tensor operands; each element depends only on its index in the whole tensor.
-    Generate,
 }
 
 /// The class of an operator: what it does at run time.

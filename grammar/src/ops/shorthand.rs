@@ -66,7 +66,7 @@ pub(super) const OPERAND: &[OperandDef] = &[read("in")];
 pub(super) const TWO: &[OperandDef] = &[value("lhs"), value("rhs")];
 pub(super) const THREE: &[OperandDef] = &[value("a"), value("b"), value("c")];
 
-/// The default values of a definition.
+/// The default values of a definition; operators that compute tensors begin with `call`, which takes their type rule.
 pub(super) const DEFAULT_DEF: OpDef = OpDef {
     op: Op::Set,
     mnemonic: "",
@@ -75,15 +75,16 @@ pub(super) const DEFAULT_DEF: OpDef = OpDef {
     outs: RESULT,
     args: OPERAND,
     attrs: &[],
-    type_rule: TypeRule::Unchecked,
+    type_rule: TypeRule::Statement,
     class: OpClass::Compute,
     doc: "",
 };
 pub(super) const STATEMENT_DEF: OpDef =
     OpDef { format: AsmFormat::Statement, outs: &[], args: &[], ..DEFAULT_DEF };
 
-pub(super) const fn call(mnemonic: &'static str) -> OpDef {
-    OpDef { mnemonic, ..DEFAULT_DEF }
+/// Defines an operator that computes tensors.
+pub(super) const fn call(mnemonic: &'static str, type_rule: TypeRule) -> OpDef {
+    OpDef { mnemonic, type_rule, ..DEFAULT_DEF }
 }
 
 pub(super) const fn unary(mnemonic: &'static str) -> OpDef {

@@ -232,6 +232,22 @@ impl Check<'_, '_> {
         self.dims(*arg).into_iter().zip(dims).filter_map(pair).collect()
     }
 
+    /// Checks that each operand broadcasts to the shape of the result.
+    pub(super) fn broadcasts(&mut self, args: &[TensorId]) {
+        let Some(out) = self.stmt.out_tensor() else { return };
+        for (position, arg) in args.iter().enumerate() {
+            let (a, b) = (self.dims(*arg), self.dims(out));
+            if a.len() != b.len() {
+                return self.rank_error(*arg, a.len(), b.len());
+            }
+            for (x, y) in self.mapped(position) {
+                if self.constant(x) != Some(1) {
+                    self.equal_axes(*arg, x, out, y);
+                }
+            }
+        }
+    }
+
     /// Reports a right operand whose two axes fit in the other order.
     pub(super) fn transposed_weight(&mut self, weight: TensorId, dims: &[AxisId], rule: &str) {
         let (op, name) = (self.stmt.op.name(), self.program.tensor_name(weight));

@@ -99,7 +99,7 @@ pub fn dims_of_first_result(program: &Program, stmt: &OpStmt, position: usize) -
     let (first, own) = (extents(program, first), extents(program, out));
     let value = |it| program.constant(it);
     let is_same = own.len() == first.len() && own.iter().zip(&first).all(|(a, b)| are_equal(&value, *a, *b));
-    let corresponds = stmt.rule().has_dims_of_first_result(stmt, position, is_same);
+    let corresponds = stmt.rule().has_dims_of_first_result(position, is_same);
     (0..own.len()).map(|at| (corresponds && at < first.len()).then_some(at)).collect()
 }
 

@@ -7,7 +7,6 @@ use super::{
     infer::Operands,
     parts::{LostDim, PartOperands},
     ranks::RankFacts,
-    views::{Aliasing, OperandView},
 };
 use crate::{
     dtype::DType,
@@ -20,34 +19,16 @@ pub(super) struct Pointwise;
 
 impl Rule for Pointwise {
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
-        let Some(out) = check.stmt.out_tensor() else { return };
-        for (position, arg) in args.iter().enumerate() {
-            let (a, b) = (check.dims(*arg), check.dims(out));
-            if a.len() != b.len() {
-                return check.rank_error(*arg, a.len(), b.len());
-            }
-            for (x, y) in check.mapped(position) {
-                if check.constant(x) != Some(1) {
-                    check.equal_axes(*arg, x, out, y);
-                }
-            }
-        }
+        check.broadcasts(args);
         let condition = matches!(check.stmt.op, Op::Where);
         let operands = match (condition, check.stmt.args.first()) {
             (true, Some(Operand::Tensor(_))) => &args[1..],
             _ => args,
         };
         check.equal_types(operands);
-        if check.stmt.op == Op::Expand {
-            check.equal_types_of_result(args);
-        }
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
-        // The result of an expansion states the sizes.
-        if operands.stmt.op == Op::Expand {
-            return None;
-        }
         let mut found = operands.dims(0)?;
         for position in 1..operands.args.len() {
             let other = operands.dims(position)?;
@@ -100,10 +81,6 @@ impl Rule for Pointwise {
 
     fn add_ranks(&self, _: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         args.iter().for_each(|it| ranks.equal(*it, out));
-    }
-
-    fn aliasing(&self) -> Aliasing {
-        Aliasing::View(OperandView::Expanded)
     }
 
     fn part_operands(&self, _: &OpStmt) -> PartOperands {

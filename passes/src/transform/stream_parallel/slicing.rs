@@ -187,7 +187,7 @@ impl SliceAnalysis<'_> {
         let Some(at) = maps.iter().position(|map| *map == DimMap::Parallel(dim)) else {
             // An operand with the result's rank and extent 1 in this dimension has to lose the dimension
             // together with the result.
-            let aligned = self.it.op.def().type_rule == TypeRule::Pointwise
+            let aligned = matches!(self.it.op.def().type_rule, TypeRule::Pointwise | TypeRule::Expand)
                 && maps.get(dim) == Some(&DimMap::Broadcast(dim));
             return Some(if aligned {
                 OperandSlice { dim: Some(dim), repeated: true, ..whole }

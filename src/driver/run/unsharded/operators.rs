@@ -4,6 +4,7 @@ use grammar::{
     attr, flagged_dims,
     ir::{AxisKind, ExprId, OpStmt, Operand, ParallelType, TensorId},
     ops::{Op, OpClass, TypeRule},
+    rules::{Aliasing, OperandView},
     selected_dim,
 };
 
@@ -28,27 +29,15 @@ pub(super) fn instructions(
         TypeRule::Linear | TypeRule::Matmul => ctx.matmul(),
         TypeRule::Reduce => ctx.reduction(),
         TypeRule::Generate => ctx.generated(),
-        TypeRule::Unchecked if it.op == Op::Cat => ctx.cat(),
+        TypeRule::AlongAxis if it.op == Op::Cat => ctx.cat(),
         TypeRule::Unchecked if it.op == Op::TensorConstruct => ctx.construct(ctx.scalar(0)?, target),
-        TypeRule::Same
-        | TypeRule::Permute
-        | TypeRule::Broadcast
-        | TypeRule::Squeeze
-        | TypeRule::Reshape
-        | TypeRule::Pointwise
-        | TypeRule::Slice
-        | TypeRule::Select => {
+        _ => {
             let from = ctx.view_of_operand()?;
             if from.shape != target.shape {
                 return Err(planner.shape_mismatch(it.op, &from.shape, &target.shape));
             }
             Ok(vec![copy(from, target.clone())])
         }
-        TypeRule::Unchecked
-        | TypeRule::Attention
-        | TypeRule::Cast
-        | TypeRule::Shard
-        | TypeRule::Communicate => Err(planner.unsupported(it.op)),
     }
 }
 
@@ -170,11 +159,14 @@ impl OperatorLowering<'_, '_> {
     // ---- rearranged elements
 
     fn view_of_operand(&self) -> Result<View> {
+        let Aliasing::View(shown) = self.stmt.rule().aliasing() else {
+            return Err(self.planner.unsupported(self.stmt.op));
+        };
         let (view, program) = (self.operand(0)?, self.planner.program);
         let mut from = view.clone();
-        match self.stmt.op.def().type_rule {
-            TypeRule::Same => (),
-            TypeRule::Permute => {
+        match shown {
+            OperandView::Whole => (),
+            OperandView::Permuted => {
                 // The axes of the result are numbered in the order of the operand.
                 let numbers: Vec<u32> =
                     program.dimensions(self.out).map(|axis| program.axes[axis].number).collect();
@@ -186,7 +178,7 @@ impl OperatorLowering<'_, '_> {
                     (from.shape[to], from.strides[to]) = (view.shape[at], view.strides[at]);
                 }
             }
-            TypeRule::Broadcast => {
+            OperandView::Broadcast => {
                 let flags = flagged_dims(program, self.stmt, self.out);
                 if flags.iter().filter(|it| !**it).count() != view.shape.len() {
                     return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
@@ -195,7 +187,7 @@ impl OperatorLowering<'_, '_> {
                 let all = flags.iter().map(|new| if *new { (1, 0) } else { dims.next().unwrap_or((1, 0)) });
                 (from.shape, from.strides) = all.unzip();
             }
-            TypeRule::Squeeze => {
+            OperandView::Squeezed => {
                 let flags = flagged_dims(program, self.stmt, self.args[0]);
                 let gone = |at: usize| flags.get(at).copied().unwrap_or(false);
                 if (0..view.shape.len()).any(|at| gone(at) && view.shape[at] != 1) {
@@ -204,17 +196,17 @@ impl OperatorLowering<'_, '_> {
                 let kept = (0..view.shape.len()).filter(|at| !gone(*at));
                 (from.shape, from.strides) = kept.map(|at| (view.shape[at], view.strides[at])).unzip();
             }
-            TypeRule::Reshape => {
+            OperandView::Reshaped => {
                 if view.len() != self.target.len() {
                     return Err(self.planner.shape_mismatch(self.stmt.op, &view.shape, &self.target.shape));
                 }
                 // Elements are in row-major order.
                 from = View::contiguous(view.buffer, self.target.shape.clone());
             }
-            TypeRule::Pointwise if self.stmt.op == Op::Expand => {
+            OperandView::Expanded => {
                 from = self.broadcast(view, &self.target.shape)?;
             }
-            TypeRule::Slice => {
+            OperandView::Sliced => {
                 let Some(ranges) = self.stmt.get(attr::RANGES) else {
                     return Err(self.planner.unsupported(self.stmt.op));
                 };
@@ -231,7 +223,7 @@ impl OperatorLowering<'_, '_> {
                     from.strides[dim] *= step.min(extent.max(1));
                 }
             }
-            TypeRule::Select => {
+            OperandView::Selected => {
                 let Some(index) = self.stmt.get(attr::INDEX) else {
                     return Err(self.planner.unsupported(self.stmt.op));
                 };
@@ -244,16 +236,7 @@ impl OperatorLowering<'_, '_> {
                 from.shape.remove(dim);
                 from.strides.remove(dim);
             }
-            TypeRule::Unchecked
-            | TypeRule::Cast
-            | TypeRule::Pointwise
-            | TypeRule::Linear
-            | TypeRule::Matmul
-            | TypeRule::Attention
-            | TypeRule::Reduce
-            | TypeRule::Shard
-            | TypeRule::Communicate
-            | TypeRule::Generate => return Err(self.planner.unsupported(self.stmt.op)),
+            OperandView::StreamChunk => return Err(self.planner.unsupported(self.stmt.op)),
         }
         Ok(from)
     }

@@ -1,4 +1,4 @@
-//! `sdpa` and `sdpa_bwd`.
+//! `sdpa`: scaled dot-product attention, its logarithms of sums, and the state of random numbers.
 
 mod grouped_heads;
 
@@ -13,26 +13,20 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::{Class, DType},
-    ir::{Axis, AxisId, OpStmt, Program, TensorId},
-    ops::Op,
+    ir::{Axis, AxisId, Program, TensorId},
     suggest::count_text,
     text::axis_text,
 };
 
-/// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`, and its gradient.
-pub(super) struct Attention;
+/// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`.
+pub(super) struct Sdpa;
 
-impl Rule for Attention {
+impl Rule for Sdpa {
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]) {
-        if check.stmt.op == Op::Sdpa {
-            check.attention(args);
-        }
+        check.attention(args);
     }
 
     fn result_axes(&self, operands: &mut Operands<'_>) -> Option<Vec<Axis>> {
-        if operands.stmt.op != Op::Sdpa {
-            return None;
-        }
         let (mut found, value) = (operands.dims(0)?, operands.dims(2)?);
         *found.last_mut()? = value.last()?.clone();
         Some(found)
@@ -40,15 +34,14 @@ impl Rule for Attention {
 
     fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
         // The result is `out[…, l, e]`. Each batch element is independent of the others, and without a causal mask, which
-        // depends on the index of the row, so is each row of the query. In `sdpa_bwd`, the gradients of keys and values
-        // depend on all rows.
+        // depends on the index of the row, so is each row of the query.
         let (count, dims) = (operand.operand_extents.len(), operand.result_extents.len());
         let Some(rows) = dims.checked_sub(2) else {
             return Some(OperandMap::Dims(vec![DimMap::RequiresWhole; count]));
         };
-        let has_free_rows = operand.stmt.op == Op::Sdpa && !operand.stmt.may_be_causal(operand.program);
+        let has_free_rows = !operand.stmt.may_be_causal(operand.program);
         // A bias or mask `[…, l, s]` has the dimensions of the scores, aligned at the end.
-        let is_score = operand.position >= 3 && operand.stmt.op == Op::Sdpa;
+        let is_score = operand.position >= 3;
         let has_rows = has_free_rows && (operand.position == 0 || is_score);
         // `logsum_exp` has no columns; the state of random numbers has fewer dimensions.
         let skipped = if is_score { dims.saturating_sub(count) } else { 0 };
@@ -62,18 +55,14 @@ impl Rule for Attention {
         Some(OperandMap::Dims(dims))
     }
 
-    fn has_dims_of_first_result(&self, stmt: &OpStmt, position: usize, is_same_shape: bool) -> bool {
-        match stmt.op {
-            // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
-            Op::Sdpa => position < 2,
-            _ => is_same_shape,
-        }
+    fn has_dims_of_first_result(&self, position: usize, _: bool) -> bool {
+        // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
+        position < 2
     }
 }
 
 impl Check<'_, '_> {
-    /// Checks `out[…, l, e], logsumexp[…, l] = sdpa(q[…, l, k], k[…, s, k], v[…, s, e])`. The gradient,
-    /// which nothing runs, is not checked.
+    /// Checks `out[…, l, e], logsumexp[…, l] = sdpa(q[…, l, k], k[…, s, k], v[…, s, e])`.
     fn attention(&mut self, args: &[TensorId]) {
         let outs: Vec<TensorId> = Program::tensors_of(&self.stmt.outs).collect();
         let (&[query, key, value], &[out, ref rest @ ..]) = (args, &outs[..]) else {

@@ -1,0 +1,100 @@
+//! Operators that work along one axis: `cat`, `pad`, `scan`, sorting and indexing.
+
+use super::{
+    Rule,
+    check::Check,
+    dims::{MappedOperand, OperandMap, parallel_or_whole},
+    parts::PartOperands,
+    views::Aliasing,
+};
+use crate::{
+    attr,
+    ir::{ExprId, OpStmt, Operand, TensorId},
+    ops::Op,
+};
+
+/// The other axes of the result are those of the operand. Shapes are not checked.
+pub(super) struct AlongAxis;
+
+impl Rule for AlongAxis {
+    fn check(&self, _: &mut Check<'_, '_>, _: &[TensorId]) {}
+
+    fn operand_map(&self, operand: &MappedOperand<'_>) -> Option<OperandMap> {
+        let dims = along_one_axis(operand)?;
+        Some(OperandMap::Dims(dims.into_iter().map(parallel_or_whole).collect()))
+    }
+
+    fn runs_on_outermost_parts(&self) -> bool {
+        true
+    }
+
+    fn aliasing(&self) -> Aliasing {
+        Aliasing::Unknown
+    }
+
+    fn part_operands(&self, stmt: &OpStmt) -> PartOperands {
+        match stmt.op {
+            // Indices select elements of a whole table.
+            Op::IndexSelect | Op::Embedding | Op::TakeAlongAxis | Op::TorchGather => PartOperands::AtLeastOne,
+            _ => PartOperands::All,
+        }
+    }
+}
+
+/// Returns for each dimension of the operand the corresponding dimension of the result; `None` inside the
+/// vector if the operator needs the whole dimension.
+fn along_one_axis(operand: &MappedOperand<'_>) -> Option<Vec<Option<usize>>> {
+    // Maps all dimensions except `dim` whose extents are equal on both sides.
+    let others = |dim: usize| -> Vec<Option<usize>> {
+        (0..operand.operand_extents.len())
+            .map(|at| (at != dim && operand.is_same(at, at)).then_some(at))
+            .collect()
+    };
+    let all = operand.operand_extents.len();
+    // As `others`, for operators that may use only a prefix of a longer operand, from index 0. Returns
+    // `None` if an extent other than that of `dim` differs and is not 1.
+    let all_others = |dim: usize| {
+        (0..all)
+            .all(|at| at == dim || operand.is_same(at, at) || operand.is_one(&operand.operand_extents, at))
+            .then(|| others(dim))
+    };
+    let along = |value: ExprId| {
+        let (dim, rank) = ((operand.value)(value)?, operand.result_extents.len() as i64);
+        usize::try_from(if dim < 0 { dim + rank } else { dim }).ok()
+    };
+    let dim = || along(operand.stmt.get(attr::DIM)?);
+    match operand.stmt.op {
+        Op::Cat => match operand.stmt.args.last() {
+            Some(Operand::Scalar(dim)) => Some(others(along(*dim)?)),
+            _ => None,
+        },
+        Op::Pad => {
+            let widths = operand.stmt.get(attr::WIDTHS)?;
+            let is_zero = |at: usize| widths.get(at).is_some_and(|it| (operand.value)(*it) == Some(0));
+            let stays = |at: usize| operand.is_same(at, at) && is_zero(2 * at) && is_zero(2 * at + 1);
+            Some((0..operand.operand_extents.len()).map(|at| stays(at).then_some(at)).collect())
+        }
+        Op::Scan | Op::ArgSort | Op::TopK => Some(others(dim()?)),
+        Op::Scatter => all_others(dim()?),
+        Op::IndexSelect if operand.position == 0 => Some(others(dim()?)),
+        Op::IndexSelect => {
+            let dim = dim()?;
+            Some(
+                (0..operand.operand_extents.len())
+                    .map(|_| (operand.operand_extents.len() == 1 && operand.is_same(0, dim)).then_some(dim))
+                    .collect(),
+            )
+        }
+        Op::TakeAlongAxis | Op::TorchGather if operand.position == 0 => all_others(dim()?),
+        Op::TakeAlongAxis | Op::TorchGather => Some(others(all)),
+        Op::Embedding if operand.stmt.args.len() > 2 => None,
+        Op::Embedding if operand.position == 0 => Some(others(all)),
+        Op::Embedding => {
+            // With a maximum norm, each element depends on its whole row.
+            let last = operand.result_extents.len().checked_sub(1)?;
+            let is_plain = operand.stmt.get(attr::MAX_NORM).is_none() && operand.is_same(1, last);
+            Some((0..operand.operand_extents.len()).map(|at| (at == 1 && is_plain).then_some(last)).collect())
+        }
+        _ => None,
+    }
+}
