@@ -28,9 +28,12 @@ impl Rule for Broadcast {
         let flags = operands.stmt.get(attr::FLAGS)?;
         let one = operands.program.intern_int(1);
         let mut rest = operands.dims(0)?.into_iter();
-        let found = flags.iter().map(|is_new| match is_new {
-            true => Some(Axis::new(AxisKind::Broadcast, ParallelType::Serial, 0, one)),
-            false => rest.next(),
+        let found = flags.iter().map(|is_new| {
+            if *is_new {
+                Some(Axis::new(AxisKind::Broadcast, ParallelType::Serial, 0, one))
+            } else {
+                rest.next()
+            }
         });
         found.collect()
     }
