@@ -80,6 +80,12 @@ pub trait Rule: Sync {
         ResultDim::RequiresWhole
     }
 
+    /// Returns whether the operator sums products over a dimension of its first two operands. If that dimension is sharded,
+    /// its result has a dimension of partial sums.
+    fn is_matrix_product(&self) -> bool {
+        false
+    }
+
     /// Returns whether the dimensions of the result at `position` are, from the first one on, those of the first result. By
     /// default, results of the same shape correspond.
     fn has_dims_of_first_result(&self, _position: usize, is_same_shape: bool) -> bool {

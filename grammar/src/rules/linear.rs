@@ -76,6 +76,10 @@ impl Rule for Linear {
         partial_or_broadcast(program, stmt, axis)
     }
 
+    fn is_matrix_product(&self) -> bool {
+        true
+    }
+
     fn add_ranks(&self, program: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         ranks.known.extend(args.get(1).map(|it| (*it, 2)));
         ranks.known.extend(args.get(2).map(|it| (*it, 1)));

@@ -74,6 +74,10 @@ impl Rule for Matmul {
         partial_or_broadcast(program, stmt, axis)
     }
 
+    fn is_matrix_product(&self) -> bool {
+        true
+    }
+
     fn add_ranks(&self, program: &Program, args: &[TensorId], out: TensorId, ranks: &mut RankFacts) {
         if let [a, b, ..] = *args {
             ranks.products.push((a, b, out, partial_sums(program, out)));

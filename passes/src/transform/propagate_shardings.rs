@@ -40,7 +40,7 @@ use grammar::{
         Attr, AxisKind, BlockId, Mesh, OpStmt, Operand, ParallelType, Program, Stmt, StmtId, SymbolId,
         TensorId,
     },
-    ops::{Op, TypeRule},
+    ops::Op,
     result_dims,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -291,8 +291,7 @@ impl Propagation<'_> {
         maps: &[Vec<DimMap>],
         goal: &Sharding,
     ) -> Option<Vec<DimPiece>> {
-        let contracts = matches!(it.op.def().type_rule, TypeRule::Linear | TypeRule::Matmul);
-        if !contracts || goal.dims.iter().any(|dim| dim.partial) {
+        if !it.rule().is_matrix_product() || goal.dims.iter().any(|dim| dim.partial) {
             return None;
         }
         let mut pieces = args.iter().zip(maps).take(2).filter_map(|(arg, maps)| {

@@ -4,7 +4,7 @@
 use grammar::{
     attr,
     ir::{Program, Stmt, StmtId},
-    ops::{OpClass, TypeRule},
+    ops::OpClass,
     words::Backend,
 };
 
@@ -104,13 +104,13 @@ impl BodySummary {
             if row.class == OpClass::Communicate && it.get(attr::BACKEND) != Some(Backend::Cuda) {
                 (queued, since) = (queued + 1, 0);
             }
-            if matches!(row.type_rule, TypeRule::Linear | TypeRule::Matmul) {
+            if it.rule().is_matrix_product() {
                 since += 1;
                 before += usize::from(queued == 0);
             }
             found.communicates |= row.class == OpClass::Communicate;
             found.shares_handles |= row.class == OpClass::ShareHandles;
-            found.has_matmul |= matches!(row.type_rule, TypeRule::Linear | TypeRule::Matmul);
+            found.has_matmul |= it.rule().is_matrix_product();
         });
         found.is_serialized_by_queue = queued > 1 && before == 0 && since == 0;
         found
