@@ -84,7 +84,6 @@ pub const AXES: &[Axis] = &[
         size: 24,
         tools: &[opt(&["hir-opt", "--passes", "@default"], 48)],
     },
-    Axis { name: "merged loops", program: loops, passes: "merge-stream-loops", size: 1_500, tools: &[] },
     Axis { name: "waits", program: waits, passes: "sink-waits,defer-waits", size: 5_000, tools: &[] },
     Axis {
         name: "pending",

@@ -6,7 +6,7 @@
 //! | Who binds, reads and writes a name? | `bindings`, `maybe_bound`, `name_uses` |
 //! | Which names share storage? | `alias_analysis`, `written_views` |
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
-//! | May the statements of two loop bodies be reordered, and what does an iteration depend on? | `dependences`, `loop_carried`, `loop_body` |
+//! | What does an iteration depend on, and which names and works are its own? | `loop_carried`, `loop_body` |
 //! | Which communication is posted, and who waits for it? | `posted_work`, `wait_order`, `coalescing` |
 //! | How is a tensor sharded, and which dimensions correspond? | `sharding`, `dim_map`, `dim_equivalence`, `propagation`, `reshard` |
 //!
@@ -16,7 +16,6 @@ pub mod alias_analysis;
 pub mod bindings;
 pub mod blocks;
 pub mod coalescing;
-pub mod dependences;
 pub mod dim_equivalence;
 pub mod dim_map;
 pub mod loop_body;

@@ -17,13 +17,10 @@ pub static PASSES: &[Pass] = &[
     crate::transform::remove_dead_code::PASS,
     crate::transform::hoist_share_mem_handles::PASS,
     crate::transform::remove_redundant_sync::PASS,
-    crate::transform::sink_waits::PASS,
-    crate::transform::defer_waits::PASS,
-    crate::transform::hoist_communication::PASS,
+    crate::transform::schedule_communication::PASS,
     crate::transform::use_local_shard_in_place::PASS,
     crate::transform::double_buffer::PASS,
     crate::transform::common_subexpression::PASS,
-    crate::transform::merge_stream_loops::PASS,
     crate::transform::unroll::PASS,
     crate::transform::fuse_epilogue::PASS,
     crate::transform::select_algorithms::PASS,
@@ -32,12 +29,20 @@ pub static PASSES: &[Pass] = &[
     crate::transform::renumber::PASS,
 ];
 
+/// Former names of passes, with the call that each of them stands for.
+pub(crate) const FORMER_NAMES: &[(&str, &str)] = &[
+    ("defer-waits", "schedule-communication{posts=keep,waits=sends}"),
+    ("hoist-communication", "schedule-communication{waits=keep}"),
+    ("sink-waits", "schedule-communication{posts=keep}"),
+];
+
 /// All pipelines.
 ///
 /// The order of passes matters. `propagate-shardings` comes first, because the other passes need the
 /// sharding of every tensor. `decompose-resharding` makes operators local, because `overlap` must know
 /// what is exchanged before it makes loops. `lower-to-communication` then turns the remaining resharding
-/// inside the loops into communications. Streams are assigned next, while it is evident that iterations
+/// inside the loops into communications. Communications that are in no loop overlap with what stands
+/// around them, so they are scheduled before allocations are between the statements. Streams are assigned next, while it is evident that iterations
 /// do not share storage. Then the rank's own shard is read in place, and handles are exchanged once
 /// before the loop. Allocation comes late, so that names are deallocated after their last use. Redundant
 /// synchronization can only be removed at the end.
@@ -45,8 +50,18 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@default",
         description: "cleanup that is safe for any program",
-        // Folded predicates and removed branches leave dead results, so dead code is removed afterwards.
-        passes: "canonicalize,remove-dead-code",
+        // Folded predicates, removed branches and merged values leave dead results, so dead code is removed afterwards.
+        passes: "canonicalize,common-subexpression,remove-dead-code",
+    },
+    Pipeline {
+        name: "@normal-form",
+        description: "the same text for programs that differ only in numbers and scalar definitions",
+        passes: "canonicalize,inline-definitions,renumber",
+    },
+    Pipeline {
+        name: "@one-rank",
+        description: "the statements that one rank executes, without loops and branches: specialize-rank.rank=2",
+        passes: "unroll,specialize-rank",
     },
     Pipeline {
         name: "@lower",
@@ -59,7 +74,7 @@ pub static PIPELINES: &[Pipeline] = &[
         description: "overlap all-gather, reduce-scatter or all-reduce with linear or matmul: CUDA rings, chunks of rows",
         passes: "propagate-shardings,decompose-resharding,\
                  overlap{allgather=p2p-ring,reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,\
+                 lower-to-communication,schedule-communication,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -68,7 +83,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear",
         description: "all-gather + linear or matmul: a ring of CUDA gets; the rank's own shard is read in place",
         passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda},\
-                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,schedule-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -76,14 +91,14 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear-put",
         description: "all-gather + linear or matmul: a ring of CUDA puts",
         passes: "propagate-shardings,decompose-resharding,overlap{allgather=p2p-ring,backend=cuda,protocol=put},\
-                 lower-to-communication,assign-streams{count=numberOfStreams,dependent=keep},\
+                 lower-to-communication,schedule-communication,assign-streams{count=numberOfStreams,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-allgather-linear-broadcast",
         description: "all-gather + linear or matmul: one broadcast per shard",
-        passes: "propagate-shardings,decompose-resharding,overlap{allgather=broadcast},lower-to-communication,\
+        passes: "propagate-shardings,decompose-resharding,overlap{allgather=broadcast},lower-to-communication,schedule-communication,\
                  assign-streams{count=numberOfStreams,dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -91,14 +106,14 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-allgather-linear-permute",
         description: "all-gather + linear or matmul: collective permutes of rotated chunks",
         passes: "propagate-shardings,decompose-resharding,overlap{swizzle,allgather=collective-permute,style=shard},\
-                 lower-to-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
+                 lower-to-communication,schedule-communication,assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
     Pipeline {
         name: "@overlap-linear-allreduce",
         description: "row-parallel linear + all-reduce, in chunks of rows",
         passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before},\
-                 lower-to-communication,\
+                 lower-to-communication,schedule-communication,\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -106,7 +121,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-linear-allreduce-copy",
         description: "row-parallel linear + all-reduce, in chunks of rows: copy engines move the partial sums",
         passes: "propagate-shardings,decompose-resharding,overlap{style=shard,allocate=before,count=8},\
-                 lower-to-communication,select-algorithms{table=Allreduce/*=two-shot-copy},\
+                 lower-to-communication,schedule-communication,select-algorithms{table=Allreduce/*=two-shot-copy},\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
     },
@@ -114,7 +129,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-linear-allreduce-decreasing",
         description: "row-parallel linear + all-reduce, in chunks of 8, 5, 2 and 1 sixteenths of the rows: copy engines move the partial sums, and a kernel those of chunks up to 8 MiB",
         passes: "propagate-shardings,decompose-resharding,\
-                 overlap{style=shard,allocate=before,ratio=8,5,2,1},lower-to-communication,\
+                 overlap{style=shard,allocate=before,ratio=8,5,2,1},lower-to-communication,schedule-communication,\
                  select-algorithms{table=Allreduce/*:8M=two-shot;Allreduce/*=two-shot-copy},\
                  assign-streams{count=auto,communications=auto,dependent=keep},\
                  allocate-and-deallocate,remove-redundant-sync,canonicalize,remove-dead-code",
@@ -123,7 +138,7 @@ pub static PIPELINES: &[Pipeline] = &[
         name: "@overlap-matmul-reduce-scatter",
         description: "matmul + reduce-scatter: each rank sends partial sums to their owners, and adds those that it receives after the loop",
         passes: "propagate-shardings,decompose-resharding,overlap{reduce-scatter=p2p-ring,backend=cuda},\
-                 lower-to-communication,\
+                 lower-to-communication,schedule-communication,\
                  assign-streams{count=numberOfStreams,communications=auto,dependent=keep},\
                  use-local-shard-in-place,hoist-share-mem-handles,allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
@@ -131,8 +146,8 @@ pub static PIPELINES: &[Pipeline] = &[
     Pipeline {
         name: "@overlap-pipeline-stages",
         description: "micro-batches through stages on several meshes: a stage computes one while it sends the previous one",
-        passes: "propagate-shardings,decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,\
-                 assign-streams{dependent=keep},allocate-and-deallocate,sink-waits,\
+        passes: "propagate-shardings,decompose-resharding,overlap{transfer=chunks,style=shard},lower-to-communication,schedule-communication,\
+                 assign-streams{dependent=keep},allocate-and-deallocate,\
                  remove-redundant-sync,canonicalize,remove-dead-code",
     },
 ];

@@ -99,11 +99,7 @@ pub fn parse_with(
                         None => fault,
                     });
                 };
-                let mut inner = parse_with(pipeline.passes, passes, &[])?;
-                inner.iter_mut().for_each(|call| {
-                    call.span = name.span();
-                    call.arguments.set_call(name.span());
-                });
+                let mut inner = expand(pipeline.passes, name, passes)?;
                 if let Some(options) = options {
                     named::read_named_options(pipeline, options, &mut inner)?;
                 }
@@ -111,7 +107,10 @@ pub fn parse_with(
             }
             (false, options) => {
                 let Some(pass) = passes.iter().find(|it| it.name == name.text) else {
-                    return Err(unknown_pass(name, passes, pipelines));
+                    let former = list::FORMER_NAMES.iter().find(|it| it.0 == name.text && options.is_none());
+                    let inner = former.and_then(|it| expand(it.1, name, passes).ok());
+                    calls.extend(inner.ok_or_else(|| unknown_pass(name, passes, pipelines))?);
+                    continue;
                 };
                 let mut arguments = Arguments::defaults(pass);
                 arguments.set_call(name.span());
@@ -122,6 +121,16 @@ pub fn parse_with(
                 calls.push(PassCall { pass, arguments, span: name.span() });
             }
         }
+    }
+    Ok(calls)
+}
+
+/// Parses the passes for which `name` stands. Their positions are that of the name.
+fn expand(text: &str, name: TextSlice<'_>, passes: &[&'static Pass]) -> Result<Vec<PassCall>, Diagnostic> {
+    let mut calls = parse_with(text, passes, &[])?;
+    for call in &mut calls {
+        call.span = name.span();
+        call.arguments.set_call(name.span());
     }
     Ok(calls)
 }

@@ -88,7 +88,6 @@ const ANALYSIS: &[Layer] = &[
     ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),
     ("wait_order", BEFORE),
-    ("dependences", BEFORE),
 ];
 
 const REWRITE: &[Layer] = &[
@@ -99,13 +98,9 @@ const REWRITE: &[Layer] = &[
 
 const TRANSFORM: &[Layer] = &[
     ("allocate_and_deallocate assign_streams canonicalize common_subexpression decompose_resharding", &[]),
-    ("fuse_epilogue hoist_communication hoist_share_mem_handles inline_definitions merge_stream_loops", &[]),
-    (
-        "propagate_shardings remove_dead_code remove_redundant_sync renumber select_algorithms sink_waits unroll",
-        &[],
-    ),
-    ("use_local_shard_in_place", &[]),
-    ("defer_waits double_buffer", &["sink_waits"]),
+    ("double_buffer fuse_epilogue hoist_share_mem_handles inline_definitions", &[]),
+    ("propagate_shardings remove_dead_code remove_redundant_sync renumber schedule_communication", &[]),
+    ("select_algorithms unroll use_local_shard_in_place", &[]),
     ("specialize_rank", &["canonicalize", "inline_definitions"]),
     ("chunk lower_to_communication", &["decompose_resharding"]),
     ("stream_parallel", &["decompose_resharding", "lower_to_communication"]),

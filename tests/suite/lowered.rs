@@ -34,8 +34,6 @@ const SHARDS: usize = part::PARTS;
 /// The passes. Each program gets some of them, in any order.
 const PASSES: &[&str] = &[
     "remove-redundant-sync",
-    "merge-stream-loops",
-    "merge-stream-loops{forks=true}",
     "hoist-communication",
     "sink-waits",
     "defer-waits",

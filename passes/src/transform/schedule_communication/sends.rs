@@ -1,80 +1,32 @@
-//! defer-waits: waits for sends at the end of the block instead of where they are posted.
-//!
-//! Before:
-//! ```text
-//! IF Manual ( i5 == rank ):
-//!   T6 = Set( T7 )
-//! ELSE:
-//!   P2PCommunication 38 (type=send, buffer=T0, peer=i5)
-//!   P2PCommunication 37 (type=recv, buffer=T6, peer=i5)
-//!   Wait(Communication 38)
-//!   Wait(Communication 37)
-//! T8 = linear(T6, T1)
-//! ```
-//! After:
-//! ```text
-//! IF Manual ( i5 == rank ):
-//!   T6 = Set( T7 )
-//! ELSE:
-//!   P2PCommunication 38 (type=send, buffer=T0, peer=i5)
-//!   P2PCommunication 37 (type=recv, buffer=T6, peer=i5)
-//!   Wait(Communication 37)
-//! T8 = linear(T6, T1)
-//! IF Manual ( i5 == rank ):
-//! ELSE:
-//!   Wait(Communication 38)
-//! ```
-//!
-//! A received buffer is needed at once, but the completion of a send matters only to the statement that
-//! writes the sent buffer next. A Wait for a number under which only sends are posted moves down in its block
-//! under the rules of `sink-waits`, and out of a branch into a second branch with the same predicate. It
-//! stays in the branch if it cannot move past any statement after the branch.
+//! Moves Waits for sends down, also out of branches.
 
 use grammar::{
     attr,
-    diagnostic::Diagnostic,
     ir::{BlockId, If, Program, Stmt, StmtId},
     ops::OpClass,
     words::P2pType,
 };
 use rustc_hash::FxHashSet;
 
-use crate::{
-    analysis::{
-        bindings::symbols_through,
-        blocks::nested_blocks,
-        memory_effects::MemoryEffects,
-        wait_order::{WaitOrder, awaited_work},
-    },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
-    transform::sink_waits::{lowest_position, sink_block_waits},
+use super::{
+    Analyses,
+    waits::{lowest_position, sink_in_block},
 };
+use crate::analysis::{bindings::symbols_through, blocks::nested_blocks, wait_order::awaited_work};
 
-/// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "defer-waits",
-    description: "wait for sends at the end of the block",
-    docs: module_docs(include_str!("defer_waits.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
-
-fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = MemoryEffects::of(program);
-    let order = WaitOrder::of(program, &storage);
+/// Moves the Waits for sends down. Returns whether the program changed.
+pub(super) fn defer(program: &mut Program, analyses: &Analyses, body: BlockId) -> bool {
     let sends = send_only_works(program, body);
     let mut changed = false;
     for block in nested_blocks(program, body) {
         let mut at = 0;
         while at < program.blocks[block].len() {
-            changed |= defer_branch(program, (&storage, &order), &sends, block, at);
+            changed |= defer_branch(program, analyses, &sends, block, at);
             at += 1;
         }
-        changed |= sink_block_waits(program, &storage, &order, block, &|number| sends.contains(&number));
+        changed |= sink_in_block(program, analyses, block, &|number| sends.contains(&number));
     }
-    Ok(Change::from_flag(changed))
+    changed
 }
 
 /// Returns the numbers under which only sends are posted.
@@ -94,7 +46,7 @@ fn send_only_works(program: &Program, body: BlockId) -> FxHashSet<u32> {
 /// Moves the Waits for sends out of the branch at index `at`.
 fn defer_branch(
     program: &mut Program,
-    analyses: (&MemoryEffects, &WaitOrder),
+    analyses: &Analyses,
     sends: &FxHashSet<u32>,
     block: BlockId,
     at: usize,
@@ -141,7 +93,7 @@ fn defer_branch(
 /// Waits.
 fn trailing_send_waits(
     program: &Program,
-    analyses: (&MemoryEffects, &WaitOrder),
+    analyses: &Analyses,
     sends: &FxHashSet<u32>,
     side: BlockId,
 ) -> Vec<StmtId> {

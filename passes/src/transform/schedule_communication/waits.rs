@@ -1,64 +1,13 @@
-//! sink-waits: waits for communications as late as possible.
-//!
-//! Before:
-//! ```text
-//! Communication 4 (type=Allreduce, input=T2, output=T3)
-//! Wait(Communication 4)
-//! T5 = linear(T6, T7)
-//! T8 = Set( T3 )
-//! ```
-//! After:
-//! ```text
-//! Communication 4 (type=Allreduce, input=T2, output=T3)
-//! T5 = linear(T6, T7)
-//! Wait(Communication 4)
-//! T8 = Set( T3 )
-//! ```
-//!
-//! A Wait moves down in its block to before the first statement that writes what the communication uses,
-//! reads what it writes, deallocates either or shares its handle, posts or waits for the same number, or
-//! operates on streams, so that the same stream waits. Waits that move to the same position keep their order.
-//!
-//! A Wait also orders later statements after work that precedes the communication on its communicator or stream. So
-//! it stays before a statement that conflicts with another communication for which nothing waits in between, and, if
-//! several streams communicate, before a statement that conflicts with the work of another stream.
+//! Moves Waits down.
 
 use grammar::{
-    diagnostic::Diagnostic,
-    ir::{BlockId, Program, Stmt, StmtId, TensorId},
+    ir::{BlockId, Program, Stmt, StmtId},
     ops::{Op, OpClass},
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::{
-    analysis::{
-        blocks::nested_blocks,
-        memory_effects::{MemoryEffects, StmtEffects},
-        wait_order::{WaitOrder, awaited_work},
-    },
-    pass::{Arguments, Change, Pass, Remarks, module_docs},
-};
-
-/// The pass.
-pub(crate) const PASS: Pass = Pass {
-    name: "sink-waits",
-    description: "wait for communications as late as possible",
-    docs: module_docs(include_str!("sink_waits.rs")),
-    options: &[],
-    for_one_rank: false,
-    run,
-};
-
-fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, Diagnostic> {
-    let Some(body) = program.body else { return Ok(Change::Unchanged) };
-    let storage = MemoryEffects::of(program);
-    let order = WaitOrder::of(program, &storage);
-    let mut changed = false;
-    for block in nested_blocks(program, body) {
-        changed |= sink_block_waits(program, &storage, &order, block, &|_| true);
-    }
-    Ok(Change::from_flag(changed))
-}
+use super::{Analyses, EffectKey, takes_stream_time};
+use crate::analysis::{memory_effects::StmtEffects, wait_order::awaited_work};
 
 /// A Wait of a block.
 struct BlockWait {
@@ -75,22 +24,24 @@ struct BlockWait {
 ///
 /// Each statement is analyzed once, and the statements that may stop a Wait are indexed by key. The position
 /// of a Wait is the number of non-Wait statements before it. Waits with the same position keep their order.
-pub(crate) fn sink_block_waits(
+pub(super) fn sink_in_block(
     program: &mut Program,
-    storage: &MemoryEffects,
-    order: &WaitOrder,
+    analyses: &Analyses,
     block: BlockId,
     wanted: &dyn Fn(u32) -> bool,
 ) -> bool {
+    let storage = &analyses.storage;
     let stmts = program.block(block);
     if !stmts.iter().any(|stmt| awaited_work(program, *stmt).is_some_and(wanted)) {
         return false;
     }
-    let limits = order.limits(program, storage, block);
+    let limits = analyses.order.limits(program, storage, block);
     let (mut others, mut waits): (Vec<StmtId>, Vec<BlockWait>) = (Vec::new(), Vec::new());
     // For each key, the positions of the statements with this key, in ascending order.
     let mut stops: FxHashMap<EffectKey, Vec<usize>> = FxHashMap::default();
     let mut positions: FxHashMap<StmtId, usize> = FxHashMap::default();
+    // The positions behind the statements that take time, during which a communication may go on.
+    let mut behind_busy: Vec<usize> = Vec::new();
     for (at, stmt) in stmts.iter().enumerate() {
         match awaited_work(program, *stmt) {
             Some(number) => {
@@ -98,11 +49,13 @@ pub(crate) fn sink_block_waits(
                 waits.push(BlockWait { position: others.len(), stmt: *stmt, number, limit });
             }
             None => {
-                for key in keys(storage, &storage.effects(program, *stmt)) {
+                let effects = storage.effects(program, *stmt);
+                for key in analyses.keys(&effects) {
                     stops.entry(key).or_default().push(others.len());
                 }
                 positions.insert(*stmt, others.len());
                 others.push(*stmt);
+                behind_busy.extend(is_busy(program, *stmt, &effects).then_some(others.len()));
             }
         }
     }
@@ -118,12 +71,13 @@ pub(crate) fn sink_block_waits(
                 other.into_iter().chain(behind.get(key)).min().copied()
             };
             let limit = wait.limit.and_then(|it| positions.get(&it).copied());
-            let keys = blocking_keys(storage, wait.number);
+            let keys = blocking_keys(analyses, wait.number);
             let lowest = keys.iter().filter_map(first).chain(limit).min().unwrap_or(others.len());
-            wait.position = outside_groups[lowest].max(position);
+            let busy = behind_busy[..behind_busy.partition_point(|it| *it <= lowest)].last();
+            wait.position = busy.map_or(position, |it| outside_groups[*it].max(position));
         }
         let position = wait.position;
-        for key in keys(storage, &storage.effects(program, wait.stmt)) {
+        for key in analyses.keys(&storage.effects(program, wait.stmt)) {
             behind.entry(key).and_modify(|first| *first = (*first).min(position)).or_insert(position);
         }
     }
@@ -139,6 +93,11 @@ pub(crate) fn sink_block_waits(
     let changed = sunk != stmts;
     program.blocks[block] = sunk;
     changed
+}
+
+/// Returns whether a communication may go on while the statement runs.
+fn is_busy(program: &Program, stmt: StmtId, effects: &StmtEffects) -> bool {
+    effects.communicates || takes_stream_time(program, stmt)
 }
 
 /// Returns, for each position between statements, the position itself, or, inside a coalesced group, that before
@@ -166,76 +125,42 @@ fn group_bound(program: &Program, stmt: StmtId) -> Option<Op> {
     }
 }
 
-/// An effect of a statement that may stop a Wait from moving past it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum EffectKey {
-    Streams,
-    Number(u32),
-    Reads(TensorId),
-    Writes(TensorId),
-    Drops(TensorId),
-    Shares(TensorId),
-}
-
-/// Returns the keys of a statement. `blocks_sinking` is the same test for a single Wait.
-fn keys(storage: &MemoryEffects, effects: &StmtEffects) -> FxHashSet<EffectKey> {
-    let mut keys = FxHashSet::default();
-    keys.extend(effects.uses_streams.then_some(EffectKey::Streams));
-    keys.extend(effects.posts.iter().chain(&effects.waits).map(|it| EffectKey::Number(*it)));
-    keys.extend(effects.accesses.reads.iter().map(|it| EffectKey::Reads(*it)));
-    keys.extend(effects.accesses.writes.iter().map(|it| EffectKey::Writes(*it)));
-    keys.extend(effects.deallocates.iter().map(|it| EffectKey::Drops(storage.alias_class(*it))));
-    if effects.may_block_host {
-        keys.extend(effects.names.iter().map(|it| EffectKey::Shares(storage.alias_class(*it))));
-    }
-    keys
-}
-
 /// Returns the keys of the statements that stop a Wait for `number`.
-fn blocking_keys(storage: &MemoryEffects, number: u32) -> Vec<EffectKey> {
-    let work = storage.work_accesses(number);
+fn blocking_keys(analyses: &Analyses, number: u32) -> FxHashSet<EffectKey> {
+    let work = analyses.storage.work_accesses(number);
     let used = work.reads.union(&work.writes);
-    let mut keys = vec![EffectKey::Streams, EffectKey::Number(number)];
+    let mut keys: FxHashSet<EffectKey> =
+        [EffectKey::Streams, EffectKey::Posts(number), EffectKey::Waits(number)].into_iter().collect();
     keys.extend(used.flat_map(|it| [EffectKey::Writes(*it), EffectKey::Drops(*it), EffectKey::Shares(*it)]));
     keys.extend(work.writes.iter().map(|it| EffectKey::Reads(*it)));
     keys
 }
 
-/// Returns the index of the last statement after `at` that a Wait for `number` can move past, or `at` if
-/// there is none.
-pub(crate) fn lowest_position(
+/// Returns the index of the last statement after `at` that takes time and that a Wait for `number` can move past, or `at`
+/// if there is none.
+pub(super) fn lowest_position(
     program: &Program,
-    (storage, order): (&MemoryEffects, &WaitOrder),
+    analyses: &Analyses,
     block: BlockId,
     at: usize,
     number: u32,
     also_stops: &dyn Fn(&StmtEffects) -> bool,
 ) -> usize {
-    let limit = order.limit_at(program, storage, block, at, number);
+    let limit = analyses.order.limit_at(program, &analyses.storage, block, at, number);
+    let blocking = blocking_keys(analyses, number);
     let mut to = at;
     let mut is_in_group = false;
     for (next, stmt) in program.block(block).iter().enumerate().skip(at + 1) {
-        let effects = storage.effects(program, *stmt);
-        if limit == Some(next) || blocks_sinking(storage, &effects, number) || also_stops(&effects) {
+        let effects = analyses.storage.effects(program, *stmt);
+        let blocks = analyses.keys(&effects).iter().any(|key| blocking.contains(key));
+        if limit == Some(next) || blocks || also_stops(&effects) {
             break;
         }
         is_in_group = group_bound(program, *stmt).map_or(is_in_group, |it| it == Op::StartCoalescing);
         // Adjacent Waits keep their order, and a coalesced group contains only transfers.
-        if awaited_work(program, *stmt).is_none() && !is_in_group {
+        if awaited_work(program, *stmt).is_none() && !is_in_group && is_busy(program, *stmt, &effects) {
             to = next;
         }
     }
     to
-}
-
-/// Returns whether a Wait for `number` has to stay before a statement.
-fn blocks_sinking(storage: &MemoryEffects, effects: &StmtEffects, number: u32) -> bool {
-    let work = storage.work_accesses(number);
-    let used = |tensor: &_| work.uses(storage.alias_class(*tensor));
-    effects.uses_streams
-        || effects.posts.contains(&number)
-        || effects.waits.contains(&number)
-        || effects.deallocates.iter().any(used)
-        || effects.may_block_host && effects.names.iter().any(used)
-        || effects.accesses.conflicts_with(&work)
 }
