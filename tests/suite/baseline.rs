@@ -2,9 +2,9 @@
 //! of the planner or the simulator then shows which verdicts and causes it changes.
 //!
 //! The programs are all samples and cases that run on the simulator, and the result of every pipeline on
-//! those that are not lowered. A line of `tests/baseline/**/*.txt` describes a program, or the program
-//! without one statement: the first failure, the schedule under which it occurs, and the line that causes it;
-//! then the findings of the checker. `INSTA_UPDATE=always` writes the table again; review its difference.
+//! those that are not lowered, where it differs from that of `@overlap`. A line of `tests/baseline/**/*.txt`
+//! describes a program, or the program without one statement: the first failure, the schedule under which it
+//! occurs, and the line that causes it; then the findings of the checker. `INSTA_UPDATE=always` writes the table again; review its difference.
 
 use hir::plan::limits::DEFAULT_MEMORY_LIMIT;
 use std::{
@@ -35,7 +35,6 @@ use hir::{
     tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
-use passes::PIPELINES;
 
 use crate::{
     ROOT,
@@ -62,8 +61,8 @@ pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
             None => folders.push((folder, vec![path.clone()])),
         }
     }
-    let lowered = PIPELINES.iter().filter(|it| it.name != "@default").map(|it| {
-        let (paths, pipeline) = (cases.to_vec(), it.name);
+    let lowered = pipelines::lowering_pipelines().map(|pipeline| {
+        let paths = cases.to_vec();
         Trial::test(format!("baseline::{pipeline}"), move || table(pipeline, &paths, Some(pipeline)))
     });
     let plain = folders.into_iter().map(|(folder, paths)| {
@@ -99,16 +98,19 @@ fn table(name: &str, paths: &[PathBuf], pipeline: Option<&str>) -> Result<(), Fa
 fn rows(path: &Path, pipeline: Option<&str>) -> Result<String, String> {
     let mut rows = String::new();
     for (program, lines) in programs(path, pipeline)? {
-        let told = program_rows(&program, &lines);
-        if !told.is_empty() {
-            let _ = write!(rows, "{}: {told}", shown(path));
+        let outcome = program_rows(&program, &lines);
+        if !outcome.is_empty() {
+            let _ = write!(rows, "{}: {outcome}", shown(path));
         }
     }
     Ok(rows)
 }
 
+/// The pipeline that all others are compared with: one that makes the same program is not tried again.
+const REFERENCE: &str = "@overlap";
+
 /// Returns the programs of a file, with the line indices of their texts. With a pipeline, returns its results
-/// on the programs that are not lowered.
+/// on the programs that are not lowered, except those that are the result of `REFERENCE` too.
 pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, LineIndex)>, String> {
     let text = fs::read_to_string(path).map_err(|it| it.to_string())?;
     let (programs, diagnostics) = grammar::read(&text);
@@ -127,10 +129,14 @@ pub fn programs(path: &Path, pipeline: Option<&str>) -> Result<Vec<(Program, Lin
                 if !pipelines::is_unlowered(&program) {
                     continue;
                 }
-                let Some((lowered, _)) = pipelines::lowered(pipeline, &grammar::print(&program))? else {
-                    continue;
+                let text = grammar::print(&program);
+                let lowered = |pipeline: &str| -> Result<Option<String>, String> {
+                    Ok(pipelines::lowered(pipeline, &text)?.map(|(it, _)| grammar::print(&it)))
                 };
-                let printed = grammar::print(&lowered);
+                let Some(printed) = lowered(pipeline)? else { continue };
+                if pipeline != REFERENCE && lowered(REFERENCE)?.as_ref() == Some(&printed) {
+                    continue;
+                }
                 program = grammar::read(&printed).0.pop().ok_or("no program")?;
                 LineIndex::new(&printed)
             }

@@ -33,17 +33,17 @@ use hir::{
     tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
-use passes::PIPELINES;
 
 use crate::{
     ROOT,
     baseline::{plans_if_small, programs, synchronisations, without_statement},
+    pipelines::lowering_pipelines,
     shown,
 };
 
 /// Returns a trial for all cases as they are, and one for each pipeline.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
-    let pipelines = PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").map(Some);
+    let pipelines = lowering_pipelines().map(Some);
     let trial = |pipeline: Option<&'static str>| {
         let cases = cases.to_vec();
         let name = pipeline.unwrap_or("cases").trim_start_matches('@');

@@ -28,9 +28,9 @@ use hir::{
     tensor::generate::InputKind,
 };
 use libtest_mimic::{Failed, Trial};
-use passes::{PIPELINES, Settings, Verify};
+use passes::{Settings, Verify};
 
-use crate::{part, programs, rng::Rng};
+use crate::{part, pipelines::lowering_pipelines, programs, rng::Rng};
 
 /// Default number of programs per trial.
 const PROGRAMS: usize = 1000;
@@ -66,7 +66,6 @@ const BASES: &[&str] = &[
 const FOLLOWING: &[&str] = &[
     "hoist-share-mem-handles",
     "use-local-shard-in-place",
-    "merge-stream-loops",
     "common-subexpression",
     "fuse-epilogue",
     "select-algorithms",
@@ -87,9 +86,7 @@ pub fn pipeline(rng: &mut Rng) -> String {
     match rng.below(10) {
         0..=3 => rng.choose_cloned(LOWERINGS).to_owned(),
         4..=6 => {
-            // `@default` lowers nothing.
-            let named: Vec<&str> =
-                PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@default").collect();
+            let named: Vec<&str> = lowering_pipelines().collect();
             rng.choose_cloned(&named).to_owned()
         }
         _ => {

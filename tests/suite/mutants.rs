@@ -22,9 +22,8 @@ use hir::{
     tensor::{data::Data, generate::InputKind},
 };
 use libtest_mimic::{Failed, Trial};
-use passes::PIPELINES;
 
-use crate::{baseline, part, rng::Rng, shown};
+use crate::{baseline, part, pipelines::lowering_pipelines, rng::Rng, shown};
 
 /// Default number of mutants per program.
 const MUTANTS: usize = 12;
@@ -87,7 +86,7 @@ type Table = Arc<Mutex<[MutantCounts; CHANGES.len()]>>;
 
 /// Returns a trial for the files as they are, one for each pipeline, and the trial that prints the table.
 pub fn trials(cases: &[PathBuf]) -> Vec<Trial> {
-    let pipelines = PIPELINES.iter().map(|it| Some(it.name)).filter(|it| *it != Some("@default"));
+    let pipelines = lowering_pipelines().map(Some);
     let ways: Vec<Option<&str>> = std::iter::once(None).chain(pipelines).collect();
     let number = |name| std::env::var(name).ok().and_then(|it| it.parse::<usize>().ok());
     let (count, seed) = (number("HIR_MUTANTS"), number("HIR_SEED").unwrap_or(0));
