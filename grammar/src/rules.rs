@@ -1,7 +1,8 @@
 //! The type rules of operators: how an operator's results follow from its operands. One file for each rule.
 //!
 //! `check` verifies a statement, `infer` gives a result that the text does not declare its type, and `dims` maps dimensions
-//! of operands to dimensions of results.
+//! of operands to dimensions of results. The files of rules use the names of this module (`use super::*`), since they all need
+//! about the same ones.
 
 mod along_axis;
 mod broadcast;
@@ -31,7 +32,12 @@ mod statement;
 mod unchecked;
 mod views;
 
-use self::{check::Check, dims::MappedOperand, infer::Operands};
+use self::{
+    check::Check,
+    dims::{MappedOperand, are_equal, extents, number_unmapped, parallel_or_whole, partial_or_broadcast},
+    infer::Operands,
+    ranks::partial_sums,
+};
 
 pub(crate) use self::ranks::RankCount;
 pub use self::{
@@ -48,9 +54,15 @@ pub use self::{
     views::{Aliasing, OperandView},
 };
 use crate::{
-    dtype::DType,
-    ir::{Axis, AxisId, OpStmt, Program, TensorId},
-    ops::TypeRule,
+    attr,
+    codes::Code,
+    diagnostic::Diagnostic,
+    dtype::{Class, DType},
+    ir::{Axis, AxisId, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, TensorId},
+    ops::{Op, TypeRule},
+    places::attr_place,
+    suggest::{count_text, list_text},
+    text::{axis_text, axis_text_with_number},
 };
 
 /// A type rule. The functions answer what the verifier, the passes and the planner ask about a statement.

@@ -1,17 +1,6 @@
 //! Operators that work along one axis: `cat`, `pad`, `scan`, sorting and indexing.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, parallel_or_whole},
-    parts::PartOperands,
-    views::Aliasing,
-};
-use crate::{
-    attr,
-    ir::{ExprId, OpStmt, Operand, TensorId},
-    ops::Op,
-};
+use super::*;
 
 /// The other axes of the result are those of the operand. Shapes are not checked.
 pub(super) struct AlongAxis;

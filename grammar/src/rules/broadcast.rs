@@ -1,17 +1,6 @@
 //! `broadcast`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    attr,
-    ir::{Axis, AxisId, AxisKind, OpStmt, ParallelType, Program, TensorId},
-};
+use super::*;
 
 /// The result has one axis for each flag; flagged axes are new.
 pub(super) struct Broadcast;

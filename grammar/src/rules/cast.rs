@@ -1,18 +1,6 @@
 //! `cast` and `bit_cast`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ResultDim},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    ranks::RankFacts,
-};
-use crate::{
-    dtype::DType,
-    ir::{Axis, AxisId, OpStmt, Program, TensorId},
-    ops::Op,
-};
+use super::*;
 
 /// The result has the shape of the operand; the element types may differ.
 pub(super) struct Cast;

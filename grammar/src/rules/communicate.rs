@@ -1,7 +1,6 @@
 //! Collectives.
 
-use super::{Rule, check::Check};
-use crate::{attr, ir::TensorId};
+use super::*;
 
 /// The sizes and element types that the type of communication requires. `verify` checks teams and roots.
 pub(super) struct Communicate;

@@ -1,14 +1,6 @@
 //! `expand`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ResultDim},
-    parts::{LostDim, PartOperands},
-    ranks::RankFacts,
-    views::{Aliasing, OperandView},
-};
-use crate::ir::{AxisId, OpStmt, Program, TensorId};
+use super::*;
 
 /// The operand broadcasts to the shape of the result, which states the sizes.
 pub(super) struct Expand;

@@ -1,14 +1,6 @@
 //! `full`, `iota` and `eye`.
 
-use super::{Rule, check::Check, dims::ResultDim, infer::Operands};
-use crate::{
-    attr,
-    codes::Code,
-    dtype::DType,
-    ir::{Axis, AxisId, AxisKind, OpStmt, ParallelType, Program, TensorId},
-    ops::Op,
-    text::axis_text,
-};
+use super::*;
 
 /// No tensor operands; each element depends only on its index in the whole tensor.
 pub(super) struct Generate;

@@ -1,14 +1,6 @@
 //! `linear`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    ranks::{RankCount, RankFacts, partial_sums},
-};
-use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
+use super::*;
 
 /// `x[…, k] · w[n, k]ᵀ + b[n]`.
 pub(super) struct Linear;

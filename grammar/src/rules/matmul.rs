@@ -1,14 +1,6 @@
 //! `matmul`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim, parallel_or_whole, partial_or_broadcast},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    ranks::{RankFacts, partial_sums},
-};
-use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
+use super::*;
 
 /// `a[…, m, k] · b[…, k, n]`.
 pub(super) struct Matmul;

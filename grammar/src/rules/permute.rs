@@ -1,19 +1,6 @@
 //! `Set.Permute`. The numbers of the result's axes state the order in which the operand has them.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ResultDim, parallel_or_whole},
-    parts::{AxesState, LostDim, PartOperands},
-    ranks::RankFacts,
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{AxisId, OpStmt, Program, TensorId},
-    text::{axis_text, axis_text_with_number},
-};
+use super::*;
 
 /// How the text of a permutation states it.
 const RULE: &str =

@@ -1,18 +1,6 @@
 //! Operators that work element by element.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ResultDim},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    ranks::RankFacts,
-};
-use crate::{
-    dtype::DType,
-    ir::{Axis, AxisId, OpStmt, Operand, Program, TensorId},
-    ops::Op,
-};
+use super::*;
 
 /// Operands broadcast to the shape of the result; all have one element type, except conditions and comparisons.
 pub(super) struct Pointwise;

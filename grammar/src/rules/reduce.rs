@@ -1,18 +1,6 @@
 //! `reduction`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
-    parts::{AxesState, LostDim, PartOperands},
-    ranks::{RankCount, RankFacts},
-};
-use crate::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{AxisId, AxisKind, OpStmt, Program, TensorId},
-    text::axis_text,
-};
+use super::*;
 
 /// The result has the axes of the operand, some of them as reduction axes.
 pub(super) struct Reduce;

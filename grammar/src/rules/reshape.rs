@@ -1,16 +1,6 @@
 //! `reshape`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimGroup, MappedOperand, OperandMap},
-    parts::PartOperands,
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    codes::Code,
-    ir::{AxisId, ExprId, OpStmt, TensorId},
-};
+use super::*;
 
 /// The result has the number of elements of the operand, in row-major order.
 pub(super) struct Reshape;

@@ -1,15 +1,6 @@
 //! Copies, such as `Set`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ResultDim},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    ranks::RankFacts,
-    views::{Aliasing, OperandView},
-};
-use crate::ir::{Axis, AxisId, OpStmt, Program, TensorId};
+use super::*;
 
 /// The result has the shape and the element type of the operand.
 pub(super) struct Same;

@@ -2,21 +2,7 @@
 
 mod grouped_heads;
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap},
-    infer::Operands,
-};
-use crate::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    dtype::{Class, DType},
-    ir::{Axis, AxisId, Program, TensorId},
-    suggest::count_text,
-    text::axis_text,
-};
+use super::*;
 
 /// `softmax(q[…, l, k] · k[…, s, k]ᵀ) · v[…, s, e]`.
 pub(super) struct Sdpa;

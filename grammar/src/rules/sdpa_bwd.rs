@@ -1,11 +1,6 @@
 //! `sdpa_bwd`: the gradients of scaled dot-product attention.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, parallel_or_whole},
-};
-use crate::ir::TensorId;
+use super::*;
 
 /// Gradients of the query, the keys and the values. Nothing runs it, and its operands are not checked.
 pub(super) struct SdpaBwd;

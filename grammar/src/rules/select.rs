@@ -1,21 +1,6 @@
 //! `select` and `HirAliasSelect`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
-    infer::Operands,
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Axis, AxisId, OpStmt, Program, TensorId},
-    places::attr_place,
-    suggest::list_text,
-    text::axis_text,
-};
+use super::*;
 
 /// The result has one axis less than the operand.
 pub(super) struct Select;

@@ -1,16 +1,6 @@
 //! `ShardByStream`.
 
-use super::{
-    Rule,
-    check::Check,
-    ranks::RankFacts,
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{ParallelType, Program, TensorId},
-};
+use super::*;
 
 /// A chunk of the operand along its stream axis.
 pub(super) struct Shard;

@@ -1,21 +1,6 @@
 //! `slice`.
 
-use super::{
-    Rule,
-    check::Check,
-    dims::{MappedOperand, OperandMap, ScalarEvaluator, are_equal, extents, parallel_or_whole},
-    infer::Operands,
-    parts::PartOperands,
-    ranks::RankFacts,
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    attr,
-    codes::Code,
-    diagnostic::Diagnostic,
-    ir::{Axis, AxisKind, OpStmt, ParallelType, Program, TensorId},
-    suggest::count_text,
-};
+use super::*;
 
 /// The same number of axes; no extent exceeds that of the operand.
 pub(super) struct Slice;

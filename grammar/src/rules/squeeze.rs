@@ -1,18 +1,6 @@
 //! `squeeze`.
 
-use super::{
-    Rule,
-    broadcast::flagged_dims,
-    check::Check,
-    dims::{DimMap, MappedOperand, OperandMap, ResultDim, number_unmapped},
-    infer::Operands,
-    parts::{LostDim, PartOperands},
-    views::{Aliasing, OperandView},
-};
-use crate::{
-    attr,
-    ir::{Axis, AxisId, OpStmt, Program, TensorId},
-};
+use super::*;
 
 /// The operand has one axis for each flag; flagged axes have extent 1 and are removed.
 pub(super) struct Squeeze;

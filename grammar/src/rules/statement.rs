@@ -1,7 +1,6 @@
 //! Statements that compute no tensor: streams, storage, groups, and work that is described elsewhere.
 
-use super::{Rule, check::Check};
-use crate::ir::TensorId;
+use super::*;
 
 /// No results that follow from operands.
 pub(super) struct Statement;

@@ -1,7 +1,6 @@
 //! Operators whose results hir does not check, and of whose dimensions it knows nothing.
 
-use super::{Rule, check::Check, dims::ResultDim, views::Aliasing};
-use crate::ir::{AxisId, OpStmt, Program, TensorId};
+use super::*;
 
 /// Any results.
 pub(super) struct Unchecked;
