@@ -10,15 +10,21 @@ use grammar::{
 };
 
 use super::{
-    LoopIteration, Plan,
+    LoopIteration,
     context::{PlanBuilder, Result},
     opaque_call::kernel_text,
+    posted::PostedPlan,
     scalar::Value,
     teams::Teams,
 };
 
 /// Builds the plan of one rank, with all its communications posted to communicators.
-pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, teams: &Teams) -> Result<Plan> {
+pub(super) fn build_rank(
+    program: &Program,
+    lines: &LineIndex,
+    rank: usize,
+    teams: &Teams,
+) -> Result<PostedPlan> {
     let mut builder = PlanBuilder::new(program, lines, rank, teams);
     builder.inputs()?;
     if let Some(body) = program.body {
@@ -26,7 +32,7 @@ pub(super) fn build_rank(program: &Program, lines: &LineIndex, rank: usize, team
     }
     builder.outputs()?;
     builder.mark_held_allocations();
-    Ok(builder.plan)
+    Ok(PostedPlan { plan: builder.plan, requests: builder.requests })
 }
 
 impl PlanBuilder<'_> {

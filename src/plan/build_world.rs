@@ -14,10 +14,11 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    CommNames, Plan,
+    CommNames,
     build_rank::build_rank,
     io,
     limits::{self, Limits},
+    posted::{PostedPlan, PostedWorld},
     sync::{self, CommMatching, World},
     teams::Teams,
     transport, unbound,
@@ -107,14 +108,15 @@ fn plan_each(
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
-    let mut plans: Vec<Plan> = Vec::with_capacity(world);
+    let mut posted = PostedWorld::default();
     let (mut instructions, mut bytes) = (0, 0);
     let teams = Teams::new(world);
     let mut names: Vec<Arc<CommNames>> = Vec::with_capacity(world);
     let mut ids: FxHashMap<*const Program, usize> = FxHashMap::default();
     for (rank, (program, lines)) in programs.iter().enumerate() {
         match build_rank(program, lines, rank, &teams) {
-            Ok(mut it) => {
+            Ok(PostedPlan { plan: mut it, requests }) => {
+                let plans = &mut posted.plans;
                 it.program_id = *ids.entry(std::ptr::from_ref(*program)).or_insert(rank);
                 let known = names.get(it.program_id).map(Arc::clone);
                 it.comm_names = known.unwrap_or_else(|| CommNames::from_program(program, lines).into());
@@ -127,6 +129,7 @@ fn plan_each(
                 it.share_tables_with(plans.last());
                 bytes += it.bytes();
                 plans.push(it);
+                posted.requests.push(requests);
             }
             Err(fault) => {
                 let alike = |(other, it): &(usize, Diagnostic)| {
@@ -157,12 +160,11 @@ fn plan_each(
         return Err(faults);
     }
     let programs: Vec<&Program> = programs.iter().map(|(program, _)| *program).collect();
-    let mut faults = io::signature_mismatch(&programs, &plans);
-    let matched = CommMatching::from_plans(&plans);
-    faults.extend(sync::agreement(&programs, &plans, &matched));
+    let mut faults = io::signature_mismatch(&programs, &posted.plans);
+    let matched = CommMatching::from_plans(&posted.plans);
+    faults.extend(sync::agreement(&programs, &posted, &matched));
     if !faults.is_empty() {
         return Err(faults);
     }
-    let has_lowered = transport::lower(&programs, &mut plans, &matched, limits)?;
-    Ok(if has_lowered { World::new(plans) } else { World::with_matching(plans, matched) })
+    transport::lower(&programs, posted, matched, limits)
 }

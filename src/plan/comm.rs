@@ -12,6 +12,7 @@ use super::{
     context::{NOT_IMPLEMENTED, PlanBuilder, Result},
     limits::too_few_ranks_text,
     missing_handles::insertions,
+    posted::Request,
     teams::position_in,
 };
 use grammar::{
@@ -48,9 +49,10 @@ impl PlanBuilder<'_> {
         number
     }
 
-    fn new_work(&mut self, number: Option<u32>) -> WorkNo {
+    fn new_work(&mut self, number: Option<u32>, request: Request) -> WorkNo {
         let work = self.plan.work_count as WorkNo;
         self.plan.work_count += 1;
+        self.requests.push(request);
         if let Some(number) = number {
             self.posted.insert(number, work);
         }
@@ -136,8 +138,8 @@ impl PlanBuilder<'_> {
         let gets = kind.piece_count(me, team.len()) > 0;
         let output = self.receive_view(stmt.get(attr::OUTPUT), gets)?;
         let communicator = self.communicator(backend, team);
-        let work = self.new_work(stmt.number);
-        let it = Collective { communicator, kind, algo, input, output, work };
+        let work = self.new_work(stmt.number, Request { algo, protocol: None });
+        let it = Collective { communicator, kind, input, output, work };
         self.emit(InstKind::Collective(Box::new(it)));
         Ok(())
     }
@@ -218,8 +220,8 @@ impl PlanBuilder<'_> {
         number: Option<u32>,
     ) {
         let communicator = self.communicator(backend, Arc::clone(self.teams.world()));
-        let work = self.new_work(number);
-        self.emit(InstKind::P2pGroup(P2pGroup { communicator, protocol, ops: sides, work }));
+        let work = self.new_work(number, Request { algo: None, protocol });
+        self.emit(InstKind::P2pGroup(P2pGroup { communicator, ops: sides, work }));
     }
 
     pub(super) fn coalesce(&mut self, stmt: &OpStmt) -> Result<()> {

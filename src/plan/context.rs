@@ -18,6 +18,7 @@ use super::{
     StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
+    posted::Request,
     scalar::{ScalarError, Scalars, Value},
     shape::{self, LayoutError},
     teams::Teams,
@@ -76,6 +77,8 @@ pub(super) struct PlanBuilder<'p> {
     pub(super) work: usize,
     /// The number of enclosing branches and loops whose condition or bounds depend on the rank.
     pub(super) divergence_depth: usize,
+    /// By work: what the statement requests.
+    pub(super) requests: Vec<Request>,
     /// Posted works by the number that `Wait` refers to.
     pub(super) posted: FxHashMap<u32, WorkNo>,
     /// The sends and receives collected since StartCoalescing.
@@ -138,6 +141,7 @@ impl<'p> PlanBuilder<'p> {
             iteration: None,
             work: 0,
             divergence_depth: 0,
+            requests: Vec::new(),
             posted: FxHashMap::default(),
             coalesced_ops: None,
             comm: Communications::default(),

@@ -51,8 +51,8 @@ pub enum Backend {
     Nccl,
     /// UCC.
     Ucc,
-    /// The CUDA backend: copies and kernels over peer memory, without a library. `transport` lowers it, so
-    /// executors never see it.
+    /// The CUDA backend: copies and kernels over peer memory, without a library. `transport` lowers its communications. A
+    /// plan has only those that some member does not post, and these never run.
     Cuda,
 }
 

@@ -3,8 +3,8 @@
 //! `build_world` turns a program, a world size and symbol bindings into a `World`: one `Plan` for each rank. Loops are
 //! unrolled, predicates and scalars are evaluated, streams and events are numbered, every tensor is a strided
 //! view of a numbered buffer, and all peers and teams are known ranks. `sync` then matches the communications
-//! of all ranks and checks that they agree, and `transport` replaces those that no library executes. The
-//! simulator, the GPU executor and the checker read plans only.
+//! of all ranks and checks that they agree, and `transport` replaces those that no library executes: until then, the
+//! plans are `posted`. The simulator, the GPU executor and the checker read plans only.
 //!
 //! Execution model:
 //!
@@ -61,6 +61,7 @@ pub mod limits;
 mod lint;
 mod missing_handles;
 mod opaque_call;
+mod posted;
 mod print;
 mod queue_streams;
 mod reshard;

@@ -95,17 +95,7 @@ impl RankPlanBuilder {
     ) -> u32 {
         let work = self.work();
         let (input, output) = (input.cloned(), output.cloned());
-        self.on(
-            0,
-            InstKind::Collective(Box::new(Collective {
-                communicator,
-                kind,
-                algo: None,
-                input,
-                output,
-                work,
-            })),
-        );
+        self.on(0, InstKind::Collective(Box::new(Collective { communicator, kind, input, output, work })));
         work
     }
 
@@ -119,7 +109,7 @@ impl RankPlanBuilder {
             origin,
         };
         let sides = sides.iter().map(side).collect();
-        self.on(0, InstKind::P2pGroup(P2pGroup { communicator, protocol: None, ops: sides, work }));
+        self.on(0, InstKind::P2pGroup(P2pGroup { communicator, ops: sides, work }));
         work
     }
 

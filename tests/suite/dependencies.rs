@@ -126,7 +126,7 @@ const PLAN: &[Layer] = &[
     ("stream", BEFORE),
     ("unbound", BEFORE),
     (
-        "access algorithm caching_allocator collective_semantics queue_streams comm_names shape print size",
+        "access algorithm caching_allocator collective_semantics queue_streams comm_names posted shape print size",
         BEFORE,
     ),
     ("effect", BEFORE),

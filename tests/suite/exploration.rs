@@ -396,11 +396,7 @@ impl WorldBuilder {
                 })
                 .collect();
             let (work, stream) = (self.work(me), self.stream());
-            self.on(
-                me,
-                stream,
-                InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
-            );
+            self.on(me, stream, InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }));
         }
     }
 
@@ -427,7 +423,7 @@ impl WorldBuilder {
                 _ => true,
             };
             let (input, output) = (input.filter(|_| gives), output.filter(|_| gets));
-            let it = Collective { communicator: 0, kind, algo: None, input, output, work };
+            let it = Collective { communicator: 0, kind, input, output, work };
             self.on(rank, stream, InstKind::Collective(Box::new(it)));
         }
     }

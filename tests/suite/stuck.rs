@@ -128,14 +128,7 @@ impl WorldBuilder {
                 for (rank, stream) in streams.iter().copied().enumerate() {
                     let (work, view) = (self.work(rank), Some(view()));
                     let kind = CollectiveKind::Allreduce { op: ReduceOp::Sum };
-                    let it = Collective {
-                        communicator,
-                        kind,
-                        algo: None,
-                        input: view.clone(),
-                        output: view,
-                        work,
-                    };
+                    let it = Collective { communicator, kind, input: view.clone(), output: view, work };
                     self.on(rank, stream, InstKind::Collective(Box::new(it)));
                     self.wait(rank, stream, work);
                 }
@@ -151,7 +144,7 @@ impl WorldBuilder {
                     self.on(
                         rank,
                         streams[rank],
-                        InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
+                        InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }),
                     );
                     self.wait(rank, streams[rank], work);
                 }

@@ -1,6 +1,6 @@
 //! Communications between ranks: collectives, P2P groups, signals and memory handles.
 
-use grammar::words::{Algorithm, CommunicationType, P2pProtocol, P2pType};
+use grammar::words::{CommunicationType, P2pType};
 
 use crate::{CommunicatorNo, ReduceOp, View, WorkNo};
 
@@ -13,8 +13,6 @@ pub struct Collective {
     pub communicator: CommunicatorNo,
     /// The kind of collective.
     pub kind: CollectiveKind,
-    /// The algorithm; `None` selects the backend's default.
-    pub algo: Option<Algorithm>,
     /// The elements that this rank contributes; `None` if it contributes nothing.
     pub input: Option<View>,
     /// Where this rank receives elements; `None` if it receives nothing.
@@ -100,8 +98,6 @@ impl CollectiveKind {
 pub struct P2pGroup {
     /// The communicator to whose queue it is posted.
     pub communicator: CommunicatorNo,
-    /// Which side copies, for the CUDA backend; `None` if a library moves the data.
-    pub protocol: Option<P2pProtocol>,
     /// The sends and receives.
     pub ops: Vec<P2pOp>,
     /// The work number that `Wait` refers to.

@@ -21,8 +21,8 @@ use super::{
     Alignment, Blocker, CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, report_text, skipped,
 };
 use crate::{
-    Backend, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View,
-    algorithm::chosen_algorithm,
+    Backend, CollectiveKind, Communication, Direction, Plan, SyncEffect, View, algorithm::chosen_algorithm,
+    posted::PostedWorld,
 };
 
 /// An element count and an element type.
@@ -63,11 +63,12 @@ struct Post {
 /// Returns the disagreements between ranks, each with the rank whose program it is located in.
 pub(crate) fn agreement(
     programs: &[&Program],
-    plans: &[Plan],
+    posted: &PostedWorld,
     matched: &CommMatching,
 ) -> Vec<(usize, Diagnostic)> {
-    let mut faults: Vec<Fault> = collective_faults(plans, matched);
-    faults.extend(message_faults(plans, matched));
+    let plans = &posted.plans;
+    let mut faults: Vec<Fault> = collective_faults(posted, matched);
+    faults.extend(message_faults(posted, matched));
     let diagnostic = |it: Fault| {
         let rank = it.sides.first().map_or(0, |side| side.at.rank);
         let span = |side: &Side| {
@@ -108,18 +109,18 @@ fn amount_text((len, dtype): Amount) -> String {
 // ---- collectives
 
 /// Returns the first error of each group.
-fn collective_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
+fn collective_faults(posted: &PostedWorld, matched: &CommMatching) -> Vec<Fault> {
     let mut faults = BTreeMap::new();
     for comm in &matched.comms {
         let CommKey::Collective(group, which) = comm.key else { continue };
         if comm.parts.len() != matched.expected_parts(comm) || faults.contains_key(&group) {
             continue;
         }
-        let posts: Option<Vec<Post>> = in_team_order(comm).into_iter().map(|at| post(plans, at)).collect();
+        let posts: Option<Vec<Post>> = in_team_order(comm).into_iter().map(|at| post(posted, at)).collect();
         let team = report_text::team(&matched.groups[group as usize].team);
         let name = format!("the {} collective of team ({team})", report_text::ordinal(which));
         let backend = matched.groups[group as usize].backend;
-        if let Some(fault) = posts.and_then(|it| check_members(plans, &name, backend, &it)) {
+        if let Some(fault) = posts.and_then(|it| check_members(&posted.plans, &name, backend, &it)) {
             faults.insert(group, fault);
         }
     }
@@ -133,13 +134,14 @@ fn in_team_order(comm: &MatchedComm) -> Vec<InstRef> {
 }
 
 /// Returns the part that an instruction posts; `None` for a resharding operator.
-fn post(plans: &[Plan], at: InstRef) -> Option<Post> {
-    let plan = &plans[at.rank];
+fn post(posted: &PostedWorld, at: InstRef) -> Option<Post> {
+    let plan = &posted.plans[at.rank];
     let SyncEffect::Post(Communication::Collective(it)) = plan.code[at.inst].kind.effect() else {
         return None;
     };
     let [input, output] = [&it.input, &it.output].map(|it| it.as_ref().map(|it| amount(plan, it)));
-    Some(Post { at, kind: it.kind, algo: it.algo, input, output })
+    let algo = posted.requests[at.rank][it.work as usize].algo;
+    Some(Post { at, kind: it.kind, algo, input, output })
 }
 
 /// Returns the first disagreement in a collective. `members` are the parts of all members, in team order;
@@ -284,7 +286,8 @@ struct PostedOp<'a> {
 }
 
 /// Returns the first error of each pair of ranks.
-fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
+fn message_faults(posted: &PostedWorld, matched: &CommMatching) -> Vec<Fault> {
+    let plans = &posted.plans;
     let (mut faults, mut alignment) = (BTreeMap::new(), None);
     for (number, comm) in (0..).zip(&matched.comms) {
         let CommKey::Message(group, from, to, _) = comm.key else { continue };
@@ -292,7 +295,7 @@ fn message_faults(plans: &[Plan], matched: &CommMatching) -> Vec<Fault> {
             comm.parts.iter().find(|it| it.role == CommRole::Side(direction)).map(|it| it.inst_ref)
         };
         let (Some(send), Some(recv)) = (find(Direction::Send), find(Direction::Recv)) else { continue };
-        let [Some(send), Some(recv)] = [send, recv].map(|at| posted_op(plans, matched, number, at)) else {
+        let [Some(send), Some(recv)] = [send, recv].map(|at| posted_op(posted, matched, number, at)) else {
             continue;
         };
         if faults.contains_key(&(group, from, to)) {
@@ -364,16 +367,17 @@ fn disagreement(plans: &[Plan], send: PostedOp<'_>, recv: PostedOp<'_>) -> Optio
 
 /// Returns the side of a message that an instruction posts.
 fn posted_op<'a>(
-    plans: &'a [Plan],
+    posted: &'a PostedWorld,
     matched: &CommMatching,
     number: CommNo,
     at: InstRef,
 ) -> Option<PostedOp<'a>> {
-    let SyncEffect::Post(Communication::P2pGroup(it)) = plans[at.rank].code[at.inst].kind.effect() else {
+    let SyncEffect::Post(Communication::P2pGroup(it)) = posted.plans[at.rank].code[at.inst].kind.effect()
+    else {
         return None;
     };
-    let P2pGroup { ops: sides, protocol, .. } = it;
     let which = matched.comms_of(at).iter().position(|it| *it == number)?;
-    let origin = matched.origin(plans, at, number);
-    Some(PostedOp { at, origin, protocol: *protocol, view: &sides.get(which)?.view })
+    let origin = matched.origin(&posted.plans, at, number);
+    let protocol = posted.requests[at.rank][it.work as usize].protocol;
+    Some(PostedOp { at, origin, protocol, view: &it.ops.get(which)?.view })
 }

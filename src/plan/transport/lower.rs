@@ -20,23 +20,25 @@ use super::{
 use crate::{
     Backend, Collective, CollectiveKind, Communication, Direction, P2pGroup, Plan, SyncEffect, View, ViewKey,
     limits::Limits,
-    sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm},
+    posted::{PostedWorld, Request},
+    sync::{CommKey, CommMatching, CommNo, CommRole, InstRef, MatchedComm, World},
 };
 
 /// By rank: the lowered communications, by index in `Plan::code`.
 type Lowered = Vec<FxHashMap<usize, LoweredComm>>;
 
-/// Lowers the communications of all ranks that no library executes. Returns whether there are any.
+/// Lowers the communications of all ranks that no library executes. `matched` are the communications of the posted plans.
 ///
 /// # Errors
 /// The plans exceed the limit on instructions or bytes. The error has the rank whose program it is located
 /// in.
 pub(crate) fn lower(
     programs: &[&Program],
-    plans: &mut [Plan],
-    matched: &CommMatching,
+    posted: PostedWorld,
+    matched: CommMatching,
     limits: &Limits,
-) -> Result<bool, Vec<(usize, Diagnostic)>> {
+) -> Result<World, Vec<(usize, Diagnostic)>> {
+    let PostedWorld { mut plans, requests } = posted;
     let mut lowered: Lowered = plans.iter().map(|_| FxHashMap::default()).collect();
     let mut groups = FxHashMap::default();
     let mut hosts = HandleExchanges::default();
@@ -50,19 +52,19 @@ pub(crate) fn lower(
             // deadlock report can name it.
             CommKey::Collective(group, index) if comm.parts.len() == matched.expected_parts(comm) => {
                 let next = groups.len() as u32;
-                if let Some(it) = Lowering::of(plans, matched, comm, group) {
+                if let Some(it) = Lowering::of(&plans, &requests, &matched, comm, group) {
                     if count + it.min_instruction_count() > limits.instructions {
-                        return Err(vec![too_large(programs, plans, comm, limits)]);
+                        return Err(vec![too_large(programs, &plans, comm, limits)]);
                     }
                     let group = *groups.entry(group).or_insert(next);
-                    count += it.lower(plans, (group, index), &mut pools, &mut lowered);
-                    if it.backend == Backend::Cuda && hosts.is_first(plans, comm) {
+                    count += it.lower(&mut plans, (group, index), &mut pools, &mut lowered);
+                    if it.backend == Backend::Cuda && hosts.is_first(&plans, comm) {
                         hosts.add(&mut lowered, comm);
                     }
                 }
             }
             CommKey::Message(group, ..) if matched.groups[group as usize].backend == Some(Backend::Cuda) => {
-                count += message(plans, matched, (number, comm), &mut lowered);
+                count += message(&plans, &requests, &matched, (number, comm), &mut lowered);
             }
             CommKey::Collective(..)
             | CommKey::Message(..)
@@ -71,11 +73,11 @@ pub(crate) fn lower(
             | CommKey::Signal(_) => (),
         }
         if count > limits.instructions && count > before {
-            return Err(vec![too_large(programs, plans, comm, limits)]);
+            return Err(vec![too_large(programs, &plans, comm, limits)]);
         }
     }
     if lowered.iter().all(FxHashMap::is_empty) {
-        return Ok(false);
+        return Ok(World::with_matching(plans, matched));
     }
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
@@ -84,7 +86,7 @@ pub(crate) fn lower(
     }
     let bytes = plans.iter().map(Plan::bytes).sum();
     limits.check_memory(programs[0], plans.len(), bytes).map_err(|fault| vec![(0, fault)])?;
-    Ok(true)
+    Ok(World::new(plans))
 }
 
 fn too_large(
@@ -184,7 +186,13 @@ fn without_slots(kind: CollectiveKind) -> &'static dyn Transport {
 impl<'a> Lowering<'a> {
     /// Selects the transport of a collective; `None` if a library executes it, or if it is a resharding
     /// operator.
-    fn of(plans: &[Plan], matched: &'a CommMatching, comm: &MatchedComm, group: u32) -> Option<Self> {
+    fn of(
+        plans: &[Plan],
+        requests: &[Vec<Request>],
+        matched: &'a CommMatching,
+        comm: &MatchedComm,
+        group: u32,
+    ) -> Option<Self> {
         let group = &matched.groups[group as usize];
         let first = comm.parts.first()?.inst_ref;
         let it = collective(plans, first)?;
@@ -192,7 +200,8 @@ impl<'a> Lowering<'a> {
         let bytes =
             view.map_or(0, |view| view.len() * plans[first.rank].buffers[view.buffer as usize].dtype.size());
         let backend = group.backend?;
-        let mut transport = transport(backend, it.kind, it.algo, (group.team.len(), bytes))?;
+        let algo = requests[first.rank][it.work as usize].algo;
+        let mut transport = transport(backend, it.kind, algo, (group.team.len(), bytes))?;
         let has_views =
             |at: InstRef| collective(plans, at).is_some_and(|it| it.input.is_some() && it.output.is_some());
         if transport.has_slots() && !comm.parts.iter().all(|it| has_views(it.inst_ref)) {
@@ -320,6 +329,7 @@ fn p2p_group(plans: &[Plan], at: InstRef) -> Option<&P2pGroup> {
 /// Lowers both sides of a message. Returns the number of added instructions.
 fn message(
     plans: &[Plan],
+    requests: &[Vec<Request>],
     matched: &CommMatching,
     (number, comm): (CommNo, &MatchedComm),
     lowered: &mut Lowered,
@@ -328,7 +338,7 @@ fn message(
     let side = |at: InstRef| {
         let it = p2p_group(plans, at)?;
         let which = matched.comms_of(at).iter().position(|it| *it == number)?;
-        Some((it.protocol?, it.ops.get(which)?))
+        Some((requests[at.rank][it.work as usize].protocol?, it.ops.get(which)?))
     };
     let find =
         |direction| comm.parts.iter().find(|it| it.role == CommRole::Side(direction)).map(|it| it.inst_ref);

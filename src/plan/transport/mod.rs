@@ -1,8 +1,8 @@
 //! Transports: lower communications that no library executes to copies and reductions over peer memory,
 //! between signals.
 //!
-//! `build` posts every communication to a communicator, whatever executes it. `lower` replaces the
-//! communications that have a transport, once the views of all members are known. The results are ordinary
+//! Planning posts every communication to a communicator, whatever executes it (`posted`). `lower` turns the posted plans of
+//! all ranks into a `World`: it replaces the communications that have a transport by phases (`PeerPhases`) and ordinary
 //! instructions: the happens-before order, the buffer assignment, the simulator and the GPU executor see the
 //! actual protocol with its signals and staging buffers, and do not know about transports. In the simulator,
 //! a lowered collective has the same result as the posted one (`collective_semantics`).

@@ -251,7 +251,7 @@ impl WorldBuilder {
             };
             let output = gets.then(|| View::contiguous(to, vec![len]));
             let work = self.work(rank, if gets { vec![(rank, to)] } else { Vec::new() });
-            let it = Collective { communicator: 0, kind, algo: None, input: Some(input), output, work };
+            let it = Collective { communicator: 0, kind, input: Some(input), output, work };
             self.on(rank, stream, InstKind::Collective(Box::new(it)));
         }
     }
@@ -264,11 +264,7 @@ impl WorldBuilder {
         let recv = P2pOp { direction: Direction::Recv, peer: from, view: self.piece(target), origin: 0 };
         let mut post = |rank: usize, stream: usize, sides: Vec<P2pOp>, brought: Vec<BufferOnRank>| {
             let work = self.work(rank, brought);
-            self.on(
-                rank,
-                stream,
-                InstKind::P2pGroup(P2pGroup { communicator: 0, protocol: None, ops: sides, work }),
-            );
+            self.on(rank, stream, InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides, work }));
         };
         if from == to {
             post(from, streams[0], vec![send, recv], vec![target])

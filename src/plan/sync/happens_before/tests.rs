@@ -28,14 +28,7 @@ fn fill() -> InstKind {
 
 fn collective(kind: CollectiveKind, work: u32, gets: Option<usize>) -> InstKind {
     let output = gets.map(view);
-    InstKind::Collective(Box::new(Collective {
-        communicator: 0,
-        kind,
-        algo: None,
-        input: Some(view(1)),
-        output,
-        work,
-    }))
+    InstKind::Collective(Box::new(Collective { communicator: 0, kind, input: Some(view(1)), output, work }))
 }
 
 fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
@@ -45,12 +38,7 @@ fn transfer(work: u32, sides: &[(Direction, usize, usize)]) -> InstKind {
         view: view(len),
         origin: 0,
     };
-    InstKind::P2pGroup(P2pGroup {
-        communicator: 0,
-        protocol: None,
-        ops: sides.iter().map(side).collect(),
-        work,
-    })
+    InstKind::P2pGroup(P2pGroup { communicator: 0, ops: sides.iter().map(side).collect(), work })
 }
 
 /// An instruction: rank and index.

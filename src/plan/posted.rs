@@ -1,0 +1,35 @@
+//! Plans whose communications are all posted, whatever executes them.
+//!
+//! Planning makes the posted plans of all ranks, and `transport::lower` turns them into a `World`: it selects what moves
+//! the data of each communication by what the statement has requested. The requests belong to posted plans only. So
+//! nothing else sees a request, and no executor runs plans without their transports.
+
+use grammar::words::{Algorithm, P2pProtocol};
+
+use super::Plan;
+
+/// What a statement says about how its communication moves the data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Request {
+    /// The algorithm of a collective; `None` selects the backend's default.
+    pub algo: Option<Algorithm>,
+    /// Which side of a P2P group copies, for the CUDA backend; `None` if a library moves the data.
+    pub protocol: Option<P2pProtocol>,
+}
+
+/// The posted plan of a rank.
+pub(super) struct PostedPlan {
+    /// The instructions and data. The communications of the CUDA backend are posted like those of a library.
+    pub plan: Plan,
+    /// By work.
+    pub requests: Vec<Request>,
+}
+
+/// The posted plans of all ranks.
+#[derive(Default)]
+pub(super) struct PostedWorld {
+    /// By rank.
+    pub plans: Vec<Plan>,
+    /// By rank and work.
+    pub requests: Vec<Vec<Request>>,
+}
