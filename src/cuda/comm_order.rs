@@ -179,7 +179,12 @@ mod tests {
             [[a, b], ["NCCL", "UCC"]].map(|order| Source::new("order.hir".to_owned(), program(order)));
         let read: Vec<_> = sources.iter().map(|it| (it.programs().0, &it.lines)).collect();
         let each: Vec<_> = read.iter().map(|(programs, lines)| (&programs[0], *lines)).collect();
-        hir_plan::build_per_rank(&each, &hir_plan::limits::Limits::default()).unwrap_or_default()
+        hir_plan::build_per_rank(
+            &each,
+            &hir_plan::limits::Limits::default(),
+            &hir_plan::CallerUses::default(),
+        )
+        .unwrap_or_default()
     }
 
     #[test]

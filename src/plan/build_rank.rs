@@ -10,7 +10,7 @@ use grammar::{
 };
 
 use super::{
-    LoopIteration,
+    CallerUses, LoopIteration,
     context::{PlanBuilder, Result},
     opaque_call::kernel_text,
     posted::PostedPlan,
@@ -20,12 +20,12 @@ use super::{
 
 /// Builds the plan of one rank, with all its communications posted to communicators.
 pub(super) fn build_rank(
-    program: &Program,
-    lines: &LineIndex,
+    (program, lines): (&Program, &LineIndex),
     rank: usize,
     teams: &Teams,
+    uses: &CallerUses<'_>,
 ) -> Result<PostedPlan> {
-    let mut builder = PlanBuilder::new(program, lines, rank, teams);
+    let mut builder = PlanBuilder::new((program, lines), rank, teams, uses);
     builder.inputs()?;
     if let Some(body) = program.body {
         builder.block(body)?;

@@ -14,7 +14,7 @@ use grammar::{
 use rustc_hash::FxHashMap;
 
 use super::{
-    CommNames,
+    CallerUses, CommNames,
     build_rank::build_rank,
     io,
     limits::{self, Limits},
@@ -80,7 +80,8 @@ pub fn build_with_limits(
     if let Some((_, fault)) = one_rank_fault(&programs) {
         return Err(vec![fault]);
     }
-    build_per_rank(&programs, limits).map_err(|faults| faults.into_iter().map(|(_, fault)| fault).collect())
+    let faults = |them: Vec<(usize, Diagnostic)>| them.into_iter().map(|(_, fault)| fault).collect();
+    build_per_rank(&programs, limits, &CallerUses::default()).map_err(faults)
 }
 
 /// Plans a world in which rank `r` runs `programs[r]`.
@@ -90,20 +91,23 @@ pub fn build_with_limits(
 pub fn build_per_rank(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
+    uses: &CallerUses<'_>,
 ) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
-    let faults = unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits).map(|_| ()));
-    if faults.is_empty() { plan_each(programs, limits) } else { Err(faults) }
+    let faults =
+        unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits, uses).map(|_| ()));
+    if faults.is_empty() { plan_each(programs, limits, uses) } else { Err(faults) }
 }
 
 /// Like `build_per_rank`, for programs without unbound scalars.
 fn plan_each(
     programs: &[(&Program, &LineIndex)],
     limits: &Limits,
+    uses: &CallerUses<'_>,
 ) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
@@ -114,7 +118,7 @@ fn plan_each(
     let mut names: Vec<Arc<CommNames>> = Vec::with_capacity(world);
     let mut ids: FxHashMap<*const Program, usize> = FxHashMap::default();
     for (rank, (program, lines)) in programs.iter().enumerate() {
-        match build_rank(program, lines, rank, &teams) {
+        match build_rank((program, lines), rank, &teams, uses) {
             Ok(PostedPlan { plan: mut it, requests }) => {
                 let plans = &mut posted.plans;
                 it.program_id = *ids.entry(std::ptr::from_ref(*program)).or_insert(rank);

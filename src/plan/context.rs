@@ -14,8 +14,8 @@ use grammar::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Backend, Buffer, BufferNo, CommunicatorNo, Inst, InstKind, Number, Origin, P2pOp, Plan, PlanStream,
-    StreamNo, View, ViewKey, WorkNo,
+    Backend, Buffer, BufferNo, CallerUses, CommunicatorNo, Inst, InstKind, Number, Origin, P2pOp, Plan,
+    PlanStream, StreamNo, View, ViewKey, WorkNo,
     caching_allocator::CachingAllocator,
     limits,
     posted::Request,
@@ -52,6 +52,7 @@ pub(super) type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 pub(super) struct PlanBuilder<'p> {
     pub(super) program: &'p Program,
     pub(super) lines: &'p LineIndex,
+    pub(super) uses: &'p CallerUses<'p>,
     pub(super) scalars: Scalars<'p>,
     /// The arrays that definitions have named so far: `a5 = {i0, i1}`.
     pub(super) arrays: FxHashMap<SymbolId, Result<Array>>,
@@ -122,10 +123,16 @@ pub(super) struct Communications {
 
 impl<'p> PlanBuilder<'p> {
     /// Returns the initial state of a rank.
-    pub(super) fn new(program: &'p Program, lines: &'p LineIndex, rank: usize, teams: &'p Teams) -> Self {
+    pub(super) fn new(
+        (program, lines): (&'p Program, &'p LineIndex),
+        rank: usize,
+        teams: &'p Teams,
+        uses: &'p CallerUses<'p>,
+    ) -> Self {
         Self {
             program,
             lines,
+            uses,
             scalars: Scalars::new(program, rank),
             arrays: FxHashMap::default(),
             bindings: vec![None; program.tensors.len()],

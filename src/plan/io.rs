@@ -45,7 +45,7 @@ impl PlanBuilder<'_> {
             } else {
                 self.absent_shard(tensor)?
             };
-            let port = self.io_binding(tensor, port);
+            let port = self.io_binding(tensor, port, false);
             self.plan.inputs.push(port);
         }
         Ok(())
@@ -73,7 +73,9 @@ impl PlanBuilder<'_> {
             } else {
                 self.absent_shard(tensor)?
             };
-            let port = self.io_binding(tensor, port);
+            let name = self.program.tensor_name(tensor);
+            let is_compared_per_rank = (self.uses.is_compared_per_rank)(self.plan.outputs.len(), &name);
+            let port = self.io_binding(tensor, port, is_compared_per_rank);
             self.plan.outputs.push(port);
         }
         self.list_bound_tensors();
@@ -132,14 +134,14 @@ impl PlanBuilder<'_> {
         Ok(Shard { view: None, layout: self.layout_on(tensor, member)? })
     }
 
-    fn io_binding(&self, tensor: TensorId, shard: Shard) -> IoBinding {
+    fn io_binding(&self, tensor: TensorId, shard: Shard, is_compared_per_rank: bool) -> IoBinding {
         let kinds = self.program.dimensions(tensor).map(|axis| self.program.axes[axis].kind);
         IoBinding {
             name: self.program.tensor_name(tensor),
             dtype: self.dtype(tensor),
             shard,
             printed_axes: printed_axes(self.program, tensor),
-            is_compared_per_rank: false,
+            is_compared_per_rank,
             broadcast: kinds.map(|kind| kind == AxisKind::Broadcast).collect(),
         }
     }
@@ -149,8 +151,12 @@ impl PlanBuilder<'_> {
         for (tensor, it) in self.program.tensors.iter() {
             let (None, Some(binding)) = (it.unit, self.binding(tensor)) else { continue };
             let Ok(layout) = self.layout(tensor) else { continue };
-            let shard = Shard { view: Some(binding.view.clone()), layout };
-            let port = self.io_binding(tensor, shard);
+            let (buffer, shard) = (binding.view.buffer, Shard { view: Some(binding.view.clone()), layout });
+            let port = self.io_binding(tensor, shard, false);
+            let is_first = self.plan.bound_at_exit.iter().all(|it| it.name != port.name);
+            if is_first && self.uses.kept.contains(&port.name.as_str()) {
+                self.plan.live_out.push(buffer);
+            }
             self.plan.bound_at_exit.push(port);
         }
     }

@@ -109,6 +109,22 @@ use std::sync::Arc;
 
 use grammar::ir::StmtId;
 
+/// What the caller does with the tensors of a program when it has ended.
+#[derive(Clone, Copy)]
+pub struct CallerUses<'a> {
+    /// The names of tensors, besides outputs, that it reads (`Plan::live_out`).
+    pub kept: &'a [&'a str],
+    /// Whether it compares the parts of an output separately: by position in the header, and name.
+    pub is_compared_per_rank: &'a dyn Fn(usize, &str) -> bool,
+}
+
+impl Default for CallerUses<'_> {
+    /// It reads the outputs, and compares each as a whole.
+    fn default() -> Self {
+        Self { kept: &[], is_compared_per_rank: &|_, _| false }
+    }
+}
+
 /// The instructions and data of one rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {

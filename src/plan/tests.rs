@@ -2,7 +2,7 @@
 
 use grammar::source::Source;
 
-use super::{World, build_per_rank};
+use super::{CallerUses, World, build_per_rank};
 
 /// Returns the plans of a valid program, by rank.
 pub(crate) fn plans_of(text: &str, ranks: usize) -> World {
@@ -10,7 +10,8 @@ pub(crate) fn plans_of(text: &str, ranks: usize) -> World {
     let (programs, faults) = source.programs();
     assert!(faults.is_empty(), "{faults:?}");
     let world: Vec<_> = (0..ranks).map(|_| (&programs[0], &source.lines)).collect();
-    let plans = build_per_rank(&world, &super::limits::Limits::default()).unwrap_or_default();
+    let plans =
+        build_per_rank(&world, &super::limits::Limits::default(), &CallerUses::default()).unwrap_or_default();
     assert_eq!(plans.len(), ranks, "{text}");
     plans
 }

@@ -18,7 +18,7 @@ use hir::driver::run::{
     command_line::{Device, Options},
     failure::JobFailure,
     inputs::InputSpec,
-    output, per_rank,
+    output,
     prepare::{PrepareOptions, Prepared, prepare},
 };
 use hir::driver::{session::Report, tool::Reporter};
@@ -26,7 +26,7 @@ use hir::process::{exit::Exit, out_of_memory, threads::start_workers};
 use hir::{
     cuda::{self, Gpu},
     launch::job_rank::JobRank,
-    plan::World,
+    plan::{CallerUses, World},
     sim::WorkBudget,
 };
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
@@ -149,11 +149,14 @@ fn read_and_plan(
     screen: &Reporter,
     member: Option<&JobRank>,
 ) -> Result<(Prepared, Arc<World>), JobFailure> {
-    let mut prepared = prepare(&options.texts(), setup)?;
-    output::mark_live_out(&mut prepared.world, &options.output)?;
+    let kept: Vec<&str> = options.output.iter().map(|it| it.name.as_str()).collect();
+    let (local, whole) = (options.local_names(), options.whole_names());
+    let is_compared_per_rank = |_, name: &str| local.contains(&name) && !whole.contains(&name);
+    let uses = CallerUses { kept: &kept, is_compared_per_rank: &is_compared_per_rank };
+    let mut prepared = prepare(&options.texts(), &PrepareOptions { uses, ..*setup })?;
+    output::check_dtypes(&prepared.world, &options.output)?;
     let others = options.option_files();
     output::check_destinations(&prepared.world, &options.output, &others, member.is_none())?;
-    per_rank::mark(&mut prepared.world, &options.local_names(), &options.whole_names());
     let world = Arc::new(std::mem::take(&mut prepared.world));
     for (source, warnings) in prepared.sources.iter().zip(&prepared.warnings) {
         screen.report_diagnostics(source, warnings);

@@ -36,7 +36,7 @@ use crate::{
     },
     session::Session,
 };
-use hir_plan::{Plan, World, limits::Limits};
+use hir_plan::{CallerUses, Plan, World, limits::Limits};
 use hir_sim::{Schedule, SimLimits, WorkBudget};
 use hir_tensor::{data::Data, generate::InputKind};
 
@@ -309,6 +309,7 @@ impl FailureTest<'_> {
                 bindings: self.bindings,
                 is_reference: true,
                 inputs: &[],
+                uses: CallerUses::default(),
                 passes: &|_, _| Ok(()),
             };
             let limits = SimLimits { memory: self.limits.memory, work: &self.work };

@@ -293,6 +293,7 @@ impl Options {
             bindings: &self.set,
             is_reference: false,
             inputs: &self.input,
+            uses: hir_plan::CallerUses::default(),
             passes,
         }
     }

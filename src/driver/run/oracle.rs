@@ -123,7 +123,7 @@ impl SimulationOracle<'_> {
         self.limits.check_world(program, ranks).map_err(|fault| vec![fault])?;
         let runs = |rank: usize| program_of_rank(program, others, rank);
         let world: Vec<_> = (0..ranks).map(|rank| (runs(rank), self.lines)).collect();
-        let plans = hir_plan::build_per_rank(&world, &self.limits)
+        let plans = hir_plan::build_per_rank(&world, &self.limits, &hir_plan::CallerUses::default())
             .map_err(|all| all.into_iter().map(|(_, it)| it).collect::<Vec<_>>())?;
         match memory_limit_diagnostic(program.spans.header, &plans, self.limits.memory) {
             Some(fault) => Err(vec![fault]),

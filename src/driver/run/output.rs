@@ -18,7 +18,7 @@ use crate::{
     session::Report,
     tensor_file::{self, TensorFile},
 };
-use hir_plan::{Plan, ViewOnRank, World};
+use hir_plan::{Plan, ViewOnRank};
 use hir_sim::SimOutcome;
 use hir_tensor::data::NdArray;
 
@@ -107,22 +107,18 @@ pub fn watched_views(
     Ok(places)
 }
 
-/// Marks the buffers of `--output` tensors as live until the end of the plans. `watched_views` reports names
-/// that are not bound.
+/// Checks that the file formats of `--output` support the element types of their tensors. `watched_views` reports names that
+/// are not bound.
 ///
 /// # Errors
 /// A file format does not support the element type of its tensor.
-pub fn mark_live_out(world: &mut World, flags: &[OutputFlag]) -> Result<(), JobFailure> {
-    let mut kept = Vec::new();
-    for plan in world.plans() {
+pub fn check_dtypes(plans: &[Plan], flags: &[OutputFlag]) -> Result<(), JobFailure> {
+    for plan in plans {
         for flag in flags {
-            let mut ports = plan.bound_at_exit.iter().filter(|port| port.name == flag.name);
-            let Some(port) = ports.next() else { continue };
-            flag.check_dtype(port.dtype)?;
-            kept.extend(port.shard.view.as_ref().map(|view| (plan.rank, view.buffer)));
+            let port = plan.bound_at_exit.iter().find(|port| port.name == flag.name);
+            port.map_or(Ok(()), |it| flag.check_dtype(it.dtype))?;
         }
     }
-    kept.into_iter().for_each(|(rank, buffer)| world.keep_until_end(rank, buffer));
     Ok(())
 }
 

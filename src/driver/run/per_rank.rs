@@ -3,24 +3,7 @@
 //! Each part is compared separately, so ranks that hold the same elements may hold different values. An
 //! output that is also expected as a whole is not judged per rank.
 
-use hir_plan::{IoBinding, Plan, World};
-
-/// Marks the outputs that are judged per rank: those in `local` but not in `whole`.
-pub fn mark(world: &mut World, local: &[&str], whole: &[&str]) {
-    for port in world.outputs_mut().flatten() {
-        port.is_compared_per_rank =
-            local.contains(&port.name.as_str()) && !whole.contains(&port.name.as_str());
-    }
-}
-
-/// Marks the outputs that correspond, by position, to the marked outputs of `like`.
-pub fn mark_corresponding(world: &mut World, like: &[Plan]) {
-    let Some(like) = like.first() else { return };
-    for outputs in world.outputs_mut() {
-        let pairs = outputs.iter_mut().zip(&like.outputs);
-        pairs.for_each(|(port, like)| port.is_compared_per_rank = like.is_compared_per_rank);
-    }
-}
+use hir_plan::{IoBinding, Plan};
 
 /// Returns notes about the ranks that hold no part of a tensor, and about outputs that are not compared
 /// between ranks.

@@ -122,6 +122,8 @@ pub struct PrepareOptions<'a> {
     pub is_reference: bool,
     /// Input flags, which bind symbolic extents.
     pub inputs: &'a [InputFlag],
+    /// What the caller does with tensors when the program has ended.
+    pub uses: hir_plan::CallerUses<'a>,
     /// Transforms the program before it is planned.
     pub passes: &'a PassRunner<'a>,
 }
@@ -222,7 +224,7 @@ pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepa
         diagnostics.push(fault);
         return Err(JobFailure::Rejected(sources.swap_remove(text), diagnostics));
     }
-    match hir_plan::build_per_rank(&worlds, &setup.limits) {
+    match hir_plan::build_per_rank(&worlds, &setup.limits, &setup.uses) {
         Ok(world) => match unsupported(&world) {
             Some((text, faults)) => {
                 let mut diagnostics = warnings.swap_remove(text);

@@ -8,11 +8,10 @@ use super::{
     compare::{RtolAtol, Tolerance},
     failure::JobFailure,
     inputs::InputSpec,
-    per_rank,
     prepare::{PrepareOptions, ProgramFiles, prepare},
     results,
 };
-use hir_plan::{InstKind, Plan, World};
+use hir_plan::{CallerUses, InstKind, Plan, World};
 use hir_sim::{RunNotes, Schedule, SimLimits, SimOutcome};
 use hir_tensor::{
     data::{Data, NdArray, Shadow},
@@ -240,8 +239,13 @@ pub fn reference_expectations(
     input_spec: &InputSpec,
     plans: &[Plan],
 ) -> Result<Vec<Expectation>, JobFailure> {
-    let mut prepared = prepare(&ProgramFiles::One(path.to_owned()), setup)?;
-    per_rank::mark_corresponding(&mut prepared.world, plans);
+    // The outputs correspond by position.
+    let outputs = plans.first().map_or(&[][..], |it| &it.outputs);
+    let is_compared_per_rank =
+        |position: usize, _: &str| outputs.get(position).is_some_and(|it| it.is_compared_per_rank);
+    let uses = CallerUses { is_compared_per_rank: &is_compared_per_rank, ..CallerUses::default() };
+    let setup = PrepareOptions { uses, ..*setup };
+    let prepared = prepare(&ProgramFiles::One(path.to_owned()), &setup)?;
     prepared.check_memory(&prepared.world, limits.memory)?;
     if let Some(message) = input_mismatch(plans, &prepared.world) {
         return Err(JobFailure::Unsuitable(format!("the reference `{path}` {message}")));

@@ -3,12 +3,12 @@
 use std::{ops::Deref, sync::OnceLock};
 
 use super::CommMatching;
-use crate::{BufferNo, IoBinding, Plan};
+use crate::Plan;
 
 /// The plans of all ranks with their matched communications. Planning makes it once. The checker, the simulator, timelines,
 /// deadlock detection and the assignment of buffers read it. It dereferences to its plans, by rank.
 ///
-/// Invariant: the communications are those of the plans, so the instructions of a world never change.
+/// Invariant: the communications are those of the plans, so a world never changes.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     plans: Vec<Plan>,
@@ -37,18 +37,6 @@ impl World {
     /// Returns the matched communications of all ranks.
     pub fn matching(&self) -> &CommMatching {
         &self.matching
-    }
-
-    /// Returns the outputs, by rank. They do not communicate, so a caller may change how they are judged.
-    pub fn outputs_mut(&mut self) -> impl Iterator<Item = &mut [IoBinding]> {
-        self.plans.iter_mut().map(|it| it.outputs.as_mut_slice())
-    }
-
-    /// Preserves the contents of a buffer of a rank until the end of the run (`Plan::live_out`).
-    pub fn keep_until_end(&mut self, rank: usize, buffer: BufferNo) {
-        if let Some(plan) = self.plans.get_mut(rank) {
-            plan.live_out.push(buffer);
-        }
     }
 }
 
