@@ -145,7 +145,12 @@ impl SharedBlocks {
 impl TwoRuns {
     fn of(plan: &Plan, signal_count: u32) -> Self {
         let mut it = Self {
-            plan: Plan { code: Vec::new(), allocations: Vec::new(), ..plan.clone() },
+            plan: Plan {
+                code: Vec::new(),
+                allocations: Vec::new(),
+                peer_collectives: Vec::new(),
+                ..plan.clone()
+            },
             from: Vec::new(),
         };
         it.plan.event_count = 2 * plan.event_count + 1;
