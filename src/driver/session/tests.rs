@@ -119,6 +119,7 @@ impl Job {
             bindings: &[],
             is_reference: false,
             inputs: &inputs,
+            uses: hir_plan::CallerUses::default(),
             passes: &|_, _| Ok(()),
         };
         let files = ProgramFiles::One(self.program.display().to_string());
