@@ -24,8 +24,9 @@ pub struct CommNames {
 /// The name of one communication.
 #[derive(Clone, Debug, PartialEq)]
 struct CommName {
-    /// The operator and its number: `P2PCommunication 38`.
-    operator: String,
+    op: Op,
+    /// The number of the statement, if it has one.
+    number: Option<u32>,
     /// The kind of communication: `send`, `Allreduce`. Empty if the operator implies it.
     kind: String,
     line: u32,
@@ -72,18 +73,19 @@ impl CommNames {
 
     /// Returns the statement that waits for a communication: `Wait(Communication 38)`.
     pub fn wait_text(&self, stmt: StmtId) -> Option<String> {
-        let number = self.communications.get(&stmt)?.operator.split(' ').nth(1)?;
+        let number = self.communications.get(&stmt)?.number?;
         Some(format!("Wait(Communication {number})"))
     }
 
     /// Returns the name of a communication, with its iteration if it is in a loop; `None` for other
     /// statements.
     pub fn text(&self, stmt: StmtId, iteration: &str) -> Option<String> {
-        let CommName { operator, kind, line, .. } = self.communications.get(&stmt)?;
+        let CommName { op, number, kind, line, .. } = self.communications.get(&stmt)?;
+        let number = number.map_or(String::new(), |it| format!(" {it}"));
         let line = format!("line {line}");
         let parts = [kind, line.as_str(), iteration];
         let parts: Vec<&str> = parts.into_iter().filter(|it| !it.is_empty()).collect();
-        Some(format!("{operator} ({})", parts.join(", ")))
+        Some(format!("{}{number} ({})", op.name(), parts.join(", ")))
     }
 }
 
@@ -96,10 +98,8 @@ fn name(program: &Program, it: &OpStmt, line: u32, defined: &FxHashSet<SymbolId>
         (OpClass::Coalescing, Op::EndCoalescing) => "",
         _ => return None,
     };
-    let number = it.number.map_or(String::new(), |it| format!(" {it}"));
-    let operator = format!("{}{number}", it.op.name());
     // The value of a scalar that a statement defines may differ between ranks.
     let peer = it.get(attr::PEER).filter(|it| !program.depends_on(*it, &|symbol| defined.contains(&symbol)));
     let partner_peer = peer.and_then(|peer| mirror(program, peer));
-    Some(CommName { operator, kind: kind.to_owned(), line, partner_peer })
+    Some(CommName { op: it.op, number: it.number, kind: kind.to_owned(), line, partner_peer })
 }

@@ -1,9 +1,10 @@
 //! A blocked wait, and the lines of a deadlock report about such waits. Waits of many ranks or iterations that differ only in the
 //! numbers of ranks, streams and iterations share a line.
 
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use super::InstRef;
+use crate::iteration_text;
 
 /// The maximum number of lines.
 const MAX_LINES: usize = 16;
@@ -21,8 +22,8 @@ pub struct BlockedWait {
     pub inst_ref: InstRef,
     /// The line of the instruction; 0 for the end of the program.
     pub line: u32,
-    /// The indices of the enclosing loops, `streamIdx=1`; empty outside loops.
-    pub iteration: String,
+    /// The indices of the enclosing loops, with their values, outermost first.
+    pub iteration: Vec<(Arc<str>, i64)>,
     /// The statement and the iteration: `line 19, streamIdx=1`.
     pub place: String,
     /// The stream or queue: `, on stream 1`, ` on NCCL (0 1)`. Empty for a host.
@@ -73,25 +74,26 @@ fn merged_line(waits: &[&BlockedWait], world: usize) -> String {
 
 /// Formats the iterations of waits: `, streamIdx=1..4`. Empty outside loops.
 fn iterations(waits: &[&BlockedWait]) -> String {
-    let all: BTreeSet<(Option<i64>, &str)> = waits
-        .iter()
-        .map(|it| it.iteration.as_str())
-        .filter(|it| !it.is_empty())
-        .map(|it| (it.rsplit_once('=').and_then(|it| it.1.parse().ok()), it))
-        .collect();
-    let texts: Vec<&str> = all.iter().map(|it| it.1).collect();
-    let values: Option<Vec<i64>> = all.iter().map(|it| it.0).collect();
-    let is_one_loop = texts.iter().all(|it| !it.contains(' '));
-    let range = values.filter(|it| is_one_loop && it.len() > 1 && it.windows(2).all(|it| it[0] + 1 == it[1]));
-    match (range.as_ref().and_then(|it| it.last()), texts.as_slice()) {
+    let around = || waits.iter().map(|it| &it.iteration);
+    let all: BTreeSet<(i64, String)> =
+        around().filter_map(|it| Some((it.last()?.1, iteration_text(it)))).collect();
+    let texts: Vec<&str> = all.iter().map(|it| it.1.as_str()).collect();
+    let values: Vec<i64> = all.iter().map(|it| it.0).collect();
+    let is_one_loop = around().all(|it| it.len() <= 1);
+    let is_range = is_one_loop && values.len() > 1 && values.windows(2).all(|it| it[0] + 1 == it[1]);
+    match (values.last().filter(|_| is_range), texts.as_slice()) {
         (_, []) => String::new(),
         (Some(last), [first, ..]) => format!(", {first}..{last}"),
         (None, texts) => format!(", {}", grammar::list_text(texts.iter().copied(), MAX_ITERATIONS, "and")),
     }
 }
 
-fn without_iteration(text: &str, iteration: &str) -> String {
-    if iteration.is_empty() { text.to_owned() } else { text.replace(&format!(", {iteration}"), "") }
+fn without_iteration(text: &str, iteration: &[(Arc<str>, i64)]) -> String {
+    if iteration.is_empty() {
+        text.to_owned()
+    } else {
+        text.replace(&format!(", {}", iteration_text(iteration)), "")
+    }
 }
 
 /// Replaces the numbers of ranks by words, as seen from `own`: `for rank 3 to send; rank 3 is at line 2`

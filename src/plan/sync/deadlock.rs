@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeSet, fmt};
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::StmtId, span::Span};
 
 use super::blocked_wait::{BlockedWait, short_ranks, wait_lines};
-use crate::Plan;
+use crate::{Plan, iteration_text};
 
 /// A state in which no actor can continue although instructions remain. `Display` prints the full report.
 #[derive(Clone, Debug, PartialEq)]
@@ -293,7 +293,7 @@ impl Deadlock {
             let who = if it.iteration.is_empty() {
                 it.inst_ref.rank.to_string()
             } else {
-                format!("{} ({})", it.inst_ref.rank, it.iteration)
+                format!("{} ({})", it.inst_ref.rank, iteration_text(&it.iteration))
             };
             match lines.iter_mut().find(|(line, _)| *line == it.line) {
                 Some((_, all)) => all.push(who),

@@ -260,7 +260,7 @@ impl<'a> Explainer<'a> {
         BlockedWait {
             inst_ref: it.at,
             line: plan.origins[inst.origin as usize].line,
-            iteration: plan.iteration(inst),
+            iteration: plan.enclosing_loops(plan.origins[inst.origin as usize].iteration),
             place: report_text::describe(self.graph.plans, it.at),
             site: report_text::site(&self.graph, it.actor, it.at),
             waits_for: it.what.clone(),
