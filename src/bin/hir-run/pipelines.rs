@@ -137,10 +137,9 @@ pub fn check(
     let files = &session.files;
     GivenValues { files, inputs: &job.input, expected: expected.collect() }.check(&programs, rank)?;
     if rank == 0 {
-        let failed = |message| JobFailure::Environment(message);
-        job.tune.as_deref().map_or(Ok(()), |path| tuning::check(files, path)).map_err(failed)?;
+        job.tune.as_deref().map_or(Ok(()), |path| tuning::check(files, path))?;
         if let Some(path) = &job.tuning {
-            tuning::check_existing(files, path, &gpu.machine()?).map_err(failed)?;
+            tuning::check_existing(files, path, &gpu.machine()?)?;
         }
     }
     Ok(RunVerdict::without_line(Exit::Success))

@@ -54,12 +54,13 @@ pub fn load(
             ));
         }
     }
-    let mine: Sent = match flag {
+    let mine = match flag {
         _ if peers.rank() > 0 => Ok(None),
         TuningFlag::MeasurePipeline => Ok(None),
         TuningFlag::Measure(path) => check(files, path).map(|()| None),
         TuningFlag::Use(path) => entries(files, path, machine).map(Some),
     };
+    let mine: Sent = mine.map_err(|it| it.to_string());
     let sent = member.channel.all_gather_values(&mine)?.into_iter().next();
     let sent = match sent.unwrap_or(Ok(None)) {
         Ok(it) => it,
@@ -83,12 +84,12 @@ pub fn load(
 ///
 /// # Errors
 /// The file cannot be written or read, is not a regular file, or is no table.
-pub fn check(files: &InputFiles, path: &Path) -> Result<(), String> {
+pub fn check(files: &InputFiles, path: &Path) -> Result<(), JobFailure> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {
-        return Err(cannot_write(path, &format_args!("there is no folder `{}`", folder.display())));
+        return Err(cannot_write(path, format!("there is no folder `{}`", folder.display())));
     }
-    atomic_file::check(path).map_err(|fault| cannot_write(path, &fault))?;
+    atomic_file::check(path).map_err(|fault| cannot_write(path, fault.to_string()))?;
     read(path, |limit| files.read_again(path, limit)).map(drop)
 }
 
@@ -96,7 +97,7 @@ pub fn check(files: &InputFiles, path: &Path) -> Result<(), String> {
 ///
 /// # Errors
 /// The file cannot be read, is not a regular file, is no table, or is that of another machine.
-pub fn check_existing(files: &InputFiles, path: &Path, machine: &Machine) -> Result<(), String> {
+pub fn check_existing(files: &InputFiles, path: &Path, machine: &Machine) -> Result<(), JobFailure> {
     entries(files, path, machine).map(drop)
 }
 
@@ -108,9 +109,8 @@ fn store(
     (machine, ranks): (&Machine, usize),
     add: impl FnOnce(&mut TuningTable) -> String,
 ) -> Result<Vec<String>, JobFailure> {
-    let failed = |message: String| JobFailure::Environment(message);
     let empty = || TuningTable::new(machine.clone(), ranks);
-    let mut table = read(path, |limit| files.read_again(path, limit)).map_err(failed)?.unwrap_or_else(empty);
+    let mut table = read(path, |limit| files.read_again(path, limit))?.unwrap_or_else(empty);
     let mut notes = Vec::new();
     if let Some(message) = other_machine(&table, machine, path) {
         let dropped = table.products.len() + table.pipelines.len();
@@ -118,7 +118,7 @@ fn store(
         table = empty();
     }
     notes.push(add(&mut table));
-    let text = table.text().map_err(|it| JobFailure::Internal(it))?;
+    let text = table.text().map_err(JobFailure::Internal)?;
     write_file(path, &text)?;
     Ok(notes)
 }
@@ -159,20 +159,20 @@ fn entries(
 ) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), String> {
     let table = existing(files, path)?;
     match other_machine(&table, machine, path) {
-        Some(message) => Err(format!("{message}: measure again with `--tune`")),
+        Some(message) => Err(JobFailure::Environment(format!("{message}: measure again with `--tune`"))),
         None => Ok((table.products.into_iter().map(|it| (it.product, it.algorithm)).collect(), table.ranks)),
     }
 }
 
 /// Reads a table that has to exist, with the same contents in the whole run.
-fn existing(files: &InputFiles, path: &Path) -> Result<TuningTable, String> {
+fn existing(files: &InputFiles, path: &Path) -> Result<TuningTable, JobFailure> {
     read(path, |limit| files.read_at_most(path, limit))?
-        .ok_or_else(|| format!("cannot read `{}`: the file does not exist", path.display()))
+        .ok_or_else(|| cannot_read(path, "the file does not exist".to_owned()))
 }
 
 /// Checks that a path does not name a FIFO, a device or a folder: opening a FIFO waits for another process, and a table
 /// that is written to a device cannot be read again. Errors of the operating system are left to the reader.
-fn check_regular(path: &Path) -> Result<(), String> {
+fn check_regular(path: &Path) -> Result<(), JobFailure> {
     let Ok(about) = fs::metadata(path) else { return Ok(()) };
     let what = match about.file_type() {
         it if it.is_file() => return Ok(()),
@@ -181,24 +181,29 @@ fn check_regular(path: &Path) -> Result<(), String> {
         it if it.is_socket() => "a socket",
         _ => "a device",
     };
-    Err(format!(
+    Err(JobFailure::Environment(format!(
         "`{}` is {what}, but a table is a regular file: give the name of another file",
         path.display()
-    ))
+    )))
 }
 
 /// Reads a table with `bytes`; `None` if there is no file.
-fn read(path: &Path, bytes: impl FnOnce(u64) -> io::Result<Vec<u8>>) -> Result<Option<TuningTable>, String> {
+fn read(
+    path: &Path,
+    bytes: impl FnOnce(u64) -> io::Result<Vec<u8>>,
+) -> Result<Option<TuningTable>, JobFailure> {
     check_regular(path)?;
-    let shown = path.display();
     let bytes = match bytes(MAX_BYTES) {
         Ok(bytes) => bytes,
         Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(fault) => return Err(format!("cannot read `{shown}`: {fault}")),
+        Err(fault) => return Err(cannot_read(path, fault.to_string())),
     };
-    let text =
-        String::from_utf8(bytes).map_err(|_| format!("cannot read `{shown}`: it is not UTF-8 text"))?;
-    TuningTable::parse(path, &text).map(Some)
+    let text = String::from_utf8(bytes).map_err(|_| cannot_read(path, "it is not UTF-8 text".to_owned()))?;
+    TuningTable::parse(path, &text).map(Some).map_err(JobFailure::Environment)
+}
+
+fn cannot_read(path: &Path, cause: String) -> JobFailure {
+    JobFailure::CannotRead { path: path.display().to_string(), cause }
 }
 
 /// Returns a message if a table was made for another machine.

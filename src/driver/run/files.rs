@@ -1,6 +1,6 @@
 //! Writes the files of a run: reports, timelines, tables and orders of steps.
 
-use std::{fmt::Display, path::Path};
+use std::path::Path;
 
 use super::failure::JobFailure;
 use hir_process::atomic_file;
@@ -10,11 +10,10 @@ use hir_process::atomic_file;
 /// # Errors
 /// The file cannot be written.
 pub fn write_file(path: &Path, text: &str) -> Result<(), JobFailure> {
-    atomic_file::write(path, text.as_bytes())
-        .map_err(|fault| JobFailure::CannotWrite { path: path.to_owned(), cause: fault.to_string() })
+    atomic_file::write(path, text.as_bytes()).map_err(|fault| cannot_write(path, fault.to_string()))
 }
 
-/// Returns the message for a file that cannot be written.
-pub(crate) fn cannot_write(path: &Path, fault: &impl Display) -> String {
-    format!("cannot write `{}`: {fault}", path.display())
+/// Returns the failure for a file that cannot be written.
+pub(crate) fn cannot_write(path: &Path, cause: String) -> JobFailure {
+    JobFailure::CannotWrite { path: path.to_owned(), cause }
 }

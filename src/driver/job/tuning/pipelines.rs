@@ -106,26 +106,27 @@ pub fn stored(
         let table = existing(files, path)?;
         program().map_or(Ok(None), |it| find(path, &table, &it))
     };
-    let found = match member {
-        None => search(),
-        Some(it) => {
-            let mine = if it.channel.rank == 0 { search() } else { Ok(None) };
-            it.channel.all_gather_values(&mine)?.into_iter().next().unwrap_or(Ok(None))
-        }
-    };
-    found.map_err(|message| JobFailure::Environment(message))
+    let Some(member) = member else { return search() };
+    let mine = if member.channel.rank == 0 { search() } else { Ok(None) };
+    let mine: Result<_, String> = mine.map_err(|it| it.to_string());
+    let found = member.channel.all_gather_values(&mine)?.into_iter().next().unwrap_or(Ok(None));
+    found.map_err(JobFailure::Environment)
 }
 
-fn find(path: &Path, table: &TuningTable, program: &TunedProgram) -> Result<Option<StoredPipeline>, String> {
+fn find(
+    path: &Path,
+    table: &TuningTable,
+    program: &TunedProgram,
+) -> Result<Option<StoredPipeline>, JobFailure> {
     let shown = path.display();
     if let Some(it) = table.pipelines.iter().find(|it| it.program.runs_like(program)) {
         if let Err(fault) = passes::parse(&it.passes) {
             let [passes, name, why] =
                 [&it.passes, &it.program.name, &fault.message].map(|it| escape_control(it));
-            return Err(format!(
+            return Err(JobFailure::Environment(format!(
                 "`{shown}` has the pipeline `{passes}` for `{name}`, which this hir-run does not accept: {why}: measure \
                  again with `--tune-passes`, or give other passes, as in `--passes @lower` or `--passes ''`"
-            ));
+            )));
         }
         let words: Vec<&str> = it.passes.split_whitespace().collect();
         let passes = if words.is_empty() { "no passes".to_owned() } else { escape_control(&words.join(" ")) };
