@@ -270,6 +270,7 @@ pub fn trials() -> Vec<Trial> {
         Trial::test("architecture_lists_packages_by_layer", architecture_lists_packages_by_layer),
         Trial::test("packages_know_only_what_they_may", packages_know_only_what_they_may),
         Trial::test("analyses_change_no_program", analyses_change_no_program),
+        Trial::test("runs_share_no_state", runs_share_no_state),
         Trial::test("paths_of_modules_are_read", paths_of_modules_are_read),
     ]
 }
@@ -406,6 +407,23 @@ fn analyses_change_no_program() -> Result<(), Failed> {
     for path in sources("passes/src/analysis")? {
         if production(&fs::read_to_string(&path)?).contains("&mut Program") {
             return Err(format!("{}: takes a mutable program", path.display()).into());
+        }
+    }
+    Ok(())
+}
+
+/// Checks that only what the operating system, or a library of the vendor, gives once to a process is process-wide state:
+/// jobs with different sessions run at the same time.
+fn runs_share_no_state() -> Result<(), Failed> {
+    let kinds = ["Mutex<", "RwLock<", "OnceLock<", "LazyLock<", ": Once ", "Atomic"];
+    // `grammar` interns names, which are the same in all runs.
+    for (folder, _) in PACKAGES.iter().filter(|it| !["grammar", "src/cuda", "src/process"].contains(&it.0)) {
+        for path in sources(folder)? {
+            let text = production(&fs::read_to_string(&path)?);
+            let is_state = |line: &str| line.contains("static ") && kinds.iter().any(|it| line.contains(it));
+            if let Some(line) = text.lines().find(|line| is_state(line)) {
+                return Err(format!("{}: state of the process: {}", path.display(), line.trim()).into());
+            }
         }
     }
     Ok(())
