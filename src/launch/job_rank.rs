@@ -28,6 +28,9 @@ const CAUSE_WAIT: Duration = Duration::from_millis(300);
 /// How a rank ended a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankEnd {
+    /// The rank.
+    #[serde(skip)]
+    pub rank: usize,
     /// The exit code.
     pub exit: Exit,
     /// One line for the reports of other ranks.
@@ -179,8 +182,9 @@ impl JobRank {
     }
 
     /// Agrees on the exit code of a program with all ranks: that of the lowest rank that failed, else
-    /// success. Also returns the ranks that failed with another exit code than rank 0. The result is `Break` if no other program can follow, which is always so after the `last`; from then on, no rank
-    /// treats the loss of another rank as a fault.
+    /// success. Also returns the ranks that failed with another exit code than rank 0. The result is `Break` if no other
+    /// program can follow, which is always so after the `last`; from then on, no rank treats the loss of another rank as a
+    /// fault.
     ///
     /// # Errors
     /// Returns the job's fault.
@@ -189,12 +193,12 @@ impl JobRank {
         exit: Exit,
         summary: &str,
         last: bool,
-    ) -> Result<(ControlFlow<Exit, Exit>, Vec<(usize, RankEnd)>), LaunchError> {
+    ) -> Result<(ControlFlow<Exit, Exit>, Vec<RankEnd>), LaunchError> {
         // After a failure, reports show the phase in which this rank failed.
         if exit == Exit::Success {
             self.set_phase("finished, waiting for the other ranks");
         }
-        let mine = RankEnd { exit, summary: summary.to_owned() };
+        let mine = RankEnd { rank: self.channel.rank, exit, summary: summary.to_owned() };
         let ends = self.channel.all_gather_values(&mine)?;
         let first = ends.iter().map(|it| it.exit).find(|it| *it != Exit::Success).unwrap_or(Exit::Success);
         let end = if last { ControlFlow::Break(first) } else { first.flow() };
@@ -203,8 +207,8 @@ impl JobRank {
             self.watchdog.disarm();
         }
         let zero = ends.first().map(|it| it.exit);
-        let others = ends.into_iter().enumerate();
-        let others = others.filter(|(_, it)| Some(it.exit) != zero && it.exit != Exit::Success);
+        let others = ends.into_iter().enumerate().map(|(rank, it)| RankEnd { rank, ..it });
+        let others = others.filter(|it| Some(it.exit) != zero && it.exit != Exit::Success);
         Ok((end, others.collect()))
     }
 }

@@ -261,7 +261,7 @@ fn infix(op: InfixOp, lhs: Value, rhs: Value) -> Result<Value, ScalarError> {
         (InfixOp::Div | InfixOp::Rem, a, 0) => {
             ScalarError::Arithmetic(format!("`{a} {op} 0` divides by zero"))
         }
-        (_, ..) => overflow(),
+        _ => overflow(),
     })
 }
 

@@ -105,7 +105,7 @@ pub fn run(
         if is_timeline_due {
             write_estimated_timelines(options, world, &names, &mut say)?;
         }
-        return Ok(verdict);
+        return Ok(RunVerdict::with_line(Exit::Check, verdict));
     }
     if let Some(note) = prepared.unused_ranks(processes) {
         say(Report::Note(note));

@@ -7,11 +7,13 @@ use std::time::Instant;
 
 use grammar::{codes::Code, diagnostic::Diagnostic, source::Source};
 
-use super::rank_process::RunVerdict;
-use crate::{run::command_line::CheckMode, session::Report, tool::Reporter};
+use crate::{
+    run::command_line::CheckMode,
+    session::{Report, Verdict},
+    tool::Reporter,
+};
 use hir_check::{Checks, OrderingModel, check};
 use hir_plan::World;
-use hir_process::exit::Exit;
 
 /// The maximum number of instructions, summed over all ranks, that are checked by default.
 const MAX_INSTRUCTIONS: usize = 2_000_000;
@@ -27,7 +29,7 @@ pub fn check_before_run(
     world: &World,
     screen: &Reporter,
     say: &mut dyn FnMut(Report),
-) -> Result<(), RunVerdict> {
+) -> Result<(), Verdict> {
     if mode == CheckMode::Off {
         return Ok(());
     }
@@ -80,5 +82,5 @@ pub fn check_before_run(
         return Ok(());
     }
     let text = format!("{}{more}; `--check=warn` runs the program anyway", first.message);
-    Err(RunVerdict::of(Exit::Check, text))
+    Err(Verdict::failed(text))
 }

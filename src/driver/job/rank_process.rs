@@ -195,7 +195,7 @@ pub fn run(
     if rank > 0 {
         return Ok(end);
     }
-    let text = |(rank, RankEnd { exit, summary }): &(usize, RankEnd)| {
+    let text = |RankEnd { rank, exit, summary }: &RankEnd| {
         format!("rank {rank} exits with code {}: {summary}", *exit as u8)
     };
     match (verdict.exit == Exit::Success, others.split_first()) {

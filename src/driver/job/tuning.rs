@@ -156,7 +156,7 @@ fn entries(
     files: &InputFiles,
     path: &Path,
     machine: &Machine,
-) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), String> {
+) -> Result<(Vec<(String, MatmulAlgorithm)>, usize), JobFailure> {
     let table = existing(files, path)?;
     match other_machine(&table, machine, path) {
         Some(message) => Err(JobFailure::Environment(format!("{message}: measure again with `--tune`"))),
