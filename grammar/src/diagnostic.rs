@@ -2,11 +2,8 @@
 //!
 //! Invariant: every diagnostic has a code of the `codes` table and at least one position in the text.
 
-use std::borrow::Cow;
-
 use crate::{
     codes::{Code, Severity},
-    places::{self, Occurrence},
     span::Span,
 };
 
@@ -23,15 +20,6 @@ pub struct Fix {
     pub text: String,
 }
 
-/// A part of a statement or header that the source text determines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// The attribute `name=value` with this name.
-    Attr(&'static str),
-    /// The last occurrence of the tensor with this number.
-    LastTensor(u32),
-}
-
 /// One error, warning or remark.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Diagnostic {
@@ -41,9 +29,6 @@ pub struct Diagnostic {
     pub message: String,
     /// Positions with a label each: the main position first, then related positions.
     pub labels: Vec<(Span, String)>,
-    /// For labels by index: the part of the position that is meant. `located` replaces the position by that of
-    /// the part.
-    pub parts: Vec<(usize, Part)>,
     /// Additional information, such as the report of a deadlock. A note may have several lines.
     pub notes: Vec<String>,
     /// The number of further errors of the same kind that this one stands for; a note names their lines.
@@ -64,7 +49,6 @@ impl Diagnostic {
             code,
             message: message.into(),
             labels: vec![(span, label.into())],
-            parts: Vec::new(),
             notes: Vec::new(),
             alike: 0,
             help: None,
@@ -89,31 +73,6 @@ impl Diagnostic {
     pub fn label(mut self, span: Span, label: impl Into<String>) -> Self {
         self.labels.push((span, label.into()));
         self
-    }
-
-    /// Restricts the last position to a part of it.
-    pub fn part(mut self, part: Part) -> Self {
-        self.parts.push((self.labels.len().saturating_sub(1), part));
-        self
-    }
-
-    /// Returns the diagnostic with the positions of the parts that it refers to.
-    pub fn located(&self, source: &str) -> Cow<'_, Self> {
-        if self.parts.is_empty() {
-            return Cow::Borrowed(self);
-        }
-        let mut it = self.clone();
-        for (at, part) in std::mem::take(&mut it.parts) {
-            if let Some((span, _)) = it.labels.get_mut(at) {
-                *span = match part {
-                    Part::Attr(name) => places::attr_place(Some(source), name, *span),
-                    Part::LastTensor(number) => {
-                        places::numbered_tensor_place(Some(source), number, *span, Occurrence::Last)
-                    }
-                };
-            }
-        }
-        Cow::Owned(it)
     }
 
     /// Adds an edit.

@@ -98,9 +98,7 @@ impl CleanedText<'_> {
             *span = self.source_span(*span);
         }
         for spans in programs.iter_mut().map(|it| &mut it.spans) {
-            spans.header = self.source_span(spans.header);
-            let lists = [&mut spans.stmts, &mut spans.tensors, &mut spans.symbols];
-            lists.into_iter().flatten().for_each(|span| *span = self.source_span(*span));
+            spans.map(|span| self.source_span(span));
         }
     }
 

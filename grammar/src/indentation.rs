@@ -17,13 +17,14 @@ mod nesting;
 mod sections;
 mod statement_start;
 
-pub(crate) use sections::comment_length;
+pub(crate) use sections::{comment_length, comments_outside};
 
 use rustc_hash::FxHashSet;
 
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
+    ir::Comment,
     span::Span,
     token::{Lexeme, ScanLimit, Source, Token, TokenKind, scan},
 };
@@ -60,6 +61,8 @@ pub struct TokenStream<'s> {
     /// Byte offset in the source from which on syntax errors follow from the first one: that of the HostUnits, or, in
     /// the syntax of 2024, whose statements end with braces, that of the container.
     pub(crate) follows_from: u32,
+    /// The comments of the text.
+    pub(crate) comments: Vec<Comment>,
 }
 
 impl<'s> TokenStream<'s> {
@@ -113,10 +116,12 @@ impl<'s> TokenStream<'s> {
 
 /// Returns the tokens of the container that begins at the start of `source`, with its trailing sections.
 pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
-    let (raw, mut end) = scan(source, ScanLimit::ContainerEnd, diagnostics);
-    let mut builder = TokenStreamBuilder::new(source, raw, diagnostics);
+    let mut comments = Vec::new();
+    let (raw, mut end) = scan(source, ScanLimit::ContainerEnd, &mut comments, diagnostics);
+    let mut builder = TokenStreamBuilder::new(source, raw, comments, diagnostics);
     builder.container();
     while let Some(section) = sections::find_section(source.text, end) {
+        builder.comments.extend(comments_outside(source, end..section.heading));
         if let Some(meant) = section.meant {
             let heading =
                 Span::new(source.base as usize + section.heading, source.base as usize + section.start);
@@ -137,8 +142,9 @@ pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic
 
 /// Returns the tokens of one scalar expression.
 pub fn expression_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
-    let (raw, end) = scan(source, ScanLimit::TextEnd, diagnostics);
-    let mut builder = TokenStreamBuilder::new(source, raw, diagnostics);
+    let mut comments = Vec::new();
+    let (raw, end) = scan(source, ScanLimit::TextEnd, &mut comments, diagnostics);
+    let mut builder = TokenStreamBuilder::new(source, raw, comments, diagnostics);
     while builder.peek().is_some() {
         builder.emit_next();
     }
@@ -207,6 +213,7 @@ struct TokenStreamBuilder<'s, 'd> {
     stmt_start: usize,
     truncated_at: Option<u32>,
     follows_from: u32,
+    comments: Vec<Comment>,
     /// The foreign lines that were skipped.
     foreign_lines: Vec<Span>,
     /// Number of braces around bodies, which are reported and skipped.
@@ -215,7 +222,12 @@ struct TokenStreamBuilder<'s, 'd> {
 }
 
 impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
-    fn new(source: Source<'s>, raw: Vec<Lexeme>, diagnostics: &'d mut Vec<Diagnostic>) -> Self {
+    fn new(
+        source: Source<'s>,
+        raw: Vec<Lexeme>,
+        comments: Vec<Comment>,
+        diagnostics: &'d mut Vec<Diagnostic>,
+    ) -> Self {
         let out = Vec::with_capacity(raw.len() + raw.len() / 4);
         Self {
             source,
@@ -230,6 +242,7 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
             stmt_start: 0,
             truncated_at: None,
             follows_from: u32::MAX,
+            comments,
             foreign_lines: Vec::new(),
             stray_braces: 0,
             diagnostics,
@@ -238,8 +251,8 @@ impl<'s, 'd> TokenStreamBuilder<'s, 'd> {
 
     fn finish(mut self, end: usize) -> TokenStream<'s> {
         self.report_foreign_lines();
-        let Self { source, output: tokens, blocks, truncated_at, follows_from, .. } = self;
-        TokenStream { source, tokens, blocks, end, truncated_at, follows_from }
+        let Self { source, output: tokens, blocks, truncated_at, follows_from, comments, .. } = self;
+        TokenStream { source, tokens, blocks, end, truncated_at, follows_from, comments }
     }
 
     /// Appends the statements up to a closing brace or a section, between block tokens.

@@ -8,7 +8,9 @@
 
 mod axis;
 mod mesh;
+mod place;
 mod scalar;
+mod spans;
 mod stmt;
 mod tensor;
 
@@ -17,16 +19,15 @@ use std::collections::HashMap;
 use indexmap::IndexMap;
 use rustc_hash::FxHashMap;
 
-use crate::{
-    arena::{Arena, Id},
-    span::Span,
-    words::P2pProtocol,
-};
+use crate::{arena::Arena, span::Span, words::P2pProtocol};
 
+pub(crate) use self::spans::{PartRole, PartSpan, SectionPart};
 pub use self::{
     axis::{AXIS_SUFFIXES, Axis, AxisKind, ParallelType},
     mesh::{DeviceDim, Mesh},
+    place::Place,
     scalar::{Expr, predefined_meaning},
+    spans::{Comment, Part, Spans},
     stmt::{For, If, OpStmt, Stmt},
     tensor::{Domains, Memory, Tensor, Transform},
 };
@@ -69,21 +70,6 @@ pub struct Program {
     pub spans: Spans,
     expr_ids: FxHashMap<Expr, ExprId>,
     symbol_ids: HashMap<(Option<UnitId>, String), SymbolId>,
-}
-
-/// Positions in the source text, indexed by id.
-#[derive(Clone, Debug, Default)]
-pub struct Spans {
-    /// The header line.
-    pub header: Span,
-    /// Statements; for a loop or branch, its header line.
-    pub stmts: Vec<Span>,
-    /// First mention of each tensor.
-    pub tensors: Vec<Span>,
-    /// First mention of each symbol.
-    pub symbols: Vec<Span>,
-    /// Whether the text states no domains, so that those of all tensors are inferred.
-    pub are_domains_inferred: bool,
 }
 
 /// A stream.
@@ -137,29 +123,35 @@ impl Program {
 
     /// Adds a tensor that is first mentioned at `span`.
     pub fn add_tensor(&mut self, tensor: Tensor, span: Span) -> TensorId {
-        self.spans.tensors.push(span);
+        self.add_stated_tensor(tensor, span, &[], span.end)
+    }
+
+    /// Adds a tensor whose axes and mesh, if it has one, are stated at these positions.
+    pub(crate) fn add_stated_tensor(
+        &mut self,
+        tensor: Tensor,
+        span: Span,
+        axes: &[Span],
+        mesh: u32,
+    ) -> TensorId {
+        self.spans.add_tensor(span, axes, mesh);
         self.tensors.push(tensor)
     }
 
     /// Adds a statement at `span`; the caller appends it to a block.
     pub fn add_stmt(&mut self, stmt: Stmt, span: Span) -> StmtId {
-        self.spans.stmts.push(span);
+        self.add_stated_stmt(stmt, span, std::iter::empty())
+    }
+
+    /// Adds a statement whose parts are stated at these positions.
+    pub(crate) fn add_stated_stmt(
+        &mut self,
+        stmt: Stmt,
+        span: Span,
+        parts: impl Iterator<Item = PartSpan>,
+    ) -> StmtId {
+        self.spans.add_stmt(&stmt, span, parts);
         self.stmts.push(stmt)
-    }
-
-    /// Returns the position of a statement.
-    pub fn stmt_span(&self, stmt: StmtId) -> Span {
-        self.spans.stmts.get(stmt.index()).copied().unwrap_or_default()
-    }
-
-    /// Returns the position where a tensor is first mentioned.
-    pub fn tensor_span(&self, tensor: TensorId) -> Span {
-        self.spans.tensors.get(tensor.index()).copied().unwrap_or_default()
-    }
-
-    /// Returns the position where a symbol is first mentioned.
-    pub fn symbol_span(&self, symbol: SymbolId) -> Span {
-        self.spans.symbols.get(symbol.index()).copied().unwrap_or_default()
     }
 
     /// Returns the statements of a block.

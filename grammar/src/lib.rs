@@ -47,7 +47,6 @@ mod ids;
 mod loop_variance;
 mod numbering;
 mod operands;
-mod places;
 mod print;
 mod raw_bytes;
 mod read;
@@ -86,7 +85,7 @@ pub use rules::{
 pub use suggest::{count_text, escape_control, list_text, nearest};
 pub use tensor_uses::{for_each_tensor_use, ranks_in_meshes};
 pub use text::{axis_text, domain_clauses, expr_text, stream_text, tensor_text};
-pub use verify::{verify, verify_source};
+pub use verify::verify;
 
 #[cfg(test)]
 mod reference;

@@ -10,6 +10,7 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     indentation::{self, MISSING_COMMA, TokenStream},
+    ir::Comment,
     span::Span,
     token::{Source, Token, TokenKind},
 };
@@ -92,12 +93,14 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     (file, diagnostics)
 }
 
-/// Finds the containers of `source` and calls `visit` with the tokens and the diagnostics of each.
+/// Finds the containers of `source` and calls `visit` with the tokens and the diagnostics of each. Returns the comments behind
+/// the last one.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
     diagnostics: &mut Vec<Diagnostic>,
     visit: &mut dyn FnMut(TokenStream<'s>, &mut Vec<Diagnostic>),
-) {
+) -> Vec<Comment> {
+    let whole = Source { text: source, base: 0 };
     let mut at = 0;
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
@@ -106,7 +109,8 @@ pub(crate) fn for_each_container<'s>(
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let mut own = Vec::new();
-        let token_stream = indentation::container_tokens(text, &mut own);
+        let mut token_stream = indentation::container_tokens(text, &mut own);
+        token_stream.comments.splice(0..0, indentation::comments_outside(whole, at..start));
         at = start + token_stream.end.max(1);
         visit(token_stream, &mut own);
         diagnostics.append(&mut own);
@@ -117,6 +121,7 @@ pub(crate) fn for_each_container<'s>(
         diagnostics.push(outside::no_container(source))
     }
     diagnostics.sort_by_key(|it| it.span().start);
+    indentation::comments_outside(whole, at..source.len())
 }
 
 /// Parses a container and passes its parts to `events`. Returns false if the parser does not reach its end.

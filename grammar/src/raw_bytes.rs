@@ -79,7 +79,7 @@ pub(crate) fn in_file(diagnostics: &[Diagnostic], source: &str) -> Option<(Vec<D
     let offset = |at: u32| at - (LENGTH - 1) * places.partition_point(|place| *place < at) as u32;
     let in_file = |span: Span| Span { start: offset(span.start), end: offset(span.end) };
     let converted = diagnostics.iter().map(|it| {
-        let mut it = it.located(source).into_owned();
+        let mut it = it.clone();
         it.labels.iter_mut().for_each(|(span, _)| *span = in_file(*span));
         it.fixes.iter_mut().for_each(|fix| fix.span = in_file(fix.span));
         let texts = it.labels.iter_mut().map(|(_, text)| text).chain(&mut it.notes);

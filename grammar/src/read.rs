@@ -22,7 +22,7 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
     let mut faulty_from = None;
-    parse::for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
+    let behind = parse::for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
         let start = token_stream.source().base;
         let res = resolve::resolve(token_stream, source, faulty_from.unwrap_or(start), diagnostics);
         programs.extend(res);
@@ -31,6 +31,9 @@ pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
             faulty_from.get_or_insert(start);
         }
     });
+    if let Some(last) = programs.last_mut() {
+        last.spans.comments.extend(behind);
+    }
     (programs, diagnostics)
 }
 

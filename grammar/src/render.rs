@@ -85,10 +85,10 @@ pub fn render(
     let lines = LineIndex::new(source);
     let shown = if format == Format::Human { diagnostics.len().min(MAX_DRAWN) } else { diagnostics.len() };
     let (shown, more) = diagnostics.split_at(shown);
-    shown.iter().map(|it| it.located(source)).try_for_each(|it| match format {
-        Format::Human => render_human(&it, file, (source, &lines), style, out),
-        Format::Short => render_short(&it, file, &lines, out),
-        Format::Json | Format::Sarif => render_json(&it, file, &lines, out),
+    shown.iter().try_for_each(|it| match format {
+        Format::Human => render_human(it, file, (source, &lines), style, out),
+        Format::Short => render_short(it, file, &lines, out),
+        Format::Json | Format::Sarif => render_json(it, file, &lines, out),
     })?;
     if !more.is_empty() {
         writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;

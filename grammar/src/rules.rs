@@ -60,7 +60,6 @@ use crate::{
     dtype::{Class, DType},
     ir::{Axis, AxisId, AxisKind, ExprId, OpStmt, Operand, ParallelType, Program, TensorId},
     ops::{Op, TypeRule},
-    places::attr_place,
     suggest::{count_text, list_text},
     text::{axis_text, axis_text_with_number},
 };

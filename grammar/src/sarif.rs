@@ -51,13 +51,13 @@ impl Log {
             return self.add(&diagnostics, file, &source);
         }
         let text = Artifact { uri: uri(file), source, lines: LineIndex::new(source) };
-        for it in diagnostics.iter().map(|it| it.located(source)) {
+        for it in diagnostics {
             let known = self.rules.iter().position(|rule| *rule == it.code);
             let rule = known.unwrap_or(self.rules.len());
             if known.is_none() {
                 self.rules.push(it.code);
             }
-            self.results.push(text.result(&it, rule));
+            self.results.push(text.result(it, rule));
         }
     }
 

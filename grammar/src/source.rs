@@ -50,7 +50,7 @@ impl Source {
     pub fn programs(&self) -> (Vec<Program>, Vec<Diagnostic>) {
         let (programs, mut diagnostics) = crate::read(&self.text);
         if !crate::diagnostic::has_errors(&diagnostics) {
-            programs.iter().for_each(|program| diagnostics.extend(crate::verify_source(program, &self.text)));
+            programs.iter().for_each(|program| diagnostics.extend(crate::verify(program)));
         }
         crate::summarise(&mut diagnostics, &self.text);
         (programs, diagnostics)

@@ -36,6 +36,8 @@ pub struct TensorText<'s> {
     pub positions: &'s str,
     /// The device mesh; empty if the text has none.
     pub mesh: Mesh,
+    /// Where `DeviceMesh` begins in the whole source; the end of the tensor if the text has none.
+    pub mesh_start: u32,
 }
 
 /// The parsed text of an axis token.
@@ -89,6 +91,8 @@ pub fn parse_tensor_text(text: &str, at: u32) -> Result<TensorText<'_>, Diagnost
         axes,
         comma_errors: commas,
         positions: tail.slice(0, mesh_at).trimmed().text,
+        // The parenthesis before the word is one byte.
+        mesh_start: if mesh.text.is_empty() { whole.span.end } else { mesh.span.start + 1 },
         mesh: if mesh.text.is_empty() { Mesh::default() } else { parse_mesh(mesh)? },
     })
 }

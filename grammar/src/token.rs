@@ -11,13 +11,14 @@ use logos::Logos;
 
 pub use self::scan::scan;
 use self::scan::{axis, tensor};
-use crate::span::Span;
+use crate::{ir::Comment, span::Span};
 
 /// The kind of a token. Virtual tokens have no text; `indentation` inserts them.
 #[derive(Logos, Clone, Copy, PartialEq, Eq, Debug)]
 #[logos(error = ScanError)]
 #[logos(skip r"[ \t\r\n\f]+")]
-#[logos(skip(r"#[^\n]*", allow_greedy = true))]
+#[logos(extras = Vec<Comment>)]
+#[logos(skip(r"#[^\n]*", scan::hash_comment, allow_greedy = true))]
 #[logos(skip(r"//", scan::comment))]
 pub enum TokenKind {
     /// `T0_g___bfloat[ideviceIdx.x0{8}, iS1{128}] ca_pos( 1 ) (DeviceMesh{0 1})`.

@@ -4,8 +4,8 @@ use std::{cell::OnceCell, collections::BTreeSet};
 
 use grammar::{
     codes::Code,
-    diagnostic::{Diagnostic, Part},
-    ir::{Program, StmtId},
+    diagnostic::Diagnostic,
+    ir::{Operand, Program, StmtId},
     source::Source,
     span::Span,
 };
@@ -104,6 +104,16 @@ impl<'a> DiagnosticBuilder<'a> {
         let Some(source) = self.sources.get(text) else { return marker };
         let end = source.text.get(marker.start as usize..).and_then(|it| it.find(":\n"));
         end.map_or(marker, |it| Span { start: marker.start, end: marker.start + it as u32 })
+    }
+
+    /// Returns the position of an output in the header of a rank's program.
+    fn output_span(&self, rank: usize, name: &str) -> Option<Span> {
+        let (context, source) = (self.edit_context(rank), self.sources.get(self.text_of(rank))?);
+        // A pass does not change the outputs.
+        let read = if context.is_none() { source.programs().0.into_iter().next() } else { None };
+        let program = context.as_ref().map(|it| &it.text.program).or(read.as_ref())?;
+        let is_meant = |it: &Operand| it.tensor().is_some_and(|it| program.tensor_name(it) == name);
+        program.output_span(program.outputs.iter().rposition(is_meant)?)
     }
 
     /// Returns the first mention of a tensor in a text with its domain and mesh:
@@ -246,18 +256,10 @@ impl<'a> DiagnosticBuilder<'a> {
         let it = if let InstKind::ReadOutputs = inst.kind {
             let what = if missing == all { String::new() } else { some };
             let message = format!("nothing writes {what}output `{name}` on rank {}", read.rank);
-            let it = Diagnostic::new(
-                Code::UnwrittenOutput,
-                self.header_span(text),
-                message,
-                format!("first: {first}"),
-            );
-            let number = name.strip_prefix('T').and_then(|it| it.parse().ok());
-            let it = match number {
-                Some(number) => it.part(Part::LastTensor(number)),
-                None => it,
-            };
-            it.help("write these elements, or allocate the output with zero_init=true")
+            let place = self.output_span(read.inst_ref.rank, name).unwrap_or_else(|| self.header_span(text));
+            let label = format!("first: {first}");
+            Diagnostic::new(Code::UnwrittenOutput, place, message, label)
+                .help("write these elements, or allocate the output with zero_init=true")
         } else {
             let what = if missing == all { "all elements of ".to_owned() } else { some };
             let message =

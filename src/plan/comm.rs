@@ -18,9 +18,10 @@ use super::{
 use grammar::{
     attr,
     codes::Code,
-    diagnostic::{Diagnostic, Part},
+    diagnostic::Diagnostic,
     ir::{ExprId, OpStmt, Stmt, TensorId},
     ops::Op,
+    span::Span,
     words::{CommunicationType, P2pProtocol},
 };
 
@@ -102,7 +103,7 @@ impl PlanBuilder<'_> {
         let team = self.team(stmt)?;
         let Some(me) = position_in(&team, self.rank()) else { return Ok(()) };
         let root = match stmt.get(attr::ROOT) {
-            Some(root) => self.index(root, team.len(), "the root", Some("root"))?,
+            Some(root) => self.index(root, team.len(), "the root", self.attr_span(attr::ROOT.name()))?,
             None => 0,
         };
         let op = stmt.get(attr::RED_OP).map_or(ReduceOp::Sum, ReduceOp::from);
@@ -152,8 +153,8 @@ impl PlanBuilder<'_> {
         let rank = self.rank();
         let message = format!("the team contains rank {rank}, but `{name}` is not on rank {rank}");
         let label = format!("rank {rank} is in this team");
-        let it = Diagnostic::new(Code::BadTeam, self.span, message, label).part(Part::Attr("team"));
-        let it = it.label(self.span, format!("mesh {{{}}}", devices.join(" "))).part(Part::Attr("input"));
+        let it = Diagnostic::new(Code::BadTeam, self.attr_span(attr::TEAM.name()), message, label);
+        let it = it.label(self.attr_span(attr::INPUT.name()), format!("mesh {{{}}}", devices.join(" ")));
         Box::new(it.help(format!(
             "let the team contain ranks of the mesh only, or add rank {rank} to the mesh of `{name}`"
         )))
@@ -162,13 +163,13 @@ impl PlanBuilder<'_> {
     fn permute(&mut self, stmt: &OpStmt) -> Result<()> {
         let team = self.team(stmt)?;
         let Some(me) = position_in(&team, self.rank()) else { return Ok(()) };
-        let peer = |this: &Self, key: attr::Key<ExprId>, name| match stmt.get(key) {
-            Some(peer) => this.index(peer, team.len(), "the peer", Some(name)),
+        let peer = |this: &Self, key: attr::Key<ExprId>| match stmt.get(key) {
+            Some(peer) => this.index(peer, team.len(), "the peer", this.attr_span(key.name())),
             None => Ok(0),
         };
         let kind = CollectiveKind::Permute {
-            send_peer: peer(self, attr::SEND_PEER, "send_peer")?,
-            recv_peer: peer(self, attr::RECV_PEER, "recv_peer")?,
+            send_peer: peer(self, attr::SEND_PEER)?,
+            recv_peer: peer(self, attr::RECV_PEER)?,
         };
         self.post(stmt, team, me, kind)
     }
@@ -181,7 +182,7 @@ impl PlanBuilder<'_> {
             self.skip_outside_mesh(stmt);
             return Ok(());
         }
-        let (direction, peer, view) = self.p2p_operands(stmt)?;
+        let (direction, peer, view) = self.p2p_operands(stmt, self.attr_span(attr::PEER.name()))?;
         let origin = self.origin_no();
         let backend = self.backend(stmt)?;
         let protocol = self.protocol(stmt, backend)?;
@@ -197,13 +198,13 @@ impl PlanBuilder<'_> {
         Ok(())
     }
 
-    fn p2p_operands(&self, stmt: &OpStmt) -> Result<(Direction, usize, View)> {
+    fn p2p_operands(&self, stmt: &OpStmt, place: Span) -> Result<(Direction, usize, View)> {
         let direction = stmt.get(attr::P2P_TYPE).map_or(Direction::Send, Direction::from);
         let (Some(buffer), Some(peer)) = (stmt.get(attr::BUFFER), stmt.get(attr::PEER)) else {
             return Err(self.unsupported(stmt.op, "its buffer or its peer is missing"));
         };
         let world = self.plan.world;
-        let rank = self.index(peer, world, "the peer", Some("peer")).map_err(|it| match it.code {
+        let rank = self.index(peer, world, "the peer", place).map_err(|it| match it.code {
             Code::BadIndex if it.help.is_none() => Box::new(it.help(format!(
                 "let the last rank wrap around, as in `peer=( ( rank + 1 ) % {world} )`, or execute this only on ranks that have the peer, in an `IF Manual`"
             ))),
@@ -268,7 +269,8 @@ impl PlanBuilder<'_> {
             if it.get(attr::BUFFER).is_some_and(|buffer| !self.holds_part(buffer)) {
                 continue;
             }
-            let (direction, peer, view) = self.p2p_operands(it)?;
+            let (direction, peer, view) =
+                self.p2p_operands(it, self.program.attr_span(*id, attr::PEER.name()))?;
             if peer == self.rank() {
                 let message =
                     format!("P2PCommunication {} shares handles with its own rank", self.number(it));

@@ -272,7 +272,7 @@ impl PlanBuilder<'_> {
             let Some(&extent) = view.shape.get(dim) else {
                 return Err(self.shape_mismatch(stmt.op, &view.shape, &[]));
             };
-            let bound = |expr: ExprId| self.index(expr, extent + 1, "the range", None);
+            let bound = |expr: ExprId| self.index(expr, extent + 1, "the range", self.span);
             let (start, stop) = (bound(*start)?, bound(*stop)?);
             let step = self.step(*step)?;
             view = view.narrow(dim, start, stop.saturating_sub(start).div_ceil(step));

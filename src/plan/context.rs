@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use grammar::{
+    attr::AttrName,
     codes::Code,
-    diagnostic::{Diagnostic, Part},
+    diagnostic::Diagnostic,
     dtype::DType,
     ir::{BlockId, ExprId, Program, Stmt, StmtId, SymbolId, TensorId},
     ops::Op,
@@ -291,14 +292,8 @@ impl PlanBuilder<'_> {
     /// Evaluates an index.
     ///
     /// # Errors
-    /// The value is negative, or not below `bound`. The error is located at the attribute `attr`.
-    pub(super) fn index(
-        &self,
-        expr: ExprId,
-        bound: usize,
-        what: &str,
-        attr: Option<&'static str>,
-    ) -> Result<usize> {
+    /// The value is negative, or not below `bound`. The error is located at `place`.
+    pub(super) fn index(&self, expr: ExprId, bound: usize, what: &str, place: Span) -> Result<usize> {
         let value = self.int(expr, what)?;
         let index = usize::try_from(value).ok().filter(|index| *index < bound);
         index.ok_or_else(|| {
@@ -310,12 +305,15 @@ impl PlanBuilder<'_> {
             };
             let last = bound as i64 - 1;
             let message = format!("{shown}, which is outside of 0 to {last}");
-            let it = self.error(Code::BadIndex, message, format!("expected 0 to {last}"));
-            match attr {
-                Some(attr) => Box::new(it.part(Part::Attr(attr))),
-                None => it,
-            }
+            let mut it = self.error(Code::BadIndex, message, format!("expected 0 to {last}"));
+            it.labels.iter_mut().for_each(|(span, _)| *span = place);
+            it
         })
+    }
+
+    /// Returns the position of an attribute of the current statement.
+    pub(super) fn attr_span(&self, attr: AttrName) -> Span {
+        self.current_stmt().map_or(self.span, |stmt| self.program.attr_span(stmt, attr))
     }
 
     pub(super) fn unsupported(&self, op: Op, why: &str) -> Box<Diagnostic> {

@@ -187,7 +187,7 @@ impl PlanBuilder<'_> {
         };
         let index = match view.shape[dim] {
             1 => 0,
-            extent => self.index(index, extent, "the index", Some("index"))?,
+            extent => self.index(index, extent, "the index", self.attr_span(attr::INDEX.name()))?,
         };
         Ok(view.select(dim, index))
     }
@@ -208,7 +208,7 @@ impl PlanBuilder<'_> {
         }
         let count = pieces[at].extent;
         let Some(expr) = stmt.get(attr::STREAM_INDEX) else { return Ok((view, 0)) };
-        let mut index = self.index(expr, count, "the stream's index", None)?;
+        let mut index = self.index(expr, count, "the stream's index", self.span)?;
         if swizzled {
             let mesh = &self.program.tensors[input].mesh;
             let me = mesh.coordinate(self.rank(), grammar::ir::DeviceDim::X).unwrap_or(0);

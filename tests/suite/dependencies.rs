@@ -39,7 +39,6 @@ const LAYERS: &[(&str, &[Layer])] = &[
 const GRAMMAR: &[Layer] = &[
     ("arena codes dtype numbering scalar_op span words", &[]),
     ("arithmetic", &["scalar_op"]),
-    ("places", &["span"]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["words"]),

@@ -5,6 +5,7 @@ use super::{CommaStyle, OpenBracket, StmtTokens, TokenStreamBuilder};
 use crate::{
     codes::Code,
     diagnostic::{Diagnostic, TRUNCATED_HELP},
+    ir::Comment,
     nearest,
     span::Span,
     token::{Lexeme, ScanLimit, Source, TokenKind, scan},
@@ -406,7 +407,7 @@ impl TokenStreamBuilder<'_, '_> {
         let base = self.source.base;
         let text = self.source.text.get(start..end).unwrap_or("");
         let source = Source { text, base: base + start as u32 };
-        (self.input, _) = scan(source, ScanLimit::TextEnd, self.diagnostics);
+        (self.input, _) = scan(source, ScanLimit::TextEnd, &mut self.comments, self.diagnostics);
         self.position = 0;
         let span = Span { start: base + heading as u32, end: base + start as u32 };
         self.output.push(Lexeme { kind, first: true, column: 0, start: span.start, end: span.end });
@@ -550,6 +551,24 @@ pub(crate) fn comment_length(text: &str) -> usize {
         }
         Some(_) | None => line.len(),
     }
+}
+
+/// Returns the comments in a range of a text that is outside of containers and sections: the lines that begin with a mark. The
+/// name of the container behind its closing brace is none.
+pub(crate) fn comments_outside(source: Source<'_>, range: std::ops::Range<usize>) -> Vec<Comment> {
+    let mut comments = Vec::new();
+    let mut at = range.start;
+    for line in source.text.get(range.clone()).unwrap_or("").split_inclusive('\n') {
+        let is_alone =
+            at > range.start || at == 0 || source.text.get(..at).is_some_and(|it| it.ends_with('\n'));
+        let text = line.trim();
+        let start = source.base as usize + at + line.len() - line.trim_start().len();
+        if is_comment(text) && (is_alone || !text.starts_with("// %HostIrContainer")) {
+            comments.push(Comment { span: Span::new(start, start + text.len()), is_alone });
+        }
+        at += line.len();
+    }
+    comments
 }
 
 fn is_comment(line: &str) -> bool {

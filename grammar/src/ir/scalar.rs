@@ -92,7 +92,7 @@ impl Program {
         if let Some(id) = self.symbol_ids.get(&key) {
             return *id;
         }
-        self.spans.symbols.push(span);
+        self.spans.add_symbol(span);
         let id = self.symbols.push(name.to_owned());
         self.symbol_ids.insert(key, id);
         id

@@ -152,6 +152,11 @@ impl OperandDef {
 }
 
 impl OpDef {
+    /// Returns the number of an attribute among the positional and keyed ones.
+    pub(crate) fn attr_number(&self, name: AttrName) -> u8 {
+        self.args.iter().chain(self.attrs).take_while(|it| it.key() != name).count() as u8
+    }
+
     /// Returns the definition of an attribute.
     pub(crate) fn attr_def<T>(&self, key: Key<T>) -> Option<&'static OperandDef> {
         self.attrs.iter().find(|it| it.key() == key)

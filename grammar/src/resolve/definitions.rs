@@ -3,7 +3,13 @@
 use std::collections::HashMap;
 
 use super::Resolver;
-use crate::{ast, codes::Code, diagnostic::Diagnostic, ir::SymbolId, text::expr_text};
+use crate::{
+    ast,
+    codes::Code,
+    diagnostic::Diagnostic,
+    ir::{SectionPart, SymbolId},
+    text::expr_text,
+};
 
 impl<'s> Resolver<'s, '_> {
     pub(super) fn resolve_definitions(&mut self, stmts: &[ast::Stmt<'s>]) {
@@ -31,6 +37,7 @@ impl<'s> Resolver<'s, '_> {
             };
             if let Some(value) = self.scalar(value) {
                 let symbol = self.program.intern_symbol(self.current_unit, name, span);
+                self.program.spans.add_section_part(stmt.span, SectionPart::Definition(symbol));
                 let earlier = self.program.definitions.insert(symbol, value);
                 let first = self.definition_spans.insert(symbol, span);
                 let text = |it| expr_text(&self.program, it);

@@ -9,7 +9,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     domains::{self, AmbiguousTensor},
-    ir::{AxisId, Domains, Program, TensorId, Transform},
+    ir::{AxisId, Domains, Program, SectionPart, TensorId, Transform},
     span::Span,
     suggest::list_text,
     tensor_uses::tensors_in_text_order,
@@ -36,6 +36,9 @@ impl<'s> Resolver<'s, '_> {
                 self.stated_twice(&format!("the domain of `{name}`"), [first, span]);
                 continue;
             }
+            let whole = line.clauses.iter().flat_map(|(clause, results)| results.last().or(Some(clause)));
+            let whole = whole.fold(span, |whole, it| whole.join(it.span));
+            self.program.spans.add_section_part(whole, SectionPart::Domain(tensor));
             if let Some(domains) = self.domain_line(tensor, line) {
                 self.program.tensors[tensor].domains = domains;
             }
@@ -107,7 +110,7 @@ impl<'s> Resolver<'s, '_> {
                 );
                 return None;
             };
-            let results = results.iter().map(|it| self.axis(it)).collect::<Option<Vec<_>>>()?;
+            let results = results.iter().map(|it| self.domain_axis(it)).collect::<Option<Vec<_>>>()?;
             if matches!(name.text, "logical" | "allocation") && !lists.insert(name.text) {
                 let message = format!("`{}` has two clauses `{}`", line.tensor.text, name.text);
                 self.error(Code::BadDomain, name.span, message, "expected one of them");
@@ -122,7 +125,7 @@ impl<'s> Resolver<'s, '_> {
                 ("allocation", axes, []) => domains.allocation = Some(self.axis_list(axes)?),
                 ("split" | "outer_split", [input, factor], [outer, inner]) => {
                     domains.transforms.push(Transform::Split {
-                        input: self.axis(&input.value)?,
+                        input: self.domain_axis(&input.value)?,
                         factor: self.scalar(&factor.value)?,
                         outer_split: name.text == "outer_split",
                         outer: *outer,
@@ -130,13 +133,13 @@ impl<'s> Resolver<'s, '_> {
                     });
                 }
                 ("merge", [outer, inner], [output]) => domains.transforms.push(Transform::Merge {
-                    outer: self.axis(&outer.value)?,
-                    inner: self.axis(&inner.value)?,
+                    outer: self.domain_axis(&outer.value)?,
+                    inner: self.domain_axis(&inner.value)?,
                     output: *output,
                 }),
                 ("swizzle1d", [input], [output]) => domains
                     .transforms
-                    .push(Transform::Swizzle1D { input: self.axis(&input.value)?, output: *output }),
+                    .push(Transform::Swizzle1D { input: self.domain_axis(&input.value)?, output: *output }),
                 _ => {
                     self.bad_clause(name, clause.span);
                     return None;
@@ -147,8 +150,15 @@ impl<'s> Resolver<'s, '_> {
         Some(domains)
     }
 
+    /// Resolves an axis in a line of `Domains:`.
+    fn domain_axis(&mut self, value: &ast::Expr<'s>) -> Option<AxisId> {
+        let axis = self.axis(value)?;
+        self.program.spans.add_section_part(value.span, SectionPart::DomainAxis(axis));
+        Some(axis)
+    }
+
     fn axis_list(&mut self, args: &[ast::Arg<'s>]) -> Option<Vec<AxisId>> {
-        args.iter().map(|arg| self.axis(&arg.value)).collect()
+        args.iter().map(|arg| self.domain_axis(&arg.value)).collect()
     }
 
     /// Reports a clause that does not exist, or that has another form.

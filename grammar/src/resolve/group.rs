@@ -5,7 +5,7 @@ use super::Resolver;
 use crate::{
     ast, attr,
     codes::Code,
-    ir::{Stmt, StmtId},
+    ir::{PartRole, Stmt, StmtId},
     ops::Op,
     span::Span,
 };
@@ -33,9 +33,12 @@ impl<'s> Resolver<'s, '_> {
         let Some(allreduce) = self.attr(param, &shared.value) else { return };
         let number = self.next_group;
         self.next_group += 1;
+        let parts = self.parts.len();
         for (out, value) in members {
-            let Some(result) = self.value(out) else { continue };
-            let Some(mut stmt) = self.resolve_call(&[result], value, out.span) else { continue };
+            self.parts.truncate(parts);
+            let result = self.stated_value(out, 0, PartRole::Result);
+            let stmt = result.and_then(|it| self.resolve_call(&[it], value, out.span));
+            let Some(mut stmt) = stmt else { continue };
             if stmt.op != Op::Reduction {
                 self.error(
                     Code::BadOperands,
@@ -49,7 +52,7 @@ impl<'s> Resolver<'s, '_> {
             let group = self.program.intern_int(number);
             stmt.attrs.extend([(param.key(), allreduce.clone()), attr::GROUP.with(group)]);
             let span = Span { start: out.span.start, end: value.span.end };
-            ids.push(self.program.add_stmt(Stmt::Op(stmt), span));
+            ids.push(self.add_stmt(Stmt::Op(stmt), span, parts));
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, HostUnit, Memory, OpStmt, Operand, Stmt, StmtId, TensorId, UnitId},
+    ir::{BlockId, HostUnit, Memory, OpStmt, Operand, PartRole, Stmt, StmtId, TensorId, UnitId},
     ops::Op,
     span::Span,
     text::tensor_text,
@@ -26,9 +26,17 @@ impl<'s> Resolver<'s, '_> {
         operation: &ast::Operation<'s>,
         span: Span,
     ) -> Option<OpStmt> {
+        let lists = [inputs, outputs];
         let (inputs, outputs) = (self.values(inputs), self.values(outputs));
         match operation {
             ast::Operation::Kernel(body) => {
+                let numbers = [attr::INPUTS.name(), attr::OUTPUTS.name()]
+                    .map(|it| Op::PostOnStream.def().attr_number(it));
+                for (list, number) in lists.into_iter().zip(numbers) {
+                    for (at, item) in (0..=u16::MAX).zip(list) {
+                        self.add_part(item.span, PartRole::Element(number, at));
+                    }
+                }
                 let unit = self.inline_unit(body, inputs.len(), outputs.len(), span);
                 let attrs =
                     vec![attr::UNIT.with(unit), attr::INPUTS.with(inputs), attr::OUTPUTS.with(outputs)];
@@ -36,10 +44,19 @@ impl<'s> Resolver<'s, '_> {
             }
             ast::Operation::Communication { kind, args, .. } => {
                 let mut stmt = self.communication(*kind, args)?;
-                for (key, operands) in [(attr::INPUT, inputs), (attr::OUTPUT, outputs)] {
+                for ((key, operands), list) in
+                    [(attr::INPUT, inputs), (attr::OUTPUT, outputs)].into_iter().zip(lists)
+                {
                     match operands[..] {
                         [] => (),
-                        [Operand::Tensor(tensor)] => stmt.attrs.push(key.with(tensor)),
+                        [Operand::Tensor(tensor)] => {
+                            stmt.attrs.push(key.with(tensor));
+                            let number = Op::Communication.def().attr_number(key.name());
+                            for item in list {
+                                self.add_part(item.span, PartRole::Attr(number));
+                                self.add_part(item.span, PartRole::Element(number, 0));
+                            }
+                        }
                         _ => {
                             let message = format!("a communication has one tensor as its {}", key.name());
                             self.error(Code::BadOperands, span, message, "posted here with other operands");
@@ -137,8 +154,9 @@ impl<'s> Resolver<'s, '_> {
         let row = Op::Communication.def();
         let word = ast::Expr { span: kind.span, kind: ast::ExprKind::Word(kind.text) };
         let param = row.attr_def(attr::TYPE)?;
-        stmt.attrs.push((param.key(), self.attr(param, &word)?));
+        self.bind_attr(&mut stmt, param, kind.span, row.attr_number(param.key()), &word);
         let mut team = Vec::new();
+        let mut team_span: Option<Span> = None;
         let mut list = None;
         for arg in args {
             if let Some(key) = arg.key {
@@ -147,7 +165,11 @@ impl<'s> Resolver<'s, '_> {
             match (list, arg.key) {
                 (Some(name), _) => match ranks_of(&arg.value) {
                     // The text of the tensors already contains the meshes.
-                    Some(ranks) if name == "team" => team.extend(ranks),
+                    Some(ranks) if name == "team" => {
+                        team.extend(ranks);
+                        let own = arg.key.map_or(arg.value.span, |key| key.span.join(arg.value.span));
+                        team_span = Some(team_span.map_or(own, |it| it.join(own)));
+                    }
                     Some(_) => (),
                     None => {
                         let message = format!("`{name}` is a list of ranks");
@@ -160,6 +182,8 @@ impl<'s> Resolver<'s, '_> {
             }
         }
         stmt.attrs.push(attr::TEAM.with(team));
+        let number = row.attr_number(attr::TEAM.name());
+        team_span.into_iter().for_each(|it| self.add_part(it, PartRole::Attr(number)));
         (self.diagnostics.len() == errors).then_some(stmt)
     }
 

@@ -37,7 +37,10 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, Fix, has_errors},
     indentation::TokenStream,
-    ir::{AxisId, Mesh, P2P_PROTOCOL, Program, StmtId, StreamId, SymbolId, TensorId, UnitId},
+    ir::{
+        AxisId, Mesh, Operand, P2P_PROTOCOL, PartRole, PartSpan, Program, SectionPart, Stmt, StmtId,
+        StreamId, SymbolId, TensorId, UnitId,
+    },
     list_text,
     parse::{FaultyLines, ParseEvents, parse_container},
     span::Span,
@@ -49,7 +52,7 @@ use crate::{
 /// end. `source` is the text that the tokens borrow from, `diagnostics` those of the container so far. The text
 /// from `spelled_from` on, up to the container, has errors.
 pub fn resolve<'s>(
-    token_stream: TokenStream<'s>,
+    mut token_stream: TokenStream<'s>,
     source: &'s str,
     spelled_from: u32,
     diagnostics: &mut Vec<Diagnostic>,
@@ -60,6 +63,7 @@ pub fn resolve<'s>(
     (resolver.place, resolver.spelled_from) = (place, spelled_from);
     resolver.detect_version(&token_stream);
     let text = token_stream.own_source();
+    resolver.program.spans.comments = std::mem::take(&mut token_stream.comments);
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
     resolver.finish();
@@ -117,6 +121,8 @@ struct Resolver<'s, 'd> {
     meshes: Vec<Arc<Mesh>>,
     /// Names of the streams that GetCurrentStream captures, in order of first occurrence.
     captured_streams: Vec<&'s str>,
+    /// Parts of the statements that are not complete, those of an inner statement behind those of the outer one.
+    parts: Vec<PartSpan>,
     stream_ids: FxHashMap<crate::ir::Stream, StreamId>,
     units_by_number: HashMap<u32, UnitId>,
     /// Statements of the container so far.
@@ -224,7 +230,9 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
                 let it = Diagnostic::new(Code::BadAttribute, key.span, message, label);
                 self.diagnostics.push(it.suggest(key.text, OPTION_KEYS.iter().copied()));
             } else if let (Some(key), Some(value)) = (option.key, self.scalar(&option.value)) {
-                self.program.options.insert(key.text.to_owned(), value);
+                let (at, _) = self.program.options.insert_full(key.text.to_owned(), value);
+                let span = key.span.join(option.value.span);
+                self.program.spans.add_section_part(span, SectionPart::Option(at as u32));
                 if key.text == P2P_PROTOCOL && self.program.p2p_protocol().is_none() {
                     let text = expr_text(&self.program, value);
                     let words: Vec<_> = P2pProtocol::ALL.iter().map(|it| it.text()).collect();
@@ -235,13 +243,15 @@ impl<'s> ParseEvents<'s> for Resolver<'s, '_> {
     }
 
     fn declaration(&mut self, tensor: ast::Expr<'s>) {
-        self.value(&tensor);
+        if let Some(Operand::Tensor(id)) = self.value(&tensor) {
+            self.program.spans.add_section_part(tensor.span, SectionPart::Declaration(id));
+        }
     }
 
     fn header(&mut self, span: Span, inputs: Vec<ast::Expr<'s>>, outputs: Vec<ast::Expr<'s>>) {
         self.program.spans.header = span;
-        self.program.inputs = self.values(&inputs);
-        self.program.outputs = self.values(&outputs);
+        self.program.inputs = self.section_values(&inputs, SectionPart::Input);
+        self.program.outputs = self.section_values(&outputs, SectionPart::Output);
     }
 
     fn stmt(&mut self, stmt: ast::Stmt<'s>) {
@@ -281,6 +291,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             axes_by_number: IdsByNumber::default(),
             meshes: Vec::new(),
             captured_streams: Vec::new(),
+            parts: Vec::new(),
             stream_ids: FxHashMap::default(),
             units_by_number: HashMap::new(),
             body: Vec::new(),
@@ -309,6 +320,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         let incomplete = self.remove_undeclared();
         self.sort_definitions();
         self.infer_protocol();
+        self.program.spans.stream_names = self.captured_streams.iter().map(|it| (*it).to_owned()).collect();
         if !self.has_domains_section {
             self.infer_domains();
         }
@@ -319,6 +331,27 @@ impl<'s, 'd> Resolver<'s, 'd> {
     fn options_fix(&self, option: &str) -> Fix {
         let header = self.program.spans.header;
         edits::insert_line_before(self.source, header.start, &format!("%options {option}"))
+    }
+
+    /// Resolves a list that is not in a statement, and records the positions of its elements.
+    fn section_values(&mut self, items: &[ast::Expr<'s>], part: impl Fn(u32) -> SectionPart) -> Vec<Operand> {
+        let mut values = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(value) = self.value(item) else { continue };
+            self.program.spans.add_section_part(item.span, part(values.len() as u32));
+            values.push(value);
+        }
+        values
+    }
+
+    /// Records the position of a part of the current statement.
+    fn add_part(&mut self, span: Span, role: PartRole) {
+        self.parts.push(PartSpan { span, role });
+    }
+
+    /// Adds a statement with the parts that were recorded since there were `first`.
+    fn add_stmt(&mut self, stmt: Stmt, span: Span, first: usize) -> StmtId {
+        self.program.add_stated_stmt(stmt, span, self.parts.drain(first..))
     }
 
     /// Reports a fact that the text states in two places.

@@ -7,7 +7,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
-    ir::{Attr, ExprId, OpStmt, Operand, Stmt, StmtId},
+    ir::{Attr, ExprId, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{Arity, Op, OpDef, OperandDef},
     span::Span,
     suggest::{count_text, list_text},
@@ -102,7 +102,8 @@ impl<'s> Resolver<'s, '_> {
         // The keys of another operator: its operands are not those of this one.
         let is_other = row.attrs.is_empty() && !unknown.is_empty();
         let mut positional = args.iter().filter(|arg| arg.key.is_none()).peekable();
-        for param in row.args {
+        for (index, param) in row.args.iter().enumerate() {
+            let number = index as u8;
             if param.kind == OperandKind::Stmts {
                 let ids =
                     positional.by_ref().filter_map(|arg| self.resolve_nested_stmt(&arg.value)).collect();
@@ -111,7 +112,7 @@ impl<'s> Resolver<'s, '_> {
             }
             loop {
                 match positional.next() {
-                    Some(arg) => self.bind_positional(&mut stmt, param, &arg.value),
+                    Some(arg) => self.bind_positional(&mut stmt, param, number, &arg.value),
                     None if param.arity == Arity::One && self.diagnostics.len() == errors && !is_other => {
                         // The last byte of a call is its closing parenthesis.
                         let end = Span { start: span.end.saturating_sub(1).max(span.start), end: span.end };
@@ -173,18 +174,45 @@ impl<'s> Resolver<'s, '_> {
         value: &ast::Expr<'s>,
     ) {
         let row = stmt.op.def();
-        let Some(param) = row.attrs.iter().find(|attr| is_same_key(attr.name, key.text)) else {
+        let Some(index) = row.attrs.iter().position(|attr| is_same_key(attr.name, key.text)) else {
             return self.unknown_attrs(row, args, &[key]);
         };
+        let (param, number) = (&row.attrs[index], (row.args.len() + index) as u8);
         let mut keys = args.iter().filter_map(|it| it.key);
         let first = keys.find(|it| is_same_key(param.name, it.text));
         if let Some(first) = first.filter(|it| it.span != key.span) {
             let message = format!("`{}=` is given twice", key.text);
             let it = Diagnostic::new(Code::BadAttribute, key.span, message, "given again here");
             self.diagnostics.push(it.label(first.span, "first given here"));
-        } else if let Some(attr) = self.attr(param, value) {
-            stmt.attrs.push((param.key(), attr));
+        } else {
+            self.bind_attr(stmt, param, key.span.join(value.span), number, value);
         }
+    }
+
+    /// Binds an attribute that is stated at `span`. `number` is that of `OpDef::attr_number`.
+    pub(super) fn bind_attr(
+        &mut self,
+        stmt: &mut OpStmt,
+        param: &OperandDef,
+        span: Span,
+        number: u8,
+        value: &ast::Expr<'s>,
+    ) {
+        let Some(attr) = self.attr(param, value) else { return };
+        // Of `Communication 7`, the number is the attribute.
+        let digits = span.text(self.source).bytes().rev().take_while(u8::is_ascii_digit).count() as u32;
+        let start = if matches!(attr, Attr::Work(_)) { span.end - digits } else { span.start };
+        self.add_part(Span { start, ..span }, PartRole::Attr(number));
+        match (&attr, &value.kind) {
+            (Attr::Tensor(_), _) => self.add_part(value.span, PartRole::Element(number, 0)),
+            (Attr::Values(_), ast::ExprKind::Braces(items)) => {
+                for (at, item) in (0..=u16::MAX).zip(items) {
+                    self.add_part(item.span, PartRole::Element(number, at));
+                }
+            }
+            _ => (),
+        }
+        stmt.attrs.push((param.key(), attr));
     }
 
     /// Reports the required attributes that a statement lacks. An attribute with an invalid value is reported
@@ -213,14 +241,11 @@ impl<'s> Resolver<'s, '_> {
         lacking.is_empty()
     }
 
-    fn bind_positional(&mut self, stmt: &mut OpStmt, param: &OperandDef, value: &ast::Expr<'s>) {
+    fn bind_positional(&mut self, stmt: &mut OpStmt, param: &OperandDef, number: u8, value: &ast::Expr<'s>) {
         if !param.kind.is_operand() {
-            if let Some(attr) = self.attr(param, value) {
-                stmt.attrs.push((param.key(), attr));
-            }
-            return;
+            return self.bind_attr(stmt, param, value.span, number, value);
         }
-        if let Some(operand) = self.value(value) {
+        if let Some(operand) = self.stated_value(value, stmt.args.len(), PartRole::Operand) {
             let fits = match (param.kind, operand) {
                 (OperandKind::Tensor, it) => matches!(it, Operand::Tensor(_)),
                 (OperandKind::Scalar, it) => matches!(it, Operand::Scalar(_)),
@@ -348,8 +373,11 @@ impl<'s> Resolver<'s, '_> {
 
     /// Resolves a statement that is written as an argument of another one.
     fn resolve_nested_stmt(&mut self, value: &ast::Expr<'s>) -> Option<StmtId> {
-        let stmt = self.resolve_call(&[], value, value.span)?;
-        Some(self.program.add_stmt(Stmt::Op(stmt), value.span))
+        let parts = self.parts.len();
+        let stmt = self.resolve_call(&[], value, value.span);
+        let id = stmt.map(|it| self.add_stmt(Stmt::Op(it), value.span, parts));
+        self.parts.truncate(parts);
+        id
     }
 }
 

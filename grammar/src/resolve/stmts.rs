@@ -5,7 +5,7 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{BlockId, For, If, OpStmt, Operand, Stmt, StmtId},
+    ir::{BlockId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{AsmFormat, OPS, Op},
     span::Span,
     words::{CommunicationType, RedOp},
@@ -39,28 +39,42 @@ impl<'s> Resolver<'s, '_> {
     }
 
     fn resolve_stmt(&mut self, stmt: &ast::Stmt<'s>) -> Option<StmtId> {
+        let parts = self.parts.len();
+        let resolved = self.resolve_kind(stmt, parts);
+        self.parts.truncate(parts);
+        resolved
+    }
+
+    /// Resolves a statement, whose parts are recorded from index `parts` on.
+    fn resolve_kind(&mut self, stmt: &ast::Stmt<'s>, parts: usize) -> Option<StmtId> {
         let resolved = match &stmt.kind {
             ast::StmtKind::For(it) => {
                 let ast::For { index, range, body } = &**it;
                 let name = if index.text == "StreamIdx" { "streamIdx" } else { index.text };
                 let symbol = self.program.intern_symbol(self.current_unit, name, index.span);
+                self.add_part(index.span, PartRole::Result(0));
                 let (axis, start, stop) = match range {
                     ast::Range::Axis(axis) if !matches!(axis.kind, ast::ExprKind::Axis(_)) => {
                         self.bad_loop_axis(index.text, axis);
                         return None;
                     }
                     ast::Range::Axis(axis) => {
+                        self.add_part(axis.span, PartRole::Operand(0));
                         let axis = self.axis(axis)?;
                         let start = self.program.axes[axis].start;
                         let extent = self.program.axes[axis].extent;
                         (Some(axis), start.unwrap_or_else(|| self.program.intern_int(0)), extent)
                     }
-                    ast::Range::Bounds(start, stop) => (None, self.scalar(start)?, self.scalar(stop)?),
+                    ast::Range::Bounds(start, stop) => {
+                        self.add_part(start.span, PartRole::Operand(0));
+                        self.add_part(stop.span, PartRole::Operand(1));
+                        (None, self.scalar(start)?, self.scalar(stop)?)
+                    }
                 };
                 // The id is allocated first, so that statement ids are in program order.
                 let placeholder = self.program.blocks.push(Vec::new());
                 let it = Stmt::For(For { index: symbol, axis, start, stop, body: placeholder });
-                let id = self.program.add_stmt(it, stmt.span);
+                let id = self.add_stmt(it, stmt.span, parts);
                 let body = self.block(body);
                 if let Stmt::For(it) = &mut self.program.stmts[id] {
                     it.body = body;
@@ -69,6 +83,7 @@ impl<'s> Resolver<'s, '_> {
             }
             ast::StmtKind::If(it) => {
                 let ast::If { kind, cond, then, other } = &**it;
+                self.add_part(cond.span, PartRole::Operand(0));
                 let cond = self.scalar(cond)?;
                 let placeholder = self.program.blocks.push(Vec::new());
                 let it = Stmt::If(If {
@@ -77,7 +92,7 @@ impl<'s> Resolver<'s, '_> {
                     then_block: placeholder,
                     else_block: None,
                 });
-                let id = self.program.add_stmt(it, stmt.span);
+                let id = self.add_stmt(it, stmt.span, parts);
                 let then = self.block(then);
                 let other = (!other.is_empty()).then(|| self.block(other));
                 if let Stmt::If(it) = &mut self.program.stmts[id] {
@@ -101,7 +116,7 @@ impl<'s> Resolver<'s, '_> {
                 return None;
             }
         };
-        let id = self.program.add_stmt(resolved, stmt.span);
+        let id = self.add_stmt(resolved, stmt.span, parts);
         self.resolve_work(id);
         Some(id)
     }
@@ -129,9 +144,11 @@ impl<'s> Resolver<'s, '_> {
     fn resolve_assign(&mut self, outs: &[ast::Expr<'s>], value: &ast::Expr<'s>, span: Span) -> Option<Stmt> {
         if let [ast::Expr { kind: ast::ExprKind::Word(name), span: name_span }] = outs {
             let symbol = self.program.intern_symbol(self.current_unit, name, *name_span);
+            self.add_part(*name_span, PartRole::Result(0));
+            self.add_part(value.span, PartRole::Operand(0));
             return Some(Stmt::Let(symbol, self.scalar(value)?));
         }
-        let outs: Vec<Operand> = outs.iter().map(|out| self.value(out)).collect::<Option<_>>()?;
+        let outs = self.stated_values(outs, PartRole::Result)?;
         self.resolve_call(&outs, value, span).map(Stmt::Op)
     }
 
@@ -169,12 +186,12 @@ impl<'s> Resolver<'s, '_> {
                 self.resolve_root(&mut stmt, span);
                 Some(stmt)
             }
-            ast::ExprKind::Word(name) => self.resolve_non_call(name, &[], AsmFormat::Bare, outs, span),
+            ast::ExprKind::Word(name) => self.resolve_non_call(name, [], AsmFormat::Bare, outs, span),
             ast::ExprKind::Infix(sign, lhs, rhs) => {
-                self.resolve_non_call(sign, &[lhs, rhs], AsmFormat::Infix, outs, span)
+                self.resolve_non_call(sign, [&**lhs, rhs], AsmFormat::Infix, outs, span)
             }
             ast::ExprKind::Prefix(sign, operand) => {
-                self.resolve_non_call(sign, &[operand], AsmFormat::Prefix, outs, span)
+                self.resolve_non_call(sign, [&**operand], AsmFormat::Prefix, outs, span)
             }
             ast::ExprKind::Int(_)
             | ast::ExprKind::Float(_)
@@ -196,19 +213,22 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Resolves an operator that is not written as a call.
-    fn resolve_non_call(
+    fn resolve_non_call<'e>(
         &mut self,
         name: &str,
-        operands: &[&ast::Expr<'s>],
+        operands: impl IntoIterator<Item = &'e ast::Expr<'s>>,
         syntax: AsmFormat,
         outs: &[Operand],
         span: Span,
-    ) -> Option<OpStmt> {
+    ) -> Option<OpStmt>
+    where
+        's: 'e,
+    {
         let Some(op) = Op::lookup(name).iter().copied().find(|it| it.def().format == syntax) else {
             self.unknown_op(ast::Name { text: name, span });
             return None;
         };
-        let args = operands.iter().map(|it| self.value(it)).collect::<Option<Vec<_>>>()?;
+        let args = self.stated_values(operands, PartRole::Operand)?;
         Some(OpStmt { op, number: None, outs: outs.to_vec(), args, attrs: Vec::new() })
     }
 

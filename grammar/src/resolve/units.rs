@@ -5,7 +5,7 @@ use crate::{
     ast::{Name, Unit, UnitList},
     codes::Code,
     diagnostic::Diagnostic,
-    ir::HostUnit,
+    ir::{HostUnit, SectionPart},
     span::Span,
 };
 
@@ -50,9 +50,15 @@ impl<'s> Resolver<'s, '_> {
         for (copy, first) in copies.iter().zip(stated) {
             self.check_list_copy(unit.name, first, copy);
         }
-        let mut operands =
-            stated.iter().map(|list| self.values(&list.values)).collect::<Vec<_>>().into_iter();
-        let (inputs, outputs) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
+        self.program.spans.add_section_part(unit.name.span, SectionPart::Unit(id));
+        let values = |at: usize| stated.get(at).map_or(&[][..], |it| &it.values);
+        let inputs = self.section_values(values(0), SectionPart::UnitInput);
+        let outputs = self.section_values(values(1), SectionPart::UnitOutput);
+        let parts: [fn(u32) -> SectionPart; 2] = [SectionPart::UnitInput, SectionPart::UnitOutput];
+        for (copy, part) in copies.iter().zip(parts) {
+            let items = (0..).zip(&copy.values);
+            items.for_each(|(at, item)| self.program.spans.add_section_part(item.span, part(at)));
+        }
         let body = unit.body.as_ref().map(|body| self.block(body));
         let it = &mut self.program.units[id];
         (it.inputs, it.outputs, it.body) = (inputs, outputs, body);

@@ -11,8 +11,8 @@ use crate::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        Axis, AxisId, Domains, Expr, ExprId, InfixOp, Mesh, Operand, PrefixOp, Stream, StreamId, Tensor,
-        TensorId,
+        Axis, AxisId, Domains, Expr, ExprId, InfixOp, Mesh, Operand, PartRole, PrefixOp, Stream, StreamId,
+        Tensor, TensorId,
     },
     numbering::free_number,
     span::Span,
@@ -37,6 +37,34 @@ fn is_tensor_name(text: &str) -> bool {
 impl<'s> Resolver<'s, '_> {
     pub(super) fn values(&mut self, items: &[ast::Expr<'s>]) -> Vec<Operand> {
         items.iter().filter_map(|item| self.value(item)).collect()
+    }
+
+    /// Resolves the operands of a statement, and records their positions.
+    pub(super) fn stated_values<'e>(
+        &mut self,
+        items: impl IntoIterator<Item = &'e ast::Expr<'s>>,
+        role: impl Fn(u16) -> PartRole,
+    ) -> Option<Vec<Operand>>
+    where
+        's: 'e,
+    {
+        let items = items.into_iter().enumerate();
+        items.map(|(at, item)| self.stated_value(item, at, &role)).collect()
+    }
+
+    /// Resolves the operand with index `at` of a statement, and records its position.
+    pub(super) fn stated_value(
+        &mut self,
+        item: &ast::Expr<'s>,
+        at: usize,
+        role: impl Fn(u16) -> PartRole,
+    ) -> Option<Operand> {
+        let value = self.value(item)?;
+        if let Ok(at) = u16::try_from(at) {
+            let span = if let ast::ExprKind::Stream(name) = &item.kind { name.span } else { item.span };
+            self.add_part(span, role(at));
+        }
+        Some(value)
     }
 
     pub(super) fn value(&mut self, value: &ast::Expr<'s>) -> Option<Operand> {
@@ -123,7 +151,7 @@ impl<'s> Resolver<'s, '_> {
             .all(self.current_unit, number)
             .find(|id| self.program.tensors[*id] == tensor);
         let id = known.unwrap_or_else(|| {
-            let id = self.program.add_tensor(tensor, span);
+            let id = self.program.add_stated_tensor(tensor, span, &places, parsed.mesh_start);
             self.tensors_by_number.add(self.current_unit, number, id);
             id
         });

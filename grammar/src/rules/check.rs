@@ -8,9 +8,8 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     dtype::DType,
-    ir::{AxisId, OpStmt, ParallelType, Program, TensorId},
+    ir::{AxisId, OpStmt, ParallelType, Program, StmtId, TensorId},
     ops::Op,
-    places::{Occurrence, attr_place, numbered_tensor_place},
     rules::dims::{DimMap, OperandMap, operand_map},
     span::Span,
     suggest::count_text,
@@ -29,15 +28,9 @@ pub(crate) struct TypeCheck {
 }
 
 /// Checks one statement against its operator's rule.
-pub(crate) fn check(
-    program: &Program,
-    source: Option<&str>,
-    stmt: &OpStmt,
-    span: Span,
-    acc: &mut Vec<Diagnostic>,
-) -> TypeCheck {
+pub(crate) fn check(program: &Program, stmt: &OpStmt, id: StmtId, acc: &mut Vec<Diagnostic>) -> TypeCheck {
     let first = acc.len();
-    let mut ctx = Check { program, source, stmt, span, acc, faulty: None };
+    let mut ctx = Check { program, stmt, id, span: program.stmt_span(id), acc, faulty: None };
     let args: Vec<TensorId> = Program::tensors_of(&stmt.args).collect();
     // The text of a scheduled fusion shows the loops of its kernel, not the shapes of its tensors.
     if Program::tensors_of(&stmt.outs).chain(args.iter().copied()).any(|it| is_scheduled(program, it)) {
@@ -59,8 +52,8 @@ fn is_scheduled(program: &Program, tensor: TensorId) -> bool {
 /// The check of one statement. A rule reports errors in it; the first one counts, since it often implies the others.
 pub struct Check<'p, 'd> {
     pub(super) program: &'p Program,
-    pub(super) source: Option<&'p str>,
     pub(super) stmt: &'p OpStmt,
+    pub(super) id: StmtId,
     pub(super) span: Span,
     pub(super) acc: &'d mut Vec<Diagnostic>,
     /// The tensor whose declaration is the cause of the error.
@@ -115,8 +108,9 @@ impl Check<'_, '_> {
 
     /// Returns the position of a tensor in the statement.
     pub(super) fn place(&self, tensor: TensorId) -> Span {
-        let which = if self.is_out(tensor) { Occurrence::First } else { Occurrence::Last };
-        numbered_tensor_place(self.source, self.program.tensors[tensor].number, self.span, which)
+        let uses = self.program.use_spans(self.id, tensor).into_iter();
+        let found = if self.is_out(tensor) { uses.min() } else { uses.max() };
+        found.unwrap_or(self.span)
     }
 
     pub(super) fn equal_types(&mut self, tensors: &[TensorId]) {
@@ -289,7 +283,7 @@ impl Check<'_, '_> {
             let message =
                 format!("`{op}`: {} for the {have} dimensions of `{name}`", count_text(flags, "flag"));
             let label = format!("expected {have} flags, one for each dimension of `{name}`");
-            let place = attr_place(self.source, "flags", self.span);
+            let place = self.program.attr_span(self.id, attr::FLAGS.name());
             self.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
         } else if rest != kept {
             self.rank_error(narrow, rest, kept);

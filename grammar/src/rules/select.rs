@@ -19,7 +19,7 @@ impl Rule for Select {
             );
             let axes: Vec<String> = it.logical.iter().map(|it| axis_text(check.program, *it)).collect();
             let label = format!("expected {}", list_text(axes.iter().map(String::as_str), 6, "or"));
-            let place = attr_place(check.source, "axis", check.span);
+            let place = check.program.attr_span(check.id, attr::AXIS.name());
             check.acc.push(Diagnostic::new(Code::ShapeMismatch, place, message, label));
             return;
         }

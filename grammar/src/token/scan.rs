@@ -8,14 +8,34 @@ use crate::{
     codes::Code,
     diagnostic::{Diagnostic, TRUNCATED_HELP},
     escape_control,
+    ir::Comment,
     raw_bytes::raw_byte,
     span::Span,
 };
 
-/// Scans `source` into tokens and appends errors to `diagnostics`. Returns the tokens and the byte offset,
+/// Scans `source` into tokens and appends its comments and errors to `comments` and `diagnostics`. Returns the tokens and the byte offset,
 /// relative to the text, at which scanning stopped.
-pub fn scan(source: Source<'_>, until: ScanLimit, diagnostics: &mut Vec<Diagnostic>) -> (Vec<Lexeme>, usize) {
+pub fn scan(
+    source: Source<'_>,
+    until: ScanLimit,
+    comments: &mut Vec<Comment>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> (Vec<Lexeme>, usize) {
     let mut lexer = TokenKind::lexer(source.text);
+    let scanned = scan_tokens(source, until, &mut lexer, diagnostics);
+    comments.extend(lexer.extras.into_iter().map(|it| {
+        let (start, end) = (source.base + it.span.start, source.base + it.span.end);
+        Comment { span: Span { start, end }, ..it }
+    }));
+    scanned
+}
+
+fn scan_tokens<'s>(
+    source: Source<'s>,
+    until: ScanLimit,
+    lexer: &mut Lexer<'s, TokenKind>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> (Vec<Lexeme>, usize) {
     let mut res: Vec<Lexeme> = Vec::new();
     // A container that lost its first line is open from the start.
     let headless = source.text.trim_start().starts_with("HOST");
@@ -235,9 +255,20 @@ fn misspelled_mesh_end(rest: &[u8], from: usize) -> Option<usize> {
 pub(super) fn comment(lexer: &mut Lexer<'_, TokenKind>) {
     const CLOSERS: [&str; 3] = [" %HostIrContainer", " %kernel_math", " %kernel"];
     let rest = lexer.remainder();
-    let closer = CLOSERS.iter().find(|it| rest.starts_with(**it)).map(|it| it.len());
-    let taken = closer.unwrap_or_else(|| rest.find('\n').unwrap_or(rest.len()));
-    lexer.bump(taken);
+    if let Some(closer) = CLOSERS.iter().find(|it| rest.starts_with(**it)) {
+        return lexer.bump(closer.len());
+    }
+    lexer.bump(rest.find('\n').unwrap_or(rest.len()));
+    hash_comment(lexer);
+}
+
+/// Records a comment.
+pub(super) fn hash_comment(lexer: &mut Lexer<'_, TokenKind>) {
+    let range = lexer.span();
+    let before = lexer.source().get(..range.start).unwrap_or("").trim_end_matches([' ', '\t', '\r']);
+    let is_alone = before.is_empty() || before.ends_with('\n');
+    let end = range.start + lexer.slice().trim_end().len();
+    lexer.extras.push(Comment { span: Span::new(range.start, end), is_alone });
 }
 
 const POSITION_HEADS: &[&str] = &["ca_pos(", "compute_with(", "produce_pos(", "maybe_produce_pos("];

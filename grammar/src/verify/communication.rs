@@ -3,7 +3,7 @@
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
-use super::{Verifier, places};
+use super::Verifier;
 use crate::{
     attr,
     codes::Code,
@@ -60,7 +60,7 @@ impl Posts {
 }
 
 impl Verifier<'_> {
-    pub(super) fn check_team(&mut self, stmt: &OpStmt, span: Span) {
+    pub(super) fn check_team(&mut self, stmt: &OpStmt, id: StmtId) {
         let Some(team) = stmt.get(attr::TEAM) else { return };
         let distinct: HashSet<usize> = team.iter().copied().collect();
         if team.is_empty() || distinct.len() != team.len() {
@@ -69,13 +69,13 @@ impl Verifier<'_> {
                 Some(twice) => format!("the team contains rank {twice} twice"),
                 None => "the team is empty".to_owned(),
             };
-            let place = places::attr_place(self.source, "team", span);
+            let place = self.program.attr_span(id, attr::TEAM.name());
             self.error(Code::BadTeam, place, message, "expected each rank once");
         }
         let Some(kind) = stmt.get(attr::TYPE) else { return };
         match (kind.is_rooted(), stmt.get(attr::ROOT)) {
             (true, None) => {
-                let place = places::attr_place(self.source, "type", span);
+                let place = self.program.attr_span(id, attr::TYPE.name());
                 let it = Diagnostic::new(
                     Code::BadRoot,
                     place,
@@ -85,7 +85,7 @@ impl Verifier<'_> {
                 self.diagnostics.push(it.help("add `root=0`: an index into the team, from 0"));
             }
             (false, Some(_)) => {
-                let place = places::attr_place(self.source, "root", span);
+                let place = self.program.attr_span(id, attr::ROOT.name());
                 self.error(Code::BadRoot, place, format!("{kind} has no root"), "remove this")
             }
             (true, Some(root)) => {
@@ -93,7 +93,7 @@ impl Verifier<'_> {
                     self.program.constant(root).filter(|root| *root < 0 || *root >= team.len() as i64);
                 if let Some(root) = outside {
                     let message = format!("root {root} is not an index into a team of {}", team.len());
-                    let place = places::attr_place(self.source, "root", span);
+                    let place = self.program.attr_span(id, attr::ROOT.name());
                     let label =
                         format!("expected an index into the team, 0 to {}", team.len().saturating_sub(1));
                     self.error(Code::BadRoot, place, message, label);
@@ -102,7 +102,7 @@ impl Verifier<'_> {
             (false, None) => (),
         }
         if kind == CommunicationType::SendRecv && team.len() > 2 {
-            let place = places::attr_place(self.source, "team", span);
+            let place = self.program.attr_span(id, attr::TEAM.name());
             self.error(
                 Code::BadTeam,
                 place,
@@ -174,8 +174,8 @@ impl Verifier<'_> {
     }
 
     /// Reports a Wait for a communication that is not posted before it.
-    pub(super) fn unknown_work(&mut self, number: u32, span: Span) {
-        let place = places::part_place(self.source, &number.to_string(), span);
+    pub(super) fn unknown_work(&mut self, number: u32, wait: StmtId) {
+        let place = self.program.attr_span(wait, attr::WORK.name());
         let message = format!("no communication with the number {number} is posted before this Wait");
         let mut names: Vec<String> = self.posted.iter().take(MAX_NAMED).map(ToString::to_string).collect();
         let more = self.posted.len() - names.len();
@@ -200,7 +200,7 @@ impl Verifier<'_> {
                 .help("move the Wait behind the communication");
         }
         if names.is_empty()
-            && let Some(id) = posts.only_unnumbered_before(span.start)
+            && let Some(id) = posts.only_unnumbered_before(self.program.stmt_span(wait).start)
             && let Stmt::Op(stmt) = &self.program.stmts[id]
         {
             it = it

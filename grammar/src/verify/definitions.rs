@@ -2,14 +2,11 @@
 
 use rustc_hash::FxHashSet as HashSet;
 
-use super::{
-    Verifier,
-    places::{self, Occurrence},
-};
+use super::Verifier;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Stmt, TensorId},
+    ir::{Stmt, StmtId, TensorId},
     ops::{AccessMode, Op, OpClass},
     span::Span,
     tensor_uses::for_each_tensor_use,
@@ -48,7 +45,7 @@ impl Verifier<'_> {
         given
     }
 
-    pub(super) fn check_read(&mut self, tensor: TensorId, span: Span) {
+    pub(super) fn check_read(&mut self, tensor: TensorId, stmt: StmtId) {
         if self.defined.contains(&tensor) {
             return;
         }
@@ -56,18 +53,16 @@ impl Verifier<'_> {
             return;
         }
         let name = self.program.tensor_name(tensor);
-        let place = places::tensor_place(self.program, self.source, tensor, span, Occurrence::Last);
+        let last = self.program.use_spans(stmt, tensor).into_iter().max();
+        let place = last.unwrap_or_else(|| self.program.stmt_span(stmt));
         let mut fault = match self.deallocated.get(&tensor) {
             Some(freed) => {
                 let message = format!("`{name}` is used after it was deallocated");
-                let is_deallocate = self.program.stmts.iter().any(|(id, stmt)| {
-                    matches!(stmt, Stmt::Op(it) if it.op == Op::Deallocate)
-                        && self.program.stmt_span(id) == span
-                });
-                let help = if is_deallocate {
-                    "remove one of the two Deallocate statements".to_owned()
-                } else {
-                    format!("move the Deallocate behind the last use of `{name}`")
+                let help = match &self.program.stmts[stmt] {
+                    Stmt::Op(it) if it.op == Op::Deallocate => {
+                        "remove one of the two Deallocate statements".to_owned()
+                    }
+                    _ => format!("move the Deallocate behind the last use of `{name}`"),
                 };
                 Diagnostic::new(Code::UseAfterDeallocate, place, message, "used here")
                     .label(*freed, "deallocated here")

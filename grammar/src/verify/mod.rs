@@ -20,7 +20,6 @@
 mod communication;
 mod definitions;
 mod inferred_domains;
-mod places;
 mod streams;
 mod tensors;
 
@@ -36,7 +35,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{
-        BlockId, Expr, ExprId, OpStmt, PrefixOp, Program, Stmt, SymbolId, TensorId, UnitId,
+        BlockId, Expr, ExprId, OpStmt, PrefixOp, Program, Stmt, StmtId, SymbolId, TensorId, UnitId,
         predefined_meaning,
     },
     ops::{AccessMode, Op, OpClass},
@@ -48,19 +47,8 @@ use crate::{
 
 /// Returns all errors and warnings of a program, in the order of its text.
 pub fn verify(program: &Program) -> Vec<Diagnostic> {
-    verify_text(program, None)
-}
-
-/// As `verify`, for a program that was read from `source`: the diagnostics refer to operands, attributes and
-/// axes, and not only to statements.
-pub fn verify_source(program: &Program, source: &str) -> Vec<Diagnostic> {
-    verify_text(program, Some(source))
-}
-
-fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
     let mut verifier = Verifier {
         program,
-        source,
         faulty: HashSet::default(),
         mistyped: HashSet::default(),
         defined: Program::tensors_of(&program.inputs).collect(),
@@ -92,8 +80,6 @@ fn verify_text(program: &Program, source: Option<&str>) -> Vec<Diagnostic> {
 
 struct Verifier<'p> {
     program: &'p Program,
-    /// The text of the program, if it is known.
-    source: Option<&'p str>,
     /// Tensors whose text has an error. What follows from it in statements is not reported.
     faulty: HashSet<TensorId>,
     /// Results of statements that violate their type rule. The types of their uses are not checked.
@@ -124,7 +110,7 @@ impl Verifier<'_> {
             match &self.program.stmts[*stmt] {
                 Stmt::Op(it) => {
                     self.check_coalescing(*stmt, it, span);
-                    self.op(it, span);
+                    self.op(*stmt, it, span);
                 }
                 Stmt::Let(symbol, _) => self.check_bound_name(*symbol, span),
                 Stmt::For(it) => {
@@ -163,9 +149,9 @@ impl Verifier<'_> {
         }
     }
 
-    fn op(&mut self, stmt: &OpStmt, span: Span) {
+    fn op(&mut self, id: StmtId, stmt: &OpStmt, span: Span) {
         self.check_attributes(stmt, span);
-        self.check_streams(stmt, span);
+        self.check_streams(id, stmt);
         let effect = stmt.op.def().class;
         let mut written = Vec::new();
         let mut read = Vec::new();
@@ -179,7 +165,7 @@ impl Verifier<'_> {
         });
         read.retain(|tensor| !self.defined_elsewhere.contains(tensor));
         for tensor in read {
-            self.check_read(tensor, span);
+            self.check_read(tensor, id);
         }
         if stmt.op == Op::AllocateOnce {
             self.check_redundant_allocate(&written, span);
@@ -198,7 +184,7 @@ impl Verifier<'_> {
         let is_result_repeated = self.check_results(stmt, span);
         if effect == OpClass::Deallocate {
             for tensor in Program::tensors_of(&stmt.args) {
-                self.check_read(tensor, span);
+                self.check_read(tensor, id);
                 self.defined.remove(&tensor);
                 self.deallocated.insert(tensor, span);
             }
@@ -211,7 +197,7 @@ impl Verifier<'_> {
             && !self.posted.contains(&number)
             && self.never_posted.insert(number)
         {
-            self.unknown_work(number, span);
+            self.unknown_work(number, id);
         }
         if effect == OpClass::Communicate || stmt.op == Op::EndCoalescing {
             self.posted.extend(stmt.number);
@@ -219,13 +205,13 @@ impl Verifier<'_> {
         if let Some(listed) = stmt.get(attr::TRANSFERS) {
             self.check_shared_transfers(listed);
         }
-        self.check_team(stmt, span);
+        self.check_team(stmt, id);
         let mut tensors = Program::tensors_of(&stmt.outs).chain(stmt.tensor_operands());
         if !is_result_repeated && !tensors.any(|it| self.faulty.contains(&it) || self.mistyped.contains(&it))
         {
             let first = self.diagnostics.len();
-            let found = check(self.program, self.source, stmt, span, &mut self.diagnostics);
-            if self.program.spans.are_domains_inferred && self.source.is_some() {
+            let found = check(self.program, stmt, id, &mut self.diagnostics);
+            if self.program.spans.are_domains_inferred {
                 for error in self.diagnostics[first..].iter_mut().filter(|it| it.is_error()) {
                     error.notes.extend(inferred_domain_notes(self.program, stmt));
                 }

@@ -2,7 +2,7 @@
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 
-use super::{Verifier, places};
+use super::Verifier;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -22,8 +22,7 @@ impl Verifier<'_> {
         let devices: HashSet<usize> = it.mesh.devices.iter().copied().collect();
         if devices.len() != it.mesh.devices.len() {
             let message = format!("the mesh of `{name}` contains a device twice");
-            let place = places::part_place(self.source, "DeviceMesh", span);
-            let place = if place == span { span } else { Span { end: span.end, ..place } };
+            let place = self.program.mesh_span(tensor).unwrap_or(span);
             self.error(Code::BadSharding, place, message, "expected each device once");
             self.faulty.insert(tensor);
             return;
@@ -39,7 +38,7 @@ impl Verifier<'_> {
                 let kind = text.split('{').next().unwrap_or("").trim_start_matches(['i', 'r']);
                 let kind = kind.trim_end_matches(|it: char| it.is_ascii_digit());
                 let message = format!("`{name}` has two axes that are parallelized over `{kind}`");
-                let place = places::part_place(self.source, &text, span);
+                let place = self.axis_span(tensor, *id);
                 self.error(
                     Code::BadSharding,
                     place,
@@ -50,13 +49,19 @@ impl Verifier<'_> {
                 return;
             }
             if let ParallelType::Device(dim) = axis.parallel {
-                let place = places::part_place(self.source, &axis_text(self.program, *id), span);
+                let place = self.axis_span(tensor, *id);
                 self.check_device_axis(&name, tensor, axis.extent, dim, place);
                 if self.faulty.contains(&tensor) {
                     return;
                 }
             }
         }
+    }
+
+    /// Returns the position of an axis where a tensor is first mentioned.
+    fn axis_span(&self, tensor: TensorId, axis: AxisId) -> Span {
+        let own = self.program.axis_spans(tensor).find(|it| it.0 == axis);
+        own.map_or_else(|| self.program.tensor_span(tensor), |it| it.1)
     }
 
     fn check_device_axis(
@@ -154,9 +159,9 @@ impl Verifier<'_> {
                 axis.expanded.is_some() && axis.kind == AxisKind::Iteration && is_one
             };
             let Some(axis) = axes.find(is_faulty) else { continue };
+            let place = self.program.domain_span(tensor, *axis);
             let (name, axis) = (self.program.tensor_name(tensor), axis_text(self.program, *axis));
             let message = format!("`{axis}` of `{name}` is expanded, but it is not a broadcast axis");
-            let place = places::domain_place(self.program, self.source, tensor, &axis);
             let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
             let help = format!("write `b{}`", axis.trim_start_matches('i'));
             let it = Diagnostic::new(Code::BadDomain, span, message, "expected a broadcast axis");
@@ -176,10 +181,10 @@ impl Verifier<'_> {
                 let extent = || self.mismatched_extent(transform).map(|it| ("extent", it));
                 let kind = self.mismatched_kind(transform).map(|it| ("kind", it));
                 let Some((what, (axis, wanted))) = kind.or_else(extent) else { continue };
+                let place = self.program.domain_span(tensor, axis);
                 let name = self.program.tensor_name(tensor);
                 let axis = axis_text(self.program, axis);
                 let message = format!("the {what} of `{axis}` of `{name}` does not match its transform");
-                let place = places::domain_place(self.program, self.source, tensor, &axis);
                 let span = place.unwrap_or_else(|| self.program.tensor_span(tensor));
                 self.error(Code::BadDomain, span, message, wanted);
                 self.faulty.insert(tensor);

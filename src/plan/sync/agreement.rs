@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use grammar::{
+    attr::{self, AttrName},
     codes::Code,
-    diagnostic::{Diagnostic, Part},
+    diagnostic::Diagnostic,
     dtype::DType,
     ir::Program,
     span::Span,
@@ -35,7 +36,7 @@ struct Side {
     origin: u32,
     label: String,
     /// The attribute that differs.
-    attr: Option<&'static str>,
+    attr: Option<AttrName>,
 }
 
 /// A disagreement, with the sides that do not agree.
@@ -46,7 +47,7 @@ struct Fault {
 }
 
 impl Side {
-    fn new(plans: &[Plan], at: InstRef, attr: Option<&'static str>, label: String) -> Self {
+    fn new(plans: &[Plan], at: InstRef, attr: Option<AttrName>, label: String) -> Self {
         Self { at, origin: plans[at.rank].code[at.inst].origin, label, attr }
     }
 }
@@ -74,24 +75,24 @@ pub(crate) fn agreement(
         let span = |side: &Side| {
             let stmt = plans[side.at.rank].origins[side.origin as usize].stmt;
             let program = programs[side.at.rank];
-            stmt.map_or(program.spans.header, |stmt| program.stmt_span(stmt))
+            match (stmt, side.attr) {
+                (Some(stmt), Some(attr)) => program.attr_span(stmt, attr),
+                (Some(stmt), None) => program.stmt_span(stmt),
+                (None, _) => program.spans.header,
+            }
         };
         // Sides in the text of another rank have no position in this text.
         let is_shown = |side: &&Side| std::ptr::eq(programs[side.at.rank], programs[rank]);
-        let mut places: Vec<(Span, Option<&'static str>, String)> = Vec::new();
+        let mut places: Vec<(Span, String)> = Vec::new();
         for side in it.sides.iter().filter(is_shown) {
             let span = span(side);
-            match places.iter_mut().find(|(other, attr, _)| (*other, *attr) == (span, side.attr)) {
-                Some((_, _, label)) => *label += &format!(", {}", side.label),
-                None => places.push((span, side.attr, side.label.clone())),
+            match places.iter_mut().find(|(other, _)| *other == span) {
+                Some((_, label)) => *label += &format!(", {}", side.label),
+                None => places.push((span, side.label.clone())),
             }
         }
         let mut fault = Diagnostic::new(Code::Disagreement, Span::default(), it.message, "");
-        fault.labels.clear();
-        for (span, attr, label) in places {
-            fault = fault.label(span, label);
-            fault = if let Some(attr) = attr { fault.part(Part::Attr(attr)) } else { fault };
-        }
+        fault.labels = places;
         (rank, fault.help(it.help))
     };
     faults.into_iter().map(diagnostic).collect()
@@ -173,7 +174,13 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
             );
             let label = |rank: usize, root: usize| format!("{root} on rank {rank}");
             let help = "use the same root on all ranks of the team";
-            return pair(message, help, Some("root"), (lead, label(theirs, one)), (it, label(mine, two)));
+            return pair(
+                message,
+                help,
+                Some(attr::ROOT.name()),
+                (lead, label(theirs, one)),
+                (it, label(mine, two)),
+            );
         }
         let label = |it: &Post| format!("{} on rank {}", it.kind.describe(), it.at.rank);
         let message = format!(
@@ -182,7 +189,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
             it.kind.describe()
         );
         let help = "use the same `red_op` on all ranks of the team";
-        return pair(message, help, Some("red_op"), (lead, label(lead)), (it, label(it)));
+        return pair(message, help, Some(attr::RED_OP.name()), (lead, label(lead)), (it, label(it)));
     }
     let named = |it: &Post| it.algo.map_or("without `algo=`".to_owned(), |it| format!("with `algo={it}`"));
     // Members without `algo=` agree if the same algorithm is selected for them.
@@ -195,7 +202,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         let message = format!("{name}: {} {theirs}, {} {mine}", posts(lead), posts(it));
         let label = |it: &Post| format!("rank {}: {}", it.at.rank, named(it));
         let help = "write the same `algo=` on all ranks of the team";
-        return pair(message, help, Some("algo"), (lead, label(lead)), (it, label(it)));
+        return pair(message, help, Some(attr::ALGO.name()), (lead, label(lead)), (it, label(it)));
     }
     if let Some(fault) = check_permute(plans, name, members) {
         return Some(fault);
@@ -214,7 +221,13 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         let message = format!("{name}: {}, {}", gives(giver, given), gives(it, mine));
         let label = |it: &Post, amount| format!("rank {} contributes {}", it.at.rank, amount_text(amount));
         let help = "contribute the same number of elements of the same type on all ranks of the team";
-        return pair(message, help, Some("input"), (giver, label(giver, given)), (it, label(it, mine)));
+        return pair(
+            message,
+            help,
+            Some(attr::INPUT.name()),
+            (giver, label(giver, given)),
+            (it, label(it, mine)),
+        );
     }
     let (len, dtype) = given;
     let count = members.len();
@@ -222,7 +235,7 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         let message = format!("{name}: {}, which is not divisible by {count} members", gives(giver, given));
         let label = format!("{} on rank {}", amount_text(given), giver.at.rank);
         let help = format!("contribute a multiple of {count} elements");
-        let sides = vec![Side::new(plans, giver.at, Some("input"), label)];
+        let sides = vec![Side::new(plans, giver.at, Some(attr::INPUT.name()), label)];
         return Some(Fault { sides, message, help });
     }
     let (it, wanted, delivered) = members.iter().enumerate().find_map(|(member, it)| {
@@ -241,8 +254,8 @@ fn check_members(plans: &[Plan], name: &str, backend: Option<Backend>, members: 
         givers => format!("{} from each of {givers} ranks", amount_text(given)),
     };
     let sides = vec![
-        Side::new(plans, it.at, Some("output"), format!("{output} on rank {}", it.at.rank)),
-        Side::new(plans, giver.at, Some("input"), from),
+        Side::new(plans, it.at, Some(attr::OUTPUT.name()), format!("{output} on rank {}", it.at.rank)),
+        Side::new(plans, giver.at, Some(attr::INPUT.name()), from),
     ];
     Some(Fault {
         sides,
@@ -268,8 +281,18 @@ fn check_permute(plans: &[Plan], name: &str, members: &[Post]) -> Option<Fault> 
     let help = "a dump prints its own rank's index as a literal in `send_peer` and `recv_peer`: write `rank` in its \
                 place, or give every rank its own dump with `--program 0=a.hir,1=b.hir`";
     let sides = vec![
-        Side::new(plans, it.at, Some("recv_peer"), format!("rank {} receives from rank {giver}", it.at.rank)),
-        Side::new(plans, members[from].at, Some("send_peer"), format!("rank {giver} sends to another rank")),
+        Side::new(
+            plans,
+            it.at,
+            Some(attr::RECV_PEER.name()),
+            format!("rank {} receives from rank {giver}", it.at.rank),
+        ),
+        Side::new(
+            plans,
+            members[from].at,
+            Some(attr::SEND_PEER.name()),
+            format!("rank {giver} sends to another rank"),
+        ),
     ];
     Some(Fault { sides, message, help: help.to_owned() })
 }
@@ -351,18 +374,18 @@ fn disagreement(plans: &[Plan], send: PostedOp<'_>, recv: PostedOp<'_>) -> Optio
     };
     if given != wanted {
         let help = "let the two buffers have the same number of elements of the same type";
-        return fault("buffer", help, [given, wanted].map(amount_text));
+        return fault(attr::BUFFER.name(), help, [given, wanted].map(amount_text));
     }
     let (mine, theirs) = (send.protocol?, recv.protocol?);
     if mine != theirs {
         let help = "use the same protocol on both sides";
-        return fault("protocol", help, [mine, theirs].map(|it| format!("by protocol {it}")));
+        return fault(attr::PROTOCOL.name(), help, [mine, theirs].map(|it| format!("by protocol {it}")));
     }
     if send.view.in_common_shape(recv.view).is_some() {
         return None;
     }
     let help = "let the two buffers have the same shape, or make both contiguous";
-    fault("buffer", help, [send.view, recv.view].map(|it| format!("shape {:?}", it.shape)))
+    fault(attr::BUFFER.name(), help, [send.view, recv.view].map(|it| format!("shape {:?}", it.shape)))
 }
 
 /// Returns the side of a message that an instruction posts.
