@@ -3,7 +3,7 @@
 //! | question | module |
 //! | --- | --- |
 //! | Which statements does a block contain, also nested ones? | `blocks`, `stmt_path` |
-//! | Who binds, reads and writes a name? | `bindings`, `maybe_bound`, `name_uses` |
+//! | Who binds, reads and writes a name? | `bindings`, `name_uses` |
 //! | Which names share storage? | `alias_analysis`, `written_views` |
 //! | What does a statement read, write, bind and wait for, and may it move over another one? | `memory_effects` |
 //! | What does an iteration depend on, and which names and works are its own? | `loop_carried`, `loop_body` |
@@ -20,7 +20,6 @@ pub mod dim_equivalence;
 pub mod dim_map;
 pub mod loop_body;
 pub mod loop_carried;
-pub mod maybe_bound;
 pub mod memory_effects;
 pub mod name_uses;
 pub(crate) mod numbering;

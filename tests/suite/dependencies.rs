@@ -82,7 +82,7 @@ const PASSES: &[Layer] = &[
 ];
 
 const ANALYSIS: &[Layer] = &[
-    ("numbering bindings maybe_bound blocks coalescing loop_body posted_work stmt_path sharding", &[]),
+    ("numbering bindings blocks coalescing loop_body posted_work stmt_path sharding", &[]),
     ("dim_map reshard alias_analysis", BEFORE),
     ("memory_effects dim_equivalence name_uses propagation written_views", BEFORE),
     ("loop_carried", BEFORE),

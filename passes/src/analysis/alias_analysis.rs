@@ -10,7 +10,7 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::bindings;
+use crate::analysis::bindings::BindingAnalysis;
 
 /// A partition of names into alias classes (union-find).
 #[derive(Default)]
@@ -29,13 +29,12 @@ pub enum OpaqueCallModel {
 }
 
 impl AliasClasses {
-    /// Analyzes all statements of a container.
-    pub fn of(program: &Program, body: BlockId, calls: OpaqueCallModel) -> Self {
+    /// Analyzes all statements of a container. `bindings` are those of the program.
+    pub fn of(program: &Program, body: BlockId, bindings: &BindingAnalysis, calls: OpaqueCallModel) -> Self {
         let mut this = Self::default();
-        let bound = bindings::analyze_bindings(program).already_bound;
         program.walk(body, &mut |stmt| {
             if let Stmt::Op(it) = &program.stmts[stmt]
-                && may_alias_operands(it, bound.contains(&stmt), calls)
+                && may_alias_operands(it, bindings.already_bound.contains(&stmt), calls)
             {
                 let mut first = None;
                 for_each_tensor_use(program, it, &mut |tensor, _| {
@@ -77,10 +76,11 @@ impl AliasClasses {
 /// Returns all names that may share storage with one of `tensors`, which are names too.
 pub fn names_of_same_storage(
     program: &Program,
+    bindings: &BindingAnalysis,
     tensors: impl Iterator<Item = TensorId>,
 ) -> FxHashSet<TensorId> {
     let Some(body) = program.body else { return tensors.collect() };
-    let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
+    let sharing = AliasClasses::of(program, body, bindings, OpaqueCallModel::MayAlias);
     let classes: FxHashSet<TensorId> = tensors.map(|it| sharing.alias_class(it)).collect();
     program.tensors.ids().filter(|it| classes.contains(&sharing.alias_class(*it))).collect()
 }

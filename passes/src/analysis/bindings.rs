@@ -1,11 +1,12 @@
-//! Computes which names are bound to storage, and which views are in effect, on every path to a statement.
+//! Computes which names are bound to storage before each statement, and which views are in effect: the only place where passes
+//! decide this.
 //!
 //! The analysis follows the planner's rules. AllocateOnce has no effect on a bound name. An operator whose
 //! result is bound writes into the existing storage. Each iteration of `FOR i in axis` unbinds the names
 //! whose meaning depends on `i`.
 //!
-//! Invariant: a result holds on every rank and in every iteration. Where this is not certain, the analysis
-//! reports nothing.
+//! Invariant: what is always bound is so on every rank that holds the name, and in every iteration; what is never bound, on
+//! none. Between the two, behind a branch that allocates a name, for example, a name may be bound.
 
 use grammar::{
     for_each_tensor_use,
@@ -15,11 +16,13 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Facts that are certain about statements.
+/// Facts about statements.
 #[derive(Default)]
 pub struct BindingAnalysis {
-    /// Operators whose first result is already bound, on every rank that holds it.
+    /// Operators whose first result is always bound before them.
     pub already_bound: FxHashSet<StmtId>,
+    /// Operators that write or bind a name which may be bound before them. Before all others, their names are never bound.
+    pub maybe_bound: FxHashSet<StmtId>,
     /// Views whose result already is the same view.
     pub redundant_views: FxHashSet<StmtId>,
 }
@@ -63,8 +66,9 @@ fn walk<'p>(
         asked,
         place,
         answers: FxHashSet::default(),
-        bound: Program::tensors_of(&program.inputs).collect(),
+        bound: Program::tensors_of(&program.inputs).map(|it| (it, Bound::Always)).collect(),
         journal: Vec::new(),
+        is_silent: false,
         views: FxHashMap::default(),
         versions: FxHashMap::default(),
     };
@@ -117,6 +121,23 @@ fn is_modification(mode: AccessMode) -> bool {
     }
 }
 
+/// Whether a name is bound at a program point.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Bound {
+    #[default]
+    Never,
+    /// On some paths, ranks or iterations.
+    Maybe,
+    Always,
+}
+
+impl Bound {
+    /// Returns the state behind two paths that meet.
+    fn join(self, other: Self) -> Self {
+        if self == other { self } else { Self::Maybe }
+    }
+}
+
 /// A name whose value can change.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Name {
@@ -132,10 +153,12 @@ struct Walk<'p> {
     place: ProgramPoint,
     /// The queried names that are bound there.
     answers: FxHashSet<(StmtId, TensorId)>,
-    /// Tensors that are bound at the current point, on every rank that holds them.
-    bound: FxHashSet<TensorId>,
-    /// Changes to `bound`: the tensor, and whether it was bound before.
-    journal: Vec<(TensorId, bool)>,
+    /// The tensors that may be bound at the current point.
+    bound: FxHashMap<TensorId, Bound>,
+    /// Changes to `bound`: the tensor, and its state before.
+    journal: Vec<(TensorId, Bound)>,
+    /// Whether only `bound` is wanted.
+    is_silent: bool,
     /// The last view bound to each name, with the versions of the names that the view depended on.
     views: FxHashMap<TensorId, (StmtId, Vec<(Name, u32)>)>,
     /// Number of changes of each name.
@@ -158,46 +181,58 @@ impl Walk<'_> {
     }
 
     fn answer(&mut self, stmt: StmtId, place: ProgramPoint) {
-        if place == self.place {
+        if place == self.place && !self.is_silent {
+            let states = &self.bound;
+            let is_bound = |it: &&TensorId| states.get(it) == Some(&Bound::Always);
             let asked = self.asked.get(&stmt).into_iter().flatten();
-            let bound = asked.filter(|tensor| self.bound.contains(tensor));
-            self.answers.extend(bound.map(|tensor| (stmt, *tensor)));
+            self.answers.extend(asked.filter(is_bound).map(|tensor| (stmt, *tensor)));
         }
     }
 
     fn op(&mut self, stmt: StmtId, it: &OpStmt) {
-        let effect = it.op.def().class;
+        let class = it.op.def().class;
         let out = it.out_tensor();
-        if out.is_some_and(|out| self.bound.contains(&out)) {
+        let is_in_effect =
+            class == OpClass::View && !self.is_silent && out.is_some_and(|out| self.is_in_effect(out, it));
+        if is_in_effect {
+            self.facts.redundant_views.insert(stmt);
+        } else {
+            self.invalidate_operands(it);
+        }
+        if !self.is_silent && out.is_some_and(|out| self.state(out) == Bound::Always) {
             self.facts.already_bound.insert(stmt);
         }
-        match (effect, out) {
-            (OpClass::View, Some(out)) => {
-                if self.is_in_effect(out, it) {
-                    self.facts.redundant_views.insert(stmt);
-                    return;
+        for_each_tensor_use(self.program, it, &mut |tensor, mode| match mode {
+            _ if class == OpClass::Deallocate => self.set_bound(tensor, Bound::Never),
+            AccessMode::Write | AccessMode::Bind => {
+                if self.state(tensor) == Bound::Never {
+                    self.set_bound(tensor, Bound::Maybe);
+                } else if !self.is_silent {
+                    self.facts.maybe_bound.insert(stmt);
                 }
-                self.invalidate_operands(it);
+            }
+            AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),
+        });
+        match (class, out) {
+            (OpClass::View, Some(out)) if !is_in_effect => {
                 // A rank that does not hold the operand does not bind the result.
                 if Program::tensors_of(&it.args).all(|arg| self.covers(arg, out)) {
-                    self.set_bound(out, true);
+                    self.set_bound(out, Bound::Always);
                 }
-                let entry = (stmt, self.names_of(out, it));
-                self.views.insert(out, entry);
+                if !self.is_silent {
+                    let entry = (stmt, self.names_of(out, it));
+                    self.views.insert(out, entry);
+                }
             }
             (OpClass::Compute | OpClass::Elementwise | OpClass::Allocate, Some(_)) => {
-                self.invalidate_operands(it);
-                Program::tensors_of(&it.outs).for_each(|out| self.set_bound(out, true));
-            }
-            (OpClass::Deallocate, _) => {
-                self.invalidate_operands(it);
-                for_each_tensor_use(self.program, it, &mut |tensor, _| self.set_bound(tensor, false));
+                Program::tensors_of(&it.outs).for_each(|out| self.set_bound(out, Bound::Always));
             }
             (
                 OpClass::View
                 | OpClass::Compute
                 | OpClass::Elementwise
                 | OpClass::Allocate
+                | OpClass::Deallocate
                 | OpClass::Communicate
                 | OpClass::Wait
                 | OpClass::Stream
@@ -206,7 +241,7 @@ impl Walk<'_> {
                 | OpClass::HostUnit
                 | OpClass::Opaque,
                 _,
-            ) => self.invalidate_operands(it),
+            ) => (),
         }
     }
 
@@ -216,63 +251,114 @@ impl Walk<'_> {
         whole.is_empty() || !part.is_empty() && part.devices.iter().all(|rank| whole.contains(*rank))
     }
 
-    fn set_bound(&mut self, tensor: TensorId, bound: bool) {
-        let before = if bound { !self.bound.insert(tensor) } else { self.bound.remove(&tensor) };
+    fn state(&self, tensor: TensorId) -> Bound {
+        self.bound.get(&tensor).copied().unwrap_or_default()
+    }
+
+    /// Records that a name may be bound, for a reason apart from its state.
+    fn may_be_bound(&mut self, tensor: TensorId) {
+        if self.state(tensor) == Bound::Never {
+            self.set_bound(tensor, Bound::Maybe);
+        }
+    }
+
+    fn set_bound(&mut self, tensor: TensorId, bound: Bound) {
+        let before = self.bound.insert(tensor, bound).unwrap_or_default();
         self.journal.push((tensor, before));
     }
 
-    /// Undoes the changes to `bound` that follow `mark`, and returns the values that they had led to.
-    fn roll_back(&mut self, mark: usize) -> FxHashMap<TensorId, bool> {
-        let mut led_to = FxHashMap::default();
-        for (tensor, before) in self.journal.split_off(mark).into_iter().rev() {
-            led_to.entry(tensor).or_insert_with(|| self.bound.contains(&tensor));
-            if before {
-                self.bound.insert(tensor)
-            } else {
-                self.bound.remove(&tensor)
-            };
-        }
-        led_to
+    /// Returns the names whose state changed since `mark`, each with the state that it had there.
+    fn states_at(&self, mark: usize) -> FxHashMap<TensorId, Bound> {
+        // The first change of a name replaces the later ones.
+        self.journal[mark..].iter().rev().copied().collect()
+    }
+
+    /// Undoes the changes to `bound` that follow `mark`, and returns the states that they had led to.
+    fn roll_back(&mut self, mark: usize) -> FxHashMap<TensorId, Bound> {
+        let before = self.states_at(mark);
+        self.journal.truncate(mark);
+        before
+            .into_iter()
+            .map(|(tensor, it)| (tensor, self.bound.insert(tensor, it).unwrap_or_default()))
+            .collect()
     }
 
     fn branch(&mut self, it: &If) {
         let mark = self.journal.len();
         self.block(it.then_block);
         let then = self.roll_back(mark);
-        self.invalidate(&ModifiedNames::of(self.program, it.then_block));
+        self.invalidate_block(it.then_block);
         let mut other = FxHashMap::default();
         if let Some(block) = it.else_block {
             self.block(block);
             other = self.roll_back(mark);
-            self.invalidate(&ModifiedNames::of(self.program, block));
+            self.invalidate_block(block);
         }
         for tensor in then.keys().chain(other.keys()) {
-            let before = self.bound.contains(tensor);
-            let after = |led_to: &FxHashMap<TensorId, bool>| led_to.get(tensor).copied().unwrap_or(before);
-            let bound = after(&then) && after(&other);
-            if bound != before {
-                self.set_bound(*tensor, bound);
-            }
+            let before = self.state(*tensor);
+            let after = |led_to: &FxHashMap<TensorId, Bound>| led_to.get(tensor).copied().unwrap_or(before);
+            self.set_bound(*tensor, after(&then).join(after(&other)));
         }
     }
 
     fn for_loop(&mut self, it: &For) {
-        let mut touched = ModifiedNames::of(self.program, it.body);
-        touched.symbols.insert(it.index);
-        // The state before an iteration is the state before the loop or after another iteration.
-        let forgotten = if it.axis.is_some() { loop_variant_tensors(self.program, it) } else { Vec::new() };
-        for tensor in touched.dropped.iter().chain(&forgotten) {
-            self.set_bound(*tensor, false);
+        let start = self.journal.len();
+        let mut touched = ModifiedNames::default();
+        if !self.is_silent {
+            touched = ModifiedNames::of(self.program, it.body);
+            touched.symbols.insert(it.index);
+            self.enter_iteration(it, &touched);
         }
-        self.invalidate(&touched);
         let mark = self.journal.len();
         self.block(it.body);
         let bounds = self.program.constant(it.start).zip(self.program.constant(it.stop));
         if bounds.is_none_or(|(start, stop)| start >= stop) {
             // The body may not execute at all.
-            self.roll_back(mark);
+            for (tensor, after) in self.roll_back(mark) {
+                if after != Bound::Never {
+                    self.may_be_bound(tensor);
+                }
+            }
+        }
+        for (tensor, before) in self.states_at(start) {
+            if before != Bound::Never {
+                self.may_be_bound(tensor);
+            }
         }
         self.invalidate(&touched);
+    }
+
+    /// Changes the state before a loop to that before each of its iterations: the state before the loop or after another
+    /// iteration.
+    fn enter_iteration(&mut self, it: &For, touched: &ModifiedNames) {
+        self.bound_by(it.body).into_iter().for_each(|tensor| self.may_be_bound(tensor));
+        for tensor in &touched.dropped {
+            if self.state(*tensor) == Bound::Always {
+                self.set_bound(*tensor, Bound::Maybe);
+            }
+        }
+        if it.axis.is_some() {
+            let unbound = loop_variant_tensors(self.program, it);
+            unbound.into_iter().for_each(|tensor| self.set_bound(tensor, Bound::Never));
+        }
+        self.invalidate(touched);
+    }
+
+    /// Returns the names that may be bound after a block if none is bound before it.
+    fn bound_by(&mut self, block: BlockId) -> Vec<TensorId> {
+        let (bound, journal) = (std::mem::take(&mut self.bound), std::mem::take(&mut self.journal));
+        self.is_silent = true;
+        self.block(block);
+        self.is_silent = false;
+        self.journal = journal;
+        let after = std::mem::replace(&mut self.bound, bound);
+        after.into_iter().filter(|it| it.1 != Bound::Never).map(|it| it.0).collect()
+    }
+
+    fn invalidate_block(&mut self, block: BlockId) {
+        if !self.is_silent {
+            self.invalidate(&ModifiedNames::of(self.program, block));
+        }
     }
 
     /// Invalidates the views that a block may have replaced or changed.
@@ -291,6 +377,9 @@ impl Walk<'_> {
     }
 
     fn change(&mut self, name: Name) {
+        if self.is_silent {
+            return;
+        }
         *self.versions.entry(name).or_default() += 1;
     }
 

@@ -13,7 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel},
-    bindings::symbols_through,
+    bindings::{analyze_bindings, symbols_through},
     blocks::any_stmt,
     posted_work::for_each_posted_communication,
 };
@@ -86,7 +86,12 @@ impl MemoryEffects {
     pub fn of(program: &Program) -> Self {
         let Some(body) = program.body else { return Self::default() };
         let mut storage = Self {
-            sharing: AliasClasses::of(program, body, OpaqueCallModel::WriteOutputs),
+            sharing: AliasClasses::of(
+                program,
+                body,
+                &analyze_bindings(program),
+                OpaqueCallModel::WriteOutputs,
+            ),
             ..Self::default()
         };
         let mut works: FxHashMap<u32, ReadWriteSet> = FxHashMap::default();

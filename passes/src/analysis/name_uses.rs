@@ -9,7 +9,10 @@ use grammar::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::analysis::alias_analysis::{AliasClasses, OpaqueCallModel};
+use crate::analysis::{
+    alias_analysis::{AliasClasses, OpaqueCallModel},
+    bindings::analyze_bindings,
+};
 
 /// Uses of names by statements.
 #[derive(Default)]
@@ -28,8 +31,10 @@ pub struct NameUses {
 impl NameUses {
     /// Analyzes all statements of a container.
     pub fn of(program: &Program, body: BlockId) -> Self {
-        let mut this =
-            Self { sharing: AliasClasses::of(program, body, OpaqueCallModel::MayAlias), ..Self::default() };
+        let mut this = Self {
+            sharing: AliasClasses::of(program, body, &analyze_bindings(program), OpaqueCallModel::MayAlias),
+            ..Self::default()
+        };
         program.walk(body, &mut |stmt| {
             let Stmt::Op(it) = &program.stmts[stmt] else { return };
             this.position.insert(stmt, this.position.len());

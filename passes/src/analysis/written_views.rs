@@ -12,23 +12,22 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
-    bindings, blocks,
-    maybe_bound::maybe_bound,
+    bindings::BindingAnalysis,
+    blocks,
 };
 
 /// Returns the statements that bind their result to the storage of an operand, with the result, if another statement
 /// writes into this storage: a later one, or one of the same top-level statement.
-pub fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
+pub fn written_views(program: &Program, bindings: &BindingAnalysis) -> FxHashMap<StmtId, TensorId> {
     let Some(body) = program.body else { return FxHashMap::default() };
-    let (bound, maybe_bound) = (bindings::analyze_bindings(program).already_bound, maybe_bound(program));
-    let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
+    let sharing = AliasClasses::of(program, body, bindings, OpaqueCallModel::MayAlias);
     // The storage that the current statement and those behind it write, by alias class.
     let mut written: FxHashSet<TensorId> = FxHashSet::default();
     let mut views = FxHashMap::default();
     let add_writes = |stmt: StmtId, written: &mut FxHashSet<TensorId>| {
         let Stmt::Op(it) = &program.stmts[stmt] else { return };
         // A result without storage gets storage of its own.
-        let allocates = it.computes() && !maybe_bound.contains(&stmt);
+        let allocates = it.computes() && !bindings.maybe_bound.contains(&stmt);
         for_each_tensor_use(program, it, &mut |tensor, mode| match mode {
             AccessMode::Write | AccessMode::Transfer if !allocates => {
                 written.insert(sharing.alias_class(tensor));
@@ -44,7 +43,7 @@ pub fn written_views(program: &Program) -> FxHashMap<StmtId, TensorId> {
         if let Stmt::Op(it) = &program.stmts[stmt]
             && it.op.def().class != OpClass::Allocate
             // An operator that is always a view binds its result again if it has storage already.
-            && may_alias_operands(it, bound.contains(&stmt), OpaqueCallModel::MayAlias)
+            && may_alias_operands(it, bindings.already_bound.contains(&stmt), OpaqueCallModel::MayAlias)
             && let Some(out) = it.out_tensor().filter(|out| written.contains(&sharing.alias_class(*out)))
         {
             views.insert(stmt, out);

@@ -48,8 +48,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::{
     analysis::{
         alias_analysis::{OpaqueCallModel, may_alias_operands, names_of_same_storage},
-        bindings, blocks,
-        maybe_bound::maybe_bound,
+        bindings::{BindingAnalysis, analyze_bindings},
+        blocks,
         name_uses::write_counts,
         written_views::written_views,
     },
@@ -102,30 +102,29 @@ pub(crate) fn make_loops(
     only: Option<&FxHashSet<StmtId>>,
 ) -> Vec<NewLoop> {
     let Some(block) = program.body else { return Vec::new() };
-    let bound = bindings::analyze_bindings(program).already_bound;
-    let mut writes = write_counts(program, &OpStmt::computes);
-    let maybe_bound = maybe_bound(program);
-    let mut parts = part_views(program, &maybe_bound);
+    let bindings = analyze_bindings(program);
+    let writes = write_counts(program, &OpStmt::computes);
+    let mut parts = part_views(program, &bindings.maybe_bound);
     // A statement that makes a view of a part counts as a write, but writes no elements. If no other statement writes
     // the part (count 2) or a view of it (count 1), the part is not a result of a loop.
-    let written: FxHashSet<TensorId> = written_views(program).into_values().collect();
+    let written: FxHashSet<TensorId> = written_views(program, &bindings).into_values().collect();
     parts.retain(|part, _| match writes.get(part) {
         Some(1) => written.contains(part),
         count => count == Some(&2),
     });
-    parts.keys().for_each(|part| _ = writes.insert(*part, 1));
+    let several = writes.into_iter().filter(|(tensor, count)| *count > 1 && !parts.contains_key(tensor));
+    let mut rewritten: FxHashSet<TensorId> = several.map(|it| it.0).collect();
     // Accesses to storage that is written under several names stay in order, unless the names are parts of a tensor.
     let others = written.into_iter().filter(|view| !parts.contains_key(view));
-    names_of_same_storage(program, others).into_iter().for_each(|it| _ = writes.insert(it, 2));
+    rewritten.extend(names_of_same_storage(program, &bindings, others));
     let mut pass = StreamParallel {
         settings,
         fresh: IrBuilder::of(program),
-        bound,
-        maybe_bound,
+        bindings,
         sets_stream: blocks::sets_stream(program, block),
         uses: use_counts(program),
         world: world_size(program),
-        writes,
+        rewritten,
         parts,
         program,
         out: Vec::new(),
@@ -145,18 +144,16 @@ struct StreamParallel<'p> {
     program: &'p mut Program,
     settings: LoopOptions,
     fresh: IrBuilder,
-    /// The statements whose result has storage already.
-    bound: FxHashSet<StmtId>,
-    /// The statements whose result may have storage already.
-    maybe_bound: FxHashSet<StmtId>,
+    /// Which results have storage already.
+    bindings: BindingAnalysis,
     /// Whether the program sets streams.
     sets_stream: bool,
     /// The number of statements that mention each tensor; each list of inputs or outputs counts as one more.
     uses: FxHashMap<TensorId, usize>,
     /// The number of ranks that the program needs.
     world: usize,
-    /// The number of statements that write each tensor.
-    writes: FxHashMap<TensorId, usize>,
+    /// The tensors that several statements write, under this name or another one.
+    rewritten: FxHashSet<TensorId>,
     /// The views of parts of other tensors, with their base tensors.
     parts: FxHashMap<TensorId, TensorId>,
     /// The new body.
@@ -176,7 +173,8 @@ impl StreamParallel<'_> {
             Stmt::Op(it)
                 if may_loop
                     && !self.is_part_view(it)
-                    && self.bound.contains(&stmt) == self.maybe_bound.contains(&stmt)
+                    && self.bindings.already_bound.contains(&stmt)
+                        == self.bindings.maybe_bound.contains(&stmt)
                     && !self.is_view_on_streams(stmt, it) =>
             {
                 slicing::slicing(self.program, self.settings, it)
@@ -246,13 +244,14 @@ impl StreamParallel<'_> {
     /// Returns whether a statement makes a view in a program that sets streams. A view does not wait for the stream that writes
     /// its elements, but a copy in a loop would have to.
     fn is_view_on_streams(&self, stmt: StmtId, it: &OpStmt) -> bool {
-        self.sets_stream && may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias)
+        self.sets_stream
+            && may_alias_operands(it, self.bindings.already_bound.contains(&stmt), OpaqueCallModel::MayAlias)
     }
 
     /// Returns whether at most one statement writes the tensor. A tensor that is written again may alias
     /// another name, as a copy without storage does.
     fn is_written_once(&self, tensor: TensorId) -> bool {
-        self.writes.get(&tensor).is_none_or(|count| *count < 2)
+        !self.rewritten.contains(&tensor)
     }
 
     /// Returns whether neither the statement nor the loop of the group writes a tensor that the other
@@ -287,7 +286,7 @@ impl StreamParallel<'_> {
             members.clone().any(|it| is(it.out))
                 || Program::tensors_of(&it.outs).any(is) && members.clone().any(reads)
         };
-        let mut free = it.computes() && !self.maybe_bound.contains(&stmt);
+        let mut free = it.computes() && !self.bindings.maybe_bound.contains(&stmt);
         grammar::for_each_tensor_use(self.program, it, &mut |tensor, _| {
             free &= self.is_written_once(tensor) && !touched(tensor)
         });

@@ -13,8 +13,7 @@ use super::{
 };
 use crate::{
     analysis::{
-        bindings, coalescing::CoalescingBrackets, maybe_bound::maybe_bound,
-        memory_effects::fully_written_tensors, stmt_path::StmtPaths,
+        bindings, coalescing::CoalescingBrackets, memory_effects::fully_written_tensors, stmt_path::StmtPaths,
     },
     rewrite::builder,
 };
@@ -25,7 +24,7 @@ pub(super) fn insert_deallocations(program: &mut Program, body: BlockId) -> bool
     let uses = TensorUses::of(program, &places);
     let streams = CurrentStreams::of(program, body, &places);
     let users = StorageUsers::of(program, &places, &uses, &streams);
-    let maybe_bound = maybe_bound(program);
+    let maybe_bound = bindings::analyze_bindings(program).maybe_bound;
     let binds = |stmt| fully_defined_tensors(program, &maybe_bound, stmt);
     let mut carried = CarriedNames::new(program, &places, &binds);
     let mut wanted: Vec<(usize, TensorId, BlockId, usize)> = Vec::new();

@@ -20,8 +20,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::{
     alias_analysis::{AliasClasses, OpaqueCallModel, may_alias_operands},
-    bindings, blocks, dim_map,
-    maybe_bound::maybe_bound,
+    bindings::{BindingAnalysis, analyze_bindings},
+    blocks, dim_map,
     sharding::{Sharding, same_extent},
     written_views::written_views,
 };
@@ -93,7 +93,7 @@ impl ChunkedAxis {
         };
         this.stmts.retain(|stmt, cut| !stays_whole(*stmt, cut));
         // A view that stays whole next to its parts stays a view. Its operand may then have to stay whole, too.
-        let written = written_views(program);
+        let written = written_views(program, &storage.bindings);
         while !written.is_empty() {
             let (whole, before) = (this.whole_tensors(program), this.stmts.len());
             this.stmts.retain(|stmt, cut| !written.contains_key(stmt) || !whole.contains(&cut.out));
@@ -127,10 +127,8 @@ impl ChunkedAxis {
 
 /// Finds statements whose storage does not allow them to be done in parts.
 struct StorageObstacles {
-    /// The statements whose result has storage already.
-    bound: FxHashSet<StmtId>,
-    /// The statements whose result may have storage already.
-    maybe_bound: FxHashSet<StmtId>,
+    /// Which results have storage already.
+    bindings: BindingAnalysis,
     sharing: AliasClasses,
     /// Whether the program sets streams.
     sets_stream: bool,
@@ -138,11 +136,12 @@ struct StorageObstacles {
 
 impl StorageObstacles {
     fn of(program: &Program) -> Self {
-        let body = program.body.map(|body| AliasClasses::of(program, body, OpaqueCallModel::MayAlias));
+        let bindings = analyze_bindings(program);
+        let body =
+            program.body.map(|body| AliasClasses::of(program, body, &bindings, OpaqueCallModel::MayAlias));
         Self {
-            bound: bindings::analyze_bindings(program).already_bound,
-            maybe_bound: maybe_bound(program),
             sharing: body.unwrap_or_default(),
+            bindings,
             sets_stream: program.body.is_some_and(|body| blocks::sets_stream(program, body)),
         }
     }
@@ -150,14 +149,16 @@ impl StorageObstacles {
     /// Returns true if the statement makes a view in a program that sets streams. A view does not wait for the stream that
     /// writes its elements, but copies of its parts would have to.
     fn is_view_on_streams(&self, program: &Program, stmt: StmtId) -> bool {
-        let is_view = |it| may_alias_operands(it, self.bound.contains(&stmt), OpaqueCallModel::MayAlias);
+        let is_view = |it| {
+            may_alias_operands(it, self.bindings.already_bound.contains(&stmt), OpaqueCallModel::MayAlias)
+        };
         self.sets_stream && matches!(&program.stmts[stmt], Stmt::Op(it) if is_view(it))
     }
 
     /// Returns true if the result has storage on some paths only: then neither an ALLOCATE before its parts would be right
     /// nor none.
     fn has_uncertain_storage(&self, stmt: StmtId) -> bool {
-        self.maybe_bound.contains(&stmt) && !self.bound.contains(&stmt)
+        self.bindings.maybe_bound.contains(&stmt) && !self.bindings.already_bound.contains(&stmt)
     }
 
     /// Returns true if a part of the result may overwrite what a later part reads: elements of an operand under another
@@ -167,7 +168,7 @@ impl StorageObstacles {
         let meets = |arg: TensorId, dim: Option<usize>| {
             class(arg) == class(cut.out) && (arg != cut.out || dim.is_none())
         };
-        self.maybe_bound.contains(&stmt) && cut.operands.iter().any(|(arg, dim)| meets(*arg, *dim))
+        self.bindings.maybe_bound.contains(&stmt) && cut.operands.iter().any(|(arg, dim)| meets(*arg, *dim))
     }
 }
 
@@ -208,7 +209,7 @@ pub(super) fn first_obstacle(program: &Program, tensor: TensorId, dim: usize) ->
     let first =
         shared.or_else(|| stmts().find_map(|stmt| Some((*stmt, obstacle_of(program, *stmt, tensor, dim)?))));
     first.or_else(|| {
-        let written = written_views(program);
+        let written = written_views(program, &storage.bindings);
         stmts().find_map(|stmt| {
             let view = written.get(stmt).filter(|view| **view != tensor)?;
             let (name, of) = (program.tensor_name(*view), program.tensor_name(tensor));

@@ -21,8 +21,8 @@ use super::{
 use crate::{
     analysis::{
         alias_analysis::{AliasClasses, OpaqueCallModel},
+        bindings::analyze_bindings,
         blocks, dim_map,
-        maybe_bound::maybe_bound,
         sharding::DimPiece,
     },
     rewrite::builder::{self, IrBuilder},
@@ -69,8 +69,9 @@ impl<'p> GroupWriter<'p> {
         body: BlockId,
     ) -> Self {
         let whole = axis.whole_tensors(program);
-        let bound = maybe_bound(program);
-        let sharing = AliasClasses::of(program, body, OpaqueCallModel::MayAlias);
+        let bindings = analyze_bindings(program);
+        let sharing = AliasClasses::of(program, body, &bindings, OpaqueCallModel::MayAlias);
+        let bound = bindings.maybe_bound;
         let old = program.blocks[body].clone();
         let (names, group, out) = (FxHashMap::default(), Vec::new(), Vec::new());
         Self { program, fresh, axis, parts, whole, names, bound, sharing, group, out, old }

@@ -177,7 +177,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
         // The allocation of a tensor that is split by stream holds the slice of one iteration.
         let is_inside = self.group.style == Style::Shard
             && (!self.pass.settings.allocate_before || self.pass.program.is_split_by_stream(out));
-        if is_inside && !self.escapes(out) && !self.pass.bound.contains(&stmt) {
+        if is_inside && !self.escapes(out) && !self.pass.bindings.already_bound.contains(&stmt) {
             allocate_per_stream(self.pass.program, out);
             let allocate = builder::allocate(self.pass.program, out);
             self.emit(allocate);
@@ -189,7 +189,7 @@ impl<'l, 'p> LoopWriter<'l, 'p> {
 
     /// Emits an ALLOCATE for the whole tensor before the loop, unless it has storage.
     pub(super) fn allocate_before(&mut self, tensor: TensorId, stmt: StmtId) {
-        if !self.pass.bound.contains(&stmt) {
+        if !self.pass.bindings.already_bound.contains(&stmt) {
             let allocate = builder::allocate(self.pass.program, tensor);
             self.emit_before(allocate);
         }
