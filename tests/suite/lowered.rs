@@ -195,7 +195,7 @@ impl ProgramWriter {
         let mut rng = Rng(seed ^ 0x7eed);
         let communicates = rng.chance(60);
         let care = if rng.chance(70) { 100 } else { 95 };
-        let mut it = Self {
+        let mut writer = Self {
             rng,
             text: String::new(),
             indent: 1,
@@ -207,41 +207,41 @@ impl ProgramWriter {
             index: None,
             join_percent: care,
         };
-        let outputs: Vec<String> = (TENSORS - OUTPUTS + 1..=TENSORS).map(|at| it.tensor(at)).collect();
-        let (first, last) = (it.matrix(0), it.matrix(MATRICES - 1));
+        let outputs: Vec<String> = (TENSORS - OUTPUTS + 1..=TENSORS).map(|at| writer.tensor(at)).collect();
+        let (first, last) = (writer.matrix(0), writer.matrix(MATRICES - 1));
         let header = format!(
             "%HostIrContainer {{ ({}, {first}) -> ({}, {last}) :\n",
-            it.tensor(0),
+            writer.tensor(0),
             outputs.join(", ")
         );
-        it.text.push_str(&header);
+        writer.text.push_str(&header);
         for at in 1..MATRICES {
-            let matrix = it.matrix(at);
-            it.line(&format!("{matrix} = ALLOCATE(mem_type=global, zero_init=true)"));
+            let matrix = writer.matrix(at);
+            writer.line(&format!("{matrix} = ALLOCATE(mem_type=global, zero_init=true)"));
         }
         for at in 1..=TENSORS {
-            let tensor = it.tensor(at);
-            it.line(&format!("{tensor} = ALLOCATE(mem_type=global, zero_init=true)"));
+            let tensor = writer.tensor(at);
+            writer.line(&format!("{tensor} = ALLOCATE(mem_type=global, zero_init=true)"));
         }
-        it.line("Stream s0 = GetCurrentStream()");
+        writer.line("Stream s0 = GetCurrentStream()");
         for stream in 1..=STREAMS {
-            it.stream(stream);
-            it.line("Synchronize(Stream s0)");
+            writer.stream(stream);
+            writer.line("Synchronize(Stream s0)");
         }
-        for _ in 0..4 + it.rng.below(8) {
-            it.statement(true);
+        for _ in 0..4 + writer.rng.below(8) {
+            writer.statement(true);
         }
-        while !it.posted.is_empty() {
-            it.wait(0);
+        while !writer.posted.is_empty() {
+            writer.wait(0);
         }
-        it.stream(0);
+        writer.stream(0);
         for stream in 1..=STREAMS {
-            if it.rng.chance(it.join_percent) {
-                it.line(&format!("Synchronize(Stream {stream})"));
+            if writer.rng.chance(writer.join_percent) {
+                writer.line(&format!("Synchronize(Stream {stream})"));
             }
         }
-        it.text.push_str("} // %HostIrContainer\n");
-        it.text
+        writer.text.push_str("} // %HostIrContainer\n");
+        writer.text
     }
 
     fn mesh(&self) -> &'static str {

@@ -76,15 +76,17 @@ impl<'p> MentionOrder<'p> {
                     self.scalar(*value);
                     *self.known.entry(*symbol).or_default() += 1;
                 }
-                Stmt::For(it) => {
-                    self.binder(it.index);
-                    match it.axis {
+                Stmt::For(for_loop) => {
+                    self.binder(for_loop.index);
+                    match for_loop.axis {
                         Some(axis) => self.axis(axis),
-                        None => [it.start, it.stop].into_iter().for_each(|bound| self.scalar(bound)),
+                        None => {
+                            [for_loop.start, for_loop.stop].into_iter().for_each(|bound| self.scalar(bound))
+                        }
                     }
-                    *self.known.entry(it.index).or_default() += 1;
-                    self.block(it.body);
-                    *self.known.entry(it.index).or_default() -= 1;
+                    *self.known.entry(for_loop.index).or_default() += 1;
+                    self.block(for_loop.body);
+                    *self.known.entry(for_loop.index).or_default() -= 1;
                 }
                 Stmt::If(it) => {
                     self.scalar(it.cond);

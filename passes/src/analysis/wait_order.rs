@@ -57,21 +57,21 @@ pub struct StreamSegment {
 impl WaitOrder {
     /// Analyzes the statements of the program's container.
     pub fn of(program: &Program, storage: &MemoryEffects) -> Self {
-        let mut it = Self {
+        let mut order = Self {
             has_streams: false,
             at_entry: FxHashMap::default(),
             in_conflicting_loop: FxHashSet::default(),
             independent_loops: FxHashSet::default(),
             all: AccessCounts::default(),
         };
-        let Some(body) = program.body else { return it };
-        it.has_streams = sets_stream(program, body);
-        if it.has_streams {
-            program.walk(body, &mut |stmt| it.all.add(program, storage, stmt));
+        let Some(body) = program.body else { return order };
+        order.has_streams = sets_stream(program, body);
+        if order.has_streams {
+            program.walk(body, &mut |stmt| order.all.add(program, storage, stmt));
             // The caller writes the inputs before the first statement, and reads the outputs after the last one.
             let classes = |operands| Program::tensors_of(operands).map(|it| storage.alias_class(it));
-            classes(&program.inputs).for_each(|class| *it.all.writes.entry(class).or_default() += 1);
-            classes(&program.outputs).for_each(|class| *it.all.reads.entry(class).or_default() += 1);
+            classes(&program.inputs).for_each(|class| *order.all.writes.entry(class).or_default() += 1);
+            classes(&program.outputs).for_each(|class| *order.all.reads.entry(class).or_default() += 1);
             let mentions = MentionCounts::of(program);
             program.walk(body, &mut |stmt| {
                 let Stmt::For(found) = &program.stmts[stmt] else { return };
@@ -79,15 +79,15 @@ impl WaitOrder {
                     return;
                 }
                 match loop_carried_dep(program, storage, &mentions, found) {
-                    Some(_) => it.in_conflicting_loop.extend(nested_blocks(program, found.body)),
-                    None => _ = it.independent_loops.insert(found.body),
+                    Some(_) => order.in_conflicting_loop.extend(nested_blocks(program, found.body)),
+                    None => _ = order.independent_loops.insert(found.body),
                 }
             });
         }
         let (mut with_waits, mut pending) = (FxHashSet::default(), PendingWork::default());
         blocks_with_waits(program, body, &mut with_waits);
-        it.enter(program, body, &mut pending, &with_waits);
-        it
+        order.enter(program, body, &mut pending, &with_waits);
+        order
     }
 
     /// Stores what is pending at the beginning of a block and of the blocks nested in it, if they contain Waits.

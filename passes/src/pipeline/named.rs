@@ -63,10 +63,10 @@ fn option_without_pass(pipeline: &Pipeline, calls: &[PassCall], name: TextSlice<
         .map(|it| format!("`{}.{}`", it.pass.name, name.text))
         .collect();
     having.dedup();
-    let it = Diagnostic::new(Code::BadOption, name.span(), message, "expected `PASS.OPTION=VALUE`");
+    let diagnostic = Diagnostic::new(Code::BadOption, name.span(), message, "expected `PASS.OPTION=VALUE`");
     if having.is_empty() {
-        it.help(format!("the passes are {}", pass_names(calls).join(", ")))
+        diagnostic.help(format!("the passes are {}", pass_names(calls).join(", ")))
     } else {
-        it.help(format!("write {}", having.join(" or ")))
+        diagnostic.help(format!("write {}", having.join(" or ")))
     }
 }

@@ -163,11 +163,11 @@ impl StmtFolder<'_> {
                 }
             }
             Stmt::Let(_, value) => fold(value),
-            Stmt::For(it) => {
-                fold(&mut it.start);
-                fold(&mut it.stop);
-                inner[0] = Some(it.body);
-                index = Some((it.index, it.start, it.stop));
+            Stmt::For(for_loop) => {
+                fold(&mut for_loop.start);
+                fold(&mut for_loop.stop);
+                inner[0] = Some(for_loop.body);
+                index = Some((for_loop.index, for_loop.start, for_loop.stop));
             }
             Stmt::If(it) => {
                 fold(&mut it.cond);
@@ -281,13 +281,14 @@ fn collect_first_allocations(
 ) {
     for stmt in program.block(block) {
         match &program.stmts[*stmt] {
-            Stmt::Op(it) => {
-                let plain = it.get(attr::RESETS_TO_ZERO) != Some(true) && it.get(attr::ALIAS).is_none();
-                let first = it.out_tensor().is_some_and(|out| !seen.contains(&out));
-                if it.op == Op::AllocateOnce && plain && first {
+            Stmt::Op(op_stmt) => {
+                let plain =
+                    op_stmt.get(attr::RESETS_TO_ZERO) != Some(true) && op_stmt.get(attr::ALIAS).is_none();
+                let first = op_stmt.out_tensor().is_some_and(|out| !seen.contains(&out));
+                if op_stmt.op == Op::AllocateOnce && plain && first {
                     short.push(*stmt);
                 }
-                for_each_tensor_use(program, it, &mut |tensor, _| _ = seen.insert(tensor));
+                for_each_tensor_use(program, op_stmt, &mut |tensor, _| _ = seen.insert(tensor));
             }
             Stmt::Let(..) => (),
             Stmt::For(it) => program.walk(it.body, &mut |stmt| {

@@ -149,17 +149,17 @@ impl Finder<'_> {
         let (mut current, mut entries) = (CurrentStream::Entry(0), 0);
         for stmt in program.block(block) {
             match &program.stmts[*stmt] {
-                Stmt::Op(it) => {
-                    let key = self.key(block, *stmt, it, in_loop, &current);
+                Stmt::Op(op_stmt) => {
+                    let key = self.key(block, *stmt, op_stmt, in_loop, &current);
                     let earlier = key.as_ref().and_then(|(key, out)| self.earlier(key, *stmt, *out));
-                    self.kill(it);
+                    self.kill(op_stmt);
                     match (earlier, key) {
                         (Some((earlier, axes)), Some((_, out))) => self.merge(earlier, *stmt, out, axes),
-                        (None, Some((key, out))) => self.record(key, out, it),
+                        (None, Some((key, out))) => self.record(key, out, op_stmt),
                         (_, None) => (),
                     }
-                    if it.op == Op::SetCurrentStream
-                        && let [Operand::Stream(stream)] = it.args[..]
+                    if op_stmt.op == Op::SetCurrentStream
+                        && let [Operand::Stream(stream)] = op_stmt.args[..]
                     {
                         current = CurrentStream::Set(program.streams[stream].clone());
                     }

@@ -82,15 +82,17 @@ fn run(program: &mut Program, _: &Arguments, _: &mut Remarks) -> Result<Change, 
             match program.stmts[stmt].clone() {
                 Stmt::Op(_) | Stmt::Let(..) => (),
                 Stmt::If(it) => pending.extend([Some(it.then_block), it.else_block].into_iter().flatten()),
-                Stmt::For(it) => {
+                Stmt::For(for_loop) => {
                     let Some(views) = found.get(&stmt) else {
                         at += 1;
                         continue;
                     };
-                    if let Some(first) = split_off_exchange(program, &mut fresh, &lets, views, stmt, &it)? {
+                    if let Some(first) =
+                        split_off_exchange(program, &mut fresh, &lets, views, stmt, &for_loop)?
+                    {
                         program.blocks[block].insert(at, first);
                         at += 1;
-                        split.push(it.body);
+                        split.push(for_loop.body);
                     }
                 }
             }

@@ -233,15 +233,15 @@ impl SyncAnalysis<'_, '_> {
                         None => state.meet(&then),
                     };
                 }
-                Stmt::For(it) => {
-                    state.forget(program, it.index);
-                    self.merge_loop_entry(it.body, state);
-                    let begin = self.loop_states.get(&it.body).cloned().unwrap_or_default();
-                    let mut behind = self.block(it.body, begin);
-                    behind.forget(program, it.index);
-                    self.merge_loop_entry(it.body, behind);
+                Stmt::For(for_loop) => {
+                    state.forget(program, for_loop.index);
+                    self.merge_loop_entry(for_loop.body, state);
+                    let begin = self.loop_states.get(&for_loop.body).cloned().unwrap_or_default();
+                    let mut behind = self.block(for_loop.body, begin);
+                    behind.forget(program, for_loop.index);
+                    self.merge_loop_entry(for_loop.body, behind);
                     // The state after the loop is the state at the beginning of another iteration.
-                    state = self.loop_states.get(&it.body).cloned().unwrap_or_default();
+                    state = self.loop_states.get(&for_loop.body).cloned().unwrap_or_default();
                 }
             }
         }

@@ -18,7 +18,7 @@ type Group<'p> = (Option<Backend>, &'p [usize]);
 
 impl Graph {
     pub fn of(plans: &[Plan]) -> Self {
-        let mut it = Self { edges: Vec::new(), reached: Vec::new(), nodes: vec![Vec::new(); plans.len()] };
+        let mut graph = Self { edges: Vec::new(), reached: Vec::new(), nodes: vec![Vec::new(); plans.len()] };
         let mut signals: HashMap<SignalId, usize> = HashMap::new();
         let mut awaits: Vec<(SignalId, usize)> = Vec::new();
         // `begins`: the begin node for a group, the index of the collective, and a rank. `sends`: the begin
@@ -34,8 +34,8 @@ impl Graph {
             let mut counts: HashMap<(Group, Option<(usize, Direction)>), usize> = HashMap::new();
             let (mut events, mut works) = (HashMap::new(), HashMap::new());
             for inst in &plan.code {
-                let node = it.pair();
-                it.nodes[me].push(node);
+                let node = graph.pair();
+                graph.nodes[me].push(node);
                 let communicator = match &inst.kind {
                     InstKind::Collective(it) => Some(it.communicator),
                     InstKind::P2pGroup(it) => Some(it.communicator),
@@ -50,16 +50,16 @@ impl Graph {
                 let on_stream = match group {
                     None => node,
                     Some(group) => {
-                        let posting = it.pair();
-                        it.edge(posting + 1, node);
+                        let posting = graph.pair();
+                        graph.edge(posting + 1, node);
                         if let Some(before) = last_on_queue.insert(group, node + 1) {
-                            it.edge(before, node);
+                            graph.edge(before, node);
                         }
                         posting
                     }
                 };
                 if let Some(before) = last_on_stream.insert(inst.stream, on_stream + 1) {
-                    it.edge(before, on_stream);
+                    graph.edge(before, on_stream);
                 }
                 let mut next = |key| {
                     let count = counts.entry(key).or_insert(0);
@@ -69,10 +69,10 @@ impl Graph {
                 match &inst.kind {
                     InstKind::RecordEvent { event } => _ = events.insert(*event, node + 1),
                     InstKind::WaitEvent { event } => {
-                        events.get(event).into_iter().for_each(|from| it.edge(*from, node))
+                        events.get(event).into_iter().for_each(|from| graph.edge(*from, node))
                     }
                     InstKind::Wait { work } => {
-                        works.get(work).into_iter().for_each(|from| it.edge(*from, node))
+                        works.get(work).into_iter().for_each(|from| graph.edge(*from, node))
                     }
                     InstKind::Signal { signal: slot } => _ = signals.insert(*slot, node + 1),
                     InstKind::WaitSignal { signal: slot } => awaits.push((*slot, node)),
@@ -113,10 +113,10 @@ impl Graph {
         let found = found.chain(meets.iter().filter_map(|(to, key)| Some((*begins.get(key)?, *to))));
         let found = found.chain(receives.iter().filter_map(|(to, key)| Some((*sends.get(key)?, *to))));
         for (from, to) in found.collect::<Vec<_>>() {
-            it.edge(from, to);
+            graph.edge(from, to);
         }
-        it.compute_reachability();
-        it
+        graph.compute_reachability();
+        graph
     }
 
     /// Returns true if an instruction ends before another begins.

@@ -55,7 +55,7 @@ impl<'s> BlockScan<'s> {
         (block, from): (BlockId, usize),
         pending: &PendingWork,
     ) -> Self {
-        let mut it = Self {
+        let mut scan = Self {
             storage,
             accesses: FxHashMap::default(),
             stmts: Vec::new(),
@@ -71,31 +71,31 @@ impl<'s> BlockScan<'s> {
         };
         for (at, stmt) in program.block(block).iter().enumerate() {
             if let Some(number) = awaited_work(program, *stmt) {
-                it.waits.entry(number).or_default().push(at);
+                scan.waits.entry(number).or_default().push(at);
                 continue;
             }
             let effects = storage.effects(program, *stmt);
             if effects.uses_streams {
-                it.streams.push(at);
+                scan.streams.push(at);
             }
             let dropped = effects.deallocates.iter().map(|it| Access::Drops(storage.alias_class(*it)));
             let reads = effects.accesses.reads.iter().map(|it| Access::Reads(*it));
             let writes = effects.accesses.writes.iter().map(|it| Access::Writes(*it));
             for access in reads.chain(writes).chain(dropped) {
-                let new = it.stmts.len();
-                let index = *it.accesses.entry(access).or_insert(new);
+                let new = scan.stmts.len();
+                let index = *scan.accesses.entry(access).or_insert(new);
                 if index == new {
-                    it.stmts.push(Vec::new());
+                    scan.stmts.push(Vec::new());
                 }
                 // Several names of a statement may be in one alias class.
-                if it.stmts[index].last() != Some(&at) {
-                    it.stmts[index].push(at);
+                if scan.stmts[index].last() != Some(&at) {
+                    scan.stmts[index].push(at);
                 }
             }
         }
-        it.conflicting = vec![BTreeSet::new(); it.stmts.len()];
-        pending.open().for_each(|number| it.open(number, from));
-        it
+        scan.conflicting = vec![BTreeSet::new(); scan.stmts.len()];
+        pending.open().for_each(|number| scan.open(number, from));
+        scan
     }
 
     /// Takes over the states that have changed in `pending` since `mark`. The next statement has the index `from`.

@@ -73,16 +73,16 @@ impl PendingWork {
     pub(super) fn apply(&mut self, program: &Program, stmt: StmtId) {
         match &program.stmts[stmt] {
             Stmt::Let(..) => (),
-            Stmt::Op(it) => match it.op.def().class {
+            Stmt::Op(op_stmt) => match op_stmt.op.def().class {
                 OpClass::Communicate | OpClass::Coalescing => {
-                    it.number.iter().for_each(|it| self.set(*it, Some(WorkState::Open)));
+                    op_stmt.number.iter().for_each(|it| self.set(*it, Some(WorkState::Open)));
                 }
                 OpClass::Wait => {
-                    let awaited = it.get(attr::WORK).filter(|it| self.is_open(*it));
+                    let awaited = op_stmt.get(attr::WORK).filter(|it| self.is_open(*it));
                     awaited.iter().for_each(|it| self.set(*it, Some(WorkState::Waited)));
                 }
                 // The new stream has waited for nothing.
-                OpClass::Stream if it.op == Op::SetCurrentStream => {
+                OpClass::Stream if op_stmt.op == Op::SetCurrentStream => {
                     let waited = std::mem::take(&mut self.waited);
                     waited.into_iter().for_each(|it| self.set(it, Some(WorkState::Open)));
                 }
@@ -102,14 +102,14 @@ impl PendingWork {
                 self.apply_block(program, it.body);
                 self.add(self.states_at(mark));
             }
-            Stmt::If(it) => {
+            Stmt::If(branch) => {
                 let mark = self.mark();
-                self.apply_block(program, it.then_block);
+                self.apply_block(program, branch.then_block);
                 let changed = self.changed_since(mark);
                 let mut then: FxHashMap<u32, Option<WorkState>> =
                     changed.map(|number| (number, self.states.get(&number).copied())).collect();
                 self.undo(mark);
-                it.else_block.iter().for_each(|block| self.apply_block(program, *block));
+                branch.else_block.iter().for_each(|block| self.apply_block(program, *block));
                 for (number, before) in self.states_at(mark) {
                     then.entry(number).or_insert(before);
                 }

@@ -85,13 +85,13 @@ impl CurrentStreams {
                     let end = self.block(program, it.body, start);
                     current = if sets { end } else { current };
                 }
-                Stmt::If(it) => {
-                    let then = self.block(program, it.then_block, current.clone());
-                    let other = match it.else_block {
+                Stmt::If(branch) => {
+                    let then = self.block(program, branch.then_block, current.clone());
+                    let other = match branch.else_block {
                         Some(block) => self.block(program, block, current),
                         None => current,
                     };
-                    current = if then == other { then } else { CurrentStream::Unknown(it.then_block) };
+                    current = if then == other { then } else { CurrentStream::Unknown(branch.then_block) };
                 }
             }
         }
