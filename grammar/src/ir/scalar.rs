@@ -120,9 +120,4 @@ impl Program {
     pub fn find_symbol(&self, name: &str) -> Option<SymbolId> {
         self.symbol_ids.get(&(None, name.to_owned())).copied()
     }
-
-    /// Returns whether the scalar belongs to the container rather than to a HostUnit.
-    pub fn is_container_symbol(&self, symbol: SymbolId) -> bool {
-        self.find_symbol(&self.symbols[symbol]) == Some(symbol)
-    }
 }

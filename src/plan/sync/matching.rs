@@ -160,18 +160,6 @@ impl CommMatching {
         groups.iter().position(|it| it == group).map(|it| it as CommunicatorNo)
     }
 
-    /// Returns the group of a collective, P2P group or resharding operator.
-    pub fn group_at(&self, plans: &[Plan], at: InstRef) -> Option<GroupNo> {
-        let effect = plans.get(at.rank)?.code.get(at.inst)?.kind.effect();
-        if let SyncEffect::Post(it) = effect {
-            self.group_of(at.rank, it.communicator())
-        } else if let SyncEffect::Reshard(it) = effect {
-            self.numbers.get(&(None, Arc::clone(&it.team))).copied()
-        } else {
-            None
-        }
-    }
-
     /// Returns the statement of a part of a communication, as an index into the rank's `Plan::origins`. The
     /// sends and receives of a coalesced P2P group have their own statements.
     pub fn origin(&self, plans: &[Plan], at: InstRef, comm: CommNo) -> u32 {
