@@ -35,7 +35,8 @@ fn pipelines_keep_its_meaning() -> Result<(), Failed> {
     let text = network(false);
     let expected = expected(&text)?;
     let mut compared = 0;
-    for pipeline in PIPELINES.iter().map(|it| it.name) {
+    // `@one-rank` makes the program of one rank, which all ranks cannot run.
+    for pipeline in PIPELINES.iter().map(|it| it.name).filter(|it| *it != "@one-rank") {
         let Some(verdict) = run(&text, pipeline, &expected)? else { continue };
         if verdict.exit != Exit::Success || !verdict.line.text.contains("(f64 shadow, rtol 1e-9)") {
             return Err(format!("{pipeline}: {}", verdict.line).into());
