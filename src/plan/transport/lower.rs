@@ -79,6 +79,8 @@ pub(crate) fn lower(
     if lowered.iter().all(FxHashMap::is_empty) {
         return Ok(World::with_matching(plans, matched));
     }
+    // They are as large as the plans, and those of the lowered plans follow.
+    drop(matched);
     for (plan, lowered) in plans.iter_mut().zip(lowered) {
         if !lowered.is_empty() {
             rewrite_plan(plan, lowered);
