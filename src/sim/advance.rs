@@ -2,13 +2,13 @@
 
 use super::{
     InstRef, SimError, SimOptions, SimOutcome,
-    machine::{ActorKind, Condition, InFlight, InstState, Machine},
+    machine::{InFlight, InstState, Machine},
     schedule::ReadyAction,
     step::Memories,
 };
 use hir_plan::{
     Communication, ExecutionSite, InstKind, SyncEffect,
-    sync::{self, copy_halves},
+    sync::{self, Actor, Event, copy_halves},
 };
 
 impl Machine<'_> {
@@ -23,12 +23,12 @@ impl Machine<'_> {
             if let Some(it) = &options.progress_query {
                 it.update(&self);
             }
-            let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank, inst });
+            let at = self.head(actor).map(|inst| InstRef { rank: self.actors[actor].rank(), inst });
             self.outcome.notes.current = at;
-            match self.actors[actor].kind {
-                ActorKind::Host => self.run_host(actor)?,
-                ActorKind::Stream => self.run_stream(actor)?,
-                ActorKind::Queue => self.run_queue(actor)?,
+            match self.actors[actor].actor {
+                Actor::Host(_) => self.run_host(actor)?,
+                Actor::Stream(..) => self.run_stream(actor)?,
+                Actor::Queue(..) => self.run_queue(actor)?,
             }
             let notes = &mut self.outcome.notes;
             if notes.first_inexact.is_none() && !notes.exactness.is_exact() {
@@ -46,19 +46,25 @@ impl Machine<'_> {
         Ok(self.outcome)
     }
 
-    /// Makes an actor ready if its head may run, or registers it as a waiter of the condition that its head
-    /// needs.
+    /// Makes an actor ready if its head may run, or registers it as a waiter of the event that its head
+    /// needs. The other parts of collectives and P2P groups do not count here: `queue` and `member` handle them.
     pub fn update_readiness(&mut self, actor: usize) {
         let Some(inst) = self.head(actor) else { return };
-        if let Some(condition) = self.unmet_condition(actor) {
-            self.conditions.add_waiter(condition, actor);
-            return;
+        let rank = self.actors[actor].rank();
+        let Some(waits) = self.waits(actor) else { return };
+        let is_inside = matches!(self.actors[actor].actor, Actor::Host(_)) && self.hosts[rank].is_inside_inst;
+        let awaited = if is_inside { &waits.to_end } else { &waits.to_begin };
+        let missing = awaited.iter().copied().find(|it| !self.has_happened(*it));
+        self.waits = waits;
+        match missing {
+            // The stream that posts it updates the queue.
+            Some(Event::Posted(_)) => return,
+            Some(event) => return self.events.add_waiter(event, actor),
+            None => (),
         }
-        let rank = self.actors[actor].rank;
-        match (self.actors[actor].kind, self.effect(rank, inst)) {
-            (ActorKind::Queue, effect) => {
-                if self.inst_states[rank][inst] == InstState::Posted && self.actors[actor].in_flight.is_none()
-                {
+        match (self.actors[actor].actor, self.effect(rank, inst)) {
+            (Actor::Queue(..), effect) => {
+                if self.actors[actor].in_flight.is_none() {
                     match (effect.execution_site(), self.is_synchronous) {
                         (ExecutionSite::Queue(Communication::P2pGroup(it)), true) => {
                             self.start_p2p_group(actor, inst, it);
@@ -77,8 +83,8 @@ impl Machine<'_> {
                     }
                 }
             }
-            (ActorKind::Stream, SyncEffect::Reshard(_)) => self.start_collective(actor, inst),
-            (ActorKind::Host | ActorKind::Stream, _) => self.make_ready(actor),
+            (Actor::Stream(..), SyncEffect::Reshard(_)) => self.start_collective(actor, inst),
+            (Actor::Host(_) | Actor::Stream(..), _) => self.make_ready(actor),
         }
     }
 
@@ -86,9 +92,9 @@ impl Machine<'_> {
     fn touches_memory(&self, actor: usize, at: InstRef) -> bool {
         let part = |part: u32| !sync::Step { inst_ref: at, index: part }.accesses(self.world).is_empty();
         let it = &self.actors[actor];
-        match (it.kind, &it.in_flight) {
+        match (it.actor, &it.in_flight) {
             // A posting does not access memory.
-            (ActorKind::Stream, _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
+            (Actor::Stream(..), _) if matches!(self.effect(at.rank, at.inst), SyncEffect::Post(_)) => false,
             (_, Some(InFlight::HalfCopy)) => part(1),
             (_, Some(InFlight::CollectiveMember { has_read_input: begun })) => part(u32::from(*begun)),
             (_, Some(InFlight::P2pOps { ready, .. })) => ready.iter().any(|it| part(*it)),
@@ -114,9 +120,9 @@ impl Machine<'_> {
             return;
         }
         it.ready = true;
-        let host = matches!(it.kind, ActorKind::Host);
+        let host = matches!(it.actor, Actor::Host(_));
         let stamp = it.items.front().map_or(self.issued, |&(_, stamp)| stamp);
-        let rank = it.rank;
+        let rank = it.rank();
         let touches =
             !host && self.ready.has_given_steps() && self.touches_memory(actor, InstRef { rank, inst });
         self.ready.push(ReadyAction {
@@ -129,18 +135,22 @@ impl Machine<'_> {
         });
     }
 
-    /// Sets a condition and updates the actors that waited for it.
-    pub fn set_condition(&mut self, condition: Condition) {
-        for it in self.conditions.set(condition) {
+    /// Lets an event happen, and updates the actors that waited for it.
+    fn happen(&mut self, event: Event) {
+        for it in self.events.happen(event) {
             self.update_readiness(it);
         }
     }
 
     /// Completes the head of a stream or queue.
     pub fn retire(&mut self, actor: usize) {
+        if let Some(mut waits) = self.waits(actor) {
+            waits.ended.drain(..).for_each(|it| self.happen(it));
+            self.waits = waits;
+        }
         let it = &mut self.actors[actor];
         it.in_flight = None;
-        let rank = it.rank;
+        let rank = it.rank();
         if let Some((inst, _)) = it.items.pop_front() {
             self.complete(rank, inst);
         }
@@ -158,7 +168,7 @@ impl Machine<'_> {
 
     /// Runs the next step of a host: it issues an instruction, or starts or completes a host instruction.
     fn run_host(&mut self, actor: usize) -> Result<(), SimError> {
-        let rank = self.actors[actor].rank;
+        let rank = self.actors[actor].rank();
         let inst = self.hosts[rank].next;
         let entered = std::mem::take(&mut self.hosts[rank].is_inside_inst);
         match self.effect(rank, inst) {
@@ -171,7 +181,7 @@ impl Machine<'_> {
                 let matched = self.world.matching();
                 for comm in matched.comms_of(InstRef { rank, inst }) {
                     if self.arrive(*comm) {
-                        self.set_condition(Condition::Comm(*comm));
+                        self.happen(Event::AllArrived(*comm));
                     }
                 }
             }
@@ -202,19 +212,17 @@ impl Machine<'_> {
 
     /// Runs the head of a stream.
     fn run_stream(&mut self, actor: usize) -> Result<(), SimError> {
-        let rank = self.actors[actor].rank;
+        let rank = self.actors[actor].rank();
         let Some(inst) = self.head(actor) else { return Ok(()) };
         match self.effect(rank, inst) {
             SyncEffect::Post(it) => return self.post(actor, it.communicator()),
             SyncEffect::Reshard(_) => return self.run_collective(actor),
-            SyncEffect::RecordEvent(event) => self.set_condition(Condition::Event(rank, event)),
-            SyncEffect::Signal(_) => {
-                let matched = self.world.matching();
-                for comm in matched.comms_of(InstRef { rank, inst }) {
-                    self.set_condition(Condition::Comm(*comm));
-                }
-            }
-            SyncEffect::WaitEvent(_) | SyncEffect::Wait(_) | SyncEffect::WaitSignal(_) => {}
+            // `retire` lets their events happen.
+            SyncEffect::RecordEvent(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::WaitSignal(_) => {}
             SyncEffect::ReadOutputs => self.read_outputs(rank, inst)?,
             SyncEffect::Compute => {
                 let (plans, kind) = (self.world, &self.world[rank].code[inst].kind);

@@ -54,7 +54,7 @@ use hir_tensor::{data::Data, dense::DenseTensor};
 mod advance;
 mod attention;
 mod collective;
-mod conditions;
+mod events;
 mod footprint;
 pub mod kernels;
 mod machine;

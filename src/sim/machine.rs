@@ -1,11 +1,10 @@
 //! The state of all ranks, and which instructions may run next.
 //!
-//! A host issues its instructions to streams and waits only in `ShareMemHandles` and `Barrier`. A stream runs
-//! its instructions in order. A communication is issued to its stream and to its communicator's queue; when
-//! the stream posts it, the queue may run it. Hosts, streams and queues are *actors*. The next instruction of
+//! `plan::sync::Waits` defines what hosts, streams and queues wait for. A communication is issued to its stream and to its
+//! communicator's queue; when the stream posts it, the queue may run it. The next instruction of
 //! an actor is its head, and the actor is ready if its head may run now.
 //!
-//! Invariant: a condition never becomes false again, so a ready actor stays ready until it is chosen.
+//! Invariant: an event stays true once it has happened, so a ready actor stays ready until it is chosen.
 //! Wake-ups maintain the ready set, so a step visits only the actors that it affects.
 
 use std::collections::VecDeque;
@@ -13,25 +12,14 @@ use std::collections::VecDeque;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    InstRef, Schedule, SimError, SimOutcome, collective::TeamCollective, conditions::Conditions,
-    memory::Memory, schedule::ReadySet,
+    InstRef, Schedule, SimError, SimOutcome, collective::TeamCollective, events::Events, memory::Memory,
+    schedule::ReadySet,
 };
 use hir_plan::{
     CommunicatorNo, Plan, StreamNo, SyncEffect, World,
-    sync::{CommMatching, CommNo, Position, WorldState},
+    sync::{Actor, CommMatching, CommNo, Event, Position, WaitOrder, Waits, WorldState},
 };
 use hir_tensor::dense::DenseTensor;
-
-/// A condition that becomes true once and stays true.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Condition {
-    /// An event of a rank is recorded.
-    Event(usize, u32),
-    /// A communication of a rank is complete.
-    Work(usize, u32),
-    /// All parts of a communication have arrived, or a signal is set.
-    Comm(CommNo),
-}
 
 /// The state of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,12 +41,10 @@ pub(super) struct HostState {
     pub is_inside_inst: bool,
 }
 
-/// An entity that issues or runs instructions.
-pub(super) struct Actor {
-    /// The rank.
-    pub rank: usize,
-    /// The kind of actor.
-    pub kind: ActorKind,
+/// An actor with its instructions.
+pub(super) struct ActorState {
+    /// The actor.
+    pub actor: Actor,
     /// Incomplete instructions that were issued to the actor, with their issue times. The first one is the
     /// head.
     pub items: VecDeque<(usize, u64)>,
@@ -67,21 +53,15 @@ pub(super) struct Actor {
     pub(super) ready: bool,
 }
 
-impl Actor {
-    fn new(rank: usize, role: ActorKind) -> Self {
-        Self { rank, kind: role, items: VecDeque::new(), in_flight: None, ready: false }
+impl ActorState {
+    fn new(actor: Actor) -> Self {
+        Self { actor, items: VecDeque::new(), in_flight: None, ready: false }
     }
-}
 
-/// The kinds of actors.
-#[derive(Clone, Copy)]
-pub(super) enum ActorKind {
-    /// Issues instructions.
-    Host,
-    /// Runs instructions.
-    Stream,
-    /// Runs the communications of a communicator.
-    Queue,
+    /// Returns the rank of the actor.
+    pub fn rank(&self) -> usize {
+        self.actor.rank()
+    }
 }
 
 /// The state of a head that has started and needs other actors or another step.
@@ -155,7 +135,7 @@ pub(super) struct Machine<'a> {
     /// The states of the hosts, by rank.
     pub hosts: Vec<HostState>,
     /// Hosts, streams and queues, rank by rank.
-    pub actors: Vec<Actor>,
+    pub actors: Vec<ActorState>,
     /// The states of the instructions, by rank.
     pub inst_states: Vec<Vec<InstState>>,
     /// The number of parts that have arrived, by communication.
@@ -169,8 +149,10 @@ pub(super) struct Machine<'a> {
     pub sent_messages: FxHashMap<CommNo, DenseTensor>,
     /// Collectives that some members have started and not all have completed.
     pub in_flight_collectives: FxHashMap<CommNo, InFlightCollective<'a>>,
-    /// The conditions and their waiters.
-    pub conditions: Conditions,
+    /// The events that have happened, and their waiters.
+    pub events: Events,
+    /// Memory for `waits`.
+    pub waits: Waits,
     /// The ready actors.
     pub ready: ReadySet,
     /// The number of instructions issued so far.
@@ -217,7 +199,8 @@ impl<'a> Machine<'a> {
             unmatched_sides: FxHashMap::default(),
             sent_messages: FxHashMap::default(),
             in_flight_collectives: FxHashMap::default(),
-            conditions: Conditions::new(world),
+            events: Events::new(world),
+            waits: Waits::default(),
             ready: ReadySet::new(schedule, 0, 0),
             issued: 0,
             memories,
@@ -229,15 +212,16 @@ impl<'a> Machine<'a> {
         };
         for (rank, plan) in plans.iter().enumerate() {
             machine.first_actor.push(machine.actors.len());
-            machine.actors.push(Actor::new(rank, ActorKind::Host));
-            machine.actors.extend(plan.streams.iter().map(|_| Actor::new(rank, ActorKind::Stream)));
+            machine.actors.push(ActorState::new(Actor::Host(rank)));
+            let streams = (0..plan.streams.len()).map(|it| Actor::Stream(rank, it as StreamNo));
+            machine.actors.extend(streams.map(ActorState::new));
             let mut queues: Vec<usize> = Vec::new();
             for communicator in 0..plan.communicators.len() as CommunicatorNo {
                 let first =
                     matched.queue_of(rank, communicator).and_then(|it| queues.get(it as usize).copied());
                 queues.push(first.unwrap_or(machine.actors.len()));
                 if first.is_none() {
-                    machine.actors.push(Actor::new(rank, ActorKind::Queue));
+                    machine.actors.push(ActorState::new(Actor::Queue(rank, communicator)));
                 }
             }
             machine.queues.push(queues);
@@ -250,12 +234,12 @@ impl<'a> Machine<'a> {
     /// Returns the next instruction of an actor.
     pub fn head(&self, actor: usize) -> Option<usize> {
         let it = &self.actors[actor];
-        match it.kind {
-            ActorKind::Host => {
-                let next = self.hosts[it.rank].next;
-                (next < self.world[it.rank].code.len()).then_some(next)
+        match it.actor {
+            Actor::Host(rank) => {
+                let next = self.hosts[rank].next;
+                (next < self.world[rank].code.len()).then_some(next)
             }
-            ActorKind::Stream | ActorKind::Queue => it.items.front().map(|&(inst, _)| inst),
+            Actor::Stream(..) | Actor::Queue(..) => it.items.front().map(|&(inst, _)| inst),
         }
     }
 
@@ -290,37 +274,30 @@ impl<'a> Machine<'a> {
         self.world.iter().enumerate().map(position).collect()
     }
 
-    /// Returns true if a condition holds.
-    pub fn holds(&self, condition: Condition) -> bool {
-        self.conditions.holds(condition)
+    /// Returns true if an event has happened.
+    pub fn has_happened(&self, event: Event) -> bool {
+        match event {
+            Event::Issued(at) => at.inst < self.hosts[at.rank].next,
+            Event::Posted(at) => self.inst_states[at.rank][at.inst] != InstState::Pending,
+            Event::Recorded(..) | Event::Complete(..) | Event::AllArrived(_) => {
+                self.events.has_happened(event)
+            }
+            // The simulator waits in the blocking order, in which hosts do not connect. `member` counts arrivals itself.
+            Event::Arrived(..) | Event::AllIssued(_) => true,
+        }
+    }
+
+    /// Returns the events around the head of an actor, if it has one.
+    pub fn waits(&mut self, actor: usize) -> Option<Waits> {
+        let inst = self.head(actor)?;
+        let mut waits = std::mem::take(&mut self.waits);
+        waits.set(self.world, WaitOrder::Blocking, self.actors[actor].actor, inst);
+        Some(waits)
     }
 
     /// Returns the synchronization effect of an instruction.
     pub fn effect(&self, rank: usize, inst: usize) -> SyncEffect<'a> {
         self.world[rank].code[inst].kind.effect()
-    }
-
-    /// Returns the first condition that an actor's head waits for and that does not hold. The other parts of
-    /// collectives and P2P groups do not count here; `update_readiness` handles them.
-    pub fn unmet_condition(&self, actor: usize) -> Option<Condition> {
-        let Actor { rank, kind: role, .. } = self.actors[actor];
-        let inst = self.head(actor)?;
-        let comms =
-            || self.world.matching().comms_of(InstRef { rank, inst }).iter().map(|it| Condition::Comm(*it));
-        let absent = |it: &Condition| !self.holds(*it);
-        match (role, self.effect(rank, inst)) {
-            (ActorKind::Host, SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier)
-                if self.hosts[rank].is_inside_inst =>
-            {
-                comms().find(absent)
-            }
-            (ActorKind::Stream, SyncEffect::WaitEvent(event)) => {
-                Some(Condition::Event(rank, event)).filter(absent)
-            }
-            (ActorKind::Stream, SyncEffect::Wait(work)) => Some(Condition::Work(rank, work)).filter(absent),
-            (ActorKind::Stream, SyncEffect::WaitSignal(_)) => comms().find(absent),
-            (ActorKind::Host | ActorKind::Stream | ActorKind::Queue, _) => None,
-        }
     }
 }
 

@@ -25,7 +25,7 @@ impl Machine<'_> {
 
     /// Returns the collective at an actor's head, and the index of the member that the actor runs.
     fn membership(&self, actor: usize) -> Result<(CommNo, InstRef, usize), SimError> {
-        let rank = self.actors[actor].rank;
+        let rank = self.actors[actor].rank();
         let at = self.head(actor).map(|inst| InstRef { rank, inst });
         let found = at.and_then(|at| {
             let comm = *self.world.matching().comms_of(at).first()?;
@@ -83,7 +83,7 @@ impl Machine<'_> {
                 self.in_flight_collectives.remove(&comm);
             }
         }
-        self.finish_communication(actor, at);
+        self.retire(actor);
         Ok(())
     }
 
@@ -104,7 +104,7 @@ impl Machine<'_> {
 
     /// Runs one step of the P2P group at a queue's head.
     pub fn run_side_step(&mut self, actor: usize) -> Result<(), SimError> {
-        let rank = self.actors[actor].rank;
+        let rank = self.actors[actor].rank();
         let Some(inst) = self.head(actor) else { return Ok(()) };
         let at = InstRef { rank, inst };
         let SyncEffect::Post(Communication::P2pGroup(group)) = self.effect(rank, inst) else {
@@ -125,7 +125,7 @@ impl Machine<'_> {
         let number = part.map_or(0, |it| it as usize / 2);
         let last = release_step(group.ops.len());
         if part.is_none_or(|it| it == last) {
-            self.finish_communication(actor, at);
+            self.retire(actor);
             return Ok(());
         }
         if let (Some(part), Some(side), Some(comm)) =

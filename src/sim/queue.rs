@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::{
     InstRef, SimError, collective,
-    machine::{Condition, InFlight, InstState, Machine, Message, SideRef},
+    machine::{InFlight, InstState, Machine, Message, SideRef},
 };
 use hir_plan::{
     Communication, CommunicatorNo, Direction, P2pGroup, P2pOp, SyncEffect,
@@ -31,7 +31,7 @@ impl<'a> Machine<'a> {
 
     /// Posts the communication at a stream's head, so that the queue may run it.
     pub fn post(&mut self, stream: usize, communicator: CommunicatorNo) -> Result<(), SimError> {
-        let rank = self.actors[stream].rank;
+        let rank = self.actors[stream].rank();
         let queue = self.queue_of(rank, communicator)?;
         if let Some((inst, _)) = self.actors[stream].items.pop_front() {
             self.inst_states[rank][inst] = InstState::Posted;
@@ -52,7 +52,7 @@ impl<'a> Machine<'a> {
     /// communication ready to run.
     pub fn start_collective(&mut self, actor: usize, inst: usize) {
         let matched = self.world.matching();
-        let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank, inst }).first() else {
+        let Some(&comm) = matched.comms_of(InstRef { rank: self.actors[actor].rank(), inst }).first() else {
             return;
         };
         self.actors[actor].in_flight = Some(InFlight::Collective);
@@ -82,7 +82,7 @@ impl<'a> Machine<'a> {
     /// Runs the collective or resharding operator at an actor's head for all its members.
     pub fn run_collective(&mut self, actor: usize) -> Result<(), SimError> {
         let matched = self.world.matching();
-        let rank = self.actors[actor].rank;
+        let rank = self.actors[actor].rank();
         let comm = self.head(actor).and_then(|inst| matched.comms_of(InstRef { rank, inst }).first());
         let Some(comm) = comm.map(|it| matched.comm(*it)) else {
             return Err(SimError::Internal("a collective without members was started".to_owned()));
@@ -93,7 +93,7 @@ impl<'a> Machine<'a> {
         collective::run(self.world, &members, &mut self.memories, &mut self.outcome.notes)?;
         for part in parts {
             if let Some(actor) = self.actor_of(part) {
-                self.finish_communication(actor, part.inst_ref);
+                self.retire(actor);
             }
         }
         Ok(())
@@ -135,7 +135,7 @@ impl<'a> Machine<'a> {
     /// Starts the P2P group at a queue's head: its sends and receives arrive at their messages.
     pub fn start_p2p_group(&mut self, queue: usize, inst: usize, group: &'a P2pGroup) {
         let matched = self.world.matching();
-        let at = InstRef { rank: self.actors[queue].rank, inst };
+        let at = InstRef { rank: self.actors[queue].rank(), inst };
         self.actors[queue].in_flight =
             Some(InFlight::P2pGroup { left: group.ops.len(), ready: VecDeque::new() });
         if group.ops.is_empty() {
@@ -161,7 +161,7 @@ impl<'a> Machine<'a> {
 
     /// Returns a send or a receive of the P2P group at a queue's head, with the instruction.
     fn side_at(&self, it: SideRef) -> Option<(InstRef, &'a P2pOp)> {
-        let at = InstRef { rank: self.actors[it.queue].rank, inst: self.head(it.queue)? };
+        let at = InstRef { rank: self.actors[it.queue].rank(), inst: self.head(it.queue)? };
         match self.effect(at.rank, at.inst) {
             SyncEffect::Post(Communication::P2pGroup(group)) => Some((at, group.ops.get(it.side)?)),
             _ => None,
@@ -173,18 +173,8 @@ impl<'a> Machine<'a> {
     fn complete_sides(&mut self, actor: usize, count: usize) {
         let Some(InFlight::P2pGroup { left, .. }) = &mut self.actors[actor].in_flight else { return };
         *left -= count;
-        if *left == 0
-            && let Some(inst) = self.head(actor)
-        {
-            self.finish_communication(actor, InstRef { rank: self.actors[actor].rank, inst });
+        if *left == 0 {
+            self.retire(actor);
         }
-    }
-
-    /// Completes a communication and sets its condition.
-    pub fn finish_communication(&mut self, actor: usize, at: InstRef) {
-        if let SyncEffect::Post(it) = self.effect(at.rank, at.inst) {
-            self.set_condition(Condition::Work(at.rank, it.work()));
-        }
-        self.retire(actor);
     }
 }

@@ -146,16 +146,18 @@ const PLAN: &[Layer] = &[
 const SYNC: &[Layer] = &[
     ("matching", &[]),
     ("world", BEFORE),
+    ("waits", BEFORE),
+    ("machine", BEFORE),
     // The guaranteed order and the blocking order are never mixed.
     ("step", &["matching", "world"]),
-    ("happens_before", &["matching", "step", "world"]),
+    ("happens_before", &["machine", "matching", "step", "waits", "world"]),
     ("comm_order", &["happens_before", "matching", "world"]),
-    ("wait_graph", &["matching", "world"]),
-    ("deadlock_detection", &["matching", "world"]),
+    ("deadlock_detection", &["machine", "waits", "world"]),
+    ("wait_graph", &["matching", "waits", "world"]),
     ("blocked_wait", &["matching"]),
     ("deadlock skipped", &["blocked_wait", "matching", "wait_graph"]),
     ("peer_edit", &["matching", "wait_graph"]),
-    ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph"]),
+    ("report_text", &["blocked_wait", "deadlock", "matching", "peer_edit", "wait_graph", "waits"]),
     ("skip_edit", &["skipped"]),
     ("agreement", &["matching", "report_text", "skipped", "wait_graph"]),
     (

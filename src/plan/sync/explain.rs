@@ -6,7 +6,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
-    Actor, Alignment, Blocker, CommKey, CommRole, InstRef, WaitGraph, World, WorldState,
+    Actor, Alignment, Blocker, CommKey, CommRole, InstRef, WaitGraph, WaitOrder, World, WorldState,
     blocked_wait::{BlockedWait, ranks_text},
     deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
     report_text, skip_edit,
@@ -27,7 +27,7 @@ impl World {
 
 /// Explains a state in which no actor can continue.
 pub fn explain(world: &World, state: &WorldState) -> Deadlock {
-    Explainer::new(WaitGraph::new(world, state, false)).deadlock()
+    Explainer::new(WaitGraph::new(world, state, WaitOrder::Blocking)).deadlock()
 }
 
 /// A blocked head.

@@ -5,11 +5,13 @@
 //! |---|---|
 //! | `matching` | matches communications across ranks |
 //! | `agreement` | checks that matched communications agree on kind, root, element count and dtype |
-//! | `happens_before` | the order that every executor guarantees (for races) |
+//! | `waits` | what each instruction waits for, in the guaranteed and in the blocking order |
+//! | `machine` | executes all hosts, streams and queues in one of these orders, without memory |
+//! | `happens_before` | the order that every executor guarantees (for races): the machine with clocks |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
 //! | `world` | the plans of all ranks with their matched communications, and their progress |
-//! | `wait_graph` | the wait-for graph in a given state: the blocking order (for deadlocks) |
+//! | `wait_graph` | the wait-for graph in a given state, in the blocking order (for deadlocks) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `skipped` | finds the statement that a rank skips and others wait for |
@@ -27,6 +29,7 @@ mod deadlock;
 mod deadlock_detection;
 mod explain;
 pub mod happens_before;
+mod machine;
 mod matching;
 mod peer_edit;
 mod progress;
@@ -35,6 +38,7 @@ mod skip_edit;
 mod skipped;
 mod step;
 mod wait_graph;
+mod waits;
 mod world;
 
 pub(super) use agreement::agreement;
@@ -51,5 +55,6 @@ pub use step::{
     Step, StepAccess, acquire_step, begin_end_steps, collective_members, copy_halves, deliver_step,
     release_step,
 };
-pub use wait_graph::{Actor, Blocker, WaitGraph};
+pub use wait_graph::{Blocker, WaitGraph};
+pub use waits::{Actor, Event, WaitOrder, Waits};
 pub use world::{Position, World, WorldState};

@@ -8,7 +8,7 @@
 use rustc_hash::FxHashSet;
 
 use super::{
-    Actor, Blocker, InstRef, Position, WaitGraph, World, WorldState, ranks_text, report_text,
+    Actor, Blocker, InstRef, Position, WaitGraph, WaitOrder, World, WorldState, ranks_text, report_text,
     wait_graph::ranks_of,
 };
 
@@ -39,16 +39,16 @@ impl<'a> JobState<'a> {
         Self { world, ranks, state }
     }
 
-    fn graph(&self, hosts_connect: bool) -> WaitGraph<'_> {
-        WaitGraph::new(self.world, &self.state, hosts_connect)
+    fn graph(&self, order: WaitOrder) -> WaitGraph<'_> {
+        WaitGraph::new(self.world, &self.state, order)
     }
 
     /// Returns the cause, if some rank waits for another, and whether the only waits are those of hosts that
     /// connect to each other.
     pub fn cause(&self) -> (Option<String>, bool) {
-        match self.trace_waits(&self.graph(false)) {
+        match self.trace_waits(&self.graph(WaitOrder::Blocking)) {
             Some(cause) => (Some(cause), false),
-            None => (self.trace_waits(&self.graph(true)), true),
+            None => (self.trace_waits(&self.graph(WaitOrder::Connecting)), true),
         }
     }
 
@@ -97,7 +97,8 @@ impl<'a> JobState<'a> {
 
     /// Describes what a rank is doing: `at line 9; stream 1 waits at line 8 for rank 2`.
     pub fn describe_rank(&self, rank: usize, is_connecting: bool) -> String {
-        self.describe_rank_in(&self.graph(is_connecting), rank)
+        let order = if is_connecting { WaitOrder::Connecting } else { WaitOrder::Blocking };
+        self.describe_rank_in(&self.graph(order), rank)
     }
 
     fn describe_rank_in(&self, graph: &WaitGraph<'_>, rank: usize) -> String {

@@ -1,36 +1,14 @@
 //! The wait-for graph in a given state of all ranks. Its cycles are deadlocks.
 //!
-//! A host issues instructions and waits only in handle exchanges and barriers. A stream executes its
-//! instructions in order; a communication that it posts executes on the queue of its communicator, in issue
-//! order. Hosts, streams and queues are *actors*: each has one next instruction, its *head*. A head waits for
-//! instructions of this or other ranks, and each of these is blocked by the head of another actor.
-//!
-//! The graph describes the blocking order, in which an executor may wait. All members of a collective wait
-//! for each other, as in the simulator, although NCCL may let the root of a broadcast continue.
-//! `happens_before` has the order that every executor guarantees.
+//! Each actor has one next instruction, its *head*. A head waits for the events that `waits` defines for the blocking
+//! order, in which an executor may wait. They happen at instructions of this or other ranks, and each of these is blocked
+//! by the head of another actor.
 
-use super::{CommKey, CommMatching, CommRole, InstRef, Position, World, WorldState};
+use super::{
+    Actor, CommKey, CommMatching, CommNo, CommRole, Event, InstRef, Position, WaitOrder, Waits, World,
+    WorldState,
+};
 use crate::{Communication, CommunicatorNo, Direction, ExecutionSite, Plan, SignalId, StreamNo, SyncEffect};
-
-/// A host, stream or queue. It executes one instruction after another.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Actor {
-    /// The host of a rank.
-    Host(usize),
-    /// A stream of a rank.
-    Stream(usize, StreamNo),
-    /// The queue of a communicator of a rank.
-    Queue(usize, CommunicatorNo),
-}
-
-impl Actor {
-    /// Returns the rank of the actor.
-    pub fn rank(self) -> usize {
-        match self {
-            Self::Host(rank) | Self::Stream(rank, _) | Self::Queue(rank, _) => rank,
-        }
-    }
-}
 
 /// An instruction that must execute before a head can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +31,22 @@ pub(super) fn ranks_of(blockers: &[Blocker]) -> Vec<usize> {
 
 /// The wait-for graph of a state.
 pub struct WaitGraph<'a> {
+    /// The plans of all ranks with their communications.
+    pub world: &'a World,
     /// The plans of all ranks.
     pub plans: &'a [Plan],
     /// Their matched communications.
     pub matched: &'a CommMatching,
     /// The positions of all ranks.
     pub state: &'a WorldState,
-    /// Whether a host that issues a communication waits for the hosts of the other members, as NCCL does when
-    /// it connects ranks in their first call.
-    pub hosts_connect: bool,
+    /// Which waits block: `Blocking` or `Connecting`.
+    pub order: WaitOrder,
 }
 
 impl<'a> WaitGraph<'a> {
-    /// Combines a world with a state. See the field for `hosts_connect`.
-    pub fn new(world: &'a World, state: &'a WorldState, hosts_connect: bool) -> Self {
-        Self { plans: world.plans(), matched: world.matching(), state, hosts_connect }
+    /// Combines a world with a state. `order` is `Blocking` or `Connecting`.
+    pub fn new(world: &'a World, state: &'a WorldState, order: WaitOrder) -> Self {
+        Self { world, plans: world.plans(), matched: world.matching(), state, order }
     }
 
     /// Returns all actors, by rank: its host, its streams, its queues.
@@ -183,28 +162,26 @@ impl<'a> WaitGraph<'a> {
     /// Returns the instructions that the head of an actor waits for, in plan order. For a communication,
     /// these are the parts that have not arrived.
     pub fn blockers(&self, actor: Actor) -> Vec<Blocker> {
-        let rank = actor.rank();
         let Some(inst) = self.head(actor) else { return Vec::new() };
-        let at = InstRef { rank, inst };
-        let Some(effect) = self.effect(at) else { return Vec::new() };
-        match (actor, effect) {
-            (Actor::Host(_), SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier) => self.absent_parts(at),
-            (Actor::Host(_), SyncEffect::Post(_)) if self.hosts_connect => self.unissued_parts(at),
-            (Actor::Stream(..), SyncEffect::WaitEvent(event)) => {
-                self.own_blocker(at, self.matched.recording_inst(rank, event))
+        let at = InstRef { rank: actor.rank(), inst };
+        let waits = Waits::of(self.world, self.order, actor, inst);
+        let missing = |events: &[Event]| events.iter().flat_map(|it| self.missing(at, *it)).collect();
+        let before: Vec<Blocker> = missing(&waits.to_begin);
+        if before.is_empty() { missing(&waits.to_end) } else { before }
+    }
+
+    /// Returns the instructions that must execute before an event happens for which `at` waits.
+    fn missing(&self, at: InstRef, event: Event) -> Vec<Blocker> {
+        match event {
+            Event::Issued(_) => Vec::new(),
+            Event::Posted(it) if self.is_posted(it) => Vec::new(),
+            Event::Posted(it) => vec![Blocker { rank: it.rank, inst: Some(it.inst), part: None }],
+            Event::Recorded(rank, event) => self.own_blocker(at, self.matched.recording_inst(rank, event)),
+            Event::Complete(rank, work) => self.own_blocker(at, self.matched.posting_inst(rank, work)),
+            Event::Arrived(comm, _) | Event::AllArrived(comm) => {
+                self.other_parts_unless(at, comm, |it| self.has_arrived(it, at.rank))
             }
-            (Actor::Stream(..), SyncEffect::Wait(work)) => {
-                self.own_blocker(at, self.matched.posting_inst(rank, work))
-            }
-            (Actor::Stream(..), SyncEffect::WaitSignal(_) | SyncEffect::Reshard(_)) => self.absent_parts(at),
-            (Actor::Queue(..), SyncEffect::Post(_)) => {
-                if self.is_posted(at) {
-                    self.absent_parts(at)
-                } else {
-                    vec![Blocker { rank, inst: Some(inst), part: None }]
-                }
-            }
-            (Actor::Host(_) | Actor::Stream(..) | Actor::Queue(..), _) => Vec::new(),
+            Event::AllIssued(comm) => self.other_parts_unless(at, comm, |it| self.has_reached(it, at.rank)),
         }
     }
 
@@ -215,55 +192,48 @@ impl<'a> WaitGraph<'a> {
         if complete { Vec::new() } else { vec![Blocker { rank, inst, part: None }] }
     }
 
-    /// Returns the other parts of an instruction's communications that have not arrived.
-    fn absent_parts(&self, at: InstRef) -> Vec<Blocker> {
-        self.other_parts_unless(at, |it| self.has_arrived(it, at.rank))
-    }
-
-    /// Returns the other parts of an instruction's communications that their hosts have not issued.
-    fn unissued_parts(&self, at: InstRef) -> Vec<Blocker> {
-        self.other_parts_unless(at, |it| self.has_reached(it, at.rank))
-    }
-
-    fn other_parts_unless(&self, at: InstRef, is_there: impl Fn(InstRef) -> bool) -> Vec<Blocker> {
+    fn other_parts_unless(
+        &self,
+        at: InstRef,
+        comm: CommNo,
+        is_there: impl Fn(InstRef) -> bool,
+    ) -> Vec<Blocker> {
         let missing = |it: &Blocker| it.inst.is_none_or(|inst| !is_there(InstRef { rank: it.rank, inst }));
-        self.other_parts(at).into_iter().filter(missing).collect()
+        self.other_parts(at, comm).into_iter().filter(missing).collect()
     }
 
-    /// Returns all other parts of an instruction's communications.
-    fn other_parts(&self, at: InstRef) -> Vec<Blocker> {
+    /// Returns the parts of a communication other than that of `at`.
+    fn other_parts(&self, at: InstRef, number: CommNo) -> Vec<Blocker> {
         let mut blockers = Vec::new();
-        for number in self.matched.comms_of(at) {
-            let comm = self.matched.comm(*number);
-            let other = |rank: usize, role: CommRole| {
-                let inst = comm.part(rank, role).map(|it| it.inst);
-                Blocker { rank, inst, part: Some((comm.key, role)) }
-            };
-            match comm.key {
-                CommKey::Collective(group, _) => {
-                    let team = self.matched.groups[group as usize].team.iter().enumerate();
-                    blockers.extend(
-                        team.filter(|it| *it.1 != at.rank)
-                            .map(|(place, rank)| other(*rank, CommRole::Member(place))),
-                    );
+        let comm = self.matched.comm(number);
+        let other = |rank: usize, role: CommRole| {
+            let inst = comm.part(rank, role).map(|it| it.inst);
+            Blocker { rank, inst, part: Some((comm.key, role)) }
+        };
+        match comm.key {
+            CommKey::Collective(group, _) => {
+                let team = self.matched.groups[group as usize].team.iter().enumerate();
+                blockers.extend(
+                    team.filter(|it| *it.1 != at.rank)
+                        .map(|(place, rank)| other(*rank, CommRole::Member(place))),
+                );
+            }
+            CommKey::Barrier(_) => {
+                let others = (0..self.plans.len()).filter(|it| *it != at.rank);
+                blockers.extend(others.map(|rank| other(rank, CommRole::Member(rank))));
+            }
+            CommKey::Message(_, from, to, _) | CommKey::Handle(from, to, _) => {
+                let is_own = |direction| comm.part(at.rank, CommRole::Side(direction)) == Some(at);
+                // A P2P group may contain both sides of a message to its own rank.
+                match (is_own(Direction::Send), is_own(Direction::Recv)) {
+                    (true, false) => blockers.push(other(to, CommRole::Side(Direction::Recv))),
+                    (false, true) => blockers.push(other(from, CommRole::Side(Direction::Send))),
+                    (true, true) | (false, false) => (),
                 }
-                CommKey::Barrier(_) => {
-                    let others = (0..self.plans.len()).filter(|it| *it != at.rank);
-                    blockers.extend(others.map(|rank| other(rank, CommRole::Member(rank))));
-                }
-                CommKey::Message(_, from, to, _) | CommKey::Handle(from, to, _) => {
-                    let is_own = |direction| comm.part(at.rank, CommRole::Side(direction)) == Some(at);
-                    // A P2P group may contain both sides of a message to its own rank.
-                    match (is_own(Direction::Send), is_own(Direction::Recv)) {
-                        (true, false) => blockers.push(other(to, CommRole::Side(Direction::Recv))),
-                        (false, true) => blockers.push(other(from, CommRole::Side(Direction::Send))),
-                        (true, true) | (false, false) => (),
-                    }
-                }
-                CommKey::Signal(SignalId { from, .. }) => {
-                    if comm.part(at.rank, CommRole::WaitsForSignal) == Some(at) {
-                        blockers.push(other(from, CommRole::Signals));
-                    }
+            }
+            CommKey::Signal(SignalId { from, .. }) => {
+                if comm.part(at.rank, CommRole::WaitsForSignal) == Some(at) {
+                    blockers.push(other(from, CommRole::Signals));
                 }
             }
         }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use crate::sync::machine::Progress;
+
 /// A vector clock: a lower bound for the progress of every actor.
 #[derive(Clone, Debug)]
 pub struct Clock {
@@ -37,16 +39,22 @@ impl Clock {
     pub fn actors(&self) -> usize {
         self.known.len()
     }
+}
+
+impl Progress for Clock {
+    fn end_instruction(&mut self) {
+        self.ended += 1;
+    }
 
     /// Stores the actor's own count in the vector, so that other clocks can share the vector.
-    pub(super) fn store_own_count(&mut self) {
+    fn share(&mut self) {
         if self.known[self.actor as usize] < self.ended {
             Rc::make_mut(&mut self.known)[self.actor as usize] = self.ended;
         }
     }
 
     /// Joins another clock into this one: takes the maximum for each actor.
-    pub(super) fn join(&mut self, other: &Self) {
+    fn join(&mut self, other: &Self) {
         if !Rc::ptr_eq(&self.known, &other.known) {
             let (mut knows_more, mut knows_less) = (false, false);
             for (theirs, mine) in other.known.iter().zip(self.known.iter()) {

@@ -7,12 +7,12 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{OrderError, Run};
+use super::{OrderError, actor_count};
 use crate::{
     Direction, InstKind,
     sync::{
-        CommKey, CommNo, InstRef, Step, World, acquire_step, begin_end_steps, collective_members,
-        deliver_step,
+        CommKey, CommNo, InstRef, Step, WaitOrder, World, acquire_step, begin_end_steps, collective_members,
+        deliver_step, machine::Machine,
     },
 };
 
@@ -44,7 +44,8 @@ impl HappensBeforeGraph {
     /// # Errors
     /// The world has too many streams.
     pub fn of(world: &World) -> Result<Self, OrderError> {
-        let run = Run::of(world, &|_| false)?;
+        actor_count(world)?;
+        let run = Machine::new(world, WaitOrder::Guaranteed, &|_| false, |_| ());
         let matched = world.matching();
         let mut graph = Self::default();
         // By token: the nodes that signal it, and the nodes that wait for it.

@@ -1,0 +1,373 @@
+//! Executes the actors of all ranks without memory: each runs as far as the events of `waits` allow.
+//!
+//! Events stay true and actors do not compete for resources, so all schedules end in the same state, and one schedule
+//! decides: every actor runs as far as it can. `happens_before` executes with clocks; `deadlock_detection` looks at the
+//! actors that do not finish.
+
+use super::{Actor, CommKey, Event, InstRef, WaitOrder, Waits, World};
+use crate::{Plan, SyncEffect};
+
+/// What an actor knows of the progress of all actors: a clock, or nothing.
+pub(super) trait Progress: Clone {
+    /// Adds the progress that another actor knows.
+    fn join(&mut self, other: &Self);
+    /// Counts an instruction of the actor that has ended.
+    fn end_instruction(&mut self);
+    /// Prepares for being joined into that of several actors.
+    fn share(&mut self);
+}
+
+impl Progress for () {
+    fn join(&mut self, (): &Self) {}
+
+    fn end_instruction(&mut self) {}
+
+    fn share(&mut self) {}
+}
+
+/// All actors, and the events between them.
+pub(super) struct Machine<P> {
+    /// The streams and queues, numbered as in `happens_before`; then the hosts, unless the order is the guaranteed one.
+    pub actors: Vec<ActorState<P>>,
+    /// Indices into `events`.
+    pub tokens: Vec<u32>,
+    pub events: Vec<EventState<P>>,
+}
+
+/// An actor with the instructions that it executes.
+pub(super) struct ActorState<P> {
+    pub rank: usize,
+    pub items: Vec<Item>,
+    /// The first item that has not ended.
+    pub next: usize,
+    /// Whether that item has begun.
+    begun: bool,
+    progress: P,
+    /// While the machine is built: the event of the last host instruction that an item of this actor needs.
+    issued_by: Option<u32>,
+}
+
+/// An instruction of an actor. `tokens` are the bounds of four consecutive ranges of `Machine::tokens`: the events of
+/// `Waits`.
+pub(super) struct Item {
+    pub inst: u32,
+    /// True if the stream only posts a communication here. The queue's item for the communication is visited
+    /// instead.
+    pub is_post: bool,
+    pub tokens: [u32; 5],
+}
+
+/// An event that happens when all its signalling items have signalled it.
+pub(super) struct EventState<P> {
+    /// The joined progress of the items that have signalled it, kept as long as an item needs it.
+    progress: Option<P>,
+    /// The number of items that have not signalled it yet.
+    missing: u32,
+    /// The number of items that still need it.
+    uses: u32,
+    waiters: Vec<usize>,
+}
+
+/// Returns, by rank, the actor of its stream 0. The actors of its other streams follow, and then those of its
+/// communicator queues.
+pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
+    let mut next = 0;
+    let first = |plan: &Plan| {
+        let actor = next;
+        next += (plan.streams.len() + plan.communicators.len()) as u32;
+        actor
+    };
+    plans.iter().map(first).collect()
+}
+
+impl<P: Progress> Machine<P> {
+    /// Distributes the instructions of all ranks over their actors. Synchronisation instructions for which `is_dropped`
+    /// holds wait for nothing and record nothing. `progress` returns what an actor knows at the beginning.
+    pub fn new(
+        world: &World,
+        order: WaitOrder,
+        is_dropped: &dyn Fn(InstRef) -> bool,
+        progress: impl Fn(u32) -> P,
+    ) -> Self {
+        let mut actors: Vec<ActorState<P>> = Vec::new();
+        let mut add = |rank: usize| {
+            let progress = progress(actors.len() as u32);
+            actors.push(ActorState {
+                rank,
+                items: Vec::new(),
+                next: 0,
+                begun: false,
+                progress,
+                issued_by: None,
+            });
+        };
+        for plan in world.plans() {
+            (0..plan.streams.len() + plan.communicators.len()).for_each(|_| add(plan.rank));
+        }
+        let hosts = if order == WaitOrder::Guaranteed { 0 } else { world.len() };
+        (0..hosts).for_each(&mut add);
+        let mut builder = Builder::new(world, order, Self { actors, tokens: Vec::new(), events: Vec::new() });
+        for (plan, first) in world.iter().zip(first_actors(world)) {
+            builder.add_plan(plan, first as usize, is_dropped);
+        }
+        let mut machine = builder.machine;
+        for item in machine.actors.iter().flat_map(|it| &it.items) {
+            for needed in [item.tokens[0]..item.tokens[1], item.tokens[2]..item.tokens[3]] {
+                for token in needed {
+                    machine.events[machine.tokens[token as usize] as usize].uses += 1;
+                }
+            }
+        }
+        machine
+    }
+
+    fn add_event(&mut self, missing: u32) -> u32 {
+        self.events.push(EventState { progress: None, missing, uses: 0, waiters: Vec::new() });
+        self.events.len() as u32 - 1
+    }
+
+    /// Returns the event with a number of the current rank. A number that its plan does not count has an event of its own.
+    fn known_or_new(&mut self, known: &mut [Option<u32>], number: u32) -> u32 {
+        match known.get_mut(number as usize) {
+            Some(it) => *it.get_or_insert_with(|| self.add_event(1)),
+            None => self.add_event(1),
+        }
+    }
+
+    /// Runs all actors as far as they can. Calls `visit` for each instruction that begins on its stream or on its queue,
+    /// with its actor and what that knows. Returns whether all actors finish.
+    pub fn run(&mut self, visit: &mut dyn FnMut(InstRef, u32, &P)) -> bool {
+        let mut ready: Vec<usize> = (0..self.actors.len()).rev().collect();
+        while let Some(actor) = ready.pop() {
+            self.run_actor(actor, &mut ready, visit);
+        }
+        self.actors.iter().all(|it| it.next == it.items.len())
+    }
+
+    fn run_actor(&mut self, at: usize, ready: &mut Vec<usize>, visit: &mut dyn FnMut(InstRef, u32, &P)) {
+        while let Some(item) = self.actors[at].items.get(self.actors[at].next) {
+            let (inst, is_post, [start, begin, middle, end, stop]) =
+                (item.inst as usize, item.is_post, item.tokens);
+            if !self.actors[at].begun {
+                if !self.acquire_events(at, start, begin) {
+                    return;
+                }
+                let it = &mut self.actors[at];
+                it.begun = true;
+                if !is_post {
+                    visit(InstRef { rank: it.rank, inst }, at as u32, &it.progress);
+                }
+                self.signal_events(at, begin, middle, ready);
+            }
+            if !self.acquire_events(at, middle, end) {
+                return;
+            }
+            let it = &mut self.actors[at];
+            it.begun = false;
+            it.next += 1;
+            it.progress.end_instruction();
+            self.signal_events(at, end, stop, ready);
+        }
+    }
+
+    /// Joins the progress of all events of a range into that of the actor. Returns false and changes nothing if
+    /// an event has not happened; the event then wakes the actor up.
+    fn acquire_events(&mut self, at: usize, from: u32, to: u32) -> bool {
+        let tokens = &self.tokens[from as usize..to as usize];
+        if let Some(missing) = tokens.iter().find(|it| self.events[**it as usize].missing > 0) {
+            self.events[*missing as usize].waiters.push(at);
+            return false;
+        }
+        for token in tokens {
+            let event = &mut self.events[*token as usize];
+            if let Some(progress) = &event.progress {
+                self.actors[at].progress.join(progress);
+            }
+            event.uses -= 1;
+            if event.uses == 0 {
+                event.progress = None;
+            }
+        }
+        true
+    }
+
+    /// Signals all events of a range.
+    fn signal_events(&mut self, at: usize, from: u32, to: u32, ready: &mut Vec<usize>) {
+        for token in &self.tokens[from as usize..to as usize] {
+            let event = &mut self.events[*token as usize];
+            // A signal that is set a second time is ignored.
+            if event.uses == 0 || event.missing == 0 {
+                continue;
+            }
+            let progress = &self.actors[at].progress;
+            event.missing -= 1;
+            match &mut event.progress {
+                None => event.progress = Some(progress.clone()),
+                Some(all) => {
+                    all.join(progress);
+                    // All members share the progress.
+                    if event.missing == 0 {
+                        all.share();
+                    }
+                }
+            }
+            if event.missing == 0 {
+                ready.append(&mut event.waiters);
+            }
+        }
+    }
+}
+
+/// The state while a machine is built.
+struct Builder<'w, P> {
+    world: &'w World,
+    order: WaitOrder,
+    machine: Machine<P>,
+    /// By communication: the event that all parts have arrived. Those of its parts are before it, the first part last.
+    arrivals: Vec<u32>,
+    /// By number: the events and the works of the current rank that are known so far.
+    recorded: Vec<Option<u32>>,
+    complete: Vec<Option<u32>>,
+    /// The end of the last instruction in which the host of the current rank waits.
+    issued: Option<u32>,
+    /// The posting of the current instruction.
+    posted: Option<u32>,
+    waits: Waits,
+}
+
+impl<'w, P: Progress> Builder<'w, P> {
+    fn new(world: &'w World, order: WaitOrder, mut machine: Machine<P>) -> Self {
+        let matching = world.matching();
+        let mut arrivals = Vec::with_capacity(matching.comms.len());
+        for comm in &matching.comms {
+            let parts = matching.expected_parts(comm);
+            let singles = match comm.key {
+                CommKey::Collective(..) if order == WaitOrder::Guaranteed => parts,
+                CommKey::Message(..) if order == WaitOrder::Guaranteed => 1,
+                CommKey::Collective(..)
+                | CommKey::Message(..)
+                | CommKey::Signal(_)
+                | CommKey::Handle(..)
+                | CommKey::Barrier(_) => 0,
+            };
+            for _ in 0..singles {
+                machine.add_event(1);
+            }
+            arrivals.push(machine.add_event(parts as u32));
+        }
+        let (recorded, complete) = (Vec::new(), Vec::new());
+        Self {
+            world,
+            order,
+            machine,
+            arrivals,
+            recorded,
+            complete,
+            issued: None,
+            posted: None,
+            waits: Waits::default(),
+        }
+    }
+
+    /// Distributes a rank's instructions over its actors: the streams from `first` on, then the queues.
+    fn add_plan(&mut self, plan: &Plan, first: usize, is_dropped: &dyn Fn(InstRef) -> bool) {
+        let rank = plan.rank;
+        self.recorded = vec![None; plan.event_count];
+        self.complete = vec![None; plan.work_count];
+        self.issued = None;
+        for (inst, it) in plan.code.iter().enumerate() {
+            let at = InstRef { rank, inst };
+            let effect = it.kind.effect();
+            if effect.runs_on_host() {
+                if self.order != WaitOrder::Guaranteed {
+                    let host = self.machine.actors.len() - self.world.len() + rank;
+                    self.push(host, Actor::Host(rank), at, false, false);
+                }
+                continue;
+            }
+            let is_dropped = match effect {
+                SyncEffect::RecordEvent(_)
+                | SyncEffect::WaitEvent(_)
+                | SyncEffect::Wait(_)
+                | SyncEffect::WaitSignal(_) => is_dropped(at),
+                SyncEffect::ShareMemHandles(_)
+                | SyncEffect::Barrier
+                | SyncEffect::Compute
+                | SyncEffect::Signal(_)
+                | SyncEffect::Post(_)
+                | SyncEffect::Reshard(_)
+                | SyncEffect::ReadOutputs => false,
+            };
+            let communication = it.kind.communication();
+            let stream = first + it.stream as usize;
+            self.push(stream, Actor::Stream(rank, it.stream), at, communication.is_some(), is_dropped);
+            if let Some(it) = communication {
+                let number = it.communicator();
+                let number = self.world.matching().queue_of(rank, number).unwrap_or(number);
+                let queue = first + plan.streams.len() + number as usize;
+                self.push(queue, Actor::Queue(rank, number), at, false, false);
+            }
+        }
+    }
+
+    /// Adds an instruction to an actor. In a blocking order, instructions without events are left out: no actor waits in
+    /// them or for them.
+    fn push(&mut self, number: usize, actor: Actor, at: InstRef, is_post: bool, is_dropped: bool) {
+        let mut waits = std::mem::take(&mut self.waits);
+        if is_dropped {
+            waits.clear();
+        } else {
+            waits.set(self.world, self.order, actor, at.inst);
+        }
+        let mut tokens = [self.machine.tokens.len() as u32; 5];
+        for (phase, events) in
+            [&waits.to_begin, &waits.begun, &waits.to_end, &waits.ended].into_iter().enumerate()
+        {
+            for event in events {
+                let is_needed = phase % 2 == 0;
+                let token =
+                    if is_needed { self.needed(number, *event) } else { Some(self.signalled(*event)) };
+                self.machine.tokens.extend(token);
+            }
+            tokens[phase + 1] = self.machine.tokens.len() as u32;
+        }
+        self.waits = waits;
+        if self.order == WaitOrder::Guaranteed || tokens[0] < tokens[4] {
+            self.machine.actors[number].items.push(Item { inst: at.inst as u32, is_post, tokens });
+        }
+    }
+
+    /// Returns the token of an event that an item of an actor needs; `None` if it has happened when the actor reaches the item.
+    fn needed(&mut self, actor: usize, event: Event) -> Option<u32> {
+        match event {
+            // A host issues everything up to the next instruction in which it waits.
+            Event::Issued(_) => {
+                let known = std::mem::replace(&mut self.machine.actors[actor].issued_by, self.issued);
+                self.issued.filter(|_| known != self.issued)
+            }
+            Event::Posted(_) => self.posted,
+            // An event that is not known here is recorded by a dropped instruction.
+            Event::Recorded(_, number) if self.order == WaitOrder::Guaranteed => {
+                *self.recorded.get(number as usize)?
+            }
+            Event::Recorded(..)
+            | Event::Complete(..)
+            | Event::Arrived(..)
+            | Event::AllArrived(_)
+            | Event::AllIssued(_) => Some(self.signalled(event)),
+        }
+    }
+
+    /// Returns the token of an event that happens at an item.
+    fn signalled(&mut self, event: Event) -> u32 {
+        match event {
+            Event::Issued(_) => *self.issued.insert(self.machine.add_event(1)),
+            Event::Posted(_) => *self.posted.insert(self.machine.add_event(1)),
+            Event::Recorded(_, number) => self.machine.known_or_new(&mut self.recorded, number),
+            Event::Complete(_, number) => self.machine.known_or_new(&mut self.complete, number),
+            Event::Arrived(comm, part) => self.arrivals[comm as usize] - 1 - part,
+            // Machines do not execute the order in which hosts connect.
+            Event::AllArrived(comm) | Event::AllIssued(comm) => self.arrivals[comm as usize],
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What does an instruction wait for, and what waits for it? This is the only definition.
+//!
+//! Hosts, streams and queues are *actors*. Each executes its instructions one after another: an execution begins when its
+//! `to_begin` events have happened, then its `begun` events happen, and it ends, and its `ended` events happen, when its
+//! `to_end` events have happened. An event stays true once it has happened.
+//!
+//! | actor | instructions |
+//! |---|---|
+//! | host | all: it issues them. It waits only in handle exchanges and barriers |
+//! | stream | those issued to it; it only posts a communication |
+//! | queue | the communications that streams post to its communicator, in issue order |
+//!
+//! There are three orders, since an executor may wait where it need not:
+//!
+//! | order | a part of a communication ends after | used for |
+//! |---|---|---|
+//! | guaranteed | the parts whose data it receives have begun | races, shared memory, timelines |
+//! | blocking | all parts have begun | deadlocks, the simulator |
+//! | connecting | as blocking, and its host waits for the hosts of all parts | jobs that do not proceed |
+//!
+//! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
+//! guaranteed order, a wait for an event or a work that is recorded or posted only later has no effect, as in CUDA; in the
+//! others it blocks. `machine` executes all actors in one of these orders, `wait_graph` describes a state, and the
+//! simulator adds memory.
+
+use super::{CommNo, InstRef, World};
+use crate::{
+    Collective, Communication, CommunicatorNo, Direction, EventNo, StreamNo, SyncEffect, WorkNo,
+    teams::position_in,
+};
+
+/// A host, stream or queue. It executes one instruction after another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Actor {
+    /// The host of a rank.
+    Host(usize),
+    /// A stream of a rank.
+    Stream(usize, StreamNo),
+    /// The queue of a communicator of a rank.
+    Queue(usize, CommunicatorNo),
+}
+
+impl Actor {
+    /// Returns the rank of the actor.
+    pub fn rank(self) -> usize {
+        match self {
+            Self::Host(rank) | Self::Stream(rank, _) | Self::Queue(rank, _) => rank,
+        }
+    }
+}
+
+/// Which waits count. The module describes the orders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitOrder {
+    /// The waits that every executor guarantees. Streams run behind their hosts, so hosts add nothing and are left out.
+    Guaranteed,
+    /// The waits that may block, as in the simulator.
+    Blocking,
+    /// As `Blocking`, and hosts connect when they post, as in the first call of NCCL.
+    Connecting,
+}
+
+/// Something that happens once in a run.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Event {
+    /// The host has issued an instruction to its stream.
+    Issued(InstRef),
+    /// The stream has posted a communication to its queue.
+    Posted(InstRef),
+    /// An event of a rank is recorded.
+    Recorded(usize, EventNo),
+    /// A posted communication of a rank is complete.
+    Complete(usize, WorkNo),
+    /// A part of a communication has arrived: the member at this position of the team, or the sender of a message (0).
+    Arrived(CommNo, u32),
+    /// All parts of a communication have arrived, or a signal is set.
+    AllArrived(CommNo),
+    /// The hosts of all parts of a communication have issued it.
+    AllIssued(CommNo),
+}
+
+/// The events around the execution of an instruction by an actor.
+#[derive(Clone, Default, Debug)]
+pub struct Waits {
+    /// Must have happened before it begins.
+    pub to_begin: Vec<Event>,
+    /// Happen when it begins.
+    pub begun: Vec<Event>,
+    /// Must have happened before it ends.
+    pub to_end: Vec<Event>,
+    /// Happen when it ends.
+    pub ended: Vec<Event>,
+}
+
+impl Waits {
+    /// Returns the events around an instruction. The actor must execute the instruction.
+    pub fn of(world: &World, order: WaitOrder, actor: Actor, inst: usize) -> Self {
+        let mut waits = Self::default();
+        waits.set(world, order, actor, inst);
+        waits
+    }
+
+    /// As `of`, but uses the memory of earlier events again.
+    pub fn set(&mut self, world: &World, order: WaitOrder, actor: Actor, inst: usize) {
+        self.clear();
+        let at = InstRef { rank: actor.rank(), inst };
+        let effect = world[at.rank].code[inst].kind.effect();
+        match actor {
+            Actor::Host(_) => self.of_host(world, order, at, effect),
+            Actor::Stream(..) => self.of_stream(world, order, at, effect),
+            Actor::Queue(..) => self.of_queue(world, order, at, effect),
+        }
+    }
+
+    /// Removes all events.
+    pub fn clear(&mut self) {
+        self.to_begin.clear();
+        self.begun.clear();
+        self.to_end.clear();
+        self.ended.clear();
+    }
+
+    fn of_host(&mut self, world: &World, order: WaitOrder, at: InstRef, effect: SyncEffect<'_>) {
+        let comms = world.matching().comms_of(at);
+        match effect {
+            SyncEffect::ShareMemHandles(_) | SyncEffect::Barrier => self.meet(comms),
+            SyncEffect::Post(_) if order == WaitOrder::Connecting => {
+                self.to_end.extend(comms.iter().map(|it| Event::AllIssued(*it)));
+            }
+            SyncEffect::Post(_)
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::Reshard(_)
+            | SyncEffect::ReadOutputs => (),
+        }
+        self.ended.push(Event::Issued(at));
+    }
+
+    fn of_stream(&mut self, world: &World, order: WaitOrder, at: InstRef, effect: SyncEffect<'_>) {
+        let (rank, matching) = (at.rank, world.matching());
+        let comms = || matching.comms_of(at).iter().map(|it| Event::AllArrived(*it));
+        let is_blocking = order != WaitOrder::Guaranteed;
+        let counts = |source: Option<usize>| is_blocking || source.is_some_and(|it| it < at.inst);
+        if is_blocking {
+            self.to_begin.push(Event::Issued(at));
+        }
+        match effect {
+            SyncEffect::RecordEvent(event) => self.ended.push(Event::Recorded(rank, event)),
+            SyncEffect::WaitEvent(event) if counts(matching.recording_inst(rank, event)) => {
+                self.to_begin.push(Event::Recorded(rank, event));
+            }
+            SyncEffect::Wait(work) if counts(matching.posting_inst(rank, work)) => {
+                self.to_begin.push(Event::Complete(rank, work));
+            }
+            SyncEffect::Signal(_) => self.ended.extend(comms()),
+            SyncEffect::WaitSignal(_) => self.to_begin.extend(comms()),
+            SyncEffect::Post(_) => self.ended.push(Event::Posted(at)),
+            SyncEffect::Reshard(_) if is_blocking => self.meet(matching.comms_of(at)),
+            SyncEffect::Reshard(it) => self.receive(world, at, &it.team, None),
+            SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Compute
+            | SyncEffect::ReadOutputs
+            | SyncEffect::ShareMemHandles(_)
+            | SyncEffect::Barrier => (),
+        }
+    }
+
+    fn of_queue(&mut self, world: &World, order: WaitOrder, at: InstRef, effect: SyncEffect<'_>) {
+        let SyncEffect::Post(communication) = effect else { return };
+        self.to_begin.push(Event::Posted(at));
+        match communication {
+            _ if order != WaitOrder::Guaranteed => self.meet(world.matching().comms_of(at)),
+            Communication::Collective(it) => {
+                let team = &world[at.rank].communicators[it.communicator as usize].team;
+                self.receive(world, at, team, Some(it));
+            }
+            Communication::P2pGroup(it) => {
+                let messages = world.matching().comms_of(at).iter().zip(&it.ops);
+                for (comm, side) in messages.filter(|it| !it.1.view.is_empty()) {
+                    let events = match side.direction {
+                        Direction::Send => &mut self.begun,
+                        Direction::Recv => &mut self.to_end,
+                    };
+                    events.push(Event::Arrived(*comm, 0));
+                }
+            }
+        }
+        self.ended.push(Event::Complete(at.rank, communication.work()));
+    }
+
+    /// All parts wait for each other.
+    fn meet(&mut self, comms: &[CommNo]) {
+        self.begun.extend(comms.iter().map(|it| Event::AllArrived(*it)));
+        self.to_end.extend(comms.iter().map(|it| Event::AllArrived(*it)));
+    }
+
+    /// A member of a collective, or of a resharding operator if there is none, waits for those whose data it receives.
+    fn receive(&mut self, world: &World, at: InstRef, team: &[usize], collective: Option<&Collective>) {
+        let comm = world.matching().comms_of(at).first();
+        let (Some(comm), Some(me)) = (comm, position_in(team, at.rank)) else { return };
+        let arrived = |member: usize| Event::Arrived(*comm, member as u32);
+        self.begun.extend([arrived(me), Event::AllArrived(*comm)]);
+        let members = team.len();
+        let receives_from_all = collective.is_none_or(|it| it.kind.receives_from_all(me, members));
+        let receives = collective.is_none_or(|it| it.output.as_ref().is_some_and(|it| !it.is_empty()));
+        match collective {
+            _ if !receives => (),
+            // One event instead of one for each pair of members.
+            _ if receives_from_all && members > 2 => self.to_end.push(Event::AllArrived(*comm)),
+            Some(it) if !receives_from_all => {
+                let givers = it.kind.source_members(me, members);
+                self.to_end.extend(givers.into_iter().filter(|it| *it != me).map(arrived));
+            }
+            Some(_) | None => self.to_end.extend((0..members).filter(|it| *it != me).map(arrived)),
+        }
+    }
+}
