@@ -169,6 +169,7 @@ const SYNC: &[Layer] = &[
             "skip_edit",
             "skipped",
             "wait_graph",
+            "waits",
             "report_text",
             "world",
         ],
