@@ -221,7 +221,8 @@ const CHECK: &[Layer] = &[
 ];
 
 const TRANSPORT: &[Layer] = &[
-    ("messages signals queue slots staging", &[]),
+    ("messages signals slots staging", &[]),
+    ("queue", &["staging"]),
     ("one_shot", BEFORE),
     // Both algorithms use the same reductions and copies.
     ("two_shot", &["one_shot"]),

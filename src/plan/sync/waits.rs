@@ -213,8 +213,9 @@ impl Waits {
             // One event instead of one for each pair of members.
             _ if receives_from_all && members > 2 => self.to_end.push(Event::AllArrived(*comm)),
             Some(it) if !receives_from_all => {
-                let givers = it.kind.source_members(me, members);
-                self.to_end.extend(givers.into_iter().filter(|it| *it != me).map(arrived));
+                // The root of a plan made by hand may be no member; planning refuses such programs.
+                let givers = it.kind.source_members(me, members).into_iter();
+                self.to_end.extend(givers.filter(|it| *it != me && *it < members).map(arrived));
             }
             Some(_) | None => self.to_end.extend((0..members).filter(|it| *it != me).map(arrived)),
         }
