@@ -27,7 +27,7 @@ macro_rules! table {
 }
 
 table! {
-    // ---- streams and synchronisation
+    // ---- streams and synchronization
     /// Makes a stream current: the statements that follow are issued on it.
     SetCurrentStream = OpDef { mnemonic: "SetCurrentStream", args: &[no_access("stream", OperandKind::Stream)],
         class: OpClass::Stream, ..STATEMENT_DEF };

@@ -1,7 +1,7 @@
 //! The type rules of operators: how an operator's results follow from its operands. One file for each rule.
 //!
-//! `check` verifies a statement, `infer` gives a result that the text does not declare its type, and `dims` maps dimensions
-//! of operands to dimensions of results. The files of rules use the names of this module (`use super::*`), since they all need
+//! `check` verifies a statement, `infer` determines the type of a first result that the text does not declare, and `dims`
+//! maps dimensions of operands to dimensions of results. The files of rules use the names of this module (`use super::*`), since they all need
 //! about the same ones.
 
 mod along_axis;
@@ -69,8 +69,8 @@ pub trait Rule: Sync {
     /// Checks the operands and results of a statement. `args` are its positional tensors.
     fn check(&self, check: &mut Check<'_, '_>, args: &[TensorId]);
 
-    /// Returns the axes of the first result, or `None` if the operands do not determine them: by default, the result
-    /// states its sizes, which axes are reduced, or in which order they are.
+    /// Returns the axes of the first result, or `None` if the operands do not determine them, which is the default: then
+    /// only the declared result says its sizes, which axes are reduced, or their order.
     fn result_axes(&self, _: &mut Operands<'_>) -> Option<Vec<Axis>> {
         None
     }
@@ -92,7 +92,7 @@ pub trait Rule: Sync {
     }
 
     /// Returns whether the operator sums products over a dimension of its first two operands. If that dimension is sharded,
-    /// its result has a dimension of partial sums.
+    /// the result has a dimension of partial sums.
     fn is_matrix_product(&self) -> bool {
         false
     }
@@ -109,8 +109,8 @@ pub trait Rule: Sync {
         false
     }
 
-    /// Adds what a statement implies for the ranks of its tensors. A dump shows loop domains, so that logical domains are
-    /// inferred from it. `args` are the positional tensors, of which there is at least one.
+    /// Adds what a statement implies for the numbers of logical axes of its tensors. A dump shows only loop domains, so
+    /// `domains` infers logical domains from these facts. `args` are the positional tensors, of which there is at least one.
     fn add_ranks(&self, _program: &Program, _args: &[TensorId], _out: TensorId, _ranks: &mut RankFacts) {}
 
     /// Returns whether the first result may be a view of the first positional operand.
@@ -118,7 +118,8 @@ pub trait Rule: Sync {
         Aliasing::Never
     }
 
-    /// Returns which operands need a dimension of the first result, so that a statement computes a part along it.
+    /// Returns which operands must have a dimension of the first result if a statement is to compute a part of it along
+    /// that dimension.
     fn part_operands(&self, _stmt: &OpStmt) -> PartOperands {
         PartOperands::Impossible
     }
@@ -128,14 +129,14 @@ pub trait Rule: Sync {
         false
     }
 
-    /// Returns what the axes of the first result state. A pass that gives a statement another result keeps it.
+    /// Returns what the axes of the first result state. A pass that gives a statement another result must keep that.
     fn axes_state(&self) -> AxesState {
         AxesState::Extents
     }
 }
 
 impl TypeRule {
-    /// Returns the rule of this name.
+    /// Returns the implementation of the rule.
     pub fn rule(self) -> &'static dyn Rule {
         match self {
             Self::Statement => &statement::Statement,

@@ -1,4 +1,4 @@
-//! The exit codes of failures, for the tools. Nothing else in the driver depends on them.
+//! The exit codes of failures, for the tools. Nothing in the driver calls `exit_code`; the tools do.
 
 #[cfg(feature = "cuda")]
 use hir_cuda::CudaError;

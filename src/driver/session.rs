@@ -33,7 +33,7 @@ pub use report::{Report, Verdict};
 pub struct Session {
     /// The name of the tool, for messages.
     pub tool: &'static str,
-    /// Results.
+    /// Notes, results and the verdict (`Report`).
     pub stdout: OutputStream,
     /// Diagnostics, and what options print beside the result.
     pub stderr: OutputStream,
@@ -76,7 +76,7 @@ impl Session {
         let _ = (&self.stdout).write_all(text.as_bytes()).and_then(|()| (&self.stdout).flush());
     }
 
-    /// Prints what the run waits for on standard error, in every format of diagnostics.
+    /// Prints on standard error what the run waits for, as plain text in every format of diagnostics.
     pub fn notice(&self, text: &str) {
         print_notice(self.tool, &self.stderr, text);
     }

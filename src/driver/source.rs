@@ -1,4 +1,4 @@
-//! Opens program files.
+//! Opens program files as text, of which `grammar::read` makes programs.
 
 use std::{
     io::{self, IsTerminal},

@@ -25,7 +25,7 @@
 //! # Ok::<(), hir_launch::LaunchError>(())
 //! ```
 //!
-//! Invariant: nothing here knows a device or a plan; this package moves opaque bytes, and counts instructions.
+//! Invariant: nothing here depends on devices or plans: messages are opaque bytes, and progress is numbers of instructions.
 
 pub mod channel;
 pub mod environment;

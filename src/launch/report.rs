@@ -19,6 +19,6 @@ impl JobReport {
     }
 }
 
-/// The function that builds the report from the fault and every rank's progress, by rank. The progress is `None` if
-/// nothing is known of the rank.
+/// Builds the report from the fault and the progress of every rank, by rank; `None` for a rank of which nothing is known.
+/// The caller supplies it, because only the caller knows the plans.
 pub type ReportBuilder = Box<dyn Fn(&LaunchError, &[Option<RankProgress>]) -> JobReport + Send>;

@@ -1,4 +1,4 @@
-//! The effect of an instruction on the synchronisation of ranks, hosts and streams, and the class of its
+//! The effect of an instruction on the synchronization of ranks, hosts and streams, and the class of its
 //! cost. `access` describes its reads and writes.
 
 use super::{Communication, CommunicatorNo, EventNo, InstKind, MemHandle, Reshard, SignalId, WorkNo};
@@ -28,7 +28,7 @@ pub struct CostInfo {
     pub reduction_len: usize,
 }
 
-/// The effect of an instruction on synchronisation.
+/// The effect of an instruction on synchronization.
 #[derive(Clone, Copy, Debug)]
 pub enum SyncEffect<'p> {
     /// Blocks the host until each peer has published the matching handle.
@@ -95,7 +95,7 @@ impl InstKind {
         matches!(self, Self::Alloc { zeroed: None, .. })
     }
 
-    /// Returns the effect of the instruction on synchronisation.
+    /// Returns the effect of the instruction on synchronization.
     pub fn effect(&self) -> SyncEffect<'_> {
         match self {
             Self::Alloc { .. }

@@ -1,6 +1,6 @@
 //! The instructions of a plan, as plain data. The simulator defines the semantics of each instruction.
 //!
-//! Views are boxed, because most instructions only synchronise, and the plans of a large world contain
+//! Views are boxed, because most instructions only synchronize, and the plans of a large world contain
 //! millions of them.
 
 mod attention;

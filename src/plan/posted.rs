@@ -1,8 +1,9 @@
 //! Plans whose communications are all posted, whatever executes them.
 //!
 //! Planning makes the posted plans of all ranks, and `transport::lower` turns them into a `World`: it selects what moves
-//! the data of each communication by what the statement has requested. The requests belong to posted plans only. So
-//! nothing else sees a request, and no executor runs plans without their transports.
+//! the data of each communication by what the statement has requested. The requests belong to posted plans only: apart
+//! from transports, only `sync::agreement` reads them, to compare those of the members. So no executor sees a request, or
+//! runs plans without their transports.
 
 use grammar::words::{Algorithm, P2pProtocol};
 

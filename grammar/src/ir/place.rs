@@ -1,4 +1,4 @@
-//! What the text states at an offset: the base of tools that show a program in its text, as an editor does.
+//! What the text states at an offset. Tools that show a program in its text, such as editors, use it.
 
 use super::{AxisId, Operand, Part, Program, SectionPart, Stmt, StmtId, SymbolId, TensorId, UnitId};
 use crate::span::Span;

@@ -108,8 +108,9 @@ pub(crate) enum SectionPart {
     DomainAxis(AxisId),
 }
 
-/// A part of a statement. In the IR, an operator has these parts; a loop has its index as a result and its axis, or its first
-/// index and its end, as operands; a branch has its condition as an operand; a scalar definition has both.
+/// A part of a statement. An operator can have all kinds of parts. A loop has its index as a result, and its axis, or its
+/// first index and its end, as operands. A branch has its condition as operand 0. A scalar definition has its symbol as a
+/// result and its value as operand 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// A result, by index.
@@ -135,7 +136,8 @@ impl Spans {
         self.parts.extend(parts);
     }
 
-    /// Adds a part that is not in a statement; a line of `Domains:` precedes its axes.
+    /// Adds a part that is not in a statement: a line of `Domains:` before its axes, and a HostUnit before its inputs and
+    /// outputs.
     pub(crate) fn add_section_part(&mut self, span: Span, part: SectionPart) {
         self.sections.push((span, part));
     }

@@ -132,7 +132,7 @@ pub enum OpClass {
     Communicate,
     /// Makes the current stream wait for posted work.
     Wait,
-    /// Sets, captures or synchronises streams.
+    /// Sets, captures or synchronizes streams.
     Stream,
     /// Begins or ends a group of communications that are posted together.
     Coalescing,

@@ -1,4 +1,5 @@
 //! `sdpa`: scaled dot-product attention, its logarithms of sums, and the state of random numbers.
+//! The shape of the first result is inferred; the shapes and types of all results are checked.
 
 mod grouped_heads;
 
@@ -43,6 +44,7 @@ impl Rule for Sdpa {
 
     fn has_dims_of_first_result(&self, position: usize, _: bool) -> bool {
         // `out[…, l, e]`, `logsumexp[…, l]`, and the state of random numbers.
+        //! The shape of the first result is inferred; the shapes and types of all results are checked.
         position < 2
     }
 }

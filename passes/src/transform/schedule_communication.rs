@@ -19,20 +19,21 @@
 //! T10 = Set( T3 )
 //! ```
 //!
-//! With `posts=early`, a communication, or a whole coalescing bracket, moves up in its block to before the topmost
-//! statement that computes or waits, together with the ALLOCATEs of its tensors before it. It does not move past a
-//! statement that writes what the communication uses, uses what it writes, binds or deallocates one of its names,
+//! With `posts=early`, a communication, or a whole coalescing bracket, moves up in its block, past statements that
+//! compute or wait, and stops directly before the topmost of these. The ALLOCATEs of its tensors directly before it move
+//! with it. It does not move past a statement that writes what the communication uses, uses what it writes, binds or deallocates one of its names,
 //! assigns one of its scalars, communicates, waits for the same number, shares handles, or operates on streams. So
 //! communications keep their order on every communicator.
 //!
-//! A dependency can also pass through a communicator: a statement precedes a communication of its stream,
-//! for which another stream waits, or which precedes the next communication of the communicator. In a program in
-//! which another stream waits, a communication therefore stays after a statement that conflicts with the work of
+//! The work of a stream before a communication is also done before a later statement of another stream that waits for
+//! this communication, or for a later one of the same communicator. So in a program in which another stream waits, a
+//! communication therefore stays after a statement that conflicts with the work of
 //! another stream, or with the caller.
 //!
-//! With `waits=late`, a Wait moves down in its block to behind the last statement that computes, waits or communicates
-//! before the first one that writes what the communication uses, reads what it writes, deallocates either or shares
-//! its handle, posts or waits for the same number, or operates on streams, so that the same stream waits. Waits that
+//! With `waits=late`, a Wait moves down in its block until a statement stops it: one that writes what the communication
+//! uses, reads what it writes, deallocates either or shares its handle, posts or waits for the same number, or operates
+//! on streams, so that the same stream waits. It is placed directly after the last statement before that one that
+//! computes, waits or communicates. Waits that
 //! move to the same position keep their order.
 //!
 //! A Wait also orders later statements after work that precedes the communication on its communicator or stream. So

@@ -1,5 +1,5 @@
 //! Implements `hir-run`: prepares inputs, runs plans and judges outputs. `oracle` compares the outputs of a
-//! program before and after a pass. `rank_process` runs programs in jobs with one process per rank.
+//! program before and after a pass. `driver::job` runs programs in jobs with one process per rank.
 //!
 //! Invariant: a verdict of success states whether the outputs were compared.
 

@@ -7,7 +7,7 @@ use hir_process::exit::Exit;
 /// A line of the report of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Commentary, which `--quiet` omits. It is printed behind `# `.
+    /// Commentary, which `--quiet` omits. It is printed after `# `.
     Note(String),
     /// What options ask for: tensors and rows of tables.
     Output(String),
@@ -36,7 +36,7 @@ impl fmt::Display for Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     kind: VerdictKind,
-    /// The text behind the kind.
+    /// The text after the kind.
     pub text: String,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A transport describes such a collective by its phases, and the instructions of the plan are derived from them
 //! (`Phase::append_to`), never the reverse. The plan keeps both. An executor that has a kernel for the collective
-//! reads the phases. All others read the instructions: the order of signals and accesses within a collective decides about
-//! races, deadlocks and lifetimes, so each is an instruction with a place of its own in schedules, reports and progress. If
-//! the collective were one instruction, each of these would need a second program counter.
+//! reads the phases. All others read the instructions: the order of signals and accesses within a collective
+//! determines races, deadlocks and lifetimes, so each signal and access is an instruction of its own. If the collective were
+//! one instruction, schedules, reports and records of progress would need a second index, for the position within it.
 
 use std::ops::Range;
 
@@ -23,9 +23,9 @@ pub struct PeerCollective {
 /// What one member of a collective does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeerPhases {
-    /// Accesses the inputs and outputs of its peers. The first phase, without transfers, says that this member's memory is
-    /// ready, and waits for the memory that it accesses. The second phase accesses it and says that this is done; another
-    /// stream than that of the kernel may wait for the peers to be done.
+    /// Accesses the inputs and outputs of its peers. The first phase has no transfers: it sets Ready for the
+    /// peers that access this member's memory, and waits for Ready from those whose memory it accesses. The second phase
+    /// makes the transfers and sets Done. If it has no waits for Done, the stream that waits for the collective has them.
     Memory([Phase; 2]),
     /// Writes packets to slots of its peers. The packets contain the signals, so either all members of a team run the kernel
     /// or none does.
@@ -48,7 +48,7 @@ pub enum PacketFormat {
     Ll128,
 }
 
-/// A part of a collective, in the order of the fields.
+/// A part of a collective: its transfers, then its signals, then its waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Phase {
     /// The accesses.
@@ -93,8 +93,8 @@ impl PeerPhases {
 }
 
 impl PeerCollective {
-    /// Returns the instruction that reports about the kernel name, an index into `Plan::code`: the first one of the first
-    /// phase that waits, or else the first one of the collective.
+    /// Returns the instruction that stands for the kernel in reports, an index into `Plan::code`: the first `WaitSignal` of
+    /// the first phase, or, if that phase has none, the first instruction of the collective.
     pub fn first_wait(&self) -> usize {
         let first = self.phases.all().first().filter(|it| !it.waits.is_empty());
         let before =

@@ -1,4 +1,4 @@
-//! Decides whether the plans of all ranks deadlock: some actors do not finish, in the order in which they may block.
+//! Decides whether the plans of all ranks deadlock: they do if some actors do not finish in the blocking order.
 
 use super::{Position, WaitOrder, World, WorldState, machine::Machine, machine::first_actors};
 

@@ -52,7 +52,7 @@ pub fn walk(world: &World, visit: &mut dyn FnMut(Occurrence)) -> Result<(), Orde
     walk_ignoring(world, &|_| false, visit)
 }
 
-/// Like `walk`, but some synchronisation instructions have no effect. `is_dropped` is called for each
+/// Like `walk`, but some synchronization instructions have no effect. `is_dropped` is called for each
 /// instruction that records an event, or waits for an event, a work or a signal.
 ///
 /// # Errors

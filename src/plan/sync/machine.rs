@@ -27,7 +27,7 @@ impl Progress for () {
 
 /// All actors, and the events between them.
 pub(super) struct Machine<P> {
-    /// The streams and queues, numbered as in `happens_before`; then the hosts, unless the order is the guaranteed one.
+    /// The streams and queues, numbered as `first_actors` says; then the hosts, unless the order is the guaranteed one.
     pub actors: Vec<ActorState<P>>,
     /// Indices into `events`.
     pub tokens: Vec<u32>,
@@ -81,7 +81,7 @@ pub fn first_actors(plans: &[Plan]) -> Vec<u32> {
 }
 
 impl<P: Progress> Machine<P> {
-    /// Distributes the instructions of all ranks over their actors. Synchronisation instructions for which `is_dropped`
+    /// Distributes the instructions of all ranks over their actors. Synchronization instructions for which `is_dropped`
     /// holds wait for nothing and record nothing. `progress` returns what an actor knows at the beginning.
     pub fn new(
         world: &World,

@@ -1,17 +1,17 @@
-//! Synchronisation of ranks: which instructions communicate with each other, in what order instructions
+//! Synchronization of ranks: which instructions communicate with each other, in what order instructions
 //! execute, and where ranks deadlock.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `matching` | matches communications across ranks |
 //! | `agreement` | checks that matched communications agree on kind, root, element count and dtype |
-//! | `waits` | what each instruction waits for, in the guaranteed and in the blocking order |
-//! | `machine` | executes all hosts, streams and queues in one of these orders, without memory |
+//! | `waits` | what each instruction waits for, in the guaranteed, the blocking and the connecting order |
+//! | `machine` | executes streams and queues, and in the blocking order also hosts, without memory |
 //! | `happens_before` | the order that every executor guarantees (for races): the machine with clocks |
 //! | `step` | the steps in which an instruction accesses memory |
 //! | `comm_order` | checks that all ranks use their NCCL communicators in the same order |
 //! | `world` | the plans of all ranks with their matched communications, and their progress |
-//! | `wait_graph` | the wait-for graph in a given state, in the blocking order (for deadlocks) |
+//! | `wait_graph` | the wait-for graph in a given state (for deadlocks and jobs that do not proceed) |
 //! | `deadlock_detection` | decides whether the plans deadlock |
 //! | `explain`, `deadlock`, `report_text`, `blocked_wait` | explain a deadlock |
 //! | `skipped` | finds the statement that a rank skips and others wait for |

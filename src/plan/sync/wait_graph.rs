@@ -1,8 +1,8 @@
 //! The wait-for graph in a given state of all ranks. Its cycles are deadlocks.
 //!
 //! Each actor has one next instruction, its *head*. A head waits for the events that `waits` defines for the blocking
-//! order, in which an executor may wait. They happen at instructions of this or other ranks, and each of these is blocked
-//! by the head of another actor.
+//! or the connecting order. Each event happens at an instruction of this or another rank; if that instruction is not
+//! complete, the head of an actor blocks it (`blocking_actor`).
 
 use super::{
     Actor, CommKey, CommMatching, CommNo, CommRole, Event, InstRef, Position, WaitOrder, Waits, World,
@@ -65,7 +65,7 @@ impl<'a> WaitGraph<'a> {
         self.state.get(rank)?.as_ref()
     }
 
-    /// Returns the effect of an instruction on synchronisation.
+    /// Returns the effect of an instruction on synchronization.
     pub fn effect(&self, at: InstRef) -> Option<SyncEffect<'_>> {
         Some(self.plans.get(at.rank)?.code.get(at.inst)?.kind.effect())
     }

@@ -1,4 +1,6 @@
-//! What does an instruction wait for, and what waits for it? This is the only definition.
+//! What does an instruction wait for, and what waits for it? The machine, the wait graph and the simulator use this
+//! definition. Within a collective or a group, the simulator itself counts which parts have arrived (`sim::queue`,
+//! `sim::member`).
 //!
 //! Hosts, streams and queues are *actors*. Each executes its instructions one after another: an execution begins when its
 //! `to_begin` events have happened, then its `begun` events happen, and it ends, and its `ended` events happen, when its
@@ -7,21 +9,21 @@
 //! | actor | instructions |
 //! |---|---|
 //! | host | all: it issues them. It waits only in handle exchanges and barriers |
-//! | stream | those issued to it; it only posts a communication |
+//! | stream | those issued to it; of a communication, only its posting |
 //! | queue | the communications that streams post to its communicator, in issue order |
 //!
 //! There are three orders, since an executor may wait where it need not:
 //!
 //! | order | a part of a communication ends after | used for |
 //! |---|---|---|
-//! | guaranteed | the parts whose data it receives have begun | races, shared memory, timelines |
-//! | blocking | all parts have begun | deadlocks, the simulator |
+//! | guaranteed | the parts whose data it receives have begun | races, buffers that share memory, timelines |
+//! | blocking | all parts have begun | deadlocks, the simulator with the schedule `program` |
 //! | connecting | as blocking, and its host waits for the hosts of all parts | jobs that do not proceed |
 //!
 //! The root of a broadcast, for example, is not guaranteed to wait for any member, but it may wait for all. In the
 //! guaranteed order, a wait for an event or a work that is recorded or posted only later has no effect, as in CUDA; in the
-//! others it blocks. `machine` executes all actors in one of these orders, `wait_graph` describes a state, and the
-//! simulator adds memory.
+//! others it blocks. An instruction that sets a signal waits for nobody in any order. `machine` executes the actors in the
+//! guaranteed or the blocking order, `wait_graph` describes a state, and the simulator adds memory.
 
 use super::{CommNo, InstRef, World};
 use crate::{

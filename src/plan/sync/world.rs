@@ -8,7 +8,7 @@ use crate::Plan;
 /// The plans of all ranks with their matched communications. Planning makes it once. The checker, the simulator, timelines,
 /// deadlock detection and the assignment of buffers read it. It dereferences to its plans, by rank.
 ///
-/// Invariant: the communications are those of the plans, so a world never changes.
+/// Invariant: `matching` is the matching of `plans`. Therefore neither can be changed.
 #[derive(Clone, Debug, Default)]
 pub struct World {
     plans: Vec<Plan>,

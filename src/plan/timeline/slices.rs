@@ -35,7 +35,7 @@ impl Times<'_> {
             let InstRef { rank, inst } = item.inst_ref;
             let row = first_row[rank] + 1 + (item.actor - first_actor[rank]) as usize;
             let is_queue = rows[row].kind == RowKind::Queue;
-            // Work runs from its beginning. A synchronisation lasts from the end of what precedes it.
+            // Work runs from its beginning. A synchronization lasts from the end of what precedes it.
             let (begin, end) = match (begin, end) {
                 (Some(begin), Some(end)) if item.is_work => (begin, Some(end)),
                 (Some(begin), None) if item.is_work => (begin, None),
@@ -92,7 +92,7 @@ impl Times<'_> {
         for inner in (item.first..=item.last).rev() {
             node = node.or(self.causes[inner as usize].filter(|it| outside(*it)));
         }
-        // Synchronisation takes no time: follow it to the work behind it.
+        // Synchronization takes no time: follow it to the work behind it.
         while let Some(at) = node {
             let of = self.item_of[at as usize] as usize;
             if slice_of[of].is_some() && self.items[of].is_work {
