@@ -54,7 +54,7 @@ mod tests;
 pub use bisect::{Culprit, bisect};
 pub use driver::{PassEvent, Settings, Verify, run};
 pub use error::{PassError, PipelineError};
-pub use list::{PASSES, PIPELINES};
+pub use list::{FORMER_NAMES, PASSES, PIPELINES};
 pub use oracle::{Reference, SemanticOracle};
 pub use pass::{Arguments, Change, OptionKind, OptionSpec, Pass, Pipeline, Remarks};
 pub use pipeline::{PassCall, parse, parse_with};

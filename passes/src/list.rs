@@ -30,7 +30,7 @@ pub static PASSES: &[Pass] = &[
 ];
 
 /// Former names of passes, with the call that each of them stands for.
-pub(crate) const FORMER_NAMES: &[(&str, &str)] = &[
+pub const FORMER_NAMES: &[(&str, &str)] = &[
     ("defer-waits", "schedule-communication{posts=keep,waits=sends}"),
     ("hoist-communication", "schedule-communication{waits=keep}"),
     ("sink-waits", "schedule-communication{posts=keep}"),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{CudaError, Gpu, ProcessGroup, discover, exchange::gather};
+use super::{CudaError, Gpu, ProcessGroup, check_environment, discover, exchange::gather};
 
 /// Environment variable that lets ranks share GPUs if it is 1. It serves to try a job that communicates by
 /// the CUDA backend alone, because NCCL refuses to share. Times are then meaningless.
@@ -12,7 +12,7 @@ const SHARE_GPUS_VARIABLE: &str = "HIR_SHARE_GPUS";
 /// Assigns a GPU to each rank. All ranks have to call this, and all get the same error.
 ///
 /// # Errors
-/// A rank has no driver or no GPU, two ranks have the same GPU, or a rank does not answer.
+/// A rank has no driver or no GPU, its environment is not that of `set_environment`, two ranks have the same GPU, or a rank does not answer.
 pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     peers.report_phase("finding its GPU");
     let shared = std::env::var(SHARE_GPUS_VARIABLE).is_ok_and(|it| it == "1");
@@ -20,7 +20,8 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     let hosts = peers.all_gather(host.as_bytes())?;
     // Without the launcher's number, a rank takes its number among the ranks of its host.
     let lower = hosts.iter().take(peers.rank()).filter(|it| **it == host.as_bytes());
-    let found = discover::choose_device(peers.local_rank().unwrap_or(lower.count()), shared);
+    let local = peers.local_rank().unwrap_or(lower.count());
+    let found = check_environment().and_then(|()| discover::choose_device(local, shared));
     // The host name suffices in messages.
     let host = host.split(' ').next().unwrap_or_default().to_owned();
     let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(ToString::to_string);

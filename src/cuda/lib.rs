@@ -132,23 +132,31 @@ const ENVIRONMENT: [(&str, &str); 5] = [
 /// queues.
 const CONNECTIONS: usize = 32;
 
-/// The environment cannot be changed, because the process may have other threads, which may read it at the same time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the environment of CUDA and NCCL is not set: another thread may read it")]
-pub struct EnvironmentInUse;
+/// Sets the environment of the vendor's libraries for the whole process, unless it is set. A tool calls it first in `main`,
+/// where the process has one thread. If it has more, because a library was loaded into it, the environment stays as it is,
+/// and `assign_device` refuses to use GPUs.
+pub fn set_environment() {
+    // Without `/proc`, the call in `main` is trusted.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads == 1 {
+        for (name, value) in ENVIRONMENT {
+            // SAFETY: this is the only thread of the process, so no other one reads the environment.
+            unsafe { std::env::set_var(name, value) };
+        }
+    }
+}
 
-/// Sets the environment of the vendor's libraries for the whole process. A tool calls it first in `main`.
-///
-/// # Errors
-/// The process has another thread, or `/proc` does not say how many it has. The environment is then unchanged.
-pub fn set_environment() -> Result<(), EnvironmentInUse> {
-    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
-    if threads != 1 {
-        return Err(EnvironmentInUse);
+/// Checks that the environment is that of `set_environment`: with another one, results may differ, and streams may block
+/// each other.
+fn check_environment() -> Result<(), CudaError> {
+    let missing = ENVIRONMENT.iter().filter(|(name, value)| std::env::var(name).as_deref() != Ok(*value));
+    let missing: Vec<String> = missing.map(|(name, value)| format!("{name}={value}")).collect();
+    if missing.is_empty() {
+        return Ok(());
     }
-    for (name, value) in ENVIRONMENT {
-        // SAFETY: this is the only thread of the process, so no other one reads the environment.
-        unsafe { std::env::set_var(name, value) };
-    }
-    Ok(())
+    Err(CudaError::Environment(format!(
+        "a library that was loaded into the process has started threads, so that the environment of CUDA and NCCL could not \
+         be set: set `{}` before the start",
+        missing.join(" ")
+    )))
 }

@@ -11,6 +11,7 @@ use std::{convert::Infallible, process::ExitCode, sync::Arc};
 
 use hir::driver::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
 use hir::driver::run::{
+    RunError,
     command_line::{EXAMPLES, Options},
     failure::JobFailure,
 };
@@ -18,7 +19,7 @@ use hir::driver::session::{Report, Session, Verdict};
 use hir::driver::tool::{
     self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
 };
-use hir::process::{exit::Exit, out_of_memory::Allocator};
+use hir::process::{exit::Exit, out_of_memory::Allocator, threads::start_workers};
 use hir::{
     cuda,
     launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
@@ -35,13 +36,8 @@ static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
 
 fn main() -> ExitCode {
     // Must precede the creation of threads.
-    let environment = cuda::set_environment();
-    start_tool("hir-run", |session| {
-        if let Err(fault) = environment {
-            session.notice(&fault.to_string());
-        }
-        run_tool(session)
-    })
+    cuda::set_environment();
+    start_tool("hir-run", run_tool)
 }
 
 fn run_tool(session: &Arc<Session>) -> ExitCode {
@@ -68,16 +64,25 @@ fn run_tool(session: &Arc<Session>) -> ExitCode {
         Err(fault) => print_failure(&screen, &fault.into()),
         Ok(Some(launch)) if launch.world > 1 => {
             reports = launch.rank == 0;
-            run_rank_process(&options, &programs, &screen, &launch)
+            // A rank without threads does not join: the others would wait for its messages.
+            with_workers(&screen, || run_rank_process(&options, &programs, &screen, &launch))
         }
         Ok(_) if gpus::should_spawn_ranks(&options) => {
             reports = false;
             spawn_ranks(options.world.ranks.unwrap_or(1), &screen)
         }
-        Ok(_) => run_single_process(&programs, &screen),
+        Ok(_) => with_workers(&screen, || run_single_process(&programs, &screen)),
     };
     let exit = crash_reproducer::run_guarded(&screen, None, work);
     finish(&screen, exit, reports)
+}
+
+/// Starts the threads that compute inputs and results, then runs.
+fn with_workers(screen: &Reporter, run: impl FnOnce() -> Exit) -> Exit {
+    match start_workers() {
+        Ok(()) => run(),
+        Err(refused) => print_failure(screen, &RunError::from(refused).into()),
+    }
 }
 
 /// Ends the output of the tool. The last line is the verdict, also on what standard error did not accept.

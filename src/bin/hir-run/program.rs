@@ -14,7 +14,6 @@ use hir::driver::job::{
     rank_process::{self, RunVerdict},
 };
 use hir::driver::run::{
-    RunError,
     command_line::{Device, Options},
     failure::JobFailure,
     inputs::InputSpec,
@@ -22,7 +21,7 @@ use hir::driver::run::{
     prepare::{PrepareOptions, Prepared, prepare},
 };
 use hir::driver::{session::Report, tool::Reporter};
-use hir::process::{exit::Exit, out_of_memory, threads::start_workers};
+use hir::process::{exit::Exit, out_of_memory};
 use hir::{
     cuda::{self, Gpu},
     launch::job_rank::JobRank,
@@ -124,8 +123,6 @@ pub fn run(
         start,
         screen,
     };
-    // Inputs and results are computed on these threads.
-    start_workers().map_err(RunError::from)?;
     let input_spec = InputSpec::new(options.inputs, options.seed, world);
     let input_spec = input_spec.with_flags(options.input.clone(), &session.files);
     let reason = match run_on_gpu(&task, &input_spec, member, state, &mut say)? {
