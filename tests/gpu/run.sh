@@ -253,7 +253,7 @@ make() {
 # Prints the kinds of program to which a pipeline applies. A pipeline that is not named here fails.
 programs_of() {
     case $1 in
-    @default) echo allgather allreduce reduce-scatter ;;
+    @default | @normal-form) echo allgather allreduce reduce-scatter ;;
     @lower) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
     @overlap) echo allgather-linear linear-allreduce matmul-reduce-scatter ;;
     @overlap-pipeline-stages) echo pipeline-stages ;;
@@ -262,7 +262,8 @@ programs_of() {
     @overlap-matmul-reduce-scatter*) echo matmul-reduce-scatter ;;
     esac
 }
-pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' '; }
+# @one-rank makes the program of one rank, which the others do not run.
+pipelines() { "$opt" --list-passes | grep -oE '^ *@[a-z0-9-]+' | tr -d ' ' | grep -v '^@one-rank$'; }
 # Prints flags for the symbols that a pipeline leaves unbound.
 symbols() {
     if grep -q numberOfStreams <("$opt" "$1" --passes "$2" 2>/dev/null); then echo --set numberOfStreams=3; fi
@@ -305,7 +306,7 @@ run_pipelines() {
         read -ra sets < <(sets_of "$file")
         ranks=$(ranks_of "$file" "${sets[@]}")
         [ -n "$ranks" ] && is_wanted "$ranks" && reshards "$file" "${sets[@]}" || continue
-        for pipeline in $(pipelines | grep -vE '^@(default|lower)$'); do
+        for pipeline in $(pipelines | grep -vE '^@(default|lower|normal-form)$'); do
             read -ra more < <(symbols "$file" "$pipeline")
             check "$ranks" "$file" "$pipeline" "${sets[@]}" "${more[@]}"
         done
