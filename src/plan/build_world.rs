@@ -94,13 +94,17 @@ pub fn build_per_rank(
     uses: &CallerUses<'_>,
 ) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
-    let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
-    for rank in (0..world).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
+    for rank in (0..world).filter(|rank| *rank == 0 || !run_same_program(programs, *rank, rank - 1)) {
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
     let faults =
         unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits, uses).map(|_| ()));
     if faults.is_empty() { plan_each(programs, limits, uses) } else { Err(faults) }
+}
+
+/// Returns whether two ranks run the same program.
+fn run_same_program(programs: &[(&Program, &LineIndex)], a: usize, b: usize) -> bool {
+    std::ptr::eq(programs[a].0, programs[b].0)
 }
 
 /// Like `build_per_rank`, for programs without unbound scalars.
@@ -110,7 +114,6 @@ fn plan_each(
     uses: &CallerUses<'_>,
 ) -> Result<World, Vec<(usize, Diagnostic)>> {
     let world = programs.len();
-    let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut posted = PostedWorld::default();
     let (mut instructions, mut bytes) = (0, 0);
@@ -137,7 +140,9 @@ fn plan_each(
             }
             Err(fault) => {
                 let alike = |(other, it): &(usize, Diagnostic)| {
-                    same(*other, rank) && it.code == fault.code && it.span() == fault.span()
+                    run_same_program(programs, *other, rank)
+                        && it.code == fault.code
+                        && it.span() == fault.span()
                 };
                 if !faults.iter().any(alike) {
                     faults.push((rank, *fault));
