@@ -3,7 +3,10 @@
 //!
 //! Invariant: an operation that overflows or divides by zero returns `None`.
 
-use crate::scalar_op::{InfixOp, PrefixOp};
+use crate::{
+    ops::Op,
+    scalar_op::{InfixOp, PrefixOp},
+};
 
 /// A constant scalar: its value depends on neither the rank nor the loop iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,16 +73,15 @@ pub fn fold_infix(op: InfixOp, lhs: Constant, rhs: Constant) -> Option<Constant>
     value.map(Constant::Int)
 }
 
-/// Folds a call of an integer function. Returns `None` if the function is unknown, overflows, or divides by
-/// zero.
-pub fn fold_call(name: &str, args: &[Constant]) -> Option<Constant> {
-    let value = match (name, args) {
-        ("ceilDiv", [Constant::Int(a), Constant::Int(b)]) => {
+/// Folds an integer function. Returns `None` if the operator is not one, overflows, or divides by zero.
+pub fn fold_call(op: Op, args: &[Constant]) -> Option<Constant> {
+    let value = match (op, args) {
+        (Op::CeilDiv, [Constant::Int(a), Constant::Int(b)]) => {
             b.checked_sub(1).and_then(|up| a.checked_add(up)).and_then(|sum| sum.checked_div(*b))
         }
-        ("max", [Constant::Int(a), Constant::Int(b)]) => Some(*a.max(b)),
-        ("min", [Constant::Int(a), Constant::Int(b)]) => Some(*a.min(b)),
-        ("abs", [Constant::Int(a)]) => a.checked_abs(),
+        (Op::Max, [Constant::Int(a), Constant::Int(b)]) => Some(*a.max(b)),
+        (Op::Min, [Constant::Int(a), Constant::Int(b)]) => Some(*a.min(b)),
+        (Op::Abs, [Constant::Int(a)]) => a.checked_abs(),
         _ => None,
     };
     value.map(Constant::Int)

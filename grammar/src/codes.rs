@@ -65,7 +65,7 @@ codes! {
     /// A number does not fit into 64 bits.
     BadNumber = "E0107", Error;
 
-    /// The name of a statement is not an operator of the op table. `hir-opt --list-ops` prints the table.
+    /// The name of a statement or of a function of scalars is not an operator of the op table. `hir-opt --list-ops` prints the table.
     UnknownOp = "E0201", Error;
     /// The number or kind of the operands differs from the operator's definition in the op table.
     BadOperands = "E0202", Error;

@@ -139,6 +139,33 @@ impl DType {
         plain.or_else(|| Composite::from_name(name).map(Self::Composite))
     }
 
+    /// Returns whether `name` is a conversion, such as `__bfloat2float(x)` or `__to_index(x)`: nvFuser names a
+    /// conversion by the types that it converts between.
+    pub(crate) fn is_cast_name(name: &str) -> bool {
+        let types = name.strip_prefix("__");
+        types.is_some_and(|it| it.starts_with("to_") || it.contains('2') && !it.starts_with("e2m1"))
+            || Self::from_name(name).is_some()
+    }
+
+    /// Returns the type to which the conversion `name` converts, such as `__to_int64_t` or `__bfloat2float`.
+    pub(crate) fn of_cast(name: &str) -> Option<Self> {
+        let name = name.strip_prefix("__").map_or(name, |it| it.strip_prefix("to_").unwrap_or(it));
+        let last = name.rsplit_once('2').map_or(name, |(_, to)| to);
+        [name, last]
+            .into_iter()
+            .find_map(|it| Self::from_name(it).or_else(|| Self::from_name(&format!("__{it}"))))
+    }
+
+    /// Returns the name of the conversion of a scalar to the type.
+    pub(crate) fn cast_name(self) -> String {
+        match self {
+            Self::Index => "__to_index".to_owned(),
+            Self::Complex64 => "__to_complex_float".to_owned(),
+            Self::Complex128 => "__to_complex_double".to_owned(),
+            _ => format!("__to_{}", self.name().trim_start_matches('_')),
+        }
+    }
+
     /// Returns the type that a name denotes in other languages and tools, such as `bf16`, `half` or `float32`.
     pub(crate) fn from_common_name(name: &str) -> Option<Self> {
         let plain = name.trim_matches('_').to_ascii_lowercase();

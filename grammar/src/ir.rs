@@ -7,6 +7,7 @@
 //! Invariant: tensors are unique by printed text; scalar expressions are unique by structure.
 
 mod axis;
+mod function;
 mod mesh;
 mod place;
 mod scalar;
@@ -24,6 +25,7 @@ use crate::{arena::Arena, span::Span, words::P2pProtocol};
 pub(crate) use self::spans::{PartRole, PartSpan, SectionPart};
 pub use self::{
     axis::{AXIS_SUFFIXES, Axis, AxisKind, ParallelType},
+    function::Function,
     mesh::{DeviceDim, Mesh},
     place::Place,
     scalar::{Expr, predefined_meaning},

@@ -5,8 +5,8 @@ use std::fmt::{Display, Write};
 use crate::{
     dtype::DType,
     ir::{
-        Axis, AxisId, AxisKind, Domains, Expr, ExprId, ParallelType, Program, Stream, StreamId, TensorId,
-        Transform,
+        Axis, AxisId, AxisKind, Domains, Expr, ExprId, Function, ParallelType, Program, Stream, StreamId,
+        TensorId, Transform,
     },
 };
 
@@ -142,19 +142,15 @@ impl Display for Unparenthesized<'_> {
             Expr::Symbol(symbol) => f.write_str(&self.0.symbols[*symbol]),
             Expr::Prefix(op, operand) => write!(f, "{op}{}", inline(operand)),
             Expr::Infix(op, lhs, rhs) => write!(f, "{} {op} {}", inline(lhs), inline(rhs)),
-            Expr::Call(name, args) => {
-                match (name.as_str(), args.as_slice()) {
-                    ("[]", [array, at]) => return write!(f, "({})[{}]", inline(array), inline(at)),
-                    (field, [whole]) if field.starts_with('.') => {
-                        return write!(f, "({}){field}", inline(whole));
-                    }
-                    ("{}", _) => f.write_str("{")?,
-                    _ => write!(f, "{name}(")?,
+            Expr::Call(function, args) => {
+                let mut list = String::new();
+                write_separated(&mut list, args.iter().map(inline));
+                match (function, args.as_slice()) {
+                    (Function::Element, [array, at]) => write!(f, "({})[{}]", inline(array), inline(at)),
+                    (Function::Member(name), [whole]) => write!(f, "({}){name}", inline(whole)),
+                    (Function::Array, _) => write!(f, "{{{list}}}"),
+                    _ => write!(f, "{function}({list})"),
                 }
-                for (at, arg) in args.iter().enumerate() {
-                    write!(f, "{}{}", if at == 0 { "" } else { ", " }, inline(arg))?;
-                }
-                f.write_str(if name == "{}" { "}" } else { ")" })
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use grammar::{
     codes::Code,
-    ir::{Expr, ExprId, OpStmt, Operand, SymbolId, TensorId},
+    ir::{Expr, ExprId, Function, OpStmt, Operand, SymbolId, TensorId},
 };
 
 use super::{
@@ -71,9 +71,9 @@ impl PlanBuilder<'_> {
     /// names.
     fn array_items(&self, expr: ExprId) -> Option<&[ExprId]> {
         match &self.program.exprs[expr] {
-            Expr::Call(name, items) if name == "{}" => Some(items),
+            Expr::Call(Function::Array, items) => Some(items),
             Expr::Symbol(symbol) => match &self.program.exprs[*self.program.definitions.get(symbol)?] {
-                Expr::Call(name, items) if name == "{}" => Some(items),
+                Expr::Call(Function::Array, items) => Some(items),
                 _ => None,
             },
             Expr::Int(_)

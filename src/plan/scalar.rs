@@ -7,7 +7,10 @@ use std::cell::{Cell, RefCell};
 
 use grammar::{
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, InfixOp, ParallelType, PrefixOp, Program, SymbolId},
+    dtype::{Class, DType},
+    ir::{Expr, ExprId, Function, InfixOp, ParallelType, PrefixOp, Program, SymbolId},
+    list_text,
+    ops::Op,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -56,7 +59,7 @@ impl From<Constant> for Value {
 pub enum ScalarError {
     /// A symbol has no definition or binding.
     Unbound(SymbolId),
-    /// An overflow, a division by zero, an unknown function, or an operand of the wrong type.
+    /// An overflow, a division by zero, or an operand of the wrong type.
     Arithmetic(String),
 }
 
@@ -149,20 +152,19 @@ impl<'p> Scalars<'p> {
             Expr::Bool(value) => Ok(Value::Bool(*value)),
             Expr::Float(dtype, text) => number(text)
                 .map(|value| match dtype.class() {
-                    grammar::dtype::Class::Int => Value::Int(value as i64),
-                    grammar::dtype::Class::Bool => Value::Bool(value != 0.0),
-                    grammar::dtype::Class::Float
-                    | grammar::dtype::Class::SmallFloat
-                    | grammar::dtype::Class::Complex
-                    | grammar::dtype::Class::Composite => Value::Float(value),
+                    Class::Int => Value::Int(value as i64),
+                    Class::Bool => Value::Bool(value != 0.0),
+                    Class::Float | Class::SmallFloat | Class::Complex | Class::Composite => {
+                        Value::Float(value)
+                    }
                 })
                 .ok_or_else(|| ScalarError::Arithmetic(format!("`{text}` is not a number"))),
             Expr::Symbol(symbol) => self.symbol(*symbol),
             Expr::Prefix(op, operand) => prefix(*op, self.eval(*operand)?),
             Expr::Infix(op, lhs, rhs) => infix(*op, self.eval(*lhs)?, self.eval(*rhs)?),
-            Expr::Call(name, args) => {
+            Expr::Call(function, args) => {
                 let args = args.iter().map(|arg| self.eval(*arg)).collect::<Result<Vec<_>, _>>()?;
-                call(name, &args)
+                call(function, &args)
             }
         }
     }
@@ -291,57 +293,71 @@ fn reals(op: InfixOp, a: f64, b: f64) -> Result<Value, ScalarError> {
 }
 
 /// Evaluates an integer function. The result may overflow.
-fn integers(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
+fn integers(op: Op, args: &[Value]) -> Result<Value, ScalarError> {
     let args: Vec<Constant> = args.iter().filter_map(|it| it.constant()).collect();
-    arithmetic::fold_call(name, &args).map(Value::from).ok_or_else(overflow)
+    arithmetic::fold_call(op, &args).map(Value::from).ok_or_else(overflow)
 }
 
-fn call(name: &str, args: &[Value]) -> Result<Value, ScalarError> {
-    let unknown =
-        || ScalarError::Arithmetic(format!("unknown function `{name}` with {} operands", args.len()));
-    match (name, args) {
-        ("ceilDiv", [Value::Int(a), Value::Int(0)]) => {
+fn call(function: &Function, args: &[Value]) -> Result<Value, ScalarError> {
+    match (function, args) {
+        (Function::Op(op), _) => operator(*op, args),
+        (Function::Cast(to), [operand]) => convert(*to, *operand),
+        (Function::Cast(_) | Function::Array | Function::Element | Function::Member(_), _) => None,
+    }
+    .unwrap_or_else(|| {
+        let kind = |value: &Value| match value {
+            Value::Int(_) => "an integer",
+            Value::Bool(_) => "a truth value",
+            Value::Float(_) => "a real number",
+        };
+        let operands = list_text(args.iter().map(kind), args.len(), "and");
+        Err(ScalarError::Arithmetic(format!("hir does not compute `{function}` of {operands}")))
+    })
+}
+
+/// Evaluates an operator; returns `None` if it is not defined for these operands.
+fn operator(op: Op, args: &[Value]) -> Option<Result<Value, ScalarError>> {
+    Some(match (op, args) {
+        (Op::CeilDiv, [Value::Int(a), Value::Int(0)]) => {
             Err(ScalarError::Arithmetic(format!("`ceilDiv({a}, 0)` divides by zero")))
         }
-        ("ceilDiv" | "max" | "min", [Value::Int(_), Value::Int(_)]) | ("abs", [Value::Int(_)]) => {
-            integers(name, args)
+        (Op::CeilDiv | Op::Max | Op::Min, [Value::Int(_), Value::Int(_)]) | (Op::Abs, [Value::Int(_)]) => {
+            integers(op, args)
         }
-        ("fmax", [Value::Int(_), Value::Int(_)]) => integers("max", args),
-        ("fmin", [Value::Int(_), Value::Int(_)]) => integers("min", args),
-        ("neg", [operand]) => prefix(PrefixOp::Neg, *operand),
-        ("gcd", [Value::Int(a), Value::Int(b)]) => {
+        (Op::FMax, [Value::Int(_), Value::Int(_)]) => integers(Op::Max, args),
+        (Op::FMin, [Value::Int(_), Value::Int(_)]) => integers(Op::Min, args),
+        (Op::Gcd, [Value::Int(a), Value::Int(b)]) => {
             let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
             while b != 0 {
                 (a, b) = (b, a % b);
             }
             i64::try_from(a).map(Value::Int).map_err(|_| overflow())
         }
-        ("pow", [Value::Int(a), Value::Int(b)]) => {
+        (Op::Pow, [Value::Int(a), Value::Int(b)]) => {
             u32::try_from(*b).ok().and_then(|b| a.checked_pow(b)).map(Value::Int).ok_or_else(overflow)
         }
-        ("where", [cond, a, b]) => Ok(if matches!(cond, Value::Bool(true)) { *a } else { *b }),
-        (cast, [operand])
-            if cast.starts_with("__to_") || grammar::dtype::DType::from_name(cast).is_some() =>
-        {
-            convert(cast, *operand).ok_or_else(unknown)
-        }
-        ("ceil", [Value::Float(a)]) => Ok(Value::Float(a.ceil())),
-        ("floor", [Value::Float(a)]) => Ok(Value::Float(a.floor())),
-        ("sqrt", [Value::Float(a)]) => Ok(Value::Float(a.sqrt())),
-        ("exp", [Value::Float(a)]) => Ok(Value::Float(a.exp())),
-        ("reciprocal", [Value::Float(a)]) => Ok(Value::Float(a.recip())),
-        _ => Err(unknown()),
-    }
+        (Op::Where, [cond, a, b]) => Ok(if matches!(cond, Value::Bool(true)) { *a } else { *b }),
+        (Op::Ceil, [Value::Float(a)]) => Ok(Value::Float(a.ceil())),
+        (Op::Floor, [Value::Float(a)]) => Ok(Value::Float(a.floor())),
+        (Op::Sqrt, [Value::Float(a)]) => Ok(Value::Float(a.sqrt())),
+        (Op::Exp, [Value::Float(a)]) => Ok(Value::Float(a.exp())),
+        (Op::Reciprocal, [Value::Float(a)]) => Ok(Value::Float(a.recip())),
+        _ => return None,
+    })
 }
 
-/// Evaluates a conversion, `__to_index(x)` or `(double)(x)`. Host scalars are integers, booleans or doubles.
-fn convert(cast: &str, operand: Value) -> Option<Value> {
-    let to_float = ["float", "double", "half", "bfloat"].iter().any(|it| cast.ends_with(it));
-    Some(match (operand, to_float) {
+/// Evaluates a conversion. Host scalars are integers, booleans or doubles.
+fn convert(to: DType, operand: Value) -> Option<Result<Value, ScalarError>> {
+    let to_float = match to.class() {
+        Class::Float | Class::SmallFloat => true,
+        Class::Int | Class::Bool => false,
+        Class::Complex | Class::Composite => return None,
+    };
+    Some(Ok(match (operand, to_float) {
         (Value::Int(it), true) => Value::Float(it as f64),
         (Value::Float(it), false) => Value::Int(it as i64),
         (Value::Bool(it), false) => Value::Int(i64::from(it)),
         (Value::Bool(it), true) => Value::Float(f64::from(u8::from(it))),
         (it @ Value::Int(_), false) | (it @ Value::Float(_), true) => it,
-    })
+    }))
 }

@@ -38,7 +38,6 @@ const LAYERS: &[(&str, &[Layer])] = &[
 
 const GRAMMAR: &[Layer] = &[
     ("arena codes dtype numbering scalar_op span words", &[]),
-    ("arithmetic", &["scalar_op"]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["words"]),
@@ -48,6 +47,7 @@ const GRAMMAR: &[Layer] = &[
     ("sarif", &["codes", "diagnostic", "raw_bytes", "span"]),
     ("attr", BEFORE),
     ("ops", BEFORE),
+    ("arithmetic", &["ops", "scalar_op"]),
     ("ir", BEFORE),
     ("tensor_uses operands roots text", BEFORE),
     ("loop_variance", BEFORE),

@@ -2,12 +2,13 @@ use super::{
     Constant::{self, Bool, Int},
     InfixOp, PrefixOp, fold_call, fold_infix, fold_prefix,
 };
+use crate::ops::Op;
 
 #[test]
 fn division_truncates_toward_zero() {
     assert_eq!(fold_infix(InfixOp::Div, Int(-7), Int(2)), Some(Int(-3)));
     assert_eq!(fold_infix(InfixOp::Rem, Int(-7), Int(2)), Some(Int(-1)));
-    assert_eq!(fold_call("ceilDiv", &[Int(7), Int(2)]), Some(Int(4)));
+    assert_eq!(fold_call(Op::CeilDiv, &[Int(7), Int(2)]), Some(Int(4)));
 }
 
 #[test]
@@ -20,9 +21,9 @@ fn what_does_not_fit_has_no_value() {
         fold_infix(InfixOp::Shl, Int(1), Int(64)),
         fold_infix(InfixOp::Shr, Int(1), Int(-1)),
         fold_prefix(PrefixOp::Neg, Int(i64::MIN)),
-        fold_call("abs", &[Int(i64::MIN)]),
-        fold_call("ceilDiv", &[Int(1), Int(0)]),
-        fold_call("ceilDiv", &[Int(i64::MAX), Int(2)]),
+        fold_call(Op::Abs, &[Int(i64::MIN)]),
+        fold_call(Op::CeilDiv, &[Int(1), Int(0)]),
+        fold_call(Op::CeilDiv, &[Int(i64::MAX), Int(2)]),
     ];
     assert!(none.iter().all(Option::is_none), "{none:?}");
 }

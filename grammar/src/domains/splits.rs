@@ -1,7 +1,10 @@
 //! Finds the axes of a tensor that result from one split, by their numbers and extents.
 
 use super::DomainFacts;
-use crate::ir::{Axis, Expr, ExprId, InfixOp, ParallelType, Program, TensorId};
+use crate::{
+    ir::{Axis, Expr, ExprId, Function, InfixOp, ParallelType, Program, TensorId},
+    ops::Op,
+};
 
 impl DomainFacts {
     /// Returns the splits that the tensor's own text proves.
@@ -80,7 +83,7 @@ fn swizzled_split(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
 /// Returns `x` and `d` of `ceilDiv(x, d)`.
 pub(super) fn ceil_div_operands(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
     match &program.exprs[expr] {
-        Expr::Call(name, args) if name == "ceilDiv" && args.len() == 2 => Some((args[0], args[1])),
+        Expr::Call(Function::Op(Op::CeilDiv), args) => args.first().copied().zip(args.get(1).copied()),
         Expr::Call(..)
         | Expr::Int(_)
         | Expr::Bool(_)

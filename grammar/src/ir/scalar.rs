@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rustc_hash::FxHashMap;
 
-use super::{ExprId, Program, SymbolId, UnitId};
+use super::{ExprId, Function, Program, SymbolId, UnitId};
 use crate::{
     dtype::DType,
     scalar_op::{InfixOp, PrefixOp},
@@ -27,7 +27,7 @@ pub enum Expr {
     /// Infix operator.
     Infix(InfixOp, ExprId, ExprId),
     /// `ceilDiv(a, b)`, `where(a, b, c)`, …
-    Call(String, Vec<ExprId>),
+    Call(Function, Vec<ExprId>),
 }
 
 /// The names that have a value in every program, with what it is.

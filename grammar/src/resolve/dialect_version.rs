@@ -13,8 +13,9 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
+    dtype::DType,
     indentation::TokenStream,
-    ir::{Expr, ExprId, OpStmt, Stmt, StmtId},
+    ir::{Expr, ExprId, Function, OpStmt, Stmt, StmtId},
     ops::Op,
     roots::RootInterpretation,
     span::Span,
@@ -167,9 +168,13 @@ impl<'s> Resolver<'s, '_> {
             }
             Expr::Prefix(_, operand) => self.is_integer(*operand),
             Expr::Infix(_, lhs, rhs) => self.is_integer(*lhs) && self.is_integer(*rhs),
-            Expr::Call(name, args) => match (name.as_str(), args.as_slice()) {
-                ("ceilDiv" | "gcd" | "__to_index" | "__to_int64_t", _) => true,
-                ("where", [_, a, b]) | ("max" | "min", [a, b]) => self.is_integer(*a) && self.is_integer(*b),
+            Expr::Call(function, args) => match (function, args.as_slice()) {
+                (Function::Op(Op::CeilDiv | Op::Gcd) | Function::Cast(DType::Index | DType::Int64), _) => {
+                    true
+                }
+                (Function::Op(Op::Where), [_, a, b]) | (Function::Op(Op::Max | Op::Min), [a, b]) => {
+                    self.is_integer(*a) && self.is_integer(*b)
+                }
                 _ => false,
             },
         }

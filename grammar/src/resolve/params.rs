@@ -13,14 +13,6 @@ use crate::{
     suggest::{count_text, list_text},
 };
 
-/// Returns whether `name` is a conversion, such as `__bfloat2float(x)` or `__to_index(x)`: nvFuser names a
-/// conversion by the types that it converts between.
-pub(super) fn is_cast(name: &str) -> bool {
-    let types = name.strip_prefix("__");
-    types.is_some_and(|it| it.starts_with("to_") || it.contains('2') && !it.starts_with("e2m1"))
-        || DType::from_name(name).is_some()
-}
-
 /// Returns whether the definition has an attribute for each key, and each required attribute is present.
 pub(super) fn do_keys_match(row: &OpDef, args: &[ast::Arg<'_>]) -> bool {
     let known = |key: &ast::Name<'_>| row.attrs.iter().any(|attr| is_same_key(attr.name, key.text));

@@ -5,6 +5,7 @@ use crate::{
     ast, attr,
     codes::Code,
     diagnostic::Diagnostic,
+    dtype::DType,
     ir::{BlockId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{AsmFormat, OPS, Op},
     span::Span,
@@ -235,7 +236,7 @@ impl<'s> Resolver<'s, '_> {
     /// Returns the operator of a call: by name, and if several operators have that name, by the keys of the
     /// arguments.
     fn op_of_call(&self, name: &str, args: &[ast::Arg<'s>]) -> Option<Op> {
-        if params::is_cast(name) {
+        if DType::is_cast_name(name) {
             return Some(Op::Cast);
         }
         let candidates = Op::lookup(name);

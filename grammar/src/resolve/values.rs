@@ -11,12 +11,12 @@ use crate::{
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{
-        Axis, AxisId, Domains, Expr, ExprId, InfixOp, Mesh, Operand, PartRole, PrefixOp, Stream, StreamId,
-        Tensor, TensorId,
+        Axis, AxisId, Domains, Expr, ExprId, Function, InfixOp, Mesh, Operand, PartRole, PrefixOp, Stream,
+        StreamId, Tensor, TensorId,
     },
     numbering::free_number,
     span::Span,
-    suggest::list_text,
+    suggest::{count_text, list_text},
     tensor::{parse_axis_text, parse_tensor_text},
     text::{axis_text, axis_text_with_number},
 };
@@ -343,12 +343,12 @@ impl<'s> Resolver<'s, '_> {
                             args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<Vec<_>>>()?;
                         let integers = args.iter().all(|it| self.is_integer(*it));
                         let text = self.resolve_extremum(name.text, name.span, integers);
-                        Expr::Call(text.to_owned(), args)
+                        self.call(&ast::Name { text, ..*name }, args)?
                     }
                 }
             }
             ast::ExprKind::Braces(items) => {
-                Expr::Call("{}".to_owned(), items.iter().map(|it| self.scalar(it)).collect::<Option<_>>()?)
+                Expr::Call(Function::Array, items.iter().map(|it| self.scalar(it)).collect::<Option<_>>()?)
             }
             ast::ExprKind::Call { .. }
             | ast::ExprKind::Tensor(_)
@@ -361,6 +361,29 @@ impl<'s> Resolver<'s, '_> {
             }
         };
         Some(self.program.intern_expr(expr))
+    }
+
+    /// Returns the call of the function `name`, if there is one that takes these operands.
+    fn call(&mut self, name: &ast::Name<'_>, args: Vec<ExprId>) -> Option<Expr> {
+        if let ("neg", [operand]) = (name.text, &args[..]) {
+            return Some(Expr::Prefix(PrefixOp::Neg, *operand));
+        }
+        let Some(function) = Function::from_name(name.text) else {
+            let it = Diagnostic::new(
+                Code::UnknownOp,
+                name.span,
+                format!("unknown function `{}`", name.text),
+                "expected a function of scalars, such as `ceilDiv`, `max` or `where`",
+            );
+            self.diagnostics.push(it.suggest(name.text, Function::names()));
+            return None;
+        };
+        if let Some(count) = function.arity().filter(|it| *it != args.len()) {
+            let message = format!("`{}` takes {}", name.text, count_text(count, "operand"));
+            self.error(Code::BadOperands, name.span, message, format!("this call has {}", args.len()));
+            return None;
+        }
+        Some(Expr::Call(function, args))
     }
 
     fn prefix_op(&mut self, text: &str, span: Span) -> Option<PrefixOp> {

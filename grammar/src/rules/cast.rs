@@ -41,10 +41,5 @@ impl Rule for Cast {
 
 /// Returns the element type to which a cast such as `T2 = __to_int64_t(T1);` or `T2 = __bfloat2float(T1);` converts.
 fn cast_dtype(text: &str) -> Option<DType> {
-    let name = text.split_once('=')?.1.split('(').next()?.trim();
-    let name = name.strip_prefix("__").map_or(name, |it| it.strip_prefix("to_").unwrap_or(it));
-    let last = name.rsplit_once('2').map_or(name, |(_, to)| to);
-    [name, last]
-        .into_iter()
-        .find_map(|it| DType::from_name(it).or_else(|| DType::from_name(&format!("__{it}"))))
+    DType::of_cast(text.split_once('=')?.1.split('(').next()?.trim())
 }

@@ -35,7 +35,7 @@ use crate::{
     codes::Code,
     diagnostic::Diagnostic,
     ir::{
-        BlockId, Expr, ExprId, OpStmt, PrefixOp, Program, Stmt, StmtId, SymbolId, TensorId, UnitId,
+        BlockId, Expr, ExprId, Function, OpStmt, PrefixOp, Program, Stmt, StmtId, SymbolId, TensorId, UnitId,
         predefined_meaning,
     },
     ops::{AccessMode, Op, OpClass},
@@ -241,7 +241,7 @@ impl Verifier<'_> {
             Expr::Bool(_) | Expr::Symbol(_) => true,
             Expr::Prefix(op, _) => *op == PrefixOp::Not,
             Expr::Infix(op, ..) => op.is_boolean() || op.is_bitwise(),
-            Expr::Call(name, _) => name == "where",
+            Expr::Call(function, _) => *function == Function::Op(Op::Where),
             Expr::Int(_) | Expr::Float(..) => false,
         };
         if !boolean {

@@ -6,7 +6,8 @@
 
 use grammar::{
     arithmetic::{self, Constant},
-    ir::{Expr, ExprId, InfixOp, PrefixOp, Program, SymbolId},
+    ir::{Expr, ExprId, Function, InfixOp, PrefixOp, Program, SymbolId},
+    ops::Op,
 };
 use rustc_hash::FxHashMap;
 
@@ -87,8 +88,9 @@ fn is_integer(program: &Program, expr: ExprId) -> bool {
         },
         Expr::Prefix(op, operand) => *op != PrefixOp::Not && is_integer(program, *operand),
         Expr::Infix(op, lhs, rhs) => !op.is_boolean() && are_integers(program, &[*lhs, *rhs]),
-        Expr::Call(name, args) => {
-            matches!(name.as_str(), "ceilDiv" | "max" | "min" | "abs" | "gcd") && are_integers(program, args)
+        Expr::Call(function, args) => {
+            matches!(function, Function::Op(Op::CeilDiv | Op::Max | Op::Min | Op::Abs | Op::Gcd))
+                && are_integers(program, args)
         }
     }
 }
@@ -129,12 +131,16 @@ impl ConstantFolder {
                 let (lhs, rhs) = (self.fold(program, lhs), self.fold(program, rhs));
                 self.infix(program, op, lhs, rhs)
             }
-            Expr::Call(name, args) => {
+            Expr::Call(function, args) => {
                 let args: Vec<ExprId> = args.iter().map(|arg| self.fold(program, *arg)).collect();
                 let values: Option<Vec<Constant>> = args.iter().map(|arg| constant(program, *arg)).collect();
-                match values.and_then(|values| arithmetic::fold_call(&name, &values)) {
+                let value = match (&function, values) {
+                    (Function::Op(op), Some(values)) => arithmetic::fold_call(*op, &values),
+                    _ => None,
+                };
+                match value {
                     Some(value) => literal(program, value),
-                    None => program.intern_expr(Expr::Call(name, args)),
+                    None => program.intern_expr(Expr::Call(function, args)),
                 }
             }
         }

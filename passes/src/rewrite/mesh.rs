@@ -1,6 +1,9 @@
 //! Computes coordinates of ranks in a mesh as scalar expressions of `rank`.
 
-use grammar::ir::{DeviceDim, Expr, ExprId, InfixOp, Mesh, Program};
+use grammar::{
+    ir::{DeviceDim, Expr, ExprId, Function, InfixOp, Mesh, Program},
+    ops::Op,
+};
 
 use crate::rewrite::builder::{infix, rank};
 
@@ -106,6 +109,6 @@ fn select_by_key(program: &mut Program, expr: ExprId, values: &[(ExprId, ExprId)
     let Some(((_, last), rest)) = values.split_last() else { return expr };
     rest.iter().rev().fold(*last, |other, (key, value)| {
         let is_key = infix(program, InfixOp::Eq, expr, *key);
-        program.intern_expr(Expr::Call("where".to_owned(), vec![is_key, *value, other]))
+        program.intern_expr(Expr::Call(Function::Op(Op::Where), vec![is_key, *value, other]))
     })
 }

@@ -2,8 +2,12 @@
 //!
 //! Invariant: `Sharding::of` returns the given sharding for the tensor.
 
-use grammar::ir::{
-    Axis, AxisId, AxisKind, Domains, Expr, ExprId, Memory, ParallelType, Program, TensorId, Transform,
+use grammar::{
+    ir::{
+        Axis, AxisId, AxisKind, Domains, Expr, ExprId, Function, Memory, ParallelType, Program, TensorId,
+        Transform,
+    },
+    ops::Op,
 };
 use rustc_hash::FxHashMap;
 
@@ -203,6 +207,6 @@ pub fn part_extent(program: &mut Program, extent: ExprId, count: ExprId) -> Expr
     match (program.constant(extent), program.constant(count)) {
         (Some(extent), Some(count)) if count > 0 && extent % count == 0 => program.intern_int(extent / count),
         (_, Some(1)) => extent,
-        _ => program.intern_expr(Expr::Call("ceilDiv".to_owned(), vec![extent, count])),
+        _ => program.intern_expr(Expr::Call(Function::Op(Op::CeilDiv), vec![extent, count])),
     }
 }

@@ -7,7 +7,8 @@
 
 use grammar::{
     expr_text,
-    ir::{AxisId, AxisKind, Expr, ExprId, InfixOp, ParallelType, Program, SymbolId, TensorId},
+    ir::{AxisId, AxisKind, Expr, ExprId, Function, InfixOp, ParallelType, Program, SymbolId, TensorId},
+    ops::Op,
 };
 
 use super::{
@@ -178,7 +179,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
             _ => Some(()),
         },
         Expr::Infix(InfixOp::Div, a, b) => solve_quotient(program, *a, *b, value, values),
-        Expr::Call(name, args) if name == "ceilDiv" => match args.as_slice() {
+        Expr::Call(Function::Op(Op::CeilDiv), args) => match args.as_slice() {
             [a, b] => solve_quotient(program, *a, *b, value, values),
             _ => Some(()),
         },

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use grammar::{
     attr::{self, AttrName},
     ir::{
-        Attr, AxisId, BlockId, Expr, ExprId, For, InfixOp, OpStmt, Operand, Program, Stmt, Stream, SymbolId,
-        TensorId,
+        Attr, AxisId, BlockId, Expr, ExprId, For, Function, InfixOp, OpStmt, Operand, Program, Stmt, Stream,
+        SymbolId, TensorId,
     },
     ops::Op,
     words::P2pType,
@@ -305,8 +305,8 @@ fn collect_divisors(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
             collect_divisors(program, *lhs, found);
             collect_divisors(program, *rhs, found);
         }
-        Expr::Call(name, args) => {
-            if let ("ceilDiv", [_, by]) = (name.as_str(), args.as_slice()) {
+        Expr::Call(function, args) => {
+            if let (Function::Op(Op::CeilDiv), [_, by]) = (function, args.as_slice()) {
                 divisor(*by);
             }
             args.iter().for_each(|arg| collect_divisors(program, *arg, found));

@@ -3,8 +3,9 @@
 
 use super::Check;
 use crate::{
-    ir::{AxisId, AxisKind, Expr, ParallelType, TensorId},
+    ir::{AxisId, AxisKind, Expr, Function, ParallelType, TensorId},
     numbering::free_number,
+    ops::Op,
     suggest::list_text,
     text::{axis_text, expr_text},
 };
@@ -129,7 +130,7 @@ impl Check<'_, '_> {
             return Some(a.checked_mul(b)?.to_string());
         }
         match &p.exprs[b] {
-            Expr::Call(name, args) if name == "ceilDiv" && args.get(1) == Some(&a) => {
+            Expr::Call(Function::Op(Op::CeilDiv), args) if args.get(1) == Some(&a) => {
                 Some(expr_text(p, *args.first()?))
             }
             _ => Some(format!("( {} * {} )", expr_text(p, a), expr_text(p, b))),

@@ -1,6 +1,6 @@
 //! Plans tensors of host scalars: one `Fill` for each element.
 
-use grammar::ir::{Expr, ExprId, Program};
+use grammar::ir::{Expr, ExprId, Function, Program};
 
 use super::{Result, UnshardedPlanner, operators::OperatorLowering};
 use hir_plan::{InstKind, View};
@@ -18,7 +18,7 @@ pub(super) fn array_items<'p>(
         _ => expr,
     };
     match &program.exprs[value] {
-        Expr::Call(name, items) if name == "{}" => Some(items),
+        Expr::Call(Function::Array, items) => Some(items),
         _ => None,
     }
 }
