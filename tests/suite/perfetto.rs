@@ -101,7 +101,7 @@ fn expected(timeline: &Timeline) -> (Vec<String>, Vec<String>) {
     for (number, it) in timeline.slices.iter().enumerate() {
         let row = &timeline.rows[it.row];
         let duration = it.end.map_or(-1, |end| nanoseconds(end) - nanoseconds(it.begin));
-        let (rank, name_of_row, begin) = (row.rank, &row.name, nanoseconds(it.begin));
+        let (rank, name_of_row, begin) = (row.rank, row.lane.to_string(), nanoseconds(it.begin));
         slices.push(format!(
             "{rank} {} rank {rank} {name_of_row} {begin} {duration} {} {} {}",
             it.row,

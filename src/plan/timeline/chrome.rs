@@ -38,7 +38,7 @@ pub fn trace(timeline: &Timeline) -> String {
         if row == 0 || timeline.rows[row - 1].rank != it.rank {
             events.push(name("process_name", &format!("rank {}", it.rank)));
         }
-        events.push(name("thread_name", &it.name));
+        events.push(name("thread_name", &it.lane.to_string()));
         events.push(json!({"ph": "M", "name": "thread_sort_index", "pid": it.rank, "tid": row, "args": {"sort_index": row}}));
     }
     events.extend(timeline.slices.iter().map(|it| slice(timeline, it)));
@@ -62,7 +62,7 @@ fn inner_slice(timeline: &Timeline, arrow: &Arrow) -> Option<Value> {
     let (it, cause) = (&timeline.slices[arrow.to], &timeline.slices[arrow.from]);
     let row = &timeline.rows[cause.row];
     let name =
-        format!("while {} ({}) runs on rank {}, {}", cause.label, cause.location(), row.rank, row.name);
+        format!("while {} ({}) runs on rank {}, {}", cause.label, cause.location(), row.rank, row.lane);
     begins_later(it, cause).then(|| bar(timeline, it, cause.begin, name, "while"))
 }
 

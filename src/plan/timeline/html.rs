@@ -10,7 +10,7 @@ const PAGE: &str = include_str!("page.html");
 
 /// Returns the page. `report` is shown below the picture.
 pub fn page(timeline: &Timeline, title: &str, report: &[String]) -> String {
-    let rows: Vec<_> = timeline.rows.iter().map(|it| format!("rank {} {}", it.rank, it.name)).collect();
+    let rows: Vec<_> = timeline.rows.iter().map(|it| format!("rank {} {}", it.rank, it.lane)).collect();
     let slices: Vec<_> = (0..timeline.slices.len())
         .map(|number| {
             let it = &timeline.slices[number];

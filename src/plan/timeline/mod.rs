@@ -21,7 +21,9 @@ mod slices;
 mod svg;
 mod times;
 
-use crate::{CostClass, ExecutionSite, Inst, InstKind, Plan, sync::InstRef};
+use std::fmt;
+
+use crate::{Communicator, CostClass, ExecutionSite, Inst, InstKind, Plan, PlanStream, sync::InstRef};
 
 /// What ran where and when. Times are in microseconds from the beginning of the run.
 #[derive(Clone, Debug, Default)]
@@ -39,21 +41,35 @@ pub struct Timeline {
 pub struct Row {
     /// The rank.
     pub rank: usize,
-    /// The kind of row.
-    pub kind: RowKind,
-    /// The name, unique among the rows of the rank.
-    pub name: String,
+    /// What executes the work.
+    pub lane: Lane,
 }
 
-/// A kind of row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowKind {
+/// What executes the work of a row. Its text is unique among the rows of the rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lane {
     /// The host, which issues instructions.
     Host,
     /// A stream.
-    Stream,
+    Stream(PlanStream),
     /// The queue of a communicator.
-    Queue,
+    Queue {
+        /// The communicator.
+        communicator: Communicator,
+        /// Its number, if another communicator of the rank has the same text.
+        number: Option<usize>,
+    },
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Stream(stream) => stream.fmt(f),
+            Self::Queue { communicator, number: None } => communicator.fmt(f),
+            Self::Queue { communicator, number: Some(number) } => write!(f, "{communicator} #{number}"),
+        }
+    }
 }
 
 /// A piece of work, or a wait for one.
@@ -187,17 +203,13 @@ fn label_of(inst: &Inst) -> &'static str {
 
 /// Returns the rows of a rank: its host, its streams, and the queues of its communicators.
 fn rows_of(plan: &Plan) -> Vec<Row> {
-    let row = |kind, name| Row { rank: plan.rank, kind, name };
-    let mut rows = vec![row(RowKind::Host, "host".to_owned())];
-    rows.extend(plan.streams.iter().map(|it| row(RowKind::Stream, it.to_string())));
+    let mut lanes = vec![Lane::Host];
+    lanes.extend(plan.streams.iter().cloned().map(Lane::Stream));
     for (number, it) in plan.communicators.iter().enumerate() {
-        let mut name = it.to_string();
-        if rows.iter().any(|it| it.name == name) {
-            name += &format!(" #{number}");
-        }
-        rows.push(row(RowKind::Queue, name));
+        let is_known = lanes.iter().any(|lane| lane.to_string() == it.to_string());
+        lanes.push(Lane::Queue { communicator: it.clone(), number: is_known.then_some(number) });
     }
-    rows
+    lanes.into_iter().map(|lane| Row { rank: plan.rank, lane }).collect()
 }
 
 #[cfg(test)]
@@ -229,7 +241,7 @@ mod tests {
             after in times(),
             kind in proptest::sample::select(vec![SliceKind::Communication, SliceKind::Wait]),
         ) {
-            let row = |rank| Row { rank, kind: RowKind::Queue, name: String::new() };
+            let row = |rank| Row { rank, lane: Lane::Host };
             let slices = vec![
                 slice(0, SliceKind::Communication, before.0, before.1, None),
                 slice(1, kind, after.0, after.1, Some(0)),

@@ -5,8 +5,8 @@
 
 use std::fmt::Write as _;
 
-use super::{RowKind, Slice, SliceKind, Timeline};
-use crate::sync::ranks_text;
+use super::{Lane, Slice, SliceKind, Timeline};
+use crate::{PlanStream, sync::ranks_text};
 
 /// The overlap of all ranks.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,10 +212,12 @@ fn reason(timeline: &Timeline, wait: &Slice, cause: &Slice) -> String {
     let mut text = format!("for {}", place(cause));
     let Some(earlier) = cause.cause.map(|it| &timeline.slices[it]) else { return text };
     let (row, of) = (&timeline.rows[cause.row], &timeline.rows[earlier.row]);
-    let stream =
-        if of.name.starts_with("stream") { of.name.clone() } else { format!("stream `{}`", of.name) };
+    let stream = match &of.lane {
+        Lane::Stream(it @ PlanStream::Indexed(_)) => it.to_string(),
+        lane => format!("stream `{lane}`"),
+    };
     // Writing to a string does not fail.
-    let _ = match (row.kind == RowKind::Queue, row.rank == of.rank, cause.row == earlier.row) {
+    let _ = match (matches!(row.lane, Lane::Queue { .. }), row.rank == of.rank, cause.row == earlier.row) {
         (true, false, _) => write!(text, ", which waits for rank {} to begin it", of.rank),
         (true, true, true) => write!(text, ", which is queued behind {}", place(earlier)),
         (true, true, false) => write!(text, ", which is posted after {} on {stream}", place(earlier)),

@@ -1,6 +1,6 @@
 //! Turns the times of the happens-before graph into slices.
 
-use super::{Row, RowKind, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
+use super::{Lane, Row, Slice, SliceKind, Timeline, label_of, rows_of, times::Times};
 use crate::{
     Plan,
     sync::{InstRef, WorldState, happens_before::first_actors},
@@ -34,7 +34,7 @@ impl Times<'_> {
             }
             let InstRef { rank, inst } = item.inst_ref;
             let row = first_row[rank] + 1 + (item.actor - first_actor[rank]) as usize;
-            let is_queue = rows[row].kind == RowKind::Queue;
+            let is_queue = matches!(rows[row].lane, Lane::Queue { .. });
             // Work runs from its beginning. A synchronization lasts from the end of what precedes it.
             let (begin, end) = match (begin, end) {
                 (Some(begin), Some(end)) if item.is_work => (begin, Some(end)),

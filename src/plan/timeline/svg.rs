@@ -56,7 +56,7 @@ pub fn picture(timeline: &Timeline, title: &str) -> Result<String, String> {
             "<text x=\"8\" y=\"{:.1}\">rank {} {}</text><path class=\"g\" d=\"M{LABELS} {:.1}h{WIDTH}\"/>",
             top + 13.0,
             it.rank,
-            escape(&shortened(&it.name, ((LABELS - 60.0) / CHARACTER) as usize)),
+            escape(&shortened(&it.lane.to_string(), ((LABELS - 60.0) / CHARACTER) as usize)),
             top + ROW - 1.0,
         );
     }
