@@ -324,8 +324,14 @@ impl Plan {
     /// Returns a description of a statement: `P2PCommunication 38 (send, line 21, streamIdx=1)` for a
     /// communication, `line 14, streamIdx=3` for other statements.
     pub fn describe_origin(&self, origin: u32) -> String {
+        self.describe_origin_within(origin, &[])
+    }
+
+    /// As `describe_origin`, without the iteration if it is that of `loops`.
+    pub(crate) fn describe_origin_within(&self, origin: u32, loops: &[(Arc<str>, i64)]) -> String {
         let it = self.origins[origin as usize];
-        let iteration = iteration_text(&self.enclosing_loops(it.iteration));
+        let own = self.enclosing_loops(it.iteration);
+        let iteration = if own == loops { String::new() } else { iteration_text(&own) };
         let name = it.stmt.and_then(|stmt| self.comm_names.text(stmt, &iteration));
         name.unwrap_or_else(|| match (it.line, iteration.is_empty()) {
             (0, _) => "the end of the program".to_owned(),

@@ -28,26 +28,26 @@ pub struct BlockedWait {
     pub place: String,
     /// The stream or queue: `, on stream 1`, ` on NCCL (0 1)`. Empty for a host.
     pub site: String,
-    /// What the instruction waits for: `for rank 1 to receive`.
-    pub waits_for: String,
-    /// What the awaited ranks are doing instead.
-    pub current_work: Vec<String>,
+    /// What the instruction waits for, and what the awaited ranks are doing instead:
+    /// `waits for rank 1 to receive; rank 1 is at line 3, waiting for rank 0`.
+    pub wait: String,
+    /// `place` and `wait` without the iteration and the numbers of ranks. Waits for which they are equal share a line.
+    pub pattern: [String; 2],
     /// True if the instruction would not be blocked had the ranks posted what `Deadlock::skips` lists.
     pub follows_from_skips: bool,
 }
 
 /// Formats waits of a world with `world` ranks, in the order of the first wait of each line.
 pub(super) fn wait_lines<'a>(waits: impl Iterator<Item = &'a BlockedWait>, world: usize) -> Vec<String> {
-    let mut groups: Vec<(String, Vec<&BlockedWait>)> = Vec::new();
+    let mut groups: Vec<Vec<&BlockedWait>> = Vec::new();
     for it in waits {
-        let pattern = it.pattern();
-        match groups.iter_mut().find(|(known, _)| *known == pattern) {
-            Some((_, all)) => all.push(it),
-            None => groups.push((pattern, vec![it])),
+        match groups.iter_mut().find(|group| group[0].pattern == it.pattern) {
+            Some(group) => group.push(it),
+            None => groups.push(vec![it]),
         }
     }
     let mut lines = Vec::new();
-    for (_, waits) in &groups {
+    for waits in &groups {
         let texts = lines_by_rank(waits.iter().map(|it| (it.inst_ref.rank, it.text())));
         if texts.len() < MIN_MERGED { lines.extend(texts) } else { lines.push(merged_line(waits, world)) }
     }
@@ -68,8 +68,8 @@ fn merged_line(waits: &[&BlockedWait], world: usize) -> String {
         _ => format!("each of {}", short_ranks(&ranks)),
     };
     let site = if waits.iter().all(|it| it.site == first.site) { first.site.as_str() } else { "" };
-    let place = without_iteration(&first.place, &first.iteration);
-    format!("{who}{}: {place}{site}: {}", iterations(waits), first.wait_pattern())
+    let [place, wait] = &first.pattern;
+    format!("{who}{}: {place}{site}: {wait}", iterations(waits))
 }
 
 /// Formats the iterations of waits: `, streamIdx=1..4`. Empty outside loops.
@@ -88,61 +88,10 @@ fn iterations(waits: &[&BlockedWait]) -> String {
     }
 }
 
-fn without_iteration(text: &str, iteration: &[(Arc<str>, i64)]) -> String {
-    if iteration.is_empty() {
-        text.to_owned()
-    } else {
-        text.replace(&format!(", {}", iteration_text(iteration)), "")
-    }
-}
-
-/// Replaces the numbers of ranks by words, as seen from `own`: `for rank 3 to send; rank 3 is at line 2`
-/// becomes `for another rank to send; that rank is at line 2`.
-fn without_ranks(text: &str, own: usize) -> String {
-    let own = own.to_string();
-    let mut parts = text.split("rank ");
-    let mut result = parts.next().unwrap_or_default().to_owned();
-    let mut last = "";
-    for part in parts {
-        let digits = part.len() - part.trim_start_matches(|it: char| it.is_ascii_digit()).len();
-        let (number, rest) = part.split_at(digits);
-        result += match number {
-            "" => "rank ",
-            _ if number == own => "this rank",
-            _ if number == last => "that rank",
-            _ => "another rank",
-        };
-        if !number.is_empty() && number != own {
-            last = number;
-        }
-        result += rest;
-    }
-    result
-}
-
 impl BlockedWait {
     /// Formats the wait without its rank.
     fn text(&self) -> String {
-        format!("{}{}: {}", self.place, self.site, self.wait_text())
-    }
-
-    fn wait_text(&self) -> String {
-        let mut text = format!("waits {}", self.waits_for);
-        for it in &self.current_work {
-            text += "; ";
-            text += it;
-        }
-        text
-    }
-
-    /// Formats what the instruction waits for, without the numbers of ranks and without its iteration.
-    fn wait_pattern(&self) -> String {
-        without_iteration(&without_ranks(&self.wait_text(), self.inst_ref.rank), &self.iteration)
-    }
-
-    /// Returns a text that is equal for waits that can share a line.
-    fn pattern(&self) -> String {
-        format!("{}: {}", without_iteration(&self.place, &self.iteration), self.wait_pattern())
+        format!("{}{}: {}", self.place, self.site, self.wait)
     }
 }
 
@@ -183,18 +132,4 @@ pub fn ranks_text(ranks: &[usize]) -> String {
         rest => format!(" and {rest} more"),
     };
     format!("rank{} {}{rest}", if ranks.len() == 1 { "" } else { "s" }, numbers.join(" "))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_ranks_become_words() {
-        let text = "for rank 4 to send; rank 4 is at line 3, waiting for rank 0, not for rank 2";
-        let expected =
-            "for another rank to send; that rank is at line 3, waiting for this rank, not for another rank";
-        assert_eq!(without_ranks(text, 0), expected);
-        assert_eq!(without_ranks("for ranks 1 2", 0), "for ranks 1 2");
-    }
 }

@@ -3,13 +3,16 @@
 //! Following the waits from the first blocked head leads either to a cycle, or to a wait that no rank will
 //! ever satisfy.
 
+use std::cell::Cell;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::{
     Actor, Alignment, Blocker, CommKey, CommRole, InstRef, WaitGraph, WaitOrder, World, WorldState,
-    blocked_wait::{BlockedWait, ranks_text},
+    blocked_wait::BlockedWait,
     deadlock::{Cause, Deadlock, HeadToHead, MissingPost},
-    report_text, skip_edit,
+    report_text::{self, Names},
+    skip_edit,
     skipped::{self, SkippedPost},
     wait_graph::ranks_of,
 };
@@ -36,8 +39,6 @@ struct Blocked {
     actor: Actor,
     /// The instruction.
     at: InstRef,
-    /// A description of what it waits for.
-    what: String,
     /// The instructions that must execute first.
     blockers: Vec<Blocker>,
 }
@@ -77,8 +78,7 @@ impl<'a> Explainer<'a> {
             let (Some(inst), blockers) = (graph.head(actor), graph.blockers(actor)) else { continue };
             let at = InstRef { rank: actor.rank(), inst };
             of.insert(actor, heads.len());
-            let what = report_text::awaited_text(&graph, actor, at, &blockers);
-            heads.push(Blocked { actor, at, what, blockers });
+            heads.push(Blocked { actor, at, blockers });
         }
         let mut alignment = Alignment::new(graph.plans, graph.matched);
         let skipped = heads
@@ -247,31 +247,40 @@ impl<'a> Explainer<'a> {
 
     /// Returns the report of a blocked head.
     fn wait(&self, it: &Blocked) -> BlockedWait {
-        let ranks = ranks_of(&it.blockers);
-        let first = |&rank: &usize| it.blockers.iter().find(|it| it.rank == rank);
-        let mut instead: Vec<String> =
-            ranks.iter().filter_map(first).filter_map(|blocker| self.current_work(it, *blocker)).collect();
-        if instead.len() > MAX_CURRENT_WORK {
-            instead.truncate(MAX_CURRENT_WORK);
-            instead.push("…".to_owned());
-        }
         let plan = &self.graph.plans[it.at.rank];
         let inst = &plan.code[it.at.inst];
+        let iteration = plan.enclosing_loops(plan.origins[inst.origin as usize].iteration);
+        let words = Names::Words { own: it.at.rank, iteration: &iteration, last: Cell::default() };
         BlockedWait {
             inst_ref: it.at,
             line: plan.origins[inst.origin as usize].line,
-            iteration: plan.enclosing_loops(plan.origins[inst.origin as usize].iteration),
             place: report_text::describe(self.graph.plans, it.at),
             site: report_text::site(&self.graph, it.actor, it.at),
-            waits_for: it.what.clone(),
-            current_work: instead,
+            wait: self.wait_text(&Names::Numbers, it),
+            pattern: [words.inst(self.graph.plans, it.at), self.wait_text(&words, it)],
+            iteration,
             follows_from_skips: false,
         }
     }
 
+    /// Returns what a head waits for, and what the awaited ranks are doing instead.
+    fn wait_text(&self, names: &Names<'_>, it: &Blocked) -> String {
+        let awaited = report_text::awaited_text(names, &self.graph, (it.actor, it.at), &it.blockers);
+        let mut parts = vec![format!("waits {awaited}")];
+        let ranks = ranks_of(&it.blockers);
+        let first = |&rank: &usize| it.blockers.iter().find(|it| it.rank == rank);
+        let work = |blocker: &Blocker| self.current_work(names, it, *blocker);
+        parts.extend(ranks.iter().filter_map(first).filter_map(work));
+        if parts.len() > 1 + MAX_CURRENT_WORK {
+            parts.truncate(1 + MAX_CURRENT_WORK);
+            parts.push("…".to_owned());
+        }
+        parts.join("; ")
+    }
+
     /// Returns what the awaited rank is doing; `None` if it is the head's own rank, whose waits are reported
     /// separately.
-    fn current_work(&self, it: &Blocked, blocker: Blocker) -> Option<String> {
+    fn current_work(&self, names: &Names<'_>, it: &Blocked, blocker: Blocker) -> Option<String> {
         let rank = blocker.rank;
         if rank == it.at.rank {
             return None;
@@ -280,18 +289,24 @@ impl<'a> Explainer<'a> {
             let inst = self.graph.plans.get(rank).and_then(|it| it.code.len().checked_sub(1));
             Blocker { rank, inst, part: None }
         };
-        let there = self.blocked_at_text(if blocker.inst.is_some() { blocker } else { last() });
-        match (blocker.inst, there) {
-            (Some(_), there) => there.map(|there| format!("rank {rank} is {there}")),
-            (None, _) if self.is_finished(rank) => Some(format!("rank {rank} has finished")),
-            (None, Some(there)) => Some(format!("rank {rank} never does: it is {there}")),
-            (None, None) => Some(format!("rank {rank} never does")),
+        let there = self.blocked_at(if blocker.inst.is_some() { blocker } else { last() });
+        if blocker.inst.is_some() && there.is_none() {
+            return None;
         }
+        let who = names.rank(rank);
+        if blocker.inst.is_none() && self.is_finished(rank) {
+            return Some(format!("{who} has finished"));
+        }
+        let there = there.map(|it| self.blocked_at_text(names, it));
+        Some(match (blocker.inst, there) {
+            (Some(_), Some(there)) => format!("{who} is {there}"),
+            (None, Some(there)) => format!("{who} never does: it is {there}"),
+            (_, None) => format!("{who} never does"),
+        })
     }
 
-    /// Returns the location of the head that blocks an instruction, and what it waits for:
-    /// `at line 3, waiting for rank 2`. Skips heads that wait for others of the same rank.
-    fn blocked_at_text(&self, mut blocker: Blocker) -> Option<String> {
+    /// Returns the head that blocks an instruction. Skips heads that wait for others of the same rank.
+    fn blocked_at(&self, mut blocker: Blocker) -> Option<&Blocked> {
         let mut there = &self.heads[self.blocking_head(blocker)?];
         for _ in 0..self.heads.len() {
             match there.blockers.first() {
@@ -303,9 +318,14 @@ impl<'a> Explainer<'a> {
                 None => break,
             }
         }
-        let whom = ranks_of(&there.blockers);
-        let whom = if whom == [there.at.rank] { "itself".to_owned() } else { ranks_text(&whom) };
-        Some(format!("at {}, waiting for {whom}", report_text::describe(self.graph.plans, there.at)))
+        Some(there)
+    }
+
+    /// Returns the location of a head, and what it waits for: `at line 3, waiting for rank 2`.
+    fn blocked_at_text(&self, names: &Names<'_>, it: &Blocked) -> String {
+        let whom = ranks_of(&it.blockers);
+        let whom = if whom == [it.at.rank] { "itself".to_owned() } else { names.ranks(&whom) };
+        format!("at {}, waiting for {whom}", names.inst(self.graph.plans, it.at))
     }
 
     /// Returns whether a rank has executed all its instructions.

@@ -1,5 +1,7 @@
 //! The texts of deadlock reports: names of instructions, what a head waits for, and what a rank never does.
 
+use std::{cell::Cell, sync::Arc};
+
 use super::{Actor, Blocker, CommKey, CommRole, InstRef, WaitGraph, peer_edit::matching_peer, ranks_text};
 use grammar::count_text;
 
@@ -8,32 +10,77 @@ use crate::{Communication, Communicator, Direction, Plan, SignalId, SignalKind, 
 /// The maximum number of members of a team that are listed.
 const MAX_TEAM: usize = 16;
 
-/// Describes an instruction: `P2PCommunication 38 (send, line 21, streamIdx=1)`, `line 14, i=2`,
-/// `line 9 (a resharding operator)`.
+/// How a text names ranks and iterations.
+pub(super) enum Names<'a> {
+    /// By numbers.
+    Numbers,
+    /// By words, as seen from a rank in an iteration, so that the texts of many waits are equal:
+    /// `for another rank to send; that rank is at line 2`.
+    Words {
+        /// The rank.
+        own: usize,
+        /// The iteration, which is not named.
+        iteration: &'a [(Arc<str>, i64)],
+        /// The other rank that was named last.
+        last: Cell<Option<usize>>,
+    },
+}
+
+impl Names<'_> {
+    /// Returns the name of a rank: `rank 3`, or `another rank`.
+    pub(super) fn rank(&self, rank: usize) -> String {
+        match self {
+            Self::Numbers => format!("rank {rank}"),
+            Self::Words { own, .. } if rank == *own => "this rank".to_owned(),
+            Self::Words { last, .. } if last.replace(Some(rank)) == Some(rank) => "that rank".to_owned(),
+            Self::Words { .. } => "another rank".to_owned(),
+        }
+    }
+
+    /// Returns the names of ranks; those of several ranks are always numbers.
+    pub(super) fn ranks(&self, ranks: &[usize]) -> String {
+        if let [rank] = ranks { self.rank(*rank) } else { ranks_text(ranks) }
+    }
+
+    fn origin(&self, plan: &Plan, origin: u32) -> String {
+        match self {
+            Self::Numbers => plan.describe_origin(origin),
+            Self::Words { iteration, .. } => plan.describe_origin_within(origin, iteration),
+        }
+    }
+
+    /// Describes an instruction: `P2PCommunication 38 (send, line 21, streamIdx=1)`, `line 14, i=2`,
+    /// `line 9 (a resharding operator)`.
+    pub(super) fn inst(&self, plans: &[Plan], at: InstRef) -> String {
+        let Some((plan, inst)) = plans.get(at.rank).and_then(|it| Some((it, it.code.get(at.inst)?))) else {
+            return "the end".to_owned();
+        };
+        let (text, origin) = (self.origin(plan, inst.origin), &plan.origins[inst.origin as usize]);
+        // Resharding statements have no name, and neither have the communications of plans without a program.
+        let is_named = origin.line == 0 || origin.stmt.is_some_and(|it| plan.comm_names.line(it).is_some());
+        let what = match inst.kind.effect() {
+            SyncEffect::Post(_) | SyncEffect::ShareMemHandles(_) if is_named => return text,
+            SyncEffect::Reshard(_) => "a resharding operator".to_owned(),
+            SyncEffect::Post(Communication::Collective(it)) => it.kind.describe(),
+            SyncEffect::Post(Communication::P2pGroup(_)) => "a send or receive".to_owned(),
+            SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
+            SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
+            SyncEffect::Barrier
+            | SyncEffect::Compute
+            | SyncEffect::RecordEvent(_)
+            | SyncEffect::WaitEvent(_)
+            | SyncEffect::Wait(_)
+            | SyncEffect::Signal(_)
+            | SyncEffect::WaitSignal(_)
+            | SyncEffect::ReadOutputs => return text,
+        };
+        format!("{text} ({what})")
+    }
+}
+
+/// Describes an instruction, with the numbers of ranks.
 pub(super) fn describe(plans: &[Plan], at: InstRef) -> String {
-    let Some((plan, inst)) = plans.get(at.rank).and_then(|it| Some((it, it.code.get(at.inst)?))) else {
-        return "the end".to_owned();
-    };
-    let text = plan.describe_origin(inst.origin);
-    // Resharding statements have no name, and neither have the communications of plans without a program.
-    let is_named = !text.starts_with("line");
-    let what = match inst.kind.effect() {
-        SyncEffect::Post(_) | SyncEffect::ShareMemHandles(_) if is_named => return text,
-        SyncEffect::Reshard(_) => "a resharding operator".to_owned(),
-        SyncEffect::Post(Communication::Collective(it)) => it.kind.describe(),
-        SyncEffect::Post(Communication::P2pGroup(_)) => "a send or receive".to_owned(),
-        SyncEffect::ShareMemHandles(_) => "ShareMemHandles".to_owned(),
-        SyncEffect::Barrier if !is_named => "a barrier".to_owned(),
-        SyncEffect::Barrier
-        | SyncEffect::Compute
-        | SyncEffect::RecordEvent(_)
-        | SyncEffect::WaitEvent(_)
-        | SyncEffect::Wait(_)
-        | SyncEffect::Signal(_)
-        | SyncEffect::WaitSignal(_)
-        | SyncEffect::ReadOutputs => return text,
-    };
-    format!("{text} ({what})")
+    Names::Numbers.inst(plans, at)
 }
 
 /// Describes the stream or queue of a head: `, on stream 1`, ` on NCCL (0 1 2)`. Empty for a host.
@@ -80,38 +127,47 @@ fn stream(graph: &WaitGraph<'_>, at: InstRef) -> String {
 }
 
 /// Describes what a head waits for: `for rank 1 to send`.
-pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, blockers: &[Blocker]) -> String {
-    let ranks = || ranks_text(&blockers.iter().map(|it| it.rank).collect::<Vec<_>>());
-    let each = |word: &dyn Fn(&Blocker) -> String| {
-        let mut words: Vec<String> = blockers.iter().map(word).collect();
-        words.dedup();
-        words.join(" and ")
+pub(super) fn awaited_text(
+    names: &Names<'_>,
+    graph: &WaitGraph<'_>,
+    (actor, at): (Actor, InstRef),
+    blockers: &[Blocker],
+) -> String {
+    let ranks = || names.ranks(&blockers.iter().map(|it| it.rank).collect::<Vec<_>>());
+    let each = |words: &dyn Fn(&Blocker, &Names<'_>) -> String| {
+        let mut different: Vec<&Blocker> = blockers.iter().collect();
+        different.dedup_by_key(|it| words(it, &Names::Numbers));
+        different.into_iter().map(|it| words(it, names)).collect::<Vec<_>>().join(" and ")
     };
     match (actor, graph.effect(at)) {
         (Actor::Queue(..), _) if !graph.is_posted(at) => format!("for {} to post it", stream(graph, at)),
-        (_, Some(SyncEffect::Post(Communication::P2pGroup(_)))) => each(&|it| message(graph, at, it)),
+        (_, Some(SyncEffect::Post(Communication::P2pGroup(_)))) => {
+            each(&|it, names| message(names, graph, at, it))
+        }
         (_, Some(SyncEffect::Post(Communication::Collective(_)) | SyncEffect::Reshard(_))) => {
             format!("for {}", ranks())
         }
         (_, Some(SyncEffect::Barrier)) => format!("at its barrier for {}", ranks()),
-        (_, Some(SyncEffect::ShareMemHandles(_))) => each(&|it| {
-            handle(graph, at, it)
-                .map_or(String::new(), |(peer, what)| format!("for rank {peer} to share {what}"))
+        (_, Some(SyncEffect::ShareMemHandles(_))) => each(&|it, names| {
+            let Some(it) = handle(graph, at, it) else { return String::new() };
+            format!("for {} to share {}", names.rank(it.owner), it.text(names))
         }),
-        (_, Some(SyncEffect::WaitSignal(signal))) => each(&|it| match it.inst {
+        (_, Some(SyncEffect::WaitSignal(signal))) => each(&|it, names| match it.inst {
             Some(inst) => {
                 let raiser = InstRef { rank: it.rank, inst };
-                format!("for {} of rank {}", describe(graph.plans, raiser), it.rank)
+                format!("for {} of {}", names.inst(graph.plans, raiser), names.rank(it.rank))
             }
-            None => format!("for {}", signal_cause_text(signal)),
+            None => format!("for {}", signal_cause_text(names, signal)),
         }),
         (_, Some(effect @ (SyncEffect::WaitEvent(_) | SyncEffect::Wait(_)))) => {
-            each(&|it| match (it.inst, effect) {
+            each(&|it, names| match (it.inst, effect) {
                 (Some(inst), SyncEffect::WaitEvent(_)) => {
                     let own = InstRef { rank: it.rank, inst };
-                    format!("for {} on {}", describe(graph.plans, own), stream(graph, own))
+                    format!("for {} on {}", names.inst(graph.plans, own), stream(graph, own))
                 }
-                (Some(inst), _) => format!("for {}", describe(graph.plans, InstRef { rank: it.rank, inst })),
+                (Some(inst), _) => {
+                    format!("for {}", names.inst(graph.plans, InstRef { rank: it.rank, inst }))
+                }
                 (None, SyncEffect::WaitEvent(_)) => "for an event that is never recorded".to_owned(),
                 (None, _) => "for a communication that is never posted".to_owned(),
             })
@@ -131,14 +187,14 @@ pub(super) fn awaited_text(graph: &WaitGraph<'_>, actor: Actor, at: InstRef, blo
 
 /// Describes the missing side of a message: `for rank 1 to receive`; for a coalesced side,
 /// `for rank 1 to receive from P2PCommunication 3 (send, line 6)`.
-fn message(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
+fn message(names: &Names<'_>, graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
     let Some((key, CommRole::Side(missing))) = blocker.part else { return String::new() };
     let (verb, to) = match missing {
         Direction::Recv => ("receive", "from"),
         Direction::Send => ("send", "to"),
     };
-    let text = format!("for rank {} to {verb}", blocker.rank);
-    match own_side(graph, at, key) {
+    let text = format!("for {} to {verb}", names.rank(blocker.rank));
+    match own_side(names, graph, at, key) {
         Some(side) => format!("{text} {to} {side}"),
         None => text,
     }
@@ -146,15 +202,34 @@ fn message(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
 
 /// Returns the statement of a coalesced side: `P2PCommunication 3 (send, line 6)`; `None` if it is the
 /// statement of the P2P group.
-fn own_side(graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> {
+fn own_side(names: &Names<'_>, graph: &WaitGraph<'_>, at: InstRef, key: CommKey) -> Option<String> {
     let number = graph.matched.comms_of(at).iter().find(|it| graph.matched.comm(**it).key == key)?;
     let origin = graph.matched.origin(graph.plans, at, *number);
     let plan = &graph.plans[at.rank];
-    (origin != plan.code[at.inst].origin).then(|| plan.describe_origin(origin))
+    (origin != plan.code[at.inst].origin).then(|| names.origin(plan, origin))
 }
 
-/// Returns the rank that does not share a handle, and the handle: `P2PCommunication 3 as sender to rank 0`.
-fn handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<(usize, String)> {
+/// A handle of a buffer that a rank does not share.
+struct MissingHandle {
+    /// The rank.
+    owner: usize,
+    /// The transfer for which it would share the buffer.
+    number: u32,
+    /// Its role in the transfer: `sender to`.
+    role: &'static str,
+    /// The other rank of the transfer.
+    peer: usize,
+}
+
+impl MissingHandle {
+    /// Returns the handle in words: `P2PCommunication 3 as sender to rank 0`.
+    fn text(&self, names: &Names<'_>) -> String {
+        format!("P2PCommunication {} as {} {}", self.number, self.role, names.rank(self.peer))
+    }
+}
+
+/// Returns the handle for which a ShareMemHandles waits.
+fn handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<MissingHandle> {
     let (
         Some((CommKey::Handle(from, to, index), CommRole::Side(side))),
         Some(SyncEffect::ShareMemHandles(handles)),
@@ -162,27 +237,26 @@ fn handle(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> Option<(usiz
     else {
         return None;
     };
-    let (peer, role) = match side {
-        Direction::Send => (from, format!("sender to rank {to}")),
-        Direction::Recv => (to, format!("receiver from rank {from}")),
+    let (owner, role, peer) = match side {
+        Direction::Send => (from, "sender to", to),
+        Direction::Recv => (to, "receiver from", from),
     };
-    let same = handles.iter().find(|it| it.peer == peer && it.index == index && it.direction != side);
-    let number = same.map_or(0, |it| it.number);
-    Some((peer, format!("P2PCommunication {number} as {role}")))
+    let same = handles.iter().find(|it| it.peer == owner && it.index == index && it.direction != side);
+    Some(MissingHandle { owner, number: same.map_or(0, |it| it.number), role, peer })
 }
 
 /// Describes what sets a signal: `a send of rank 3`.
-fn signal_cause_text(signal: SignalId) -> String {
-    let rank = signal.from;
+fn signal_cause_text(names: &Names<'_>, signal: SignalId) -> String {
+    let rank = names.rank(signal.from);
     match signal.kind {
-        SignalKind::Ready => format!("a send of rank {rank}"),
-        SignalKind::PutReady => format!("a receive of rank {rank}"),
-        SignalKind::Done => format!("rank {rank} to complete a receive"),
-        SignalKind::PutDone => format!("rank {rank} to complete a send"),
-        SignalKind::TeamReady(_) => format!("rank {rank} to reach the collective"),
-        SignalKind::TeamDone(_) => format!("rank {rank} to complete the collective"),
-        SignalKind::TeamData(_) => format!("the data of rank {rank} for the collective"),
-        SignalKind::TeamResult(_) => format!("the share of the result that rank {rank} reduces"),
+        SignalKind::Ready => format!("a send of {rank}"),
+        SignalKind::PutReady => format!("a receive of {rank}"),
+        SignalKind::Done => format!("{rank} to complete a receive"),
+        SignalKind::PutDone => format!("{rank} to complete a send"),
+        SignalKind::TeamReady(_) => format!("{rank} to reach the collective"),
+        SignalKind::TeamDone(_) => format!("{rank} to complete the collective"),
+        SignalKind::TeamData(_) => format!("the data of {rank} for the collective"),
+        SignalKind::TeamResult(_) => format!("the share of the result that {rank} reduces"),
     }
 }
 
@@ -190,7 +264,7 @@ fn signal_cause_text(signal: SignalId) -> String {
 pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &Blocker) -> String {
     let (rank, me) = (blocker.rank, at.rank);
     let waiting = describe(graph.plans, at);
-    let side = |key| own_side(graph, at, key).unwrap_or_else(|| waiting.clone());
+    let side = |key| own_side(&Names::Numbers, graph, at, key).unwrap_or_else(|| waiting.clone());
     match blocker.part {
         Some((key @ CommKey::Message(..), CommRole::Side(Direction::Recv))) => {
             format!("rank {rank} never receives what rank {me} sends in {}", side(key))
@@ -204,7 +278,7 @@ pub(super) fn never_happens_text(graph: &WaitGraph<'_>, at: InstRef, blocker: &B
             format!("rank {rank} never posts the {what} collective of team ({team}), {waiting} of rank {me}")
         }
         Some((CommKey::Handle(..), _)) => {
-            let what = handle(graph, at, blocker).map_or(String::new(), |it| it.1);
+            let what = handle(graph, at, blocker).map_or(String::new(), |it| it.text(&Names::Numbers));
             format!("rank {rank} never shares {what}, for which rank {me} waits in {waiting}")
         }
         Some((CommKey::Barrier(which), _)) => {
