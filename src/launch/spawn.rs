@@ -101,7 +101,7 @@ pub fn run(
     match end {
         Ok(exit) => {
             // No other rank notices the death of a child that is killed before the ranks have met.
-            if let Some((rank, signal)) = children.first_killed.filter(|_| !out.has_failed()) {
+            if let Some((rank, signal)) = children.first_killed.filter(|_| !children.have_reported()) {
                 out.line(
                     "",
                     format!("[FAILED] rank {rank} was killed by {}\n", interrupt::signal_name(signal))
@@ -202,6 +202,17 @@ impl Children {
         }
     }
 
+    /// Returns whether a child has reported that the job failed: rank 0 reports before it ends with an exit code or, if
+    /// rank 0 was killed, another rank does.
+    fn have_reported(&self) -> bool {
+        let is_killed = |status: &Option<ExitStatus>| status.is_some_and(|it| it.signal().is_some());
+        let reporters = match self.processes.split_first() {
+            Some(((_, first), others)) if is_killed(first) => others,
+            Some(_) | None => self.processes.get(..1).unwrap_or_default(),
+        };
+        reporters.iter().any(|(_, status)| status.is_some_and(|it| it.code().is_some_and(|code| code != 0)))
+    }
+
     fn end(&mut self) {
         let mut running: Vec<_> = self.processes.iter_mut().filter(|(_, status)| status.is_none()).collect();
         // If they were killed one by one, the children still alive would report the loss of the others.
@@ -237,26 +248,15 @@ impl Drop for Children {
 
 /// A writer to which several threads write lines.
 #[derive(Clone)]
-struct SharedWriter {
-    to: Arc<Mutex<dyn Write + Send>>,
-    failed: Arc<AtomicBool>,
-}
+struct SharedWriter(Arc<Mutex<dyn Write + Send>>);
 
 impl SharedWriter {
     fn new(to: impl Write + Send + 'static) -> Self {
-        Self { to: Arc::new(Mutex::new(to)), failed: Arc::default() }
-    }
-
-    /// Returns true if a line reported that the job has failed.
-    fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+        Self(Arc::new(Mutex::new(to)))
     }
 
     fn line(&self, prefix: &str, line: &[u8]) {
-        if line.starts_with(b"[FAILED]") {
-            self.failed.store(true, Ordering::Relaxed);
-        }
-        let mut to = self.to.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // If the reader has gone away, the lines are dropped, and the output of the child is still read to
         // its end.
         let _ = to.write_all(prefix.as_bytes()).and_then(|()| to.write_all(line)).and_then(|()| to.flush());
