@@ -134,6 +134,8 @@ mod resources;
 mod rng;
 #[path = "suite/scaling.rs"]
 mod scaling;
+#[path = "suite/shared_builds.rs"]
+mod shared_builds;
 #[path = "suite/signals.rs"]
 mod signals;
 #[path = "suite/stdout.rs"]
@@ -198,6 +200,7 @@ fn main() -> ExitCode {
     trials.extend(stuck::trials());
     trials.extend(dependencies::trials());
     trials.push(licenses::trial());
+    trials.extend(shared_builds::trials());
     trials.extend(rendezvous::trials());
     trials.extend(replay::trials());
     trials.extend(measured::trials());

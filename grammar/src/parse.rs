@@ -18,7 +18,7 @@ use crate::{
 pub(crate) mod build;
 mod expected;
 mod outside;
-// Generated from `syntax.lalrpop`; tests/generated_parser.rs compares the two. It is committed, so that a build of hir
+// Generated from `syntax.lalrpop`; `grammar/generate-parser` writes it. It is committed, so that a build of hir
 // does not build the parser generator first.
 #[rustfmt::skip]
 #[allow(

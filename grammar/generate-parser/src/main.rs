@@ -1,0 +1,26 @@
+//! Generates `src/parse/syntax.rs` of hir-grammar from `src/syntax.lalrpop`.
+//!
+//! Run it after an edit of the grammar: `cargo run --manifest-path grammar/generate-parser/Cargo.toml`. With `--check` it
+//! writes nothing and fails if the two differ. The first line of the generated file has the hash of the grammar, so that
+//! the tests of hir find an edit of the grammar without LALRPOP.
+
+use std::{env, error::Error, fs, path::Path};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let folder = tempfile::tempdir()?;
+    let mut generator = lalrpop::Configuration::new();
+    generator.set_in_dir(&source).set_out_dir(folder.path()).force_build(true).process()?;
+    let hash = blake3::hash(&fs::read(source.join("syntax.lalrpop"))?);
+    let parser = fs::read_to_string(folder.path().join("syntax.rs"))?;
+    let generated = format!("// blake3 of syntax.lalrpop: {hash}\n{parser}");
+    let committed = source.join("parse/syntax.rs");
+    if !env::args().any(|it| it == "--check") {
+        fs::write(committed, generated)?;
+    } else if fs::read_to_string(committed)? != generated {
+        return Err(
+            "src/parse/syntax.rs is not what LALRPOP generates: run generate-parser without --check".into()
+        );
+    }
+    Ok(())
+}
