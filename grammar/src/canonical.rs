@@ -7,6 +7,7 @@
 use std::io;
 
 use crate::{
+    arena::Id,
     domains,
     ir::Program,
     print::{self as printer, Options},
@@ -48,6 +49,12 @@ pub(crate) fn domains_section(program: &Program) -> String {
 /// Selects the facts that the text has to state because a reader would infer something else without them.
 fn options(program: &Program) -> Options {
     let mut explicit = tensors_in_text_order(program);
+    // The domains of HostUnits are not inferred.
+    let in_units = program
+        .tensors
+        .iter()
+        .filter(|(_, it)| it.unit.is_some_and(|unit| unit.index() < program.units.len()));
+    explicit.extend(in_units.map(|(id, _)| id));
     explicit.retain(|id| !program.has_plain_domains(*id));
     let is_needed = !explicit.is_empty() || domains::needs_domains_section(program);
     Options { roots_in_team: roots::has_ambiguous_roots(program), domains: is_needed.then_some(explicit) }

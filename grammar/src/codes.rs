@@ -87,6 +87,10 @@ codes! {
     /// different definitions, or two axes of one tensor have the same number. Two dumps may have been pasted
     /// together. Or a statement gives a value to `rank`, `deviceIdx.x` or `numberOfStreams`.
     DefinedTwice = "E0208", Error;
+    /// A container and the fusions of its log do not fit together: a tensor of the container has other axes in the
+    /// fusion, or several fusions have the groups that the container launches. Pass the right fusion with
+    /// `--fusions FILE`.
+    FusionMismatch = "E0209", Error;
 
     /// A tensor is read before any statement allocates or defines it.
     UndefinedTensor = "E0301", Error;
@@ -307,6 +311,11 @@ codes! {
     /// that it posted. A container with this spelling and without any Wait is read in this way.
     /// `Wait(Communication #)` makes the wait explicit.
     LossyWait = "lossy-wait", Warning;
+    /// The text contains no code for the kernel of a LaunchKernel, but the statements of its fusion, printed by
+    /// `NVFUSER_DUMP=host_ir,segmented_fusion`. hir executes these statements. nvFuser's kernel computes the same
+    /// function, but may add and round in another order. Or the text of the fusion is cut off, so that hir cannot run
+    /// the kernel.
+    LossyKernel = "lossy-kernel", Warning;
     /// A terminal or an editor broke a line inside a word. The parts were joined.
     LossyWrap = "lossy-wrap", Warning;
     /// The requested older dialect cannot express a construct of the program, so reading the printed text

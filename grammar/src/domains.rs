@@ -34,7 +34,7 @@ use crate::{
     attr,
     ir::{
         Axis, AxisId, AxisKind, BlockId, Domains, Expr, ExprId, InfixOp, OpStmt, ParallelType, Program, Stmt,
-        StmtId, TensorId, Transform,
+        StmtId, Tensor, TensorId, Transform, UnitId,
     },
     numbering::free_number,
     ops::{Op, OpClass, TypeRule},
@@ -52,9 +52,11 @@ struct InferredDomains {
     is_stream_split: bool,
 }
 
-/// Sets the domains of all tensors to the inferred ones, and returns the tensors whose domains are ambiguous.
-pub fn infer(program: &mut Program) -> Vec<AmbiguousTensor> {
-    let facts = DomainFacts::collect(program);
+/// Sets the domains of all tensors of the container and of `units` to the inferred ones, and returns the tensors of the container
+/// whose domains are ambiguous. The domains of the tensors in `stated` are known.
+pub fn infer(program: &mut Program, stated: &HashSet<TensorId>, units: &[UnitId]) -> Vec<AmbiguousTensor> {
+    let mut facts = DomainFacts { stated: stated.clone(), ..DomainFacts::default() };
+    facts.collect(program, units);
     let mut next = free_number(program.axes.iter().map(|(_, axis)| axis.number));
     let all_inferred = facts.inferred_domains(program);
     let mut ambiguous = ambiguous::ambiguous_tensors(program, &facts, &all_inferred);
@@ -71,7 +73,8 @@ pub fn infer(program: &mut Program) -> Vec<AmbiguousTensor> {
 /// Returns whether the text needs a `Domains:` section even for tensors with plain domains: without it, the
 /// reader would infer other domains for such a tensor or report an ambiguity.
 pub fn needs_domains_section(program: &Program) -> bool {
-    let facts = DomainFacts::collect(program);
+    let mut facts = DomainFacts::default();
+    facts.collect(program, &[]);
     let mut all_inferred = facts.inferred_domains(program);
     let mentioned: HashSet<TensorId> = tensors_in_text_order(program).into_iter().collect();
     all_inferred.retain(|(tensor, _)| mentioned.contains(tensor));
@@ -110,20 +113,22 @@ struct DomainFacts {
     /// Tensors that a HostUnit writes with a permutation. Their axes are numbered in the order of the
     /// operand, which says nothing about device axes.
     permuted_by_unit: HashSet<TensorId>,
+    /// Tensors whose domains are known.
+    stated: HashSet<TensorId>,
+    /// The HostUnits whose domains are inferred, too: those that a log defines without domains.
+    units: HashSet<UnitId>,
 }
 
 impl DomainFacts {
-    fn collect(program: &Program) -> Self {
-        let mut this = Self::default();
+    fn collect(&mut self, program: &Program, units: &[UnitId]) {
+        self.units.extend(units);
         let operands = program.inputs.iter().chain(&program.outputs);
-        this.container_io.extend(operands.filter_map(|operand| operand.tensor()));
-        if let Some(body) = program.body {
-            this.block(program, body, false);
-        }
-        let shards = this.shard_sources.iter().filter(|(out, _)| this.permuted.contains(*out));
+        self.container_io.extend(operands.filter_map(|operand| operand.tensor()));
+        let bodies = units.iter().filter_map(|unit| program.units[*unit].body);
+        program.body.into_iter().chain(bodies).for_each(|body| self.block(program, body, false));
+        let shards = self.shard_sources.iter().filter(|(out, _)| self.permuted.contains(*out));
         let sources: Vec<TensorId> = shards.map(|(_, source)| *source).collect();
-        this.permuted.extend(sources);
-        this
+        self.permuted.extend(sources);
     }
 
     fn block(&mut self, program: &Program, block: BlockId, in_loop: bool) {
@@ -179,8 +184,13 @@ impl DomainFacts {
         let (Some(unit), Some(outer)) = (stmt.get(attr::UNIT), stmt.get(attr::OUTPUTS)) else {
             return;
         };
+        let is_inferred = self.units.contains(&unit);
         let unit = &program.units[unit];
         let Some(body) = unit.body else { return };
+        let inputs = Program::tensors_of(&unit.inputs)
+            .zip(Program::tensors_of(stmt.get(attr::INPUTS).unwrap_or_default()));
+        let outputs = Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer));
+        inputs.chain(outputs).filter(|_| is_inferred).for_each(|(a, b)| self.ranks.equal(a, b));
         for (inner, outer) in Program::tensors_of(&unit.outputs).zip(Program::tensors_of(outer)) {
             let permutes = |stmt: &StmtId| match &program.stmts[*stmt] {
                 Stmt::Op(it) => it.rule().axes_state() == AxesState::Order && it.out_tensor() == Some(inner),
@@ -192,7 +202,7 @@ impl DomainFacts {
         }
     }
 
-    /// Returns the inferred domains of each tensor of the container.
+    /// Returns the inferred domains of each tensor whose domains are not known.
     fn inferred_domains(&self, program: &Program) -> Vec<(TensorId, InferredDomains)> {
         let mut all_inferred: Vec<InferredDomains> = program
             .tensors
@@ -200,6 +210,13 @@ impl DomainFacts {
             .map(|id| InferredDomains { splits: self.proven_splits(program, id), is_stream_split: false })
             .collect();
         let rank = |all_inferred: &[InferredDomains], id: TensorId, count: RankCount| {
+            if self.stated.contains(&id) {
+                let logical = program.tensors[id].domains.logical.iter();
+                let kept = logical.filter(|it| {
+                    count == RankCount::WithReductions || program.axes[**it].kind != AxisKind::Reduction
+                });
+                return kept.count() as i32;
+            }
             let loops = &program.tensors[id].loop_domain;
             let counts = |at: usize| {
                 count == RankCount::WithReductions || program.axes[loops[at]].kind != AxisKind::Reduction
@@ -215,6 +232,9 @@ impl DomainFacts {
             changed = false;
             let mut want =
                 |all_inferred: &mut Vec<InferredDomains>, id: TensorId, wanted: i32, count: RankCount| {
+                    if self.stated.contains(&id) {
+                        return;
+                    }
                     let surplus = rank(all_inferred, id, count) - wanted;
                     let candidates = split_candidates(program, id, &all_inferred[id.index()].splits);
                     if surplus > 0 && candidates.len() as i32 == surplus {
@@ -244,8 +264,10 @@ impl DomainFacts {
                 }
             }
         }
-        let container = program.tensors.iter().filter(|(_, it)| it.unit.is_none()).map(|(id, _)| id);
-        container
+        let is_inferred = |it: &Tensor| it.unit.is_none_or(|unit| self.units.contains(&unit));
+        let tensors = program.tensors.iter().filter(|(_, it)| is_inferred(it)).map(|(id, _)| id);
+        tensors
+            .filter(|id| !self.stated.contains(id))
             .map(|id| {
                 let mut inferred = std::mem::take(&mut all_inferred[id.index()]);
                 inferred.splits.sort();

@@ -11,6 +11,8 @@ mod normalize_chars;
 mod strip_log_prefix;
 mod unwrap_lines;
 
+pub(crate) use unwrap_lines::closes_container;
+
 use std::borrow::Cow;
 
 use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
@@ -124,7 +126,7 @@ fn map_offset(pieces: &[OffsetPair], at: u32) -> u32 {
 const MARKERS: [&str; 3] = ["%HostIrContainer", "HOST IRS:", "HOST FUSION ("];
 
 /// Returns the offset in `line` at which a container begins.
-fn container_start(line: &str) -> Option<usize> {
+pub(crate) fn container_start(line: &str) -> Option<usize> {
     let at = MARKERS.iter().filter_map(|it| line.find(it)).min()?;
     // The comment after the closing brace also contains the name of the container.
     (!line.get(..at)?.trim_end().ends_with("} //")).then_some(at)

@@ -140,6 +140,46 @@ pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic
     builder.finish(end)
 }
 
+/// Returns the tokens of the statements of a fusion in a log, in a container without inputs and outputs.
+pub(crate) fn fusion_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
+    use TokenKind::{Arrow, BraceClose, BraceOpen, Colon, ContainerStart, ParenClose, ParenOpen};
+    let mut comments = Vec::new();
+    let (mut raw, end) = scan(source, ScanLimit::TextEnd, &mut comments, diagnostics);
+    remove_statement_numbers(&mut raw);
+    let mut builder = TokenStreamBuilder::new(source, raw, comments, diagnostics);
+    let header = [ContainerStart, BraceOpen, ParenOpen, ParenClose, Arrow, ParenOpen, ParenClose, Colon];
+    builder.output.extend(header.map(|kind| Lexeme::virtual_at(kind, source.base)));
+    builder.block(None);
+    if let Some(rest) = builder.peek() {
+        let message = format!("unexpected `{}` between the statements of a fusion", builder.text(rest));
+        builder.diagnostics.push(Diagnostic::new(Code::Syntax, rest.span(), message, "expected a statement"));
+    }
+    builder.output.push(Lexeme::virtual_at(BraceClose, source.base + end as u32));
+    builder.finish(end)
+}
+
+/// Removes the lines `(4)` behind the statements of a group.
+fn remove_statement_numbers(tokens: &mut Vec<Lexeme>) {
+    const LINE: [TokenKind; 3] = [TokenKind::ParenOpen, TokenKind::Int, TokenKind::ParenClose];
+    let mut kept = 0;
+    let mut at = 0;
+    while at < tokens.len() {
+        let rest = &tokens[at..];
+        let is_number = rest[0].first
+            && rest.iter().map(|it| it.kind).take(LINE.len()).eq(LINE)
+            && !rest[1].first
+            && !rest[2].first
+            && rest.get(LINE.len()).is_none_or(|it| it.first);
+        if is_number {
+            at += LINE.len();
+        } else {
+            tokens[kept] = tokens[at];
+            (kept, at) = (kept + 1, at + 1);
+        }
+    }
+    tokens.truncate(kept);
+}
+
 /// Returns the tokens of one scalar expression.
 pub fn expression_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic>) -> TokenStream<'s> {
     let mut comments = Vec::new();

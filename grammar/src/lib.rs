@@ -43,6 +43,7 @@ mod canonical;
 mod dialect;
 mod domains;
 mod fix;
+mod fusion_dump;
 mod ids;
 mod loop_variance;
 mod numbering;

@@ -9,6 +9,7 @@ use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
+    fusion_dump::{self, FusionLog},
     indentation::{self, MISSING_COMMA, TokenStream},
     ir::Comment,
     span::Span,
@@ -84,7 +85,8 @@ impl<'s> ParseEvents<'s> for Container<'s> {
 pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     let mut file = File::default();
     let mut diagnostics = Vec::new();
-    for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
+    let log = fusion_dump::find(source);
+    for_each_container(source, &log, &mut diagnostics, &mut |token_stream, diagnostics| {
         let mut container = Container::default();
         if parse_container(token_stream, &mut container, diagnostics) {
             file.containers.push(container);
@@ -93,10 +95,11 @@ pub fn parse(source: &str) -> (File<'_>, Vec<Diagnostic>) {
     (file, diagnostics)
 }
 
-/// Finds the containers of `source` and calls `visit` with the tokens and the diagnostics of each. Returns the comments behind
+/// Finds the containers of `source`, whose fusions are `log`, and calls `visit` with the tokens and the diagnostics of each. Returns the comments behind
 /// the last one.
 pub(crate) fn for_each_container<'s>(
     source: &'s str,
+    log: &FusionLog<'s>,
     diagnostics: &mut Vec<Diagnostic>,
     visit: &mut dyn FnMut(TokenStream<'s>, &mut Vec<Diagnostic>),
 ) -> Vec<Comment> {
@@ -105,7 +108,7 @@ pub(crate) fn for_each_container<'s>(
     let mut seen = false;
     while let Some(start) = next_container(source, at) {
         let start = line_start_if_blank(source, start);
-        outside::diagnose(source, at..start, diagnostics);
+        outside::diagnose(source, at..start, log, diagnostics);
         seen = true;
         let text = Source { text: source.get(start..).unwrap_or(""), base: start as u32 };
         let mut own = Vec::new();
@@ -116,7 +119,7 @@ pub(crate) fn for_each_container<'s>(
         diagnostics.append(&mut own);
     }
     if seen {
-        outside::diagnose(source, at..source.len(), diagnostics)
+        outside::diagnose(source, at..source.len(), log, diagnostics)
     } else {
         diagnostics.push(outside::no_container(source))
     }

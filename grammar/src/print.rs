@@ -210,7 +210,7 @@ impl Printer<'_> {
             self.out.push_str("  // every tensor has the axes of its text\n");
         }
         for tensor in tensors {
-            let name = self.program.tensor_name(*tensor);
+            let name = self.program.qualified_name(*tensor);
             let _ = writeln!(self.out, "  {name}: {}", domain_clauses(self.program, *tensor));
         }
     }

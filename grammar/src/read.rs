@@ -2,7 +2,7 @@
 
 use crate::{
     diagnostic::{Diagnostic, has_errors},
-    dump_cleanup,
+    dump_cleanup, fusion_dump,
     ir::{ExprId, Program},
     parse, resolve,
 };
@@ -22,15 +22,17 @@ pub fn read(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
 pub(crate) fn read_clean(source: &str) -> (Vec<Program>, Vec<Diagnostic>) {
     let (mut programs, mut diagnostics) = (Vec::new(), Vec::new());
     let mut faulty_from = None;
-    let behind = parse::for_each_container(source, &mut diagnostics, &mut |token_stream, diagnostics| {
-        let start = token_stream.source().base;
-        let res = resolve::resolve(token_stream, source, faulty_from.unwrap_or(start), diagnostics);
-        programs.extend(res);
-        // A container that ends too early has the declarations of the next one.
-        if has_errors(diagnostics) {
-            faulty_from.get_or_insert(start);
-        }
-    });
+    let log = fusion_dump::find(source);
+    let behind =
+        parse::for_each_container(source, &log, &mut diagnostics, &mut |token_stream, diagnostics| {
+            let start = token_stream.source().base;
+            let res = resolve::resolve(token_stream, source, faulty_from.unwrap_or(start), &log, diagnostics);
+            programs.extend(res);
+            // A container that ends too early has the declarations of the next one.
+            if has_errors(diagnostics) {
+                faulty_from.get_or_insert(start);
+            }
+        });
     if let Some(last) = programs.last_mut() {
         last.spans.comments.extend(behind);
     }

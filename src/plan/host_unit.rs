@@ -3,7 +3,7 @@
 use grammar::{
     attr,
     codes::Code,
-    ir::{OpStmt, Operand, Program, Stmt, StmtId, TensorId},
+    ir::{OpStmt, Operand, ParallelType, Program, Stmt, StmtId, TensorId},
 };
 
 use super::{
@@ -124,14 +124,15 @@ impl PlanBuilder<'_> {
     fn bind_extents(&mut self, tensor: TensorId, view: &View) {
         let program = self.program;
         for (axis, extent) in program.dimensions(tensor).zip(&view.shape) {
-            let axis = &program.axes[axis];
-            if let grammar::ir::Expr::Symbol(symbol) = program.exprs[axis.extent] {
-                let whole = match axis.parallel {
-                    grammar::ir::ParallelType::Device(dim) => program.tensors[tensor].mesh.extent(dim),
-                    grammar::ir::ParallelType::Serial
-                    | grammar::ir::ParallelType::Stream
-                    | grammar::ir::ParallelType::Kernel(_) => *extent,
-                };
+            if let grammar::ir::Expr::Symbol(symbol) = program.exprs[program.axes[axis].extent] {
+                // The view is the part of this rank.
+                let parts = program.loop_axes_of(tensor, axis).into_iter().map(|leaf| {
+                    match program.axes[leaf].parallel {
+                        ParallelType::Device(dim) => program.tensors[tensor].mesh.extent(dim),
+                        ParallelType::Serial | ParallelType::Stream | ParallelType::Kernel(_) => 1,
+                    }
+                });
+                let whole = parts.fold(*extent, usize::saturating_mul);
                 self.scalars.bind(symbol, Some(Value::Int(whole as i64)));
             }
         }

@@ -46,7 +46,7 @@ pub(super) fn mark_joined_lines(lines: &mut [Line<'_>], diagnostics: &mut Vec<Di
     }
 }
 
-pub(super) fn closes_container(line: &str) -> bool {
+pub(crate) fn closes_container(line: &str) -> bool {
     let line = line.trim_start();
     line.starts_with("} // %HostIrContainer") || line.starts_with("END.")
 }

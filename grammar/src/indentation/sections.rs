@@ -478,7 +478,7 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
     let doubled = before.get(before.trim_end().len()..).is_some_and(|it| it.matches('\n').count() > 2);
     let mut blank = 0;
     let belongs = |line: &str| match kind {
-        TokenKind::Domains => line.starts_with('T') && line.contains(':'),
+        TokenKind::Domains => line.starts_with(['T', 'H']) && line.contains(':'),
         _ => line.contains('='),
     };
     while let Some(line) = lines.next() {
@@ -498,7 +498,7 @@ pub(super) fn find_section(text: &str, from: usize) -> Option<Section> {
             blank == 0 || indented && belongs_here && (kind == TokenKind::Domains || trimmed.ends_with(';'));
         // A line between two lines of the section, such as that of a log, is read as one, and reported.
         let is_certain = |line: &str| match kind {
-            TokenKind::Domains => line.starts_with('T') && line.contains(": logical("),
+            TokenKind::Domains => line.starts_with(['T', 'H']) && line.contains(": logical("),
             _ => line.contains(" = ") && line.ends_with(';'),
         };
         let mut is_between =

@@ -98,6 +98,14 @@ impl Program {
         id
     }
 
+    /// Returns the named scalars of a HostUnit, in the order in which its text mentions them.
+    pub(crate) fn symbols_of(&self, unit: UnitId) -> Vec<SymbolId> {
+        let own = self.symbol_ids.iter().filter(|((owner, _), _)| *owner == Some(unit)).map(|(_, id)| *id);
+        let mut symbols: Vec<SymbolId> = own.collect();
+        symbols.sort_unstable();
+        symbols
+    }
+
     /// Renames named scalars. No two scalars of a namespace that the program mentions may have the same name
     /// afterwards.
     pub fn rename_symbols(&mut self, names: &FxHashMap<SymbolId, String>) {

@@ -112,6 +112,15 @@ impl Program {
         format!("T{}", self.tensors[tensor].number)
     }
 
+    /// Returns the name of a tensor in the `Domains:` section: `T3`, or `HostUnit0.T3` for one of a HostUnit.
+    pub fn qualified_name(&self, tensor: TensorId) -> String {
+        let name = self.tensor_name(tensor);
+        match self.tensors[tensor].unit {
+            Some(unit) => format!("HostUnit{}.{name}", self.units[unit].number),
+            None => name,
+        }
+    }
+
     /// Returns whether the tensor has default domains: a logical domain equal to the loop domain, no
     /// transforms, and no explicit allocation domain.
     pub fn has_plain_domains(&self, tensor: TensorId) -> bool {

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::{
     codes::Code,
     diagnostic::Diagnostic,
+    fusion_dump::FusionLog,
     ops::{AsmFormat, OPS},
     span::Span,
     suggest::nearest,
@@ -32,8 +33,13 @@ pub(super) fn no_container(source: &str) -> Diagnostic {
     })
 }
 
-/// Reports the text in `gap`, which is before, between or after the containers of `source`.
-pub(super) fn diagnose(source: &str, gap: Range<usize>, diagnostics: &mut Vec<Diagnostic>) {
+/// Reports the text in `gap`, which is before, between or after the containers of `source`, unless it is a fusion of `log`.
+pub(super) fn diagnose(
+    source: &str,
+    gap: Range<usize>,
+    log: &FusionLog<'_>,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
     let Some(text) = source.get(gap.clone()).filter(|it| !it.trim().is_empty()) else { return };
     let (start, is_behind) = (gap.start, gap.start > 0);
     let error = if is_behind {
@@ -48,7 +54,9 @@ pub(super) fn diagnose(source: &str, gap: Range<usize>, diagnostics: &mut Vec<Di
     let mut lines: Vec<(usize, &str)> = Vec::new();
     let mut at = start;
     for line in text.split_inclusive('\n') {
-        lines.push((at, line.trim_end()));
+        if !log.contains(at) {
+            lines.push((at, line.trim_end()));
+        }
         at += line.len();
     }
     if is_behind && !source.get(..start).is_some_and(|it| it.ends_with('\n')) && !lines.is_empty() {

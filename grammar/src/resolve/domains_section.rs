@@ -3,13 +3,15 @@
 
 use std::{cell::OnceCell, collections::HashSet};
 
-use super::{Resolver, edits};
+use rustc_hash::FxHashSet;
+
+use super::{Resolver, edits, units::unit_number};
 use crate::{
     ast, canonical,
     codes::Code,
     diagnostic::Diagnostic,
     domains::{self, AmbiguousTensor},
-    ir::{AxisId, Domains, Program, SectionPart, TensorId, Transform},
+    ir::{AxisId, Domains, Program, SectionPart, TensorId, Transform, UnitId},
     span::Span,
     suggest::list_text,
     tensor_uses::tensors_in_text_order,
@@ -39,17 +41,21 @@ impl<'s> Resolver<'s, '_> {
             let whole = line.clauses.iter().flat_map(|(clause, results)| results.last().or(Some(clause)));
             let whole = whole.fold(span, |whole, it| whole.join(it.span));
             self.program.spans.add_section_part(whole, SectionPart::Domain(tensor));
+            let unit = self.program.tensors[tensor].unit;
+            let outer = std::mem::replace(&mut self.current_unit, unit);
             if let Some(domains) = self.domain_line(tensor, line) {
                 self.program.tensors[tensor].domains = domains;
             }
+            self.current_unit = outer;
         }
     }
 
-    /// Infers the domains of all tensors of a text without a `Domains:` section. Warns about each tensor that
-    /// could have other domains; the fix adds the section.
-    pub(super) fn infer_domains(&mut self) {
-        let ambiguous = domains::infer(&mut self.program);
-        self.program.spans.are_domains_inferred = true;
+    /// Infers the domains of all tensors of a text without a `Domains:` section, except for those in `stated`, which the log states.
+    /// `units` are HostUnits from the log without domains. Warns about each tensor that could have other domains; the fix adds
+    /// the section.
+    pub(super) fn infer_domains(&mut self, stated: &FxHashSet<TensorId>, units: &[UnitId]) {
+        let ambiguous = domains::infer(&mut self.program, stated, units);
+        self.program.spans.are_domains_inferred = stated.is_empty();
         if ambiguous.is_empty() {
             return;
         }
@@ -68,10 +74,26 @@ impl<'s> Resolver<'s, '_> {
         name: ast::Name<'s>,
         mentioned: &OnceCell<HashSet<TensorId>>,
     ) -> Option<TensorId> {
-        let number: Option<u32> = name.text.strip_prefix('T').and_then(|digits| digits.parse().ok());
+        // `HostUnit3.T6` is a tensor of a HostUnit.
+        let (unit, own) = match name.text.split_once('.') {
+            Some((unit, own)) => {
+                let number = unit_number(unit);
+                let unit = number.and_then(|it| self.units_by_number.get(&it).copied());
+                if unit.is_none() {
+                    let message =
+                        format!("the container has no HostUnit `{unit_name}`", unit_name = name.text);
+                    let label = "expected a tensor, or the name of a HostUnit, a dot and a tensor";
+                    self.error(Code::BadDomain, name.span, message, label);
+                    return None;
+                }
+                (unit, own)
+            }
+            None => (None, name.text),
+        };
+        let number: Option<u32> = own.strip_prefix('T').and_then(|digits| digits.parse().ok());
         let mut all: Vec<TensorId> =
-            number.into_iter().flat_map(|number| self.tensors_by_number.all(None, number)).collect();
-        if all.len() > 1 {
+            number.into_iter().flat_map(|number| self.tensors_by_number.all(unit, number)).collect();
+        if all.len() > 1 && unit.is_none() {
             let mentioned =
                 mentioned.get_or_init(|| tensors_in_text_order(&self.program).into_iter().collect());
             all.retain(|it| mentioned.contains(it));

@@ -10,8 +10,10 @@ mod definitions;
 pub(crate) mod dialect_version;
 mod domains_section;
 mod edits;
+mod fusions;
 mod group;
 mod legacy_2024;
+mod log_domains;
 mod params;
 mod protocol;
 mod spelled_tensors;
@@ -36,6 +38,7 @@ use crate::{
     ast,
     codes::Code,
     diagnostic::{Diagnostic, Fix, has_errors},
+    fusion_dump::FusionLog,
     indentation::TokenStream,
     ir::{
         AxisId, Mesh, Operand, P2P_PROTOCOL, PartRole, PartSpan, Program, SectionPart, Stmt, StmtId,
@@ -49,12 +52,13 @@ use crate::{
 };
 
 /// Parses and resolves one container, statement by statement. Returns `None` if the parser does not reach its
-/// end. `source` is the text that the tokens borrow from, `diagnostics` those of the container so far. The text
+/// end. `source` is the text that the tokens borrow from, `log` has its fusions, and `diagnostics` are those of the container so far. The text
 /// from `spelled_from` on, up to the container, has errors.
 pub fn resolve<'s>(
     mut token_stream: TokenStream<'s>,
     source: &'s str,
     spelled_from: u32,
+    log: &FusionLog<'s>,
     diagnostics: &mut Vec<Diagnostic>,
 ) -> Option<Program> {
     let mut faults = Vec::new();
@@ -66,7 +70,7 @@ pub fn resolve<'s>(
     resolver.program.spans.comments = std::mem::take(&mut token_stream.comments);
     let complete = parse_container(token_stream, &mut resolver, diagnostics);
     let syntax = FaultyLines::of(text, diagnostics);
-    resolver.finish();
+    resolver.finish(log);
     // The canonical text shows to which block a line belongs that stands between two columns.
     let is_between_blocks = |it: &Diagnostic| it.code == Code::LossyIndent && it.fixes.is_empty();
     let needs_canonical_fix = resolver.needs_canonical_fix || diagnostics.iter().any(is_between_blocks);
@@ -314,15 +318,17 @@ impl<'s, 'd> Resolver<'s, 'd> {
     }
 
     /// Performs the steps that need all statements and sections.
-    fn finish(&mut self) {
+    fn finish(&mut self, log: &FusionLog<'s>) {
         let body = self.program.blocks.push(std::mem::take(&mut self.body));
         self.program.body = Some(body);
         let incomplete = self.remove_undeclared();
         self.sort_definitions();
         self.infer_protocol();
         self.program.spans.stream_names = self.captured_streams.iter().map(|it| (*it).to_owned()).collect();
+        let (dumps, is_own) = log.candidates(self.place.start);
+        let (stated, units) = self.attach_fusions(dumps, is_own);
         if !self.has_domains_section {
-            self.infer_domains();
+            self.infer_domains(&stated, &units);
         }
         self.propose_declarations(&incomplete);
     }

@@ -255,7 +255,7 @@ impl<'s> Resolver<'s, '_> {
     }
 
     /// Resolves the axis whose text begins at offset `at`.
-    fn axis_text(&mut self, text: &'s str, at: u32) -> Option<AxisId> {
+    pub(super) fn axis_text(&mut self, text: &'s str, at: u32) -> Option<AxisId> {
         let text = match parse_axis_text(text, at) {
             Ok(text) => text,
             Err(diagnostic) => {

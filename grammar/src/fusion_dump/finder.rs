@@ -1,0 +1,335 @@
+//! Walks over the lines of a log and collects the dumps.
+
+use rustc_hash::FxHashMap;
+
+use super::{FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind, TransformLine, Value};
+use crate::{
+    dump_cleanup::{closes_container, container_start},
+    span::Span,
+    token::{ScanLimit, Source, TokenKind, scan},
+};
+
+/// Begins the first line of a dump.
+const DUMP: &str = "Segmented_Fusion Dump: --";
+/// Begins the complete fusion.
+const COMPLETE_FUSION: &str = "Segmented_Fusion Dump: -- Re-written complete fusion";
+/// Begins the segments.
+const SEGMENTS: &str = "Segmented_Fusion{";
+/// Ends the segments.
+const SEGMENTS_END: &str = "} //Segmented_Fusion";
+/// Ends the complete fusion.
+const COMPLETE_FUSION_END: &str = "} // {Re-written complete fusion}";
+
+pub(super) struct Finder<'s> {
+    source: &'s str,
+    /// The offset of the next line.
+    at: usize,
+    dumps: Vec<FusionDump<'s>>,
+    /// The complete fusion whose segments may follow.
+    complete: Option<FusionDump<'s>>,
+    /// Where the containers so far begin.
+    containers: Vec<u32>,
+}
+
+/// A line without the blanks around it.
+#[derive(Clone, Copy)]
+struct Line<'s> {
+    text: &'s str,
+    span: Span,
+}
+
+impl<'s> Finder<'s> {
+    pub(super) fn new(source: &'s str) -> Self {
+        Self { source, at: 0, dumps: Vec::new(), complete: None, containers: Vec::new() }
+    }
+
+    pub(super) fn find(mut self) -> FusionLog<'s> {
+        // HostUnits have kernels, too.
+        let mut is_in_container = false;
+        while let Some(line) = self.peek() {
+            if line.text.starts_with(COMPLETE_FUSION) {
+                self.advance();
+                is_in_container = false;
+                self.fusion(line);
+            } else if line.text.starts_with(DUMP) || line.text.starts_with(SEGMENTS) || is_heading(line.text)
+            {
+                is_in_container = false;
+                self.segments(line);
+            } else if is_in_container {
+                is_in_container = !closes_container(line.text);
+                self.advance();
+            } else if is_list(line.text, "Inputs") || line.text.starts_with("%kernel") {
+                self.fusion(line);
+            } else {
+                is_in_container = container_start(line.text) == Some(0);
+                if is_in_container {
+                    // The segments of a complete fusion stand before the container.
+                    self.dumps.extend(self.complete.take());
+                    self.containers.push(line.span.start);
+                }
+                self.advance();
+            }
+        }
+        self.dumps.extend(self.complete.take());
+        for dump in &mut self.dumps {
+            for (at, group) in dump.groups.iter().enumerate() {
+                if let Some((id, _)) = group.id {
+                    dump.groups_by_id.entry(id).or_default().push(at);
+                }
+            }
+        }
+        FusionLog { dumps: self.dumps, containers: self.containers }
+    }
+
+    fn dump(&self, span: Span) -> FusionDump<'s> {
+        FusionDump {
+            span,
+            io: None,
+            groups: Vec::new(),
+            domains: FxHashMap::default(),
+            groups_by_id: FxHashMap::default(),
+            run: self.containers.len(),
+        }
+    }
+
+    /// Returns the next line.
+    fn peek(&self) -> Option<Line<'s>> {
+        let rest = self.source.get(self.at..).filter(|it| !it.is_empty())?;
+        let line = rest.split('\n').next().unwrap_or("");
+        let text = line.trim();
+        let start = self.at + line.len() - line.trim_start().len();
+        Some(Line { text, span: Span::new(start, start + text.len()) })
+    }
+
+    fn advance(&mut self) {
+        let rest = self.source.get(self.at..).unwrap_or("");
+        self.at += rest.find('\n').map_or(rest.len(), |it| it + 1);
+    }
+
+    /// Returns whether a line begins what cannot be inside a fusion.
+    fn ends_fusion(line: Line<'_>) -> bool {
+        line.text.starts_with(DUMP)
+            || line.text.starts_with(SEGMENTS)
+            || is_heading(line.text)
+            || container_start(line.text) == Some(0)
+    }
+
+    /// Collects a complete fusion: its lists, its statements and its transforms. `first` is its first line.
+    fn fusion(&mut self, first: Line<'s>) {
+        let (mut lists, mut target, mut is_listed) = (Lists::default(), None, false);
+        let mut kernel = None;
+        while let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) {
+            self.advance();
+            if line.text.starts_with("%kernel") {
+                kernel = Some(line);
+                break;
+            }
+            match line.text {
+                it if is_list(it, "Inputs") => (target, is_listed) = (Some(&mut lists.inputs), true),
+                it if is_list(it, "Outputs") => target = Some(&mut lists.outputs),
+                "" => target = None,
+                // Another text, not a fusion.
+                _ if target.is_none() && is_listed => return,
+                _ => target.iter_mut().for_each(|list| list.extend(value(line))),
+            }
+        }
+        let Some(heading) = kernel else { return };
+        let (body, cut_at) = self.body();
+        let domains = self.transforms();
+        let mut end = self.last_line(heading).span;
+        if let Some(line) = self.peek().filter(|it| it.text.starts_with(COMPLETE_FUSION_END)) {
+            self.advance();
+            end = line.span;
+        }
+        let span = first.span.join(end);
+        let io = is_listed.then(|| Lists { inputs: lists.inputs.clone(), outputs: lists.outputs.clone() });
+        let group = Group { id: None, heading: heading.span, lists, body, cut_at };
+        let groups = if is_listed { vec![group] } else { Vec::new() };
+        let dump = FusionDump { io, groups, domains, ..self.dump(span) };
+        self.dumps.extend(self.complete.replace(dump));
+    }
+
+    /// Collects the statements up to the brace that closes their kernel or group, or up to the transforms. Returns where the
+    /// text ends too early, if it does.
+    fn body(&mut self) -> (Source<'s>, Option<Span>) {
+        let (start, mut cut_at) = (self.at, None);
+        let mut end = start;
+        loop {
+            let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) else {
+                let place = Span::new(end, end);
+                break (self.slice(start, end), cut_at.or(Some(place)));
+            };
+            let closes = line.text == "}" || line.text.starts_with("} //") || is_transform_heading(line.text);
+            if closes {
+                break (self.slice(start, end), cut_at);
+            }
+            if line.text == "..." {
+                cut_at = cut_at.or(Some(line.span));
+            }
+            self.advance();
+            end = self.at;
+        }
+    }
+
+    /// Collects the transforms, and consumes the brace behind them.
+    fn transforms(&mut self) -> FxHashMap<u32, TensorTransforms<'s>> {
+        let mut domains = FxHashMap::default();
+        if self.peek().is_some_and(|it| is_transform_heading(it.text)) {
+            self.advance();
+            let mut current: Option<u32> = None;
+            while let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) {
+                if line.text.starts_with('}') {
+                    break;
+                }
+                self.advance();
+                if let Some(tensor) = value(line).filter(Value::is_tensor) {
+                    current = tensor.name().get(1..).and_then(|it| it.parse().ok());
+                    if let Some(number) = current {
+                        domains.insert(number, TensorTransforms { tensor, lines: Vec::new() });
+                    }
+                } else if let Some(it) = current.and_then(|it| domains.get_mut(&it)) {
+                    it.lines.extend(transform_line(line));
+                }
+            }
+        }
+        if self.peek().is_some_and(|it| it.text.starts_with('}')) {
+            self.advance();
+        }
+        domains
+    }
+
+    /// Collects the groups of a segmented fusion, from its first line or from the first line of a group.
+    fn segments(&mut self, first: Line<'s>) {
+        let mut dump = match self.complete.take() {
+            // The complete fusion has the domains; its statements are those of the groups.
+            Some(complete) => FusionDump { groups: Vec::new(), ..complete },
+            None => self.dump(first.span),
+        };
+        let mut is_begun = false;
+        while let Some(line) = self.peek() {
+            let is_next = line.text.starts_with(SEGMENTS) && is_begun
+                || line.text.starts_with(DUMP) && (is_begun || !dump.groups.is_empty())
+                || line.text.starts_with(COMPLETE_FUSION)
+                || container_start(line.text) == Some(0);
+            if is_next {
+                break;
+            }
+            if is_heading(line.text) {
+                dump.groups.push(self.group(line));
+                dump.span = dump.span.join(self.last_line(line).span);
+                continue;
+            }
+            is_begun |= line.text.starts_with(SEGMENTS);
+            self.advance();
+            if line.text.starts_with(SEGMENTS_END) {
+                dump.span = dump.span.join(line.span);
+                break;
+            }
+            // A part of a dump without its first and last line.
+            if !is_begun && !line.text.is_empty() && !line.text.starts_with(DUMP) && line.text != "..." {
+                break;
+            }
+        }
+        self.dumps.push(dump);
+    }
+
+    /// Collects a group: its number, its lists and its statements.
+    fn group(&mut self, heading: Line<'s>) -> Group<'s> {
+        self.advance();
+        let (mut id, mut lists, mut target) = (None, Lists::default(), None);
+        while let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) {
+            match line.text {
+                "" => (),
+                it if it.starts_with("group id:") => {
+                    let number = it.split_once(':').and_then(|(_, it)| it.trim().parse().ok());
+                    id = number.map(|number| (number, line.span));
+                }
+                it if is_list(it, "inputs") => target = Some(&mut lists.inputs),
+                it if is_list(it, "outputs") => target = Some(&mut lists.outputs),
+                _ => {
+                    // The first line of a statement has no type behind its tensor.
+                    let Some(value) = value(line).filter(|it| it.dtype.is_some()) else { break };
+                    target.iter_mut().for_each(|list| list.push(value));
+                }
+            }
+            self.advance();
+        }
+        let (body, cut_at) = self.body();
+        if self.peek().is_some_and(|it| it.text == "}") {
+            self.advance();
+        }
+        Group { id, heading: heading.span, lists, body, cut_at }
+    }
+
+    fn slice(&self, start: usize, end: usize) -> Source<'s> {
+        Source { text: self.source.get(start..end).unwrap_or(""), base: start as u32 }
+    }
+
+    /// Returns the line before the next one, or `first` if that is later.
+    fn last_line(&self, first: Line<'s>) -> Line<'s> {
+        let before = self.source.get(first.span.start as usize..self.at).unwrap_or("").trim_end();
+        let text = before.rsplit('\n').next().unwrap_or("").trim_start();
+        let end = first.span.start as usize + before.len();
+        Line { text, span: Span::new(end - text.len(), end) }
+    }
+}
+
+/// Returns whether a line begins a group: `g{(pointwise)`, or `g{` without a scheduler. The summaries of groups close their
+/// brace.
+fn is_heading(line: &str) -> bool {
+    line.strip_prefix("g{").is_some_and(|it| it.is_empty() || it.starts_with('(') && it.ends_with(')'))
+}
+
+fn is_list(line: &str, key: &str) -> bool {
+    line.strip_prefix(key).is_some_and(|it| it.trim_end() == ":")
+}
+
+fn is_transform_heading(line: &str) -> bool {
+    line.starts_with("TransformPrinter")
+}
+
+/// Returns the tensor or scalar that a line consists of, with its type behind it.
+fn value(line: Line<'_>) -> Option<Value<'_>> {
+    let source = Source { text: line.text, base: line.span.start };
+    let (tokens, _) = scan(source, ScanLimit::TextEnd, &mut Vec::new(), &mut Vec::new());
+    let (first, rest) = tokens.split_first()?;
+    let text = source.slice(first.start, first.end);
+    let dtype = match rest.iter().map(|it| it.kind).collect::<Vec<_>>()[..] {
+        [] => None,
+        [TokenKind::Word, ..] => rest.first(),
+        [TokenKind::Comma, TokenKind::Word, ..] => rest.get(1),
+        _ => return None,
+    };
+    // The type can have several words, such as `std::complex<float>`.
+    let dtype = dtype.map(|it| source.slice(it.start, line.span.end));
+    let is_value = match first.kind {
+        TokenKind::Tensor => text.contains('['),
+        TokenKind::Word => is_scalar(text),
+        _ => false,
+    };
+    is_value.then_some(Value { text, span: first.span(), dtype })
+}
+
+/// Returns whether a word is the name of a scalar: `i5`, `d11`.
+fn is_scalar(word: &str) -> bool {
+    let digits = word.strip_prefix(|it: char| it.is_ascii_lowercase()).unwrap_or("");
+    !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit())
+}
+
+/// Returns the kind of a line about a tensor, and the text behind its colon.
+fn transform_line(line: Line<'_>) -> Option<TransformLine<'_>> {
+    let (head, text) = line.text.split_once(':')?;
+    let kind = match head.trim_end() {
+        // Until June 2024 the two domains had the second names.
+        "logical domain" | "rfactor domain" => TransformKind::Logical,
+        "loop domain" | "leaf domain" => TransformKind::Loop,
+        "allocation domain" => TransformKind::Allocation,
+        "Split" => TransformKind::Split { outer: false },
+        "Outer split" => TransformKind::Split { outer: true },
+        "Merge" => TransformKind::Merge,
+        "Swizzle1D" => TransformKind::Swizzle1D,
+        _ => TransformKind::Other,
+    };
+    let base = line.span.start + (line.text.len() - text.len()) as u32;
+    Some(TransformLine { kind, text: Source { text, base } })
+}
