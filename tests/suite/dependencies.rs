@@ -57,6 +57,7 @@ const GRAMMAR: &[Layer] = &[
     ("canonical", BEFORE),
     // Text to IR.
     ("ast dump_cleanup render token", BEFORE),
+    ("fusion_dump", &["dump_cleanup", "span", "token"]),
     ("indentation", BEFORE),
     ("parse", BEFORE),
     ("tensor", BEFORE),
