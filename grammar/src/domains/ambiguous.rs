@@ -6,7 +6,7 @@
 //!
 //! Invariant: a tensor that an operator of known rank reads or writes is never ambiguous.
 
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 use super::{DomainFacts, InferredDomains, splits::split_candidates};
 use crate::{
@@ -27,13 +27,20 @@ pub(super) fn ambiguous_tensors(
     facts: &DomainFacts,
     all_inferred: &[(TensorId, InferredDomains)],
 ) -> Vec<AmbiguousTensor> {
+    let pairs_of = |(tensor, inferred): &(TensorId, InferredDomains)| {
+        let pairs = split_candidates(program, *tensor, &inferred.splits);
+        (!pairs.is_empty()).then_some((*tensor, pairs))
+    };
+    let candidates: Vec<_> = all_inferred.iter().filter_map(pairs_of).collect();
+    if candidates.is_empty() {
+        return Vec::new();
+    }
     let tensors = all_inferred.iter().map(|(tensor, _)| &program.tensors[*tensor]);
     let shown = tensors.flat_map(|it| it.loop_domain.iter().chain(&it.domains.logical));
     let named = facts.named_axes.values().flatten();
-    let seen: HashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
-    let possible = |(tensor, inferred): &(TensorId, InferredDomains)| {
+    let seen: FxHashSet<u32> = shown.chain(named).map(|id| program.axes[*id].number).collect();
+    let possible = |(tensor, pairs): &(TensorId, Vec<(usize, usize, bool)>)| {
         let loops = &program.tensors[*tensor].loop_domain;
-        let pairs = split_candidates(program, *tensor, &inferred.splits);
         let (outer, inner, _) = *pairs.iter().find(|(outer, ..)| {
             let axis = &program.axes[loops[*outer]];
             let hidden = axis.number.checked_sub(1).is_some_and(|it| !seen.contains(&it));
@@ -42,12 +49,12 @@ pub(super) fn ambiguous_tensors(
         })?;
         Some(AmbiguousTensor { tensor: *tensor, outer: loops[outer], inner: loops[inner] })
     };
-    let ambiguous: Vec<AmbiguousTensor> = all_inferred.iter().filter_map(possible).collect();
+    let ambiguous: Vec<AmbiguousTensor> = candidates.iter().filter_map(possible).collect();
     let mut doubtful = vec![false; program.tensors.len()];
     ambiguous.iter().for_each(|it| doubtful[it.tensor.index()] = true);
     let known = facts.ranks.known.iter().map(|(tensor, _)| *tensor);
     let related = facts.ranks.equations.iter().flat_map(|(a, b, ..)| [(*a, *b), (*b, *a)]);
     let related = related.filter(|(_, other)| !doubtful[other.index()]).map(|(tensor, _)| tensor);
-    let settled: HashSet<TensorId> = known.chain(related).collect();
+    let settled: FxHashSet<TensorId> = known.chain(related).collect();
     ambiguous.into_iter().filter(|it| !settled.contains(&it.tensor)).collect()
 }

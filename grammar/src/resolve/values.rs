@@ -164,10 +164,16 @@ impl<'s> Resolver<'s, '_> {
 
     /// Reports the first axis of a tensor that has the number of an earlier one. Returns whether there is one.
     fn has_repeated_number(&mut self, tensor: u32, axes: &[AxisId], places: &[Span]) -> bool {
-        let mut seen = FxHashMap::default();
-        let numbers = axes.iter().map(|axis| self.program.axes[*axis].number).enumerate();
-        let earlier = |(at, number): (usize, u32)| Some((seen.insert(number, at)?, at, number));
-        let Some((first, second, repeated)) = numbers.into_iter().find_map(earlier) else { return false };
+        let number = |at: usize| self.program.axes[axes[at]].number;
+        // Nearly all tensors have few axes, for which a map costs more than comparing all.
+        let found = if axes.len() <= 8 {
+            (1..axes.len()).find_map(|at| Some(((0..at).find(|it| number(*it) == number(at))?, at)))
+        } else {
+            let mut seen = FxHashMap::default();
+            (0..axes.len()).find_map(|at| Some((seen.insert(number(at), at)?, at)))
+        };
+        let Some((first, second)) = found else { return false };
+        let repeated = number(second);
         let free = free_number(self.program.axes.iter().map(|(_, it)| it.number));
         let texts = [first, second].map(|at| axis_text(&self.program, axes[at]));
         let other = axis_text_with_number(&self.program, axes[second], free);
