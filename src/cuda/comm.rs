@@ -15,6 +15,7 @@ use super::{
     error::CudaError,
     library::{self, Nccl},
 };
+use crate::error::Unsupported;
 use hir_plan::{CollectiveKind, Communicator, Plan, ReduceOp};
 
 mod overlap;
@@ -235,22 +236,22 @@ pub(super) fn nccl_calls(
     me: usize,
     input: Option<DenseBuffer>,
     output: Option<DenseBuffer>,
-) -> Result<Vec<NcclCall>, String> {
+) -> Result<Vec<NcclCall>, Unsupported> {
     // A member without an input or output passes a valid address, which NCCL does not use.
     let from = input.or(output).map_or(0, |it| it.address);
     let to = output.or(input).map_or(0, |it| it.address);
     let given = input.map_or(0, |it| it.bytes());
     let got = output.map_or(0, |it| it.bytes());
     let whole = given.max(got);
-    let reduced = |op| -> Result<_, String> {
+    let reduced = |op| -> Result<_, Unsupported> {
         let dtype = input.or(output).map_or(DType::Float, |it| it.dtype);
         Ok((nccl_dtype(dtype)?, nccl_op(op, dtype)?))
     };
     let parts = |bytes: usize| {
         if bytes.is_multiple_of(members) {
-            Ok(bytes / members)
+            Ok::<_, Unsupported>(bytes / members)
         } else {
-            Err(format!("{bytes} bytes cannot be split into {members} equal parts"))
+            Err(format!("{bytes} bytes cannot be split into {members} equal parts").into())
         }
     };
     if let Some(it) = input.or(output)
@@ -321,7 +322,7 @@ pub(super) fn nccl_calls(
     })
 }
 
-fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, String> {
+fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, Unsupported> {
     Ok(match dtype {
         DType::Bool | DType::UInt8 => ncclDataType_t::ncclUint8,
         DType::Int8 => ncclDataType_t::ncclInt8,
@@ -343,12 +344,12 @@ fn nccl_dtype(dtype: DType) -> Result<ncclDataType_t, String> {
         | DType::Complex64
         | DType::Complex128
         | DType::Composite(_) => {
-            return Err(format!("NCCL does not reduce element type `{}`", dtype.short_name()));
+            return Err(format!("NCCL does not reduce element type `{}`", dtype.short_name()).into());
         }
     })
 }
 
-fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
+fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, Unsupported> {
     let truth = dtype == DType::Bool;
     Ok(match op {
         // For booleans, the sum is a logical or, and the product a logical and.
@@ -360,7 +361,7 @@ fn nccl_op(op: ReduceOp, dtype: DType) -> Result<ncclRedOp_t, String> {
         ReduceOp::Max | ReduceOp::FMax => ncclRedOp_t::ncclMax,
         ReduceOp::Avg if !truth => ncclRedOp_t::ncclAvg,
         ReduceOp::Avg | ReduceOp::And | ReduceOp::Or | ReduceOp::Xor => {
-            return Err(format!("NCCL does not support the reduction {op:?}"));
+            return Err(format!("NCCL does not support the reduction {op:?}").into());
         }
     })
 }

@@ -1,8 +1,11 @@
 //! Errors of the CUDA executor.
 
+use std::borrow::Cow;
+
+use grammar::{dtype::DType, ops::Op};
 use serde::{Deserialize, Serialize};
 
-use hir_plan::{Inst, Plan};
+use hir_plan::{Inst, Plan, ReduceOp};
 
 /// The reason why a plan does not run on this rank's GPU.
 #[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
@@ -45,6 +48,42 @@ pub enum CudaError {
     /// A bug in this program.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// What no kernel and no library call of this executor does. `CudaError::unsupported` adds the instruction.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unsupported {
+    /// An operator has no kernel for an element type.
+    #[error("`{}` on element type `{}` has no kernel", op.name(), dtype.short_name())]
+    Operator {
+        /// The operator.
+        op: Op,
+        /// The element type.
+        dtype: DType,
+    },
+    /// A reduction has no kernel for an element type.
+    #[error("{op:?} of element type `{}` has no kernel", dtype.short_name())]
+    Reduction {
+        /// The operation.
+        op: ReduceOp,
+        /// The element type.
+        dtype: DType,
+    },
+    /// The operands do not have the types, shapes or strides of any kernel or call; the reason in words.
+    #[error("{0}")]
+    Operands(Cow<'static, str>),
+}
+
+impl From<&'static str> for Unsupported {
+    fn from(reason: &'static str) -> Self {
+        Self::Operands(reason.into())
+    }
+}
+
+impl From<String> for Unsupported {
+    fn from(reason: String) -> Self {
+        Self::Operands(reason.into())
+    }
 }
 
 impl CudaError {
@@ -99,7 +138,7 @@ impl CudaError {
     }
 
     /// Returns the error for an instruction that requires something that this executor does not support.
-    pub(super) fn unsupported(plan: &Plan, inst: &Inst, message: impl Into<String>) -> Self {
-        Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: message.into() }
+    pub(super) fn unsupported(plan: &Plan, inst: &Inst, reason: impl Into<Unsupported>) -> Self {
+        Self::Unsupported { rank: plan.rank, place: plan.location(inst), message: reason.into().to_string() }
     }
 }

@@ -2,6 +2,7 @@
 //! NCCL accepts any other overlap without an error and delivers garbage.
 
 use super::{DenseBuffer, NcclCall};
+use crate::error::Unsupported;
 use hir_plan::CollectiveKind;
 
 /// Rejects a collective of `members` if its input and output overlap other than in place; `me` is the index
@@ -15,7 +16,7 @@ pub(crate) fn check_collective(
     me: usize,
     input: DenseBuffer,
     output: DenseBuffer,
-) -> Result<(), String> {
+) -> Result<(), Unsupported> {
     let (given, got) = (input.bytes() as u64, output.bytes() as u64);
     let me = me as u64;
     let (is_in_place, form) = match kind {
@@ -42,7 +43,7 @@ pub(crate) fn check_collective(
         "the input and the output of {} overlap in memory, which NCCL does not take {form}; let one of them be a copy \
          (`Set`)",
         kind.describe()
-    ))
+    ).into())
 }
 
 /// Rejects messages posted together if one is received into memory that another one is sent from or received
@@ -50,7 +51,7 @@ pub(crate) fn check_collective(
 ///
 /// # Errors
 /// Returns what NCCL does not support, as a phrase.
-pub(crate) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String> {
+pub(crate) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), Unsupported> {
     for (at, call) in calls.iter().enumerate() {
         let NcclCall::Recv { to, bytes, peer } = *call else { continue };
         let arrived = (to, bytes as u64);
@@ -70,7 +71,7 @@ pub(crate) fn check_messages(calls: &[NcclCall], me: usize) -> Result<(), String
             return Err(format!(
                 "what arrives from rank {peer} of the team overlaps in memory with what is sent or arrives beside it, which NCCL \
                  does not take; let one of them be a copy (`Set`), or wait for one before posting the other"
-            ));
+            ).into());
         }
     }
     Ok(())
@@ -123,7 +124,7 @@ mod tests {
         assert_eq!(check_collective(CollectiveKind::AllToAll, 1, 0, all, all), Ok(()));
         let shifted = DenseBuffer { address: 260, ..all };
         let refused = check_collective(CollectiveKind::Allgather, 1, 0, all, shifted);
-        assert!(refused.is_err_and(|it| it.contains("unless both are the same")));
+        assert!(refused.is_err_and(|it| it.to_string().contains("unless both are the same")));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::{
     ExecutableBuilder,
     fusion::{FusionScope, fusion_roles},
 };
+use crate::error::Unsupported;
 use crate::{
     error::CudaError,
     executable::LogicalStream,
@@ -107,15 +108,15 @@ fn has_separate_results<'v>(
 fn launch<'v>(
     it: &'v Attention,
     locate: impl Fn(&'v View) -> Result<DeviceView<'v>, CudaError>,
-) -> Result<Result<Launch, String>, CudaError> {
+) -> Result<Result<Launch, Unsupported>, CudaError> {
     if it.bias.is_some() {
-        return Ok(Err("it has a bias".to_owned()));
+        return Ok(Err("it has a bias".into()));
     }
     if it.mask.is_some() {
-        return Ok(Err("it has a mask of its own".to_owned()));
+        return Ok(Err("it has a mask of its own".into()));
     }
     if !has_separate_results(it, &locate)? {
-        return Ok(Err("a result overlaps an operand".to_owned()));
+        return Ok(Err("a result overlaps an operand".into()));
     }
     Ok(attention_launch(&AttentionCall {
         query: locate(&it.query)?,
@@ -160,7 +161,8 @@ mod tests {
 
     /// Returns why an attention on buffers of a type is not one kernel.
     fn why(it: &Attention, dtype: DType) -> Option<String> {
-        launch(it, |view| Ok(located(view, dtype))).map_or_else(|it| Some(it.to_string()), Result::err)
+        launch(it, |view| Ok(located(view, dtype)))
+            .map_or_else(|it| Some(it.to_string()), |it| it.err().map(|it| it.to_string()))
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Lowers one instruction to commands.
 
 use super::{Command, ExecutableBuilder, LogicalStream, elementwise::elementwise_op};
+use crate::error::Unsupported;
 use crate::{
     error::CudaError,
     kernels::{self, ElementwiseArg, ElementwiseOp},
@@ -14,7 +15,7 @@ impl ExecutableBuilder<'_> {
             .logical_streams
             .get(inst.stream as usize)
             .ok_or_else(|| CudaError::Internal(format!("no stream {}", inst.stream)))?;
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
+        let refuse = |reason: Unsupported| CudaError::unsupported(self.plan, inst, reason);
         match &inst.kind {
             InstKind::Alloc { buffer, zeroed } => {
                 if zeroed.is_some() {
@@ -30,12 +31,12 @@ impl ExecutableBuilder<'_> {
                 }
             }
             InstKind::Gemm(it) => return self.lower_matmul(at, inst, stream, it, None).map(|_| ()),
-            InstKind::OpaqueCall(it) => return Err(refuse(it.reason())),
+            InstKind::OpaqueCall(it) => return Err(refuse(it.reason().into())),
             InstKind::Attention(it) => return self.lower_attention(at, inst, stream, it),
             InstKind::Reduce(it) => {
                 let (input, out) = (self.local_view(&it.input)?, self.local_view(&it.out)?);
                 if input.may_partially_overlap(&out) {
-                    return Err(refuse("the result of a reduction overlaps its operand".to_owned()));
+                    return Err(refuse("the result of a reduction overlaps its operand".into()));
                 }
                 let scratch = match kernels::reduce_scratch_bytes(it, &input, &out).map_err(refuse)? {
                     0 => 0,
@@ -81,7 +82,7 @@ impl ExecutableBuilder<'_> {
                 return Err(refuse(
                     "a resharding operator runs on the simulator only: lower it to communications first, with \
                      `--passes @lower`"
-                        .to_owned(),
+                        .into(),
                 ));
             }
             InstKind::ReadOutputs => self.push(at, stream, Command::ReadOutputs),

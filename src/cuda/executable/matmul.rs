@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{Command, ExecutableBuilder, command::MatmulProduct};
+use crate::error::Unsupported;
 use crate::{
     error::CudaError,
     executable::LogicalStream,
@@ -156,14 +157,14 @@ impl ExecutableBuilder<'_> {
                     }
                     return Ok(true);
                 }
-                "cuBLASLt has no algorithm for it".to_owned()
+                "cuBLASLt has no algorithm for it".into()
             }
             Err(why) => why,
         };
         if relu.is_some() {
             return Ok(false);
         }
-        let refuse = |message: String| CudaError::unsupported(self.plan, inst, message);
+        let refuse = |reason: Unsupported| CudaError::unsupported(self.plan, inst, reason);
         let launch = kernels::matmul_launch(&a, &b, bias.as_ref(), &out).map_err(refuse)?;
         self.notes.push(format!(
             "{}: the matrix product runs on a generic kernel: {why}",

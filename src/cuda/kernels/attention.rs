@@ -3,7 +3,7 @@
 use grammar::dtype::DType;
 
 use super::{DeviceView, Kernel, Launch, merge_dims, type_name};
-use crate::device::BlockShape;
+use crate::{device::BlockShape, error::Unsupported};
 use hir_plan::View;
 
 /// The template.
@@ -62,31 +62,31 @@ pub(crate) struct AttentionCall<'a> {
 ///
 /// # Errors
 /// Returns why the kernel does not compute this attention.
-pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, String> {
+pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, Unsupported> {
     let operands = [&it.query, &it.key, &it.value, &it.out];
     let dtype = it.query.dtype;
     if !matches!(dtype, DType::BFloat | DType::Half) || operands.iter().any(|view| view.dtype != dtype) {
-        return Err("its operands and its result are not all of type `bf16` or all of type `half`".to_owned());
+        return Err("its operands and its result are not all of type `bf16` or all of type `half`".into());
     }
     let ([batch @ .., rows, columns], [.., keys, width]) =
         (&it.query.view.shape[..], &it.value.view.shape[..])
     else {
-        return Err("its operands have fewer than two dimensions".to_owned());
+        return Err("its operands have fewer than two dimensions".into());
     };
     if columns != width || !matches!(columns, 64 | 128) {
-        return Err(format!("its rows have {columns} and {width} elements, not 64 or 128"));
+        return Err(format!("its rows have {columns} and {width} elements, not 64 or 128").into());
     }
     if *rows < LEAST_ROWS {
-        return Err(format!("it has {rows} rows, fewer than {LEAST_ROWS}"));
+        return Err(format!("it has {rows} rows, fewer than {LEAST_ROWS}").into());
     }
     if *keys == 0 || (*rows).max(*keys) >= MOST_ROWS {
-        return Err(format!("it has {rows} rows and {keys} keys"));
+        return Err(format!("it has {rows} rows and {keys} keys").into());
     }
     if !(it.scale > 0.0 && it.scale.is_finite()) {
-        return Err(format!("its scale {} is not positive", it.scale));
+        return Err(format!("its scale {} is not positive", it.scale).into());
     }
     if !operands.into_iter().all(is_aligned) {
-        return Err("its rows are not contiguous, or not aligned to 16 bytes".to_owned());
+        return Err("its rows are not contiguous, or not aligned to 16 bytes".into());
     }
     // Without a view for it, nothing is stored, so any strides do.
     let sums = it.logsumexp.as_ref().map_or(it.out.view, |it| it.view);
@@ -96,7 +96,7 @@ pub(crate) fn attention_launch(it: &AttentionCall) -> Result<Launch, String> {
     let (heads, outer) = match merged.extents[..] {
         [heads] => (heads, 1),
         [outer, heads] => (heads, outer),
-        _ => return Err("its batch has more than two separate dimensions".to_owned()),
+        _ => return Err("its batch has more than two separate dimensions".into()),
     };
     let mut words = operands.map(|it| it.address).to_vec();
     words.push(it.logsumexp.as_ref().map_or(0, |it| it.address));

@@ -12,6 +12,7 @@ use super::{
     shape::{merge_dims, merge_dims_in_any_order},
     type_name,
 };
+use crate::error::Unsupported;
 use hir_plan::Number;
 
 /// An operand of an elementwise operation.
@@ -88,7 +89,7 @@ impl<'a> Parameters<'a> {
 ///
 /// # Errors
 /// The kernels do not support an element type or an operator, or the operands exceed a kernel's parameters.
-pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>, String> {
+pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>, Unsupported> {
     let Some(first) = ops.first() else { return Ok(None) };
     let shape = &first.out.view.shape;
     let (mut fused, mut parameters) = (Vec::with_capacity(ops.len()), Parameters::default());
@@ -96,7 +97,7 @@ pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>
         fused.push(fused_op(op, &|view| defining_op(&ops[..at], view), &mut parameters)?);
         let views = op.views().chain([&op.out]);
         if let Some(it) = views.into_iter().find(|it| it.view.shape != *shape) {
-            return Err(format!("operands have different shapes: {:?} and {shape:?}", it.view.shape));
+            return Err(format!("operands have different shapes: {:?} and {shape:?}", it.view.shape).into());
         }
     }
     if first.out.view.is_empty() {
@@ -129,7 +130,7 @@ pub(crate) fn elementwise_launch(ops: &[ElementwiseOp]) -> Result<Option<Launch>
     words.extend([merged.extents.len() as u64, count]);
     words.extend(&constants);
     if words.len() > MAX_PARAM_WORDS {
-        return Err(format!("{} operands, more than a kernel takes", sizes.len()));
+        return Err(format!("{} operands, more than a kernel takes", sizes.len()).into());
     }
     let kernel = ElementwiseKernel {
         reads,
@@ -150,7 +151,7 @@ pub(super) fn fused_op<'a>(
     op: &ElementwiseOp<'a>,
     defining: &dyn Fn(&DeviceView) -> Option<usize>,
     parameters: &mut Parameters<'a>,
-) -> Result<FusedOp, String> {
+) -> Result<FusedOp, Unsupported> {
     let ElementwiseOp { function, args, out, is_stored: stored } = op;
     check_dtypes(op.views().map(|it| it.dtype).chain([out.dtype]))?;
     let (function, computed) = choose_compute_type(*function, args, out.dtype)?;
@@ -202,8 +203,8 @@ fn choose_compute_type(
     function: ScalarFunction,
     args: &[ElementwiseArg],
     out: DType,
-) -> Result<(ScalarFunction, ComputeType), String> {
-    let lacks = |op: Op| format!("`{}` on element type `{}` has no kernel", op.name(), out.short_name());
+) -> Result<(ScalarFunction, ComputeType), Unsupported> {
+    let lacks = |op| Unsupported::Operator { op, dtype: out };
     let dtypes = || {
         args.iter().filter_map(|it| match it {
             ElementwiseArg::View(it) => Some(it.dtype),
@@ -234,7 +235,7 @@ fn choose_compute_type(
             };
             match expression::reduction_expression(op, computed) {
                 Some(_) => Ok((function, computed)),
-                None => Err(format!("{op:?} of element type `{}` has no kernel", out.short_name())),
+                None => Err(Unsupported::Reduction { op, dtype: out }),
             }
         }
         ScalarFunction::Op(op) => {

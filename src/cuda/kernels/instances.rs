@@ -17,7 +17,7 @@ use super::{
     reduce::reduce_launches,
     row::{RowOp, RowReduction, row_launch},
 };
-use crate::CudaError;
+use crate::{CudaError, error::Unsupported};
 use hir_plan::{Number, PacketFormat, Reduce, ReduceOp, View};
 
 const DTYPES: [DType; 13] = [
@@ -65,7 +65,7 @@ pub fn capabilities() -> Result<Vec<i32>, CudaError> {
 /// # Errors
 /// An instance cannot be generated or does not compile.
 pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), CudaError> {
-    let source = source(first, step).map_err(CudaError::Internal)?;
+    let source = source(first, step).map_err(|it| CudaError::Internal(it.to_string()))?;
     let cubin = nvrtc::compile(&source, capability)?;
     if cubin.starts_with(b"\x7fELF") {
         Ok(())
@@ -75,7 +75,7 @@ pub fn compile(capability: i32, first: usize, step: usize) -> Result<(), CudaErr
 }
 
 /// Returns the source of every `step`-th instance from `first` on.
-fn source(first: usize, step: usize) -> Result<String, String> {
+fn source(first: usize, step: usize) -> Result<String, Unsupported> {
     let mut kernels = Kernels::default();
     steps(&mut kernels)?;
     combinations(&mut kernels)?;
@@ -84,7 +84,7 @@ fn source(first: usize, step: usize) -> Result<String, String> {
     attentions(&mut kernels)?;
     let source = kernels.sample(first, step).source();
     if source.contains("void,") {
-        Err("an element type has no name in the kernels".to_owned())
+        Err("an element type has no name in the kernels".into())
     } else {
         Ok(source)
     }
@@ -100,7 +100,7 @@ pub(super) fn single_op_launch(
     function: ScalarFunction,
     args: &[ElementwiseArg],
     out: &DeviceView,
-) -> Result<Option<Launch>, String> {
+) -> Result<Option<Launch>, Unsupported> {
     elementwise_launch(&[ElementwiseOp::new(function, args.to_vec(), *out)])
 }
 
@@ -118,7 +118,7 @@ fn add(kernels: &mut Kernels, launch: Option<Launch>) {
 }
 
 /// Adds operators, conversions, copies, fills, and operations that use the result of an earlier one.
-fn steps(kernels: &mut Kernels) -> Result<(), String> {
+fn steps(kernels: &mut Kernels) -> Result<(), Unsupported> {
     let (dense, turned) = (
         View::contiguous(0, vec![4, 64]),
         View { buffer: 0, offset: 0, shape: vec![4, 64], strides: vec![1, 4] },
@@ -129,19 +129,20 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
         for dtype in COMPUTE_DTYPES {
             let args: Vec<ElementwiseArg> =
                 (0..3).map(|_| ElementwiseArg::View(aligned_view(dtype, &dense))).collect();
-            // An operator without a kernel is rejected, and the message names it.
             match single_op_launch(ScalarFunction::Op(op), &args, &aligned_view(dtype, &dense)) {
                 Ok(launch) => {
                     operators += 1;
                     add(kernels, launch);
                 }
-                Err(message) if message.contains(op.name()) => (),
-                Err(message) => return Err(format!("the message does not name `{}`: {message}", op.name())),
+                Err(Unsupported::Operator { op: refused, .. }) if refused == op => (),
+                Err(other) => {
+                    return Err(format!("`{}` is not named as the reason: {other}", op.name()).into());
+                }
             }
         }
     }
     if operators <= LEAST_OPERATORS {
-        return Err(format!("only {operators} operators have kernels"));
+        return Err(format!("only {operators} operators have kernels").into());
     }
     for from in DTYPES {
         for to in DTYPES {
@@ -199,7 +200,7 @@ fn steps(kernels: &mut Kernels) -> Result<(), String> {
 
 /// Adds collectives that exchange packets: reductions and copies of halves and of single elements, in both
 /// formats.
-fn packets(kernels: &mut Kernels) -> Result<(), String> {
+fn packets(kernels: &mut Kernels) -> Result<(), Unsupported> {
     for dtype in DTYPES {
         for (op, format, count) in REDUCTIONS
             .into_iter()
@@ -229,7 +230,7 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
             if let Ok(launch) = packet_launch(&it) {
                 add(kernels, Some(launch));
             } else if op.is_none() {
-                return Err(format!("copies of `{}` have no kernel", dtype.short_name()));
+                return Err(format!("copies of `{}` have no kernel", dtype.short_name()).into());
             }
         }
     }
@@ -238,7 +239,7 @@ fn packets(kernels: &mut Kernels) -> Result<(), String> {
 
 /// Adds collectives over peer memory: reductions of three inputs to three outputs, one copy to three outputs, and
 /// three copies. Each instance has accesses of 16 bytes, and accesses of one element for the rest.
-fn peer_memory(kernels: &mut Kernels) -> Result<(), String> {
+fn peer_memory(kernels: &mut Kernels) -> Result<(), Unsupported> {
     let view = View::contiguous(0, vec![67]);
     let reductions = COMPUTE_DTYPES.into_iter().flat_map(|dtype| REDUCTIONS.map(|op| (dtype, Some(op))));
     // Over the element types and operations, each kind of results has each end.
@@ -282,7 +283,7 @@ pub(super) fn peer_collective(
 }
 
 /// Adds attentions of both element types, with and without the causal mask, with rows of 64 and 128 elements.
-fn attentions(kernels: &mut Kernels) -> Result<(), String> {
+fn attentions(kernels: &mut Kernels) -> Result<(), Unsupported> {
     for (dtype, columns) in [DType::BFloat, DType::Half].into_iter().flat_map(|it| [(it, 64), (it, 128)]) {
         let view = View::contiguous(0, vec![2, 64, columns]);
         let at = |address: u64| DeviceView { address: address << 20, dtype, view: &view };
@@ -296,7 +297,7 @@ fn attentions(kernels: &mut Kernels) -> Result<(), String> {
 }
 
 /// Adds reductions over ranks, reductions of every form, also fused with elementwise operations, and matrix products.
-fn combinations(kernels: &mut Kernels) -> Result<(), String> {
+fn combinations(kernels: &mut Kernels) -> Result<(), Unsupported> {
     let dense = View::contiguous(0, vec![4, 64]);
     let (long, high) = (View::contiguous(0, vec![4, 4096]), View::contiguous(0, vec![4096, 256]));
     for dtype in COMPUTE_DTYPES {
@@ -352,7 +353,7 @@ fn rows(kernels: &mut Kernels, dtype: DType) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_instance_is_written() -> Result<(), String> {
+    fn every_instance_is_written() -> Result<(), crate::error::Unsupported> {
         super::source(0, 1).map(|_| ())
     }
 }

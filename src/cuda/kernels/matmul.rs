@@ -7,6 +7,7 @@ use super::{
     BLOCK, DeviceView, Kernel, Launch, MatmulKernel, check_dtypes, float_compute_type, integer_compute_type,
     shape::merge_dims, type_name,
 };
+use crate::error::Unsupported;
 use hir_plan::View;
 
 /// Prepares a product; returns `None` if the result is empty. The views are those of `plan::Gemm`.
@@ -18,7 +19,7 @@ pub(crate) fn matmul_launch(
     b: &DeviceView,
     bias: Option<&DeviceView>,
     out: &DeviceView,
-) -> Result<Option<Launch>, String> {
+) -> Result<Option<Launch>, Unsupported> {
     let dtypes: Vec<DType> = [a, b, out].into_iter().chain(bias).map(|it| it.dtype).collect();
     check_dtypes(dtypes.iter().copied())?;
     if out.view.is_empty() {

@@ -24,7 +24,7 @@ use std::fmt::Write;
 use grammar::{dtype::DType, ops::Op};
 use rustc_hash::FxHashMap;
 
-use crate::device::BlockShape;
+use crate::{device::BlockShape, error::Unsupported};
 use hir_plan::ReduceOp;
 
 pub(super) use attention::{AttentionCall, attention_launch};
@@ -339,9 +339,9 @@ fn type_name(dtype: DType) -> &'static str {
     scalar_type_name(dtype).unwrap_or("void")
 }
 
-fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
+fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), Unsupported> {
     match dtypes.into_iter().find(|it| scalar_type_name(*it).is_none()) {
-        Some(dtype) => Err(format!("no kernel computes with element type `{}`", dtype.short_name())),
+        Some(dtype) => Err(format!("no kernel computes with element type `{}`", dtype.short_name()).into()),
         None => Ok(()),
     }
 }
@@ -351,7 +351,7 @@ fn check_dtypes(dtypes: impl IntoIterator<Item = DType>) -> Result<(), String> {
 ///
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction.
-fn collective_dtype(op: Option<ReduceOp>, dtype: DType) -> Result<(DType, usize, ComputeType), String> {
+fn collective_dtype(op: Option<ReduceOp>, dtype: DType) -> Result<(DType, usize, ComputeType), Unsupported> {
     let Some(op) = op else {
         return Ok(match dtype.size() {
             2 => (DType::UInt16, 1, ComputeType::I64),
@@ -365,7 +365,7 @@ fn collective_dtype(op: Option<ReduceOp>, dtype: DType) -> Result<(DType, usize,
     let computed = if dtype.is_integral() { integer_compute_type(types) } else { float_compute_type(types) };
     match expression::reduction_expression(op, computed) {
         Some(_) => Ok((dtype, 1, computed)),
-        None => Err(format!("{op:?} of element type `{}` has no kernel", dtype.short_name())),
+        None => Err(Unsupported::Reduction { op, dtype }),
     }
 }
 

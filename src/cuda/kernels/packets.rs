@@ -21,6 +21,7 @@ use std::fmt::Write;
 use grammar::dtype::DType;
 
 use super::{BLOCK, ComputeType, Kernel, Launch, MAX_PARAM_WORDS, collective_dtype, type_name};
+use crate::error::Unsupported;
 use hir_plan::{PacketFormat, ReduceOp};
 
 /// Bytes of data that are accessed together; a thread handles one or two of these halves.
@@ -106,7 +107,7 @@ impl Step {
 /// # Errors
 /// The kernels do not support the element type or the operation, or the team is too large. The result is the same
 /// for all members.
-pub(crate) fn packet_launch(it: &PacketCollective) -> Result<Launch, String> {
+pub(crate) fn packet_launch(it: &PacketCollective) -> Result<Launch, Unsupported> {
     let (dtype, parts, computed) = collective_dtype(it.op, it.dtype)?;
     let width = HALF / dtype.size();
     let (mut steps, mut is_whole, mut most) = (Vec::<Step>::new(), true, 1);
@@ -138,7 +139,7 @@ pub(crate) fn packet_launch(it: &PacketCollective) -> Result<Launch, String> {
         words.extend(item.outputs.iter().chain(&item.packets));
     }
     if words.len() > MAX_PARAM_WORDS {
-        return Err("the team is too large for a kernel that exchanges packets".to_owned());
+        return Err("the team is too large for a kernel that exchanges packets".into());
     }
     let kernel = PacketKernel { format: it.format, dtype, computed, op: it.op, is_whole, steps };
     Ok(Launch { kernel: Kernel::Packets(kernel), params: words, blocks: most.div_ceil(u64::from(BLOCK)) })

@@ -26,6 +26,7 @@ use super::{
     BLOCK, ComputeType, DeviceView, Kernel, Launch, MAX_ACCESS_BYTES, PeerMemoryKernel, collective_dtype,
     expression, type_name,
 };
+use crate::error::Unsupported;
 use hir_plan::ReduceOp;
 
 /// A collective of one member. Signals are addresses in mapped memory.
@@ -78,12 +79,12 @@ pub(crate) const BLOCK_COUNTER_PARAM: usize = 1;
 /// # Errors
 /// The kernels do not support the element type or the operation of a reduction, or views differ in their element types.
 /// `peer_kernel` limits the number of signals and views.
-pub(crate) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, String> {
+pub(crate) fn peer_memory_launch(it: &PeerCollective<'_>, epoch: u64) -> Result<Launch, Unsupported> {
     let all = || it.results.iter().flat_map(|it| it.inputs.iter().chain(&it.outputs));
     // A member without a share of the result has only signals.
     let (dtype, count) = all().next().map_or((DType::UInt8, 0), |it| (it.dtype, it.view.len()));
     if all().any(|it| it.dtype != dtype) {
-        return Err("the members of a collective have different element types".to_owned());
+        return Err("the members of a collective have different element types".into());
     }
     let lists = [&it.start_signals, &it.start_waits, &it.end_signals, &it.end_waits];
     let peers = lists.iter().map(|it| it.len()).max().unwrap_or(0).max(1);

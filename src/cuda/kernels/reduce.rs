@@ -11,6 +11,7 @@ use super::{
     shape::{MergedDims, merge_dims, split_dims},
     type_name,
 };
+use crate::error::Unsupported;
 use hir_plan::{Number, Reduce, ReduceOp, View};
 use hir_tensor::data::Data;
 
@@ -32,7 +33,7 @@ pub(crate) fn reduce_scratch_bytes(
     reduce: &Reduce,
     input: &DeviceView,
     out: &DeviceView,
-) -> Result<usize, String> {
+) -> Result<usize, Unsupported> {
     let computed = choose_compute_type(reduce.op, input, out)?;
     Ok(match part_count(reduce, input, out, computed)? {
         1 => 0,
@@ -49,7 +50,7 @@ pub(crate) fn reduce_launches(
     input: &DeviceView,
     out: &DeviceView,
     scratch: u64,
-) -> Result<Vec<Launch>, String> {
+) -> Result<Vec<Launch>, Unsupported> {
     let computed = choose_compute_type(reduce.op, input, out)?;
     if out.view.is_empty() {
         return Ok(Vec::new());
@@ -93,7 +94,7 @@ pub(super) fn choose_compute_type(
     op: ReduceOp,
     input: &DeviceView,
     out: &DeviceView,
-) -> Result<ComputeType, String> {
+) -> Result<ComputeType, Unsupported> {
     let dtypes = [input.dtype, out.dtype];
     check_dtypes(dtypes)?;
     let computed = if dtypes.iter().all(|it| it.is_integral()) {
@@ -105,7 +106,7 @@ pub(super) fn choose_compute_type(
         Some(_) => Ok(computed),
         None => {
             let dtype = input.dtype.short_name();
-            Err(format!("a reduction with {op:?} of element type `{dtype}` has no kernel"))
+            Err(format!("a reduction with {op:?} of element type `{dtype}` has no kernel").into())
         }
     }
 }
@@ -127,7 +128,7 @@ fn part_count(
     input: &DeviceView,
     out: &DeviceView,
     computed: ComputeType,
-) -> Result<usize, String> {
+) -> Result<usize, Unsupported> {
     if out.view.is_empty() {
         return Ok(1);
     }
@@ -166,7 +167,7 @@ struct Epilogue {
 
 impl Pass {
     /// Chooses the distribution by shape and layout. It does not depend on the GPU.
-    fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Result<Self, String> {
+    fn of(axes: &[usize], input: &DeviceView, out: &DeviceView) -> Result<Self, Unsupported> {
         let (kept_shape, reduced_shape) = split_dims(axes, &input.view.shape);
         let (kept_strides, reduced_strides) = split_dims(axes, &input.view.strides);
         let kept = merge_dims(&kept_shape, &[&out.view.strides, &kept_strides]).checked()?;
@@ -255,7 +256,7 @@ fn narrowed(mut width: usize, allowed: impl Fn(usize) -> bool) -> usize {
 
 /// Returns the initial value as a float and as an integer. An integer is first converted to the result's
 /// type.
-fn initial_value(init: Number, out: DType, computed: ComputeType) -> Result<(f64, i64), String> {
+fn initial_value(init: Number, out: DType, computed: ComputeType) -> Result<(f64, i64), Unsupported> {
     if !computed.is_float() {
         let mut cell = Data::zeros(out, 1).map_err(|it| it.to_string())?;
         cell.set(0, init);

@@ -2,6 +2,7 @@
 //! contiguous in all operands.
 
 use super::DIMS;
+use crate::error::Unsupported;
 
 /// Merged extents and strides, slowest dimension first.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -63,9 +64,10 @@ pub(crate) fn merge_dims_in_any_order(shape: &[usize], operands: &[&[usize]]) ->
 
 impl MergedDims {
     /// Rejects more dimensions than a kernel's parameters hold.
-    pub fn checked(self) -> Result<Self, String> {
+    pub fn checked(self) -> Result<Self, Unsupported> {
         if self.extents.len() > DIMS {
-            Err(format!("views have {} separate dimensions; kernels support {DIMS}", self.extents.len()))
+            Err(format!("views have {} separate dimensions; kernels support {DIMS}", self.extents.len())
+                .into())
         } else {
             Ok(self)
         }

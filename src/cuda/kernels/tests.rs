@@ -11,18 +11,18 @@ use super::{
     reduce::reduce_launches,
     reduce_scratch_bytes,
 };
-use crate::peer_kernel::MAX_ADDRESSES;
+use crate::{error::Unsupported, peer_kernel::MAX_ADDRESSES};
 use hir_plan::{ReduceOp, View};
 
 #[test]
-fn accesses_are_wide_where_addresses_allow() -> Result<(), String> {
+fn accesses_are_wide_where_addresses_allow() -> Result<(), Unsupported> {
     let width = |dtype, address: u64, view: &View, out: &View| {
         let from = ElementwiseArg::View(DeviceView { address, dtype, view });
         match single_op_launch(ScalarFunction::Op(Op::Neg), &[from], &aligned_view(dtype, out))
             .map(|it| it.map(|it| it.kernel))
         {
-            Ok(Some(super::Kernel::Elementwise(it))) => Ok(it.width),
-            other => Err(format!("{other:?}")),
+            Ok(Some(super::Kernel::Elementwise(it))) => Ok::<_, Unsupported>(it.width),
+            other => Err(format!("{other:?}").into()),
         }
     };
     let dense = View::contiguous(0, vec![4, 64]);
@@ -56,7 +56,7 @@ fn shapes_merge_as_far_as_all_operands_allow() {
 }
 
 #[test]
-fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
+fn what_is_not_in_memory_takes_no_parameters() -> Result<(), Unsupported> {
     let dense = View::contiguous(0, vec![64]);
     let place = |number: u64, dtype| DeviceView { address: number << 12, dtype, view: &dense };
     let (half, wide, out) = (place(1, DType::Half), place(2, DType::Double), place(3, DType::Half));
@@ -77,7 +77,7 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
     for (stored, places, elements) in [(true, 3, 2), (false, 2, 8)] {
         let Some(Launch { kernel: super::Kernel::Elementwise(kernel), params: words, .. }) = launch(stored)?
         else {
-            return Err("not a fused elementwise kernel".to_owned());
+            return Err("not a fused elementwise kernel".into());
         };
         assert_eq!((kernel.reads.len(), kernel.width, words.len()), (1, elements, places * 9 + 8 + 2 + 1));
     }
@@ -93,14 +93,14 @@ fn what_is_not_in_memory_takes_no_parameters() -> Result<(), String> {
     let parts: Vec<ElementwiseArg> = (4..64).map(|it| ElementwiseArg::View(place(it, DType::Half))).collect();
     let refused =
         elementwise_launch(&[ElementwiseOp::new(ScalarFunction::Reduce(ReduceOp::Sum), parts, out)]);
-    assert_eq!(refused, Err("61 operands, more than a kernel takes".to_owned()));
+    assert_eq!(refused, Err("61 operands, more than a kernel takes".into()));
     Ok(())
 }
 
 #[test]
-fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
+fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), Unsupported> {
     // Returns for each pass: elements of an access, whether it reads along rows, lanes, blocks.
-    let forms = |dtype, shape: &[usize], axes: &[usize]| -> Result<_, String> {
+    let forms = |dtype, shape: &[usize], axes: &[usize]| -> Result<_, Unsupported> {
         let input = View::contiguous(0, shape.to_vec());
         let (it, out) = reduction(ReduceOp::Sum, &input, axes);
         let (input, out) = (aligned_view(dtype, &input), aligned_view(dtype, &out));
@@ -108,7 +108,7 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
         assert_eq!(launches.len() > 1, reduce_scratch_bytes(&it, &input, &out)? > 0);
         let form = |it: Launch| match it.kernel {
             super::Kernel::Reduce(kernel) => Ok((kernel.width, kernel.along_rows, kernel.lanes, it.blocks)),
-            other => Err(format!("{other:?}")),
+            other => Err(format!("{other:?}").into()),
         };
         launches.into_iter().map(form).collect::<Result<Vec<_>, _>>()
     };
@@ -136,7 +136,7 @@ fn reductions_take_the_form_that_fills_the_gpu() -> Result<(), String> {
 }
 
 #[test]
-fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result<(), String> {
+fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result<(), Unsupported> {
     let view = View::contiguous(0, vec![67]);
     let place = |address| DeviceView { address, dtype: DType::BFloat, view: &view };
     let copy = |from, to: &[u64]| PeerResult {
@@ -155,14 +155,14 @@ fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result
     let Launch { kernel: super::Kernel::PeerMemory(kernel), params, blocks } =
         launch(None, vec![copy(4096, &[8192, 16384])])?
     else {
-        return Err("not a kernel over peer memory".to_owned());
+        return Err("not a kernel over peer memory".into());
     };
     // 8 groups of 8 elements, and 3 elements behind them. Lists of signals are as long as the longest one.
     assert_eq!((kernel.width, blocks), (8, 1));
     assert_eq!(params, [9, 0, 8, 67, 2, 2, 1, 0, 2, 1, 2, 3, 0, 0, 0, 4, 5, 4096, 8192, 16384]);
     // The addresses of four lists of two signals, and of three views.
     let others = params.len() - (4 * 2 + 3);
-    let width = |address| -> Result<usize, String> {
+    let width = |address| -> Result<usize, Unsupported> {
         Ok(match launch(Some(ReduceOp::Sum), vec![copy(address, &[8192])])?.kernel {
             super::Kernel::PeerMemory(kernel) => kernel.width,
             _ => 0,
@@ -187,14 +187,14 @@ fn a_collective_over_peer_memory_has_the_parameters_of_its_structure() -> Result
 }
 
 #[test]
-fn only_kernels_that_write_to_peers_have_a_fence_before_their_end_signals() -> Result<(), String> {
+fn only_kernels_that_write_to_peers_have_a_fence_before_their_end_signals() -> Result<(), Unsupported> {
     let view = View::contiguous(0, vec![64]);
     let place = || DeviceView { address: 4096, dtype: DType::BFloat, view: &view };
-    let body = |end| -> Result<String, String> {
+    let body = |end| -> Result<String, Unsupported> {
         let results = vec![PeerResult { inputs: vec![place(), place()], outputs: vec![place()] }];
         match peer_memory_launch(&peer_collective(Some(ReduceOp::Sum), results, end), 9)?.kernel {
             super::Kernel::PeerMemory(kernel) => Ok(super::peer_memory::body(&kernel)),
-            _ => Err("not a kernel over peer memory".to_owned()),
+            _ => Err("not a kernel over peer memory".into()),
         }
     };
     let reads = body(EndSignals::OfBlocks { needs_fence: false })?;

@@ -2,6 +2,7 @@
 
 use grammar::dtype::DType;
 
+use crate::error::Unsupported;
 use crate::kernels::{self, DeviceView};
 
 /// An operand as a cuBLASLt matrix.
@@ -49,9 +50,9 @@ impl MatmulDesc {
     ///
     /// # Errors
     /// Returns why cuBLASLt does not support them, as a phrase.
-    pub fn check_types(a: DType, b: DType, out: DType) -> Result<(), String> {
+    pub fn check_types(a: DType, b: DType, out: DType) -> Result<(), Unsupported> {
         if a != b {
-            return Err("its operands have different types".to_owned());
+            return Err("its operands have different types".into());
         }
         match (a, out) {
             (DType::BFloat | DType::Half, result) if result == a || result == DType::Float => Ok(()),
@@ -60,7 +61,8 @@ impl MatmulDesc {
                 "{} operands with a {} result are not supported",
                 a.short_name(),
                 out.short_name()
-            )),
+            )
+            .into()),
         }
     }
 
@@ -83,20 +85,20 @@ impl MatmulDesc {
         b: &DeviceView,
         bias: Option<&DeviceView>,
         out: &DeviceView,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Unsupported> {
         Self::check_types(a.dtype, b.dtype, out.dtype)?;
         if a.view.shape.last() == Some(&0) {
-            return Err("its sums have no terms".to_owned());
+            return Err("its sums have no terms".into());
         }
         let strides = "the strides of an operand do not form a matrix".to_owned();
         let matrix = |it: &DeviceView| Matrix::of(it).ok_or_else(|| strides.clone());
         let (a_matrix, b_matrix, out_matrix) = (matrix(a)?, matrix(b)?, matrix(out)?);
         if out_matrix.is_transposed {
-            return Err("its result is transposed".to_owned());
+            return Err("its result is transposed".into());
         }
         let bias = match bias {
             None => Bias::None,
-            Some(it) if it.dtype != out.dtype => return Err("its bias has another type".to_owned()),
+            Some(it) if it.dtype != out.dtype => return Err("its bias has another type".into()),
             Some(it) => {
                 let dims = it.view.strides.len();
                 let (outer, column) = it.view.strides.split_at(dims - 1);
@@ -107,7 +109,7 @@ impl MatmulDesc {
                     Some(matrix) if !matrix.is_transposed && column[0] == 1 && outer[dims - 2] > 0 => {
                         Bias::Matrix(matrix)
                     }
-                    _ => return Err("its bias is neither a vector nor a matrix".to_owned()),
+                    _ => return Err("its bias is neither a vector nor a matrix".into()),
                 }
             }
         };
