@@ -1,5 +1,6 @@
 //! Bindings of scalars and options that the command line adds to a program.
 
+use crate::InvalidOption;
 use std::{collections::HashMap, fmt};
 
 use crate::{
@@ -28,14 +29,14 @@ impl fmt::Display for Binding {
 }
 
 impl std::str::FromStr for Binding {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text.split_once('=') {
             Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
                 Ok(Self { name: name.trim().to_owned(), value: value.trim().to_owned() })
             }
-            _ => Err("expected `name=value`, such as `i0=8192` or `i84='(rank+streamIdx)%8'`".to_owned()),
+            _ => Err("expected `name=value`, such as `i0=8192` or `i84='(rank+streamIdx)%8'`".into()),
         }
     }
 }

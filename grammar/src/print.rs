@@ -9,6 +9,7 @@ mod short;
 mod value;
 mod y2025;
 
+use crate::InvalidOption;
 use std::{fmt::Write, io, str::FromStr};
 
 use rustc_hash::FxHashMap;
@@ -31,14 +32,14 @@ pub enum Dialect {
 }
 
 impl FromStr for Dialect {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text {
             "canonical" => Ok(Self::Canonical),
             "short" => Ok(Self::Short),
             "2025" => Ok(Self::Y2025),
-            _ => Err("expected `canonical`, `short` or `2025`".to_owned()),
+            _ => Err("expected `canonical`, `short` or `2025`".into()),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod excerpt;
 mod visible;
 
+use crate::InvalidOption;
 use std::{collections::HashMap, fmt, io, ops::Range, str::FromStr};
 
 use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source};
@@ -46,15 +47,15 @@ pub enum Format {
 }
 
 impl FromStr for Format {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text {
             "human" => Ok(Self::Human),
             "short" => Ok(Self::Short),
             "json" => Ok(Self::Json),
             "sarif" => Ok(Self::Sarif),
-            _ => Err(format!("`{text}` is not an error format: expected human, short, json or sarif")),
+            _ => Err(format!("`{text}` is not an error format: expected human, short, json or sarif").into()),
         }
     }
 }

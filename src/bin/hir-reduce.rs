@@ -1,5 +1,6 @@
 //! Reduces a failing Host IR program while it still fails in the same way.
 
+use hir::grammar::InvalidOption;
 use std::{
     io::Write,
     path::PathBuf,
@@ -150,12 +151,12 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
                 "`--schedule={it}`: the steps of a program change as it is reduced; use named schedules, or omit `--schedule` to \
                  find races with the checker"
             );
-            return Err(screen.fail(Exit::Usage, &message));
+            return Err(screen.fail(Exit::Usage, message));
         }
     };
     let folder = tempfile::Builder::new().prefix("hir-reduce-").tempdir();
     let folder = folder.map_err(|fault| {
-        screen.fail(Exit::Environment, &format!("cannot create a temporary directory: {fault}"))
+        screen.fail(Exit::Environment, format!("cannot create a temporary directory: {fault}"))
     })?;
     let file = folder.path().join("candidate.hir");
     // If an allocation fails, no destructor runs; the allocator then removes these files.
@@ -215,7 +216,7 @@ fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
     }
     let [program] = programs.as_mut_slice() else {
         let message = format!("`{}` has {} containers: reduce one at a time", source.name, programs.len());
-        return Err(screen.fail(Exit::Usage, &message));
+        return Err(screen.fail(Exit::Usage, message));
     };
     apply_bindings(program, &options.set).map_err(|fault| {
         screen.report_diagnostics(&fault.0, &[fault.1]);
@@ -224,7 +225,7 @@ fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
     let smallest = plan::smallest_world(program);
     if let Some(ranks) = options.world.ranks.filter(|ranks| *ranks < smallest) {
         let message = plan::limits::too_few_ranks_text("the program", smallest, ranks);
-        return Err(screen.fail(Exit::Environment, &message));
+        return Err(screen.fail(Exit::Environment, message));
     }
     // Only an external command may accept a program that the verifier rejects.
     let faults = grammar::verify(program);
@@ -259,13 +260,13 @@ fn shrink(
         Err(instead) => {
             let is_environment = examiner.running.fault().is_some();
             let exit = if is_environment { Exit::Environment } else { Exit::Rejected };
-            return screen.fail(exit, &format!("`{}`: {instead}", options.file));
+            return screen.fail(exit, format!("`{}`: {instead}", options.file));
         }
     };
     let progress = Progress::new(Some(options.max_tests), "tests at most", options.diagnostics.quiet);
     let say = |line: String| match options.diagnostics.error_format {
         _ if options.diagnostics.quiet => (),
-        Format::Sarif | Format::Json => screen.message(&line),
+        Format::Sarif | Format::Json => screen.message(line),
         Format::Human | Format::Short => {
             progress.suspend(|| drop(writeln!(&screen.session().stderr, "# {line}")));
         }
@@ -287,7 +288,7 @@ fn shrink(
     if let Some(fault) = goal.same.test.running.fault() {
         let exit = screen.write_result(&result_text(options, &reduced.candidate), options.output.as_deref());
         let failed =
-            screen.fail(Exit::Environment, &format!("{fault}: the smallest program so far is written"));
+            screen.fail(Exit::Environment, format!("{fault}: the smallest program so far is written"));
         return if exit == Exit::Success { failed } else { exit };
     }
     if reduced.hit_limit {
@@ -297,10 +298,10 @@ fn shrink(
 }
 
 /// Parses the value of `--print`. An older dialect could lose the failure.
-fn parse_form(text: &str) -> Result<Dialect, String> {
+fn parse_form(text: &str) -> Result<Dialect, InvalidOption> {
     match text.parse() {
         Ok(form @ (Dialect::Canonical | Dialect::Short)) => Ok(form),
-        Ok(Dialect::Y2025) | Err(_) => Err("expected `canonical` or `short`".to_owned()),
+        Ok(Dialect::Y2025) | Err(_) => Err("expected `canonical` or `short`".into()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Findings of the checker, merged over ranks and iterations: one finding for each pair of statements.
 
+use grammar::InvalidOption;
 use std::collections::BTreeSet;
 
 use grammar::{codes::Code, ir::StmtId};
@@ -76,9 +77,9 @@ impl std::fmt::Display for Checks {
 
 /// Parses a list of `race`, `comm`, `memory`, `excess`, `repeat` and `all`.
 impl std::str::FromStr for Checks {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let mut checks = Self::NONE;
         for word in text.split(',') {
             match word.trim() {
@@ -92,7 +93,8 @@ impl std::str::FromStr for Checks {
                 other => {
                     return Err(format!(
                         "`{other}` is not a check: expected race, comm, memory, excess, repeat or all"
-                    ));
+                    )
+                    .into());
                 }
             }
         }

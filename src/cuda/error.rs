@@ -74,14 +74,8 @@ pub(crate) enum Unsupported {
     Operands(Cow<'static, str>),
 }
 
-impl From<&'static str> for Unsupported {
-    fn from(reason: &'static str) -> Self {
-        Self::Operands(reason.into())
-    }
-}
-
-impl From<String> for Unsupported {
-    fn from(reason: String) -> Self {
+impl<T: Into<Cow<'static, str>>> From<T> for Unsupported {
+    fn from(reason: T) -> Self {
         Self::Operands(reason.into())
     }
 }

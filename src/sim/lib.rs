@@ -76,7 +76,7 @@ use step::Memories;
 pub use {
     footprint::{Footprint, footprint, shadow_bytes},
     progress_query::ProgressQuery,
-    schedule::{Schedule, ScheduleError, ScheduleSet},
+    schedule::{Schedule, ScheduleSet},
     work::{OverBudget, SimLimits, WorkBudget, work},
 };
 

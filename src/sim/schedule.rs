@@ -2,6 +2,7 @@
 //!
 //! Invariant: the same schedule and the same plans give the same choices.
 
+use grammar::InvalidOption;
 use std::{
     collections::{BTreeMap, BinaryHeap, VecDeque},
     fmt,
@@ -9,8 +10,6 @@ use std::{
     str::FromStr,
     sync::Arc,
 };
-
-use thiserror::Error;
 
 use hir_plan::sync::{InstRef, Step};
 use hir_tensor::generate::split_mix;
@@ -39,22 +38,18 @@ pub enum Schedule {
     },
 }
 
-/// A schedule that does not parse.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "unknown schedule `{0}`: expected `program`, `adversarial`, `seed:N`, `seed:A..B`, `explore:N` or `@FILE`"
-)]
-pub struct ScheduleError(String);
-
 impl FromStr for Schedule {
-    type Err = ScheduleError;
+    type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let seed = || text.strip_prefix("seed:").and_then(|it| it.parse().ok());
         match text {
             "program" => Ok(Self::Program),
             "adversarial" => Ok(Self::Adversarial),
-            _ => seed().map(Self::Seed).ok_or_else(|| ScheduleError(text.to_owned())),
+            _ => seed().map(Self::Seed).ok_or_else(|| {
+                let expected = "`program`, `adversarial`, `seed:N`, `seed:A..B`, `explore:N` or `@FILE`";
+                format!("unknown schedule `{text}`: expected {expected}").into()
+            }),
         }
     }
 }
@@ -95,19 +90,20 @@ impl fmt::Display for ScheduleSet {
 }
 
 impl FromStr for ScheduleSet {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         if let Some((first, last)) = text.strip_prefix("seed:").and_then(|range| range.split_once("..")) {
             return match (first.parse::<u64>(), last.parse::<u64>()) {
                 (Ok(first), Ok(last)) if first < last && last - first > MAX_SCHEDULES => Err(format!(
                     "`{text}` has {} seeds, but a run takes at most {MAX_SCHEDULES}",
                     last - first
-                )),
+                )
+                .into()),
                 (Ok(first), Ok(last)) if first < last => {
                     Ok(Self::List((first..last).map(Schedule::Seed).collect()))
                 }
-                _ => Err(format!("`{text}` is not a range of seeds: expected `seed:0..50`")),
+                _ => Err(format!("`{text}` is not a range of seeds: expected `seed:0..50`").into()),
             };
         }
         if let Some(most) = text.strip_prefix("explore:") {
@@ -115,14 +111,13 @@ impl FromStr for ScheduleSet {
                 Ok(most) if (1..=MAX_SCHEDULES).contains(&most) => Ok(Self::Explore(most as usize)),
                 _ => Err(format!(
                     "`{text}` is not a number of orders: expected `explore:100`, at most {MAX_SCHEDULES}"
-                )),
+                )
+                .into()),
             };
         }
         match text.strip_prefix('@') {
             Some(path) => Ok(Self::File(path.into())),
-            None => {
-                text.parse().map(|it| Self::List(vec![it])).map_err(|fault: ScheduleError| fault.to_string())
-            }
+            None => text.parse().map(|it| Self::List(vec![it])),
         }
     }
 }

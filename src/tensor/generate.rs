@@ -3,6 +3,7 @@
 //!
 //! Invariant: sharding never changes a value; each rank generates its own shard.
 
+use grammar::InvalidOption;
 use std::str::FromStr;
 
 use grammar::dtype::DType;
@@ -26,15 +27,17 @@ pub enum InputKind {
 
 /// Parses the value of `--inputs`.
 impl FromStr for InputKind {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text {
             "exact" => Ok(Self::Exact),
             "random" => Ok(Self::Random),
             "rank" => Ok(Self::Rank),
             "zeros" => Ok(Self::Zeros),
-            _ => Err(format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`")),
+            _ => {
+                Err(format!("unknown inputs `{text}`: expected `exact`, `random`, `rank` or `zeros`").into())
+            }
         }
     }
 }

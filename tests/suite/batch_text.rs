@@ -16,7 +16,9 @@ pub fn run(text: &str) -> Result<(), String> {
             }
             Ok(())
         }),
-        Err((number, why)) if (1..=text.lines().count()).contains(&number) && !why.is_empty() => Ok(()),
-        Err((number, why)) => Err(format!("line {number}: {why}")),
+        Err(it) if (1..=text.lines().count()).contains(&it.number) && !it.reason.to_string().is_empty() => {
+            Ok(())
+        }
+        Err(it) => Err(format!("line {it}")),
     }
 }

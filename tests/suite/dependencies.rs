@@ -37,7 +37,7 @@ const LAYERS: &[(&str, &[Layer])] = &[
 ];
 
 const GRAMMAR: &[Layer] = &[
-    ("arena codes dtype numbering scalar_op span words", &[]),
+    ("arena codes dtype invalid_option numbering scalar_op span words", &[]),
     // The IR: operators have attributes, statements have operators.
     ("diagnostic ids", BEFORE),
     ("algorithm_table", &["words"]),

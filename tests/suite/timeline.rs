@@ -254,7 +254,9 @@ pub fn with_clocks(
 /// Returns an error if the trace is not JSON.
 pub fn files_of(timeline: &Timeline) -> Result<Files, Failed> {
     let report = Overlap::of(timeline).report(timeline);
-    let text = |name: &str| name.parse::<TimelineFile>()?.text(timeline, "title", &report);
+    let text = |name: &str| -> Result<String, Failed> {
+        Ok(name.parse::<TimelineFile>()?.text(timeline, "title", &report)?)
+    };
     Ok(Files {
         trace: serde_json::from_str(&text("t.json")?)?,
         page: text("t.html")?,

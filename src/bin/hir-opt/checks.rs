@@ -35,7 +35,7 @@ impl Processor<'_> {
         for number in 0..grammar::read(&text).0.len() {
             let fixed = check::fix(&text, number, self.options.checks(), &plan);
             for edit in &fixed.edits {
-                self.screen.message(&format!("{name}, line {}: {}", edit.line, edit.description));
+                self.screen.message(format!("{name}, line {}: {}", edit.line, edit.description));
             }
             text = fixed.text;
         }
@@ -80,11 +80,11 @@ impl Processor<'_> {
         let world = self.plan_all_ranks(program, source, outcome)?;
         let report = check::check(&world, checks);
         for reason in &report.not_checked {
-            self.screen.message(&format!("not checked: {reason}"));
+            self.screen.message(format!("not checked: {reason}"));
         }
         for reason in &report.not_searched {
             if !matches!(reason, ExcessNotSearched::Races | ExcessNotSearched::Views) {
-                self.screen.message(&format!("not searched for excess: {reason}"));
+                self.screen.message(format!("not searched for excess: {reason}"));
             }
         }
         let sources = std::slice::from_ref(source);
@@ -103,7 +103,7 @@ impl Processor<'_> {
             it.severity() != Severity::Remark || remarks <= MAX_REMARKS
         });
         if let Some(left) = remarks.checked_sub(MAX_REMARKS).filter(|it| *it > 0) {
-            self.screen.message(&format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
+            self.screen.message(format!("not printed: {left} remarks beyond the first {MAX_REMARKS}"));
         }
         let errors = format_count(&found, Severity::Error, "fault");
         let others = [(Severity::Warning, "warning"), (Severity::Remark, "remark")];

@@ -8,6 +8,7 @@ mod processor;
 mod reproducer;
 mod witness;
 
+use hir::grammar::InvalidOption;
 use std::{io::Write, process::ExitCode, time::Duration};
 
 use hir::driver::tool::{
@@ -47,11 +48,11 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
-    if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, &message))? {
+    if let Some(text) = listing(options).map_err(|message| screen.fail(Exit::Usage, message))? {
         return Ok(screen.write_result(&text, options.output.as_deref()));
     }
     let calls = screen.parse_pipeline("--passes", &options.passes.join(","))?;
-    options.validate().map_err(|message| screen.fail(Exit::Usage, &message))?;
+    options.validate().map_err(|message| screen.fail(Exit::Usage, message))?;
     if options.dump_pass_pipeline {
         let _ = writeln!(&screen.session().stderr, "{}", pipeline_text(&calls));
     }
@@ -62,11 +63,11 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let asked = activity.clone();
     let (teller, ender) = (screen.clone(), screen.clone());
     screen.watch_signals(
-        move || teller.message(&asked.description()),
+        move || teller.message(asked.description()),
         move |signal| {
             stopped.stop(|what| {
                 let name = interrupt::signal_name(signal);
-                ender.message(&format!("stopped by {name} {what}: no result is written"));
+                ender.message(format!("stopped by {name} {what}: no result is written"));
                 ender.session().close_log(Exit::from_signal(signal), true);
             })
         },
@@ -111,7 +112,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
 }
 
 /// Returns the text of `--explain`, `--list-passes` or `--list-ops`, if one of them is set.
-fn listing(options: &Options) -> Result<Option<String>, String> {
+fn listing(options: &Options) -> Result<Option<String>, InvalidOption> {
     Ok(match (&options.explain, &options.list_passes) {
         (Some(Some(code)), _) => Some(listing::explanation(code)?),
         (Some(None), _) => Some(listing::codes()),

@@ -1,5 +1,6 @@
 //! The command line of hir-opt.
 
+use hir::grammar::InvalidOption;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
@@ -168,9 +169,9 @@ impl Options {
     ///
     /// # Errors
     /// A message that says what to change.
-    pub fn validate(&self) -> Result<(), String> {
+    pub fn validate(&self) -> Result<(), InvalidOption> {
         if self.check_model.is_some() && !self.uses_ordering_model() {
-            return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".to_owned());
+            return Err("`--check-model` needs `--check`, `--fix=check` or `--verify-each=check`".into());
         }
         self.dumps.check()?;
         let prints = [
@@ -186,27 +187,27 @@ impl Options {
             return Err(format!(
                 "`{flag}` prints text to standard error, which is a single log with `--error-format=sarif`: remove one of \
                  the two options"
-            ));
+            ).into());
         }
         let of_one =
             [(self.witness.is_some(), "--witness"), (!self.timelines.timeline.is_empty(), "--timeline")];
         if let (true, Some((_, option))) = (self.split_input_file, of_one.into_iter().find(|it| it.0)) {
             return Err(format!(
                 "`{option}` writes a file about one program, but `--split-input-file` reads several: give one part as a file"
-            ));
+            ).into());
         }
         self.check_files()?;
         self.check_fix()?;
         if self.check.is_some_and(|it| it.repeat) && self.check_model == Some(OrderingModel::Hir) {
             return Err(
-                "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier".to_owned()
+                "`--check=repeat` needs `--check-model=nccl`: hir-run separates runs by a barrier".into()
             );
         }
         Ok(())
     }
 
     /// Checks that each option has its own file, and that only `-o` overwrites the program.
-    fn check_files(&self) -> Result<(), String> {
+    fn check_files(&self) -> Result<(), InvalidOption> {
         let timelines = self.timelines.timeline.iter().map(|it| ("--timeline", it.path.as_path()));
         let named = [("--witness", &self.witness), ("--crash-reproducer", &self.crash_reproducer)];
         let named = named.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
@@ -219,7 +220,7 @@ impl Options {
     }
 
     /// Checks that `--fix`, which runs no passes and makes no timeline, has no option that it would ignore.
-    fn check_fix(&self) -> Result<(), String> {
+    fn check_fix(&self) -> Result<(), InvalidOption> {
         let Some(fix) = self.fix else { return Ok(()) };
         let ignored = [
             (fix == FixMode::Reading && self.check.is_some(), "--check"),
@@ -240,9 +241,11 @@ impl Options {
         match ignored.into_iter().find(|it| it.0) {
             None => Ok(()),
             Some((_, "--check")) => {
-                Err("`--fix` only prints the text, and checks nothing: use `--fix=check`".to_owned())
+                Err("`--fix` only prints the text, and checks nothing: use `--fix=check`".into())
             }
-            Some((_, option)) => Err(format!("`--fix` ignores `{option}`: remove one of the two options")),
+            Some((_, option)) => {
+                Err(format!("`--fix` ignores `{option}`: remove one of the two options").into())
+            }
         }
     }
 

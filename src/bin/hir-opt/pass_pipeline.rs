@@ -69,11 +69,11 @@ impl<'p> Processor<'p> {
         let count = self.calls.len();
         self.activity.set(format!("while looking for the first of {count} passes that fails"));
         let Some(culprit) = passes::bisect(program, &self.calls, &oracle)? else {
-            self.screen.message(&format!("bisect: none of the {count} passes fails"));
+            self.screen.message(format!("bisect: none of the {count} passes fails"));
             return self.run_passes(program, part);
         };
         let call = self.calls[culprit.position].to_string();
-        self.screen.message(&format!(
+        self.screen.message(format!(
             "bisect: pass {} of {count}, `{call}`, is the first that fails",
             culprit.position + 1
         ));

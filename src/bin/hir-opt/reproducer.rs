@@ -23,7 +23,7 @@ pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
     let screen = given.diagnostics.reporter(session);
     let flags = reproducer::flags(&session.files, &path)
         .map_err(|fault| screen.fail_to_read(path.display(), &fault))?
-        .map_err(|message| screen.fail(Exit::Usage, &message))?;
+        .map_err(|message| screen.fail(Exit::Usage, message))?;
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
     let mut words = std::env::args_os();
@@ -84,7 +84,7 @@ impl Processor<'_> {
             self.screen.session().crash_record.disable();
             self.has_reproducer = true;
             let path = path.display();
-            self.screen.message(&format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
+            self.screen.message(format!("`hir-opt --run-reproducer {path}` reproduces this failure"));
         }
     }
 }

@@ -90,7 +90,7 @@ impl Processor<'_> {
             exit => return Err(exit),
         }
         self.has_witness = true;
-        self.screen.message(&format!("wrote an order in which this happens: {}", found.message));
+        self.screen.message(format!("wrote an order in which this happens: {}", found.message));
         Ok(())
     }
 }

@@ -23,7 +23,7 @@ use std::{
 
 use hir::driver::job::rank_process::{Measured, RunVerdict};
 use hir::driver::run::{
-    batch_file::{self, BatchLine},
+    batch_file::{self, BadLine, BatchLine},
     command_line::Options,
     failure::JobFailure,
     option_files::{OptionFile, check_option_files},
@@ -154,9 +154,9 @@ pub fn read_programs(
     let text = String::from_utf8(session.files.read(path).map_err(|it| cannot(it.to_string()))?)
         .map_err(|_| cannot("it is not UTF-8 text".to_owned()))?;
     let common = batch_file::without_batch(words);
-    let wrong = |number: usize, why: &str| JobFailure::Usage(format!("{shown}:{number}: {why}"));
-    let lines = batch_file::parse_batch(&text, &common).map_err(|it| wrong(it.0, &it.1))?;
-    batch_file::check_destinations(&lines).map_err(|it| wrong(it.0, &it.1))?;
+    let wrong = |line: BadLine| JobFailure::Usage(format!("{shown}:{line}"));
+    let lines = batch_file::parse_batch(&text, &common).map_err(wrong)?;
+    batch_file::check_destinations(&lines).map_err(wrong)?;
     let all = lines.len();
     let entry = |(at, line): (usize, BatchLine)| {
         let BatchLine { number, text, options } = line;
@@ -166,12 +166,11 @@ pub fn read_programs(
             (options.timeout != job.timeout, "--timeout"),
         ];
         let batch = OptionFile { option: "the batch file", path };
-        check_option_files(&options.option_files(), &[batch]).map_err(|why| wrong(number, &why))?;
+        let refused = |reason| wrong(BadLine { number, reason });
+        check_option_files(&options.option_files(), &[batch]).map_err(refused)?;
         if let Some((_, name)) = only.into_iter().find(|it| it.0) {
-            return Err(wrong(
-                number,
-                &format!("{name} applies to the whole job and cannot be set for one of its programs"),
-            ));
+            let reason = format!("{name} applies to the whole job and cannot be set for one of its programs");
+            return Err(refused(reason.into()));
         }
         Ok(JobProgram {
             options,

@@ -29,7 +29,7 @@ pub fn report_failure(screen: &Reporter, failure: &JobFailure) -> RunVerdict {
             return RunVerdict { notes, ..verdict };
         }
         (_, _) => {
-            screen.fail(exit, &failure.to_string());
+            screen.fail(exit, failure);
         }
     }
     verdict

@@ -1,5 +1,6 @@
 //! The kinds of failure that hir-reduce preserves.
 
+use grammar::InvalidOption;
 use std::str::FromStr;
 
 /// The failure to test for.
@@ -18,9 +19,9 @@ pub enum FailureOracle {
 }
 
 impl FromStr for FailureOracle {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text {
             "race" => Ok(Self::Race),
             "deadlock" => Ok(Self::Deadlock),
@@ -29,7 +30,7 @@ impl FromStr for FailureOracle {
             _ => match text.strip_prefix("cmd:").map(str::trim) {
                 Some(command) if !command.is_empty() => Ok(Self::Command(command.to_owned())),
                 Some(_) | None => {
-                    Err("expected `race`, `deadlock`, `wrong-result`, `crash` or `cmd:COMMAND`".to_owned())
+                    Err("expected `race`, `deadlock`, `wrong-result`, `crash` or `cmd:COMMAND`".into())
                 }
             },
         }

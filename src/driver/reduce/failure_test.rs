@@ -23,7 +23,7 @@ use passes::{PassCall, PassError, Settings, Verify};
 pub use super::failure_oracle::FailureOracle;
 use super::{
     Candidate, CommandRunner, InterestingnessTest, order,
-    signatures::{FailureSignatures, failure_signature, race_signatures},
+    signatures::{FailureSignatures, NoSignature, failure_signature, race_signatures},
 };
 use crate::{
     run::{
@@ -134,8 +134,8 @@ impl FailureTest<'_> {
     /// Returns how a program fails.
     ///
     /// # Errors
-    /// The program does not fail in that way. The text says what it does instead.
-    pub fn failure_signatures(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+    /// The program does not fail in that way.
+    pub fn failure_signatures(&self, candidate: &Candidate) -> Result<FailureSignatures, NoSignature> {
         let observe = || match self.oracle {
             FailureOracle::Command(command) => self.command(command, candidate),
             FailureOracle::Race
@@ -144,7 +144,7 @@ impl FailureTest<'_> {
             | FailureOracle::Crash => {
                 let faults = verify(&candidate.program);
                 match faults.first().filter(|_| has_errors(&faults)) {
-                    Some(fault) => Err(format!("the verifier rejects the program: {}", fault.message)),
+                    Some(fault) => Err(format!("the verifier rejects the program: {}", fault.message).into()),
                     None if *self.oracle == FailureOracle::Crash => self.crash(candidate),
                     None => self.run(candidate),
                 }
@@ -153,10 +153,14 @@ impl FailureTest<'_> {
         IS_TESTING.set(true);
         let outcome = catch_unwind(AssertUnwindSafe(observe));
         IS_TESTING.set(false);
-        outcome.unwrap_or_else(|_| Err("the test panicked".to_owned()))
+        let outcome = outcome.unwrap_or_else(|_| Err("the test panicked".into()));
+        if let Err(NoSignature::Untestable(why)) = &outcome {
+            self.running.record_fault(why.clone());
+        }
+        outcome
     }
 
-    fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, String> {
+    fn command(&self, command: &str, candidate: &Candidate) -> Result<FailureSignatures, NoSignature> {
         let file = self.running.file().display().to_string();
         let line =
             if command.contains("%s") { command.replace("%s", &file) } else { format!("{command} {file}") };
@@ -173,25 +177,20 @@ impl FailureTest<'_> {
             // A POSIX shell exits with these codes if it cannot execute the command.
             Ok(status) if matches!(status.code(), Some(126 | 127)) => {
                 let fault = format!("the shell cannot execute the command `{command}`");
-                self.running.record_fault(fault.clone());
-                Err(fault)
+                Err(NoSignature::Untestable(fault))
             }
             Ok(status) => {
-                Err(format!("the command `{command}` does not exit with 0 for the program: {status}"))
+                Err(format!("the command `{command}` does not exit with 0 for the program: {status}").into())
             }
-            Err(fault) => {
-                let fault = format!("cannot run `{command}`: {fault}");
-                self.running.record_fault(fault.clone());
-                Err(fault)
-            }
+            Err(fault) => Err(NoSignature::Untestable(format!("cannot run `{command}`: {fault}"))),
         }
     }
 
-    fn crash(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+    fn crash(&self, candidate: &Candidate) -> Result<FailureSignatures, NoSignature> {
         let settings = Settings { verify: Verify::Structural, roundtrip: true };
         let failure = match passes::run(&mut candidate.program.clone(), self.calls, settings, &mut |_| ()) {
-            Ok(()) => return Err("the passes do not fail".to_owned()),
-            Err(failure) if !failure.error.is_bug() => return Err(failure.to_string()),
+            Ok(()) => return Err("the passes do not fail".into()),
+            Err(failure) if !failure.error.is_bug() => return Err(failure.to_string().into()),
             Err(failure) => failure,
         };
         // Indices in panic messages and lines in other messages change while the program shrinks.
@@ -211,7 +210,7 @@ impl FailureTest<'_> {
         Ok(FailureSignatures::from([format!("{}: {detail}", failure.pass.unwrap_or("as read"))]))
     }
 
-    fn run(&self, candidate: &Candidate) -> Result<FailureSignatures, String> {
+    fn run(&self, candidate: &Candidate) -> Result<FailureSignatures, NoSignature> {
         let (rewritten, planned);
         let (program, plans) = if self.calls.is_empty() {
             (&candidate.program, self.plans_of(candidate).as_ref().map_err(Clone::clone)?)
@@ -230,7 +229,7 @@ impl FailureTest<'_> {
         let inputs = fill(&input_spec, plans)?;
         // One more run computes what the results are compared with.
         let work = hir_sim::work(plans, self.schedules.len() + 1);
-        self.work.take(work).map_err(|it| self.exceeds(&it.diagnostic(program.spans.header)))?;
+        self.work.take(work).map_err(|it| cannot_run(Some(&it.diagnostic(program.spans.header))))?;
         let expected = match self.oracle {
             FailureOracle::Race => {
                 let ran = run_trial(plans, &inputs, &Schedule::Program, &[], self.limits.memory);
@@ -268,7 +267,7 @@ impl FailureTest<'_> {
             [only] => format!("the program does not fail under schedule {only}"),
             many => format!("the program does not fail under {} schedules", many.len()),
         };
-        if found { Ok(signatures) } else { Err(other.unwrap_or_else(none)) }
+        if found { Ok(signatures) } else { Err(other.unwrap_or_else(none).into()) }
     }
 
     fn classify(&self, failure: &RunFailure) -> Relevance {
@@ -299,7 +298,7 @@ impl FailureTest<'_> {
         candidate: &Candidate,
         plans: &[Plan],
         input_spec: &InputSpec,
-    ) -> Result<Vec<Expectation>, String> {
+    ) -> Result<Vec<Expectation>, NoSignature> {
         if let Some(path) = self.reference {
             let setup = PrepareOptions {
                 session: self.session,
@@ -313,15 +312,15 @@ impl FailureTest<'_> {
                 passes: &|_, _| Ok(()),
             };
             let limits = SimLimits { memory: self.limits.memory, work: &self.work };
-            return verdict::reference_expectations(path, &setup, limits, input_spec, plans).map_err(
-                |failure| match failure {
-                    JobFailure::Rejected(_, faults) => {
-                        faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
-                    }
-                    JobFailure::BadOption(_, fault) => fault.message,
-                    other => other.summary(),
-                },
-            );
+            let refused = |failure| match failure {
+                JobFailure::Rejected(_, faults) => {
+                    faults.first().map_or(String::new(), |it| format!("`{path}`: {}", it.message))
+                }
+                JobFailure::BadOption(_, fault) => fault.message,
+                other => other.summary(),
+            };
+            let known = verdict::reference_expectations(path, &setup, limits, input_spec, plans);
+            return known.map_err(|it| refused(it).into());
         }
         let plans = self.plans_of(candidate).as_ref().map_err(Clone::clone)?;
         let ran = run_trial(plans, &fill(input_spec, plans)?, &Schedule::Program, &[], self.limits.memory);
@@ -330,45 +329,39 @@ impl FailureTest<'_> {
         Ok(expectations(ran.outputs, "the program before the passes", basis))
     }
 
-    /// Ends the reduction, because a limit of the tool is reached, and returns why.
-    fn exceeds(&self, limit: &Diagnostic) -> String {
-        let text = format!("the program cannot run: {}", with_help(limit));
-        self.running.record_fault(text.clone());
-        text
-    }
-
     /// Returns the plans of a program before the passes.
-    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<World, String> {
+    fn plans_of<'c>(&self, candidate: &'c Candidate) -> &'c Result<World, NoSignature> {
         candidate.plans.get_or_init(|| self.plan(&candidate.program, candidate))
     }
 
-    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<World, String> {
+    fn plan(&self, program: &Program, candidate: &Candidate) -> Result<World, NoSignature> {
         let smallest = hir_plan::smallest_world(program);
         let ranks = self.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            return Err(hir_plan::limits::too_few_ranks_text("the program", smallest, ranks));
+            return Err(hir_plan::limits::too_few_ranks_text("the program", smallest, ranks).into());
         }
-        let refuse = |fault: Option<&Diagnostic>| match fault {
-            Some(fault) if fault.code == Code::OverBudget => self.exceeds(fault),
-            fault => format!("the program cannot run: {}", fault.map(with_help).unwrap_or_default()),
-        };
         let plans = hir_plan::build_with_limits(program, &candidate.lines, ranks, &self.limits)
-            .map_err(|faults| refuse(faults.first()))?;
+            .map_err(|faults| cannot_run(faults.first()))?;
         match memory_limit_diagnostic(program.spans.header, &plans, self.limits.memory) {
-            Some(fault) => Err(refuse(Some(&fault))),
+            Some(fault) => Err(cannot_run(Some(&fault))),
             None => Ok(plans),
         }
     }
 }
 
-/// Returns the message of a diagnostic and its help.
-fn with_help(fault: &Diagnostic) -> String {
-    let help = fault.help.as_ref().map(|it| format!(" ({it})")).unwrap_or_default();
-    fault.message.clone() + &help
+/// Returns the error of a program that is not planned or simulated. A limit of the tool ends the reduction.
+fn cannot_run(fault: Option<&Diagnostic>) -> NoSignature {
+    let help = fault.and_then(|it| it.help.as_ref()).map(|it| format!(" ({it})")).unwrap_or_default();
+    let message = fault.map_or("", |it| &it.message);
+    let text = format!("the program cannot run: {message}{help}");
+    match fault {
+        Some(it) if it.code == Code::OverBudget => NoSignature::Untestable(text),
+        _ => NoSignature::Otherwise(text),
+    }
 }
 
-fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, String> {
-    input_spec.clone().fill(plans).map_err(|it| it.to_string())
+fn fill(input_spec: &InputSpec, plans: &[Plan]) -> Result<Vec<Vec<Data>>, NoSignature> {
+    input_spec.clone().fill(plans).map_err(|it| it.to_string().into())
 }
 
 /// How a failure relates to the one that is tested for.

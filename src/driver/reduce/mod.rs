@@ -40,7 +40,7 @@ pub struct Candidate {
     /// Line index of the text.
     pub lines: LineIndex,
     /// The plans of the program, once a test needs them, or why it has none.
-    plans: OnceCell<Result<World, String>>,
+    plans: OnceCell<Result<World, signatures::NoSignature>>,
 }
 
 impl Candidate {

@@ -11,16 +11,33 @@ use crate::run::trial::{FailureKind, RunFailure};
 use hir_check::{Checks, Finding, check};
 use hir_plan::{Plan, World};
 
+/// Why a program does not show the failure that is tested for.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NoSignature {
+    /// What the program does instead.
+    #[error("{0}")]
+    Otherwise(String),
+    /// Why no program can be tested, which ends the reduction: a limit of the tool, or a command that does not run.
+    #[error("{0}")]
+    Untestable(String),
+}
+
+impl<T: Into<String>> From<T> for NoSignature {
+    fn from(what: T) -> Self {
+        Self::Otherwise(what.into())
+    }
+}
+
 /// Signatures of the failure that is tested for, and of other failures that come with it.
 pub type FailureSignatures = BTreeSet<String>;
 
 /// Returns the signatures of the races that the checker finds: the tensor, and both statements by operator
 /// and tensors.
-pub(super) fn race_signatures(program: &Program, world: &World) -> Result<FailureSignatures, String> {
+pub(super) fn race_signatures(program: &Program, world: &World) -> Result<FailureSignatures, NoSignature> {
     let report = check(world, Checks { comm: false, memory: false, ..Checks::ALL_FAULTS });
     if report.has_deadlock() {
         return Err(
-            "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".to_owned()
+            "the program deadlocks, so it cannot be checked for races: use `--oracle deadlock`".into()
         );
     }
     let mut signatures = FailureSignatures::new();
@@ -35,7 +52,7 @@ pub(super) fn race_signatures(program: &Program, world: &World) -> Result<Failur
         sides.sort_unstable();
         signatures.insert(format!("race on {}: {}", buffer.name, sides.join(" / ")));
     }
-    if signatures.is_empty() { Err("the checker finds no race".to_owned()) } else { Ok(signatures) }
+    if signatures.is_empty() { Err("the checker finds no race".into()) } else { Ok(signatures) }
 }
 
 /// Returns the signature of a failure, without numbers: its kind, the output, and the statement by operator

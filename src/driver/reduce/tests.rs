@@ -77,7 +77,7 @@ fn smallest(pass: &'static Pass, oracle: FailureOracle) -> Result<String, String
     let test =
         FailureTest { calls: &calls, checks_races: false, ..FailureTest::new(&session, &oracle, &running) };
     let start = Candidate::read(TEXT.to_owned()).map_err(|it| format!("{it:?}"))?;
-    let signatures = test.failure_signatures(&start)?;
+    let signatures = test.failure_signatures(&start).map_err(|it| it.to_string())?;
     let reduced = reduce(start, 500, &SameFailure { test, signatures: signatures.clone() }, &mut |_, _| ());
     let signatures: Vec<String> = signatures.into_iter().collect();
     Ok(format!("{}\n{}", signatures.join("\n"), reduced.candidate.text))

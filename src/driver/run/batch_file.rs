@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, iter::once, path::PathBuf};
 
 use clap::Parser;
+use grammar::InvalidOption;
 
 use super::{
     command_line::Options,
@@ -20,20 +21,32 @@ pub struct BatchLine {
     pub options: Options,
 }
 
+/// A line of a batch file that is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{number}: {reason}")]
+pub struct BadLine {
+    /// 1-based line number in the file.
+    pub number: usize,
+    /// Why.
+    pub reason: InvalidOption,
+}
+
 /// Parses the lines of a batch file, each after the `common` options. Blank lines and comments (`#`) are
 /// skipped.
 ///
 /// # Errors
-/// The number of the first invalid line, and the reason.
-pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (usize, String)> {
+/// The first invalid line.
+pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, BadLine> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let read = |(number, line): (usize, &str)| {
-        let words = shlex::split(line).ok_or_else(|| (number, "a quote is not closed".to_owned()))?;
+        let wrong = |reason| BadLine { number, reason };
+        let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed".into()))?;
         let words = words.into_iter().map(OsString::from);
         let words = once("hir-run".into()).chain(common.iter().cloned()).chain(words);
-        let options = Options::try_parse_from(words).map_err(|it| (number, tool::usage::error_text(&it)))?;
+        let options =
+            Options::try_parse_from(words).map_err(|it| wrong(tool::usage::error_text(&it).into()))?;
         Ok(BatchLine { number, text: line.to_owned(), options })
     };
     lines.map(read).collect()
@@ -42,8 +55,8 @@ pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, (u
 /// Checks that no two lines write the same file. Several lines may add to one table of `--tune`.
 ///
 /// # Errors
-/// The number of the second of the two lines, and the reason.
-pub fn check_destinations(lines: &[BatchLine]) -> Result<(), (usize, String)> {
+/// The second of the two lines.
+pub fn check_destinations(lines: &[BatchLine]) -> Result<(), BadLine> {
     let mut written: BTreeMap<PathBuf, (usize, &str)> = BTreeMap::new();
     for line in lines {
         let tables = ["--tune", "--tuning"];
@@ -60,7 +73,7 @@ pub fn check_destinations(lines: &[BatchLine]) -> Result<(), (usize, String)> {
                 let why = format!(
                     "`{option}` would replace `{shown}`, which `{other}` of line {first} writes: use another file"
                 );
-                return Err((line.number, why));
+                return Err(BadLine { number: line.number, reason: why.into() });
             }
         }
     }

@@ -4,6 +4,7 @@
 mod canonical;
 mod validate;
 
+use grammar::InvalidOption;
 use std::{path::Path, time::Duration};
 
 use clap::{Parser, ValueEnum};
@@ -216,9 +217,9 @@ pub enum Expect {
 }
 
 impl std::str::FromStr for Expect {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         match text {
             "sim" => Ok(Self::Sim),
             "unsharded" => Ok(Self::Unsharded),
@@ -360,9 +361,9 @@ impl Options {
     }
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
+fn tolerance(text: &str) -> Result<f64, InvalidOption> {
     match text.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value),
-        _ => Err("expected a finite number that is not negative".to_owned()),
+        _ => Err("expected a finite number that is not negative".into()),
     }
 }

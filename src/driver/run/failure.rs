@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use grammar::{diagnostic::Diagnostic, source::Source};
+use grammar::{InvalidOption, diagnostic::Diagnostic, source::Source};
 
 use super::RunError;
 use hir_process::exit::FailureExit;
@@ -68,6 +68,12 @@ pub enum JobFailure {
     /// A bug in this program.
     #[error("{0}")]
     Internal(String),
+}
+
+impl From<InvalidOption> for JobFailure {
+    fn from(reason: InvalidOption) -> Self {
+        Self::Usage(reason.to_string())
+    }
 }
 
 impl JobFailure {

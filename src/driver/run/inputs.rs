@@ -1,5 +1,6 @@
 //! Computes the values of a program's inputs on every rank.
 
+use grammar::InvalidOption;
 use std::{str::FromStr, sync::Arc};
 
 use grammar::dtype::DType;
@@ -31,12 +32,12 @@ pub struct InputFlag {
 }
 
 impl FromStr for InputFlag {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let Some((name, value)) = text.split_once('=') else {
             return Err(
-                "expected `NAME=@file.npy`, `NAME@local=@file.%r.npy` or `NAME=2x2xf32=1 2 3 4`".to_owned()
+                "expected `NAME=@file.npy`, `NAME@local=@file.%r.npy` or `NAME=2x2xf32=1 2 3 4`".into()
             );
         };
         let (name, local) = match name.strip_suffix("@local") {

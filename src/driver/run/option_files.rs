@@ -1,5 +1,6 @@
 //! Checks that no option of a tool writes to a file that another option writes or reads.
 
+use grammar::InvalidOption;
 use std::{
     collections::BTreeMap,
     fs,
@@ -22,25 +23,25 @@ pub struct OptionFile<'a> {
 ///
 /// # Errors
 /// A message if one option would replace what another one writes or reads.
-pub fn check_option_files(files: &[OptionFile<'_>], inputs: &[OptionFile<'_>]) -> Result<(), String> {
+pub fn check_option_files(files: &[OptionFile<'_>], inputs: &[OptionFile<'_>]) -> Result<(), InvalidOption> {
     let mut options: BTreeMap<PathBuf, &str> = BTreeMap::new();
     for OptionFile { option, path } in files {
         let Some(destination) = exclusive_destination(path) else { continue };
         if let Some(input) = inputs.iter().find(|it| atomic_file::destination(it.path) == destination) {
             let (input, path) = (input.option, path.display());
-            return Err(format!("`{option}` would overwrite {input}, `{path}`: use another file"));
+            return Err(format!("`{option}` would overwrite {input}, `{path}`: use another file").into());
         }
         if let Some(other) = options.insert(destination, option) {
-            return Err(same_file_text(other, option, path));
+            return Err(same_file(other, option, path));
         }
     }
     Ok(())
 }
 
-/// Returns the message about two options with the same file.
-pub(super) fn same_file_text(first: &str, second: &str, path: &Path) -> String {
+/// Returns the error of two options with the same file.
+pub(super) fn same_file(first: &str, second: &str, path: &Path) -> InvalidOption {
     let path = path.display();
-    format!("`{first}` and `{second}` name the same file, `{path}`: use another file for one of them")
+    format!("`{first}` and `{second}` name the same file, `{path}`: use another file for one of them").into()
 }
 
 /// Returns the file that a path names, or `None` for standard output and devices, such as /dev/null, to which several

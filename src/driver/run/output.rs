@@ -1,5 +1,6 @@
 //! `--output`: writes tensors of a program, whole or per rank, to files or to standard output.
 
+use grammar::InvalidOption;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
@@ -11,7 +12,7 @@ use super::{
     RunError,
     failure::JobFailure,
     inputs::InputFlag,
-    option_files::{OptionFile, exclusive_destination, same_file_text},
+    option_files::{OptionFile, exclusive_destination, same_file},
     results,
 };
 use crate::{
@@ -34,16 +35,14 @@ pub struct OutputFlag {
 }
 
 impl std::str::FromStr for OutputFlag {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
-            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`"
-                .to_owned()
-        };
-        let flag: InputFlag = text.parse().map_err(|_| expected())?;
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
+        let expected =
+            "expected `NAME=@file.npy`, `NAME=@file.safetensors#key`, `NAME@local=@file.%r.npy` or `NAME=-`";
+        let flag: InputFlag = text.parse().map_err(|_| expected)?;
         if flag.value != "-" && flag.value.parse::<TensorFile>().is_err() {
-            return Err(expected());
+            return Err(expected.into());
         }
         Ok(Self { name: flag.name, local: flag.local, value: flag.value })
     }
@@ -155,8 +154,7 @@ pub fn check_destinations(
             };
             let Some(destination) = exclusive_destination(file.path()) else { continue };
             if let Some((_, other)) = others.iter().find(|it| it.0 == destination) {
-                let message = same_file_text(other, "--output", file.path());
-                return Err(JobFailure::Usage(message));
+                return Err(same_file(other, "--output", file.path()).into());
             }
             let writer = if flag.local && !is_one_process { rank } else { 0 };
             let (first, keys) = files.entry(destination).or_insert((writer, BTreeMap::new()));

@@ -1,5 +1,6 @@
 //! Reads programs from files and plans them, or returns the diagnostics.
 
+use grammar::InvalidOption;
 use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
@@ -76,9 +77,9 @@ impl ProgramFiles {
 
 /// Parses the operand of `--program`: `0=a.hir,1=b.hir`.
 impl std::str::FromStr for ProgramFiles {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let mut ranks: Vec<Option<String>> = Vec::new();
         for item in text.split(',') {
             let usage = || format!("`{item}`: expected `RANK=FILE`, as in `0=a.hir,1=b.hir`");
@@ -88,16 +89,17 @@ impl std::str::FromStr for ProgramFiles {
             if rank >= DEFAULT_MAX_RANKS {
                 return Err(format!(
                     "`{item}`: expected a rank below {DEFAULT_MAX_RANKS}, which `--max-ranks` does not change"
-                ));
+                )
+                .into());
             }
             ranks.resize(ranks.len().max(rank + 1), None);
             if ranks[rank].replace(path.trim().to_owned()).is_some() {
-                return Err(format!("rank {rank} has two programs"));
+                return Err(format!("rank {rank} has two programs").into());
             }
         }
         let missing = ranks.iter().position(Option::is_none);
         match missing {
-            Some(rank) => Err(format!("rank {rank} has no program")),
+            Some(rank) => Err(format!("rank {rank} has no program").into()),
             None => Ok(Self::PerRank(ranks.into_iter().flatten().collect())),
         }
     }

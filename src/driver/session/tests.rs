@@ -99,9 +99,8 @@ impl Job {
             Session::new(self.tool, OutputStream::to(stdout.clone()), OutputStream::to(stderr.clone()));
         session.crash_record.record_command(Vec::new());
         let screen = Reporter::new(&session, Format::Sarif, Color::Never);
-        let exit = self
-            .run_in(&session, &screen)
-            .unwrap_or_else(|failure| screen.fail(Exit::Environment, &failure.to_string()));
+        let exit =
+            self.run_in(&session, &screen).unwrap_or_else(|failure| screen.fail(Exit::Environment, failure));
         let exit = screen.finish(exit, true, |_| ());
         let recorded = session.crash_record.take().map_or(Vec::new(), |it| it.texts);
         Ended { exit, stdout: stdout.text(), stderr: stderr.text(), recorded }

@@ -1,5 +1,6 @@
 //! Prints programs between passes to standard error or to numbered files.
 
+use grammar::InvalidOption;
 use std::{io::Write, path::PathBuf, time::Duration};
 
 use grammar::{Dialect, ir::Program, nearest, print_as};
@@ -60,7 +61,7 @@ impl DumpFlags {
     ///
     /// # Errors
     /// Returns a message about the first unknown name.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), InvalidOption> {
         let lists =
             [("--print-ir-before", &self.print_ir_before), ("--print-ir-after", &self.print_ir_after)];
         for (flag, list) in lists {
@@ -71,7 +72,7 @@ impl DumpFlags {
                         FORMER_NAMES.iter().find(|it| it.0 == name).and_then(|it| it.1.split('{').next());
                     let near = present.or_else(|| nearest(name, PASSES.iter().map(|it| it.name)));
                     let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
-                    return Err(format!("`{flag}={name}`: unknown pass `{name}`{hint}"));
+                    return Err(format!("`{flag}={name}`: unknown pass `{name}`{hint}").into());
                 }
             }
         }

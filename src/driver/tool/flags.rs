@@ -1,5 +1,6 @@
 //! Options that have the same meaning in several tools.
 
+use grammar::InvalidOption;
 use std::sync::Arc;
 
 use clap::{
@@ -83,18 +84,18 @@ pub fn with_help(id: &'static str, help: &'static str) -> impl Fn(Arg) -> Arg {
 ///
 /// # Errors
 /// Rejects values that are not a valid number of ranks.
-fn parse_ranks(text: &str) -> Result<usize, String> {
+fn parse_ranks(text: &str) -> Result<usize, InvalidOption> {
     let number = text.parse().ok().filter(|it| (1..=MAX_RANKS).contains(it));
-    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}"))
+    number.ok_or_else(|| format!("expected a number from 1 to {MAX_RANKS}").into())
 }
 
 /// Parses the value of `--memory-limit`.
 ///
 /// # Errors
 /// Rejects values that are not a whole number of GiB.
-fn parse_memory_limit(text: &str) -> Result<u32, String> {
+fn parse_memory_limit(text: &str) -> Result<u32, InvalidOption> {
     let parsed = text.parse();
-    parsed.map_err(|_| "expected a whole number of GiB, such as 4".to_owned())
+    parsed.map_err(|_| "expected a whole number of GiB, such as 4".into())
 }
 
 /// Returns the parser of `--check-model`.

@@ -1,5 +1,6 @@
 //! The texts of `--list-passes`, `--list-ops` and `--explain`.
 
+use grammar::InvalidOption;
 use std::fmt::Write;
 
 use grammar::{
@@ -27,7 +28,7 @@ pub fn passes() -> String {
 ///
 /// # Errors
 /// Reports that there is no such pass or pipeline.
-pub fn pass(name: &str) -> Result<String, String> {
+pub fn pass(name: &str) -> Result<String, InvalidOption> {
     let mut out = String::new();
     if let Some(it) =
         passes::PIPELINES.iter().find(|it| it.name == name || it.name.strip_prefix('@') == Some(name))
@@ -42,7 +43,7 @@ pub fn pass(name: &str) -> Result<String, String> {
         let names = passes::PASSES.iter().map(|it| it.name).chain(passes::PIPELINES.iter().map(|it| it.name));
         let hint = nearest(name, names)
             .map_or_else(|| "; `--list-passes` lists all".to_owned(), |it| format!(": did you mean `{it}`?"));
-        return Err(format!("no pass or pipeline has the name `{name}`{hint}"));
+        return Err(format!("no pass or pipeline has the name `{name}`{hint}").into());
     };
     let mut is_code = false;
     for line in it.docs.lines().map(|it| it.trim_start_matches("//!")) {
@@ -106,12 +107,12 @@ pub fn operators() -> String {
 ///
 /// # Errors
 /// Reports that there is no such code.
-pub fn explanation(code: &str) -> Result<String, String> {
+pub fn explanation(code: &str) -> Result<String, InvalidOption> {
     let known = Code::from_text(code).or_else(|| Code::from_text(&code.to_uppercase()));
     let Some(known) = known else {
         let near = nearest(code, Code::ALL.iter().map(|it| it.text()));
         let hint = near.map(|it| format!(": did you mean `{it}`?")).unwrap_or_default();
-        return Err(format!("no diagnostic has the code `{code}`{hint}"));
+        return Err(format!("no diagnostic has the code `{code}`{hint}").into());
     };
     let lines: Vec<&str> = known.explanation().lines().map(str::trim).collect();
     Ok(format!("{}: {}\n", known.text(), lines.join(" ").trim()))

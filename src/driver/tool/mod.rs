@@ -106,13 +106,13 @@ impl Reporter {
     }
 
     /// Prints a message that does not refer to a position in a text.
-    pub fn message(&self, message: &str) {
-        self.report(message, false);
+    pub fn message(&self, message: impl Display) {
+        self.report(&message.to_string(), false);
     }
 
     /// Prints a message and returns the exit code that it explains.
-    pub fn fail(&self, exit: Exit, message: &str) -> Exit {
-        self.report(message, exit != Exit::Success);
+    pub fn fail(&self, exit: Exit, message: impl Display) -> Exit {
+        self.report(&message.to_string(), exit != Exit::Success);
         exit
     }
 
@@ -140,7 +140,7 @@ impl Reporter {
         let _ = (&self.session.stdout).flush();
         let exit = match self.session.stdout.error() {
             Some(fault) if exit == Exit::Success => {
-                self.fail(Exit::Environment, &format!("cannot write standard output: {fault}"))
+                self.fail(Exit::Environment, format!("cannot write standard output: {fault}"))
             }
             Some(_) | None => exit,
         };
@@ -166,7 +166,7 @@ impl Reporter {
 
     /// Reports that a file cannot be read, and returns the exit code.
     pub fn fail_to_read(&self, path: impl Display, fault: &io::Error) -> Exit {
-        self.fail(Exit::Environment, &format!("cannot read `{path}`: {fault}"))
+        self.fail(Exit::Environment, format!("cannot read `{path}`: {fault}"))
     }
 
     /// Handles signals as `interrupt::watch` does; a failure is reported.
@@ -179,7 +179,7 @@ impl Reporter {
         end: impl FnMut(i32) -> bool + Send + 'static,
     ) -> Result<(), Exit> {
         interrupt::watch(report, end)
-            .map_err(|fault| self.fail(Exit::Environment, &format!("cannot handle signals: {fault}")))
+            .map_err(|fault| self.fail(Exit::Environment, format!("cannot handle signals: {fault}")))
     }
 
     /// Starts the threads of the process that compute large tensors; a failure is reported.
@@ -187,7 +187,7 @@ impl Reporter {
     /// # Errors
     /// Returns the exit code if the operating system refuses a thread.
     pub fn start_workers(&self) -> Result<(), Exit> {
-        threads::start_workers().map_err(|fault| self.fail(Exit::Environment, &fault.to_string()))
+        threads::start_workers().map_err(|fault| self.fail(Exit::Environment, fault))
     }
 
     /// Writes a result to a file, or to standard output if no file is given.
@@ -203,7 +203,7 @@ impl Reporter {
         match result {
             Ok(()) => Exit::Success,
             Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
-            Err(fault) => self.fail(Exit::Environment, &format!("cannot write {name}: {fault}")),
+            Err(fault) => self.fail(Exit::Environment, format!("cannot write {name}: {fault}")),
         }
     }
 }

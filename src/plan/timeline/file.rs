@@ -1,7 +1,9 @@
 //! The files that timelines are written to.
 
+use grammar::InvalidOption;
 use std::{path::PathBuf, str::FromStr};
 
+pub use super::svg::TooManySlices;
 use super::{Timeline, chrome, html, svg};
 
 /// An operand of `--timeline`.
@@ -20,9 +22,9 @@ enum TimelineFormat {
 }
 
 impl FromStr for TimelineFile {
-    type Err = String;
+    type Err = InvalidOption;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidOption> {
         let path = PathBuf::from(text);
         let format = match path.extension().and_then(|it| it.to_str()) {
             Some("json") => TimelineFormat::Chrome,
@@ -32,7 +34,7 @@ impl FromStr for TimelineFile {
                 return Err(
                     "the name must end with `.svg` (a picture), `.html` (a page) or `.json` (a trace for \
                             Perfetto)"
-                        .to_owned(),
+                        .into(),
                 );
             }
         };
@@ -45,12 +47,11 @@ impl TimelineFile {
     ///
     /// # Errors
     /// A picture would be too large.
-    pub fn text(&self, timeline: &Timeline, title: &str, report: &[String]) -> Result<String, String> {
+    pub fn text(&self, timeline: &Timeline, title: &str, report: &[String]) -> Result<String, TooManySlices> {
         match self.format {
             TimelineFormat::Chrome => Ok(chrome::trace(timeline)),
             TimelineFormat::Html => Ok(html::page(timeline, title, report)),
-            TimelineFormat::Svg => svg::picture(timeline, title)
-                .map_err(|fault| format!("{fault}; write an `.html` or `.json` file instead")),
+            TimelineFormat::Svg => svg::picture(timeline, title),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A timeline as a picture. Rows without work are left out.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use grammar::visible_text;
 
@@ -24,14 +24,31 @@ const STYLE: &str = "text{font:11px system-ui,sans-serif;fill:#222}.t{font-weigh
      .compute{fill:#3b6ea5}.memory{fill:#5f9e8f}.communication{fill:#d9822b}.wait{fill:#c9c9c9}\
      .open{fill:#c0392b}.a{stroke:#555;stroke-width:.8;fill:none;marker-end:url(#h)}";
 
+/// The number of slices of a timeline that is too large for a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManySlices(usize);
+
+impl fmt::Display for TooManySlices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(count) = self;
+        write!(
+            f,
+            "a picture shows at most {MAX_SLICES} slices, and this timeline has {count}; write an `.html` or `.json` file \
+             instead"
+        )
+    }
+}
+
+impl std::error::Error for TooManySlices {}
+
 /// Returns the picture as an SVG document.
 ///
 /// # Errors
 /// The timeline has more than `MAX_SLICES` slices.
-pub fn picture(timeline: &Timeline, title: &str) -> Result<String, String> {
+pub fn picture(timeline: &Timeline, title: &str) -> Result<String, TooManySlices> {
     let count = timeline.slices.len();
     if count > MAX_SLICES {
-        return Err(format!("a picture shows at most {MAX_SLICES} slices, and this timeline has {count}"));
+        return Err(TooManySlices(count));
     }
     let layout = Layout::of(timeline);
     let mut out = String::new();

@@ -63,7 +63,7 @@ impl Options {
                 programs.paths().iter().map(|it| OptionFile { option: "the program", path: Path::new(it) });
             let reference = reference.map(|it| OptionFile { option: "the reference", path: Path::new(it) });
             let inputs: Vec<OptionFile<'_>> = programs.chain(reference).collect();
-            return check_option_files(&self.option_files(), &inputs).map_err(JobFailure::Usage);
+            return Ok(check_option_files(&self.option_files(), &inputs)?);
         };
         Err(JobFailure::Usage(wrong.to_owned()))
     }

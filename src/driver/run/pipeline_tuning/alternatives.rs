@@ -6,6 +6,7 @@
 //!
 //! Each pipeline knows where its parts are in the text, so that a diagnostic about it can point there.
 
+use grammar::InvalidOption;
 use grammar::{diagnostic::Diagnostic, source::Source, span::Span};
 
 /// The option whose text stands for several pipelines.
@@ -81,13 +82,14 @@ impl Alternative {
 ///
 /// # Errors
 /// A pipeline or an alternative is empty, or there are more than `MAX_PIPELINES`.
-fn alternatives(text: &str) -> Result<Vec<Alternative>, String> {
+fn alternatives(text: &str) -> Result<Vec<Alternative>, InvalidOption> {
     let pipelines = separated(text);
     if pipelines.len() > 1 && pipelines.iter().any(|it| it.1.trim().is_empty()) {
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         return Err(format!(
             "`{text}` has an empty pipeline: for the program without passes, add `--tune-passes ''`"
-        ));
+        )
+        .into());
     }
     let mut all = Vec::new();
     for (start, it) in pipelines {
@@ -120,7 +122,7 @@ fn separated(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Returns the pipelines that a text stands for in which words are alternatives. `start` is its position.
-fn expanded(start: usize, text: &str) -> Result<Vec<Alternative>, String> {
+fn expanded(start: usize, text: &str) -> Result<Vec<Alternative>, InvalidOption> {
     let mut all = vec![Alternative::default()];
     let mut at = 0;
     while let Some(rest) = text.get(at..).filter(|it| !it.is_empty()) {
@@ -130,7 +132,7 @@ fn expanded(start: usize, text: &str) -> Result<Vec<Alternative>, String> {
         if words.len() > 1 && words.contains(&"") {
             return Err(format!(
                 "`{word}` has an empty alternative: within braces, `a|b` stands for one of two words, without blanks"
-            ));
+            ).into());
         }
         if all.len() * words.len() > MAX_PIPELINES {
             return Err(too_many());
@@ -156,7 +158,7 @@ fn expanded(start: usize, text: &str) -> Result<Vec<Alternative>, String> {
 ///
 /// # Errors
 /// As for `alternatives`.
-pub fn all_alternatives(texts: &[String]) -> Result<Vec<Alternative>, String> {
+pub fn all_alternatives(texts: &[String]) -> Result<Vec<Alternative>, InvalidOption> {
     let mut all: Vec<Alternative> = Vec::new();
     for text in texts {
         all.extend(alternatives(text)?);
@@ -167,8 +169,8 @@ pub fn all_alternatives(texts: &[String]) -> Result<Vec<Alternative>, String> {
     Ok(all)
 }
 
-fn too_many() -> String {
-    format!("there are more than {MAX_PIPELINES} pipelines: give fewer alternatives")
+fn too_many() -> InvalidOption {
+    format!("there are more than {MAX_PIPELINES} pipelines: give fewer alternatives").into()
 }
 
 #[cfg(test)]
@@ -179,7 +181,8 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Vec<String> {
-        alternatives(text).map_or_else(|it| vec![it], |all| all.into_iter().map(|it| it.text).collect())
+        alternatives(text)
+            .map_or_else(|it| vec![it.to_string()], |all| all.into_iter().map(|it| it.text).collect())
     }
 
     #[test]
@@ -242,7 +245,7 @@ mod tests {
                         prop_assert!(it.text.chars().zip(it.letter_places()).all(is_same));
                     }
                 }
-                Err(why) => prop_assert!(why.contains("empty") || why.contains("more than")),
+                Err(why) => prop_assert!(why.to_string().contains("empty") || why.to_string().contains("more than")),
             }
         }
     }

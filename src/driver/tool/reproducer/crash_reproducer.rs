@@ -36,8 +36,8 @@ pub fn run_guarded(screen: &Reporter, path: Option<&Path>, work: impl FnOnce() -
         None => write_temporary(session.tool, &text),
     };
     match written {
-        Ok(path) => screen.message(&format!("reproducer written to {}", path.display())),
-        Err(fault) => screen.message(&format!("cannot write a reproducer: {fault}")),
+        Ok(path) => screen.message(format!("reproducer written to {}", path.display())),
+        Err(fault) => screen.message(format!("cannot write a reproducer: {fault}")),
     }
     exit
 }
