@@ -10,6 +10,7 @@
 //! are powers of 1024. A rule without a type matches all types that support its algorithm, a rule without a size
 //! matches all sizes, and `*` matches any team.
 
+use crate::InvalidOption;
 use crate::words::{Algorithm, CommunicationType};
 
 /// The default table. NVLink, no multicast; CUDA 13.0, NCCL 2.28; bf16; 20 calls per CUDA graph, medians of 12 to 15 runs
@@ -72,7 +73,7 @@ pub struct RuleError<'t> {
     /// The text of the rule.
     pub rule: &'t str,
     /// What is wrong with it.
-    pub reason: String,
+    pub reason: InvalidOption,
 }
 
 #[derive(Clone, Debug)]
@@ -117,7 +118,7 @@ impl AlgorithmTable {
 }
 
 /// Parses one rule, such as `Allreduce/2:8M=one-shot`, `4=nccl` or `*=nccl`. Returns what is wrong with it otherwise.
-fn rule(text: &str) -> Result<Rule, String> {
+fn rule(text: &str) -> Result<Rule, InvalidOption> {
     let (condition, word) = text
         .split_once('=')
         .ok_or("expected `type/team:bytes=algorithm`, such as `Allreduce/2:8M=one-shot`")?;
@@ -158,7 +159,8 @@ fn rule(text: &str) -> Result<Rule, String> {
         .ok_or_else(|| format!("`{word}` is not an algorithm; expected one of {}", names(kind)))?;
     match kind {
         Some(kind) if !kinds.contains(&kind) => {
-            Err(format!("{} has no algorithm `{word}`; expected one of {}", kind.text(), names(Some(kind))))
+            Err(format!("{} has no algorithm `{word}`; expected one of {}", kind.text(), names(Some(kind)))
+                .into())
         }
         kind => Ok(Rule { kind, team, bytes, algorithm }),
     }

@@ -1,5 +1,7 @@
 //! Defines a pass: a name, a description, options and a function.
 
+use std::fmt;
+
 use grammar::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
 
 /// A pass over programs.
@@ -84,6 +86,34 @@ impl Change {
     /// Returns `Changed` if `changed` is true.
     pub const fn from_flag(changed: bool) -> Self {
         if changed { Self::Changed } else { Self::Unchanged }
+    }
+}
+
+/// Why a pass leaves a statement as it is, in the words of its remark. No caller distinguishes the reasons.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle(String);
+
+impl From<String> for Obstacle {
+    fn from(reason: String) -> Self {
+        Self(reason)
+    }
+}
+
+impl From<&str> for Obstacle {
+    fn from(reason: &str) -> Self {
+        Self(reason.to_owned())
+    }
+}
+
+impl From<Diagnostic> for Obstacle {
+    fn from(fault: Diagnostic) -> Self {
+        Self(fault.message)
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

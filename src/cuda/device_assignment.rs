@@ -24,7 +24,7 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
     let found = check_environment().and_then(|()| discover::choose_device(local, shared));
     // The host name suffices in messages.
     let host = host.split(' ').next().unwrap_or_default().to_owned();
-    let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(ToString::to_string);
+    let gpu = found.as_ref().map(|(_, uuid)| uuid.clone()).map_err(Clone::clone);
     let devices = gather(peers, &RankDevice { host, gpu })?;
     if peers.world() > 1
         && !shared
@@ -40,7 +40,7 @@ pub fn assign_device(peers: &dyn ProcessGroup) -> Result<Gpu, CudaError> {
 struct RankDevice {
     host: String,
     /// The UUID of its GPU, or the reason why it has none.
-    gpu: Result<String, String>,
+    gpu: Result<String, CudaError>,
 }
 
 /// Returns what is wrong with the GPUs of the ranks; `devices` is indexed by rank.
@@ -50,7 +50,7 @@ fn assignment_error(devices: &[RankDevice]) -> Option<String> {
             Ok(uuid) => uuid,
             Err(why) => return Some(format!("rank {rank} on host {host} has no GPU: {why}")),
         };
-        if let Some(other) = devices[..rank].iter().position(|it| it.gpu.as_ref() == Ok(uuid)) {
+        if let Some(other) = devices[..rank].iter().position(|it| it.gpu.as_ref().ok() == Some(uuid)) {
             return Some(format!(
                 "ranks {other} and {rank} both use {uuid} of host {host}: give each rank its own GPU, by the launcher's \
                  local rank or `CUDA_VISIBLE_DEVICES`, or start fewer ranks"
@@ -69,7 +69,7 @@ mod tests {
         let error_of = |devices: &[(&str, Result<&str, &str>)]| {
             let device = |(host, gpu): &(&str, Result<&str, &str>)| RankDevice {
                 host: (*host).to_owned(),
-                gpu: gpu.map(str::to_owned).map_err(str::to_owned),
+                gpu: gpu.map(str::to_owned).map_err(|it| CudaError::Environment(it.to_owned())),
             };
             assignment_error(&devices.iter().map(device).collect::<Vec<_>>())
         };

@@ -11,7 +11,10 @@ use std::{
     str::FromStr,
 };
 
-use grammar::dtype::{Class, DType};
+use grammar::{
+    InvalidOption,
+    dtype::{Class, DType},
+};
 
 use hir_process::{atomic_file, input_file::InputFiles};
 use hir_tensor::data::{Data, NdArray, UnsupportedDtype};
@@ -34,7 +37,7 @@ pub enum IoError {
         /// The value.
         text: String,
         /// The error.
-        fault: String,
+        fault: InvalidOption,
     },
     /// The file cannot be read.
     #[error("cannot read `{}`: {cause}; check the path and its permissions", path.display())]
@@ -134,7 +137,7 @@ impl FromStr for TensorFile {
 
     fn from_str(text: &str) -> Result<Self, IoError> {
         const SAFETENSORS: &str = ".safetensors";
-        let flag = |fault: &str| IoError::Flag { text: text.to_owned(), fault: fault.to_owned() };
+        let flag = |fault: &str| IoError::Flag { text: text.to_owned(), fault: fault.into() };
         let name = text.strip_prefix('@').ok_or_else(|| flag("a file starts with `@`"))?;
         if let Some((path, key)) = name.rsplit_once(&format!("{SAFETENSORS}#")) {
             return match key {

@@ -119,12 +119,12 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
         if family.requires.is_some_and(|mark| set(mark).is_none()) {
             continue;
         }
-        let wrong = |message: String| Err(LaunchError::Environment(format!("{name}: {message}")));
+        let wrong = |message: String| LaunchError::Environment(format!("{name}: {message}"));
         let number = |names: &[&'static str]| match names.iter().find_map(|name| Some((name, set(name)?))) {
             None => Ok(None),
             Some((name, text)) => match text.trim().parse::<usize>() {
                 Ok(value) => Ok(Some(value)),
-                Err(_) => Err(format!("`{name}` is `{text}`, not a number")),
+                Err(_) => Err(wrong(format!("`{name}` is `{text}`, not a number"))),
             },
         };
         // If the launcher is not present, its other variables are not read, so their values cannot cause
@@ -133,33 +133,20 @@ pub fn detect(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Launch
         {
             continue;
         }
-        let numbers = || -> Result<_, String> {
-            Ok((
-                number(&[family.rank])?,
-                number(family.size)?,
-                number(family.local_rank)?,
-                number(family.local_size)?,
-            ))
-        };
         if !family.is_strict && family.size.iter().all(|it| set(it).is_none()) {
             continue;
         }
-        let (rank, size, local_rank, local_size) = match numbers() {
-            Ok((Some(rank), Some(size), local_rank, local_size)) => (rank, size, local_rank, local_size),
-            Ok((None, ..)) => {
-                return wrong(format!("`{}` is not set where `{}` is", family.rank, family.size[0]));
-            }
-            Ok((_, None, ..)) => {
-                return wrong(format!("`{}` is not set where `{}` is", family.size[0], family.rank));
-            }
-            Err(message) => return wrong(message),
-        };
+        let (rank, size) = (number(&[family.rank])?, number(family.size)?);
+        let (local_rank, local_size) = (number(family.local_rank)?, number(family.local_size)?);
+        let unset = |one: &str, other: &str| wrong(format!("`{one}` is not set where `{other}` is"));
+        let rank = rank.ok_or_else(|| unset(family.rank, family.size[0]))?;
+        let size = size.ok_or_else(|| unset(family.size[0], family.rank))?;
         if rank >= size {
-            return wrong(format!("rank {rank} of {size} processes"));
+            return Err(wrong(format!("rank {rank} of {size} processes")));
         }
         if local_size.is_some_and(|of| of > size || local_rank.is_some_and(|local| local >= of)) {
             let (local, of) = (local_rank.unwrap_or(rank), local_size.unwrap_or_default());
-            return wrong(format!("local rank {local} of {of} processes on this host, {size} in all"));
+            return Err(wrong(format!("local rank {local} of {of} processes on this host, {size} in all")));
         }
         let ids: Vec<String> = family.job.iter().filter_map(|name| set(name)).collect();
         let job = (!ids.is_empty()).then(|| ids.join(" "));

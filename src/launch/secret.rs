@@ -129,12 +129,46 @@ enum EntryType {
     Folder,
 }
 
+/// Why a file or a folder is not used. The text follows its name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum EntryFault {
+    /// It is no file.
+    #[error("is not a regular file")]
+    NotFile,
+    /// It is no folder.
+    #[error("is not a directory")]
+    NotFolder,
+    /// It leads elsewhere.
+    #[error("is a symbolic link")]
+    Link,
+    /// Another user owns it.
+    #[error("belongs to user {owner}, and this process runs as user {user}")]
+    OtherOwner {
+        /// The owner.
+        owner: u32,
+        /// The user of this process.
+        user: u32,
+    },
+    /// Other users can read or write it, as its mode shows.
+    #[error("can be accessed by other users (mode {0:o}): `chmod go= FILE`")]
+    Accessible(u32),
+    /// The job that wrote it has ended.
+    #[error("is left over from a job that has ended")]
+    LeftOver,
+    /// It has another format.
+    #[error("was written by another version of hir")]
+    OtherVersion,
+    /// A file of this name belongs to a job that starts now.
+    #[error("cannot be replaced: another job with this name is starting: choose another `HIR_MASTER_PORT`")]
+    InUse,
+    /// The operating system refuses, in words.
+    #[error("cannot be {0}: {1}")]
+    System(&'static str, String),
+}
+
 /// Checks that this user owns an open file or folder, and that no other user can read or write it.
-///
-/// # Errors
-/// Returns a description of what is wrong.
-fn check_private(file: impl AsFd, wanted: EntryType) -> Result<(), String> {
-    let found = rustix::fs::fstat(file).map_err(|fault| format!("cannot be examined: {fault}"))?;
+fn check_private(file: impl AsFd, wanted: EntryType) -> Result<(), EntryFault> {
+    let found = rustix::fs::fstat(file).map_err(|it| EntryFault::System("examined", it.to_string()))?;
     let kind = rustix::fs::FileType::from_raw_mode(found.st_mode);
     check_owner_and_mode(kind, found.st_uid, found.st_mode, rustix::process::geteuid().as_raw(), wanted)
 }
@@ -145,18 +179,18 @@ fn check_owner_and_mode(
     mode: u32,
     user: u32,
     wanted: EntryType,
-) -> Result<(), String> {
+) -> Result<(), EntryFault> {
     match (kind, wanted) {
         (rustix::fs::FileType::RegularFile, EntryType::File)
         | (rustix::fs::FileType::Directory, EntryType::Folder) => {}
-        (_, EntryType::File) => return Err("is not a regular file".to_owned()),
-        (_, EntryType::Folder) => return Err("is not a directory".to_owned()),
+        (_, EntryType::File) => return Err(EntryFault::NotFile),
+        (_, EntryType::Folder) => return Err(EntryFault::NotFolder),
     }
     if owner != user {
-        return Err(format!("belongs to user {owner}, and this process runs as user {user}"));
+        return Err(EntryFault::OtherOwner { owner, user });
     }
     if mode & 0o077 != 0 {
-        return Err(format!("can be accessed by other users (mode {:o}): `chmod go= FILE`", mode & 0o777));
+        return Err(EntryFault::Accessible(mode & 0o777));
     }
     Ok(())
 }
@@ -217,8 +251,7 @@ mod tests {
         let check =
             |owner, mode| check_owner_and_mode(FileType::RegularFile, owner, mode, 1000, EntryType::File);
         assert_eq!(check(1000, 0o600), Ok(()));
-        let fault = "belongs to user 1001, and this process runs as user 1000";
-        assert_eq!(check(1001, 0o600), Err(fault.to_owned()));
+        assert_eq!(check(1001, 0o600), Err(EntryFault::OtherOwner { owner: 1001, user: 1000 }));
         assert!(check(1000, 0o620).is_err());
     }
 }

@@ -28,6 +28,7 @@
 mod overlap_check;
 mod unequal_chunks;
 
+use crate::pass::Obstacle;
 use grammar::{
     diagnostic::Diagnostic,
     ir::{Program, StmtId},
@@ -137,7 +138,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
             if examined > MAX_EXAMINED {
                 return Err(format!(
                     "the attempts for the communications before it have examined {MAX_EXAMINED} statements, the limit of `overlap`"
-                ));
+                ).into());
             }
             examined += program.stmts.len();
             attempt(program, arguments, loops, stmt, &exchange)
@@ -190,7 +191,7 @@ fn attempt(
     loops: LoopOptions,
     stmt: StmtId,
     exchange: &CommCandidate,
-) -> Result<(Program, Option<i64>), String> {
+) -> Result<(Program, Option<i64>), Obstacle> {
     if let (CommKind::Allreduce, Some(ratio)) = (exchange.kind, arguments.counts("ratio")) {
         return unequal_chunks::attempt(program, &ratio, loops, exchange);
     }
@@ -216,7 +217,7 @@ fn with_loops(
     mut only: FxHashSet<StmtId>,
     required: &[StmtId],
     least_trips: i64,
-) -> Result<Program, String> {
+) -> Result<Program, Obstacle> {
     // The second round leaves out the loops that do not overlap.
     for _ in 0..2 {
         let mut trial = cut.clone();
@@ -225,7 +226,7 @@ fn with_loops(
         let reasons = overlap_check::obstacles(&trial, &stmts, least_trips);
         for stmt in required {
             let Some(own) = written.iter().position(|it| it.members.contains(stmt)) else {
-                return Err("its chunks are not slices of the local part of each device".to_owned());
+                return Err("its chunks are not slices of the local part of each device".into());
             };
             if let Some(reason) = &reasons[own] {
                 return Err(reason.clone());
@@ -237,14 +238,14 @@ fn with_loops(
         let good = written.iter().zip(&reasons).filter(|(_, reason)| reason.is_none());
         only = good.flat_map(|(it, _)| it.members.iter().copied()).collect();
     }
-    Err("other statements on the same axis cannot be split into chunks".to_owned())
+    Err("other statements on the same axis cannot be split into chunks".into())
 }
 
 /// Checks that the options request chunks for this kind of communication.
 ///
 /// # Errors
 /// Returns the reason why they do not.
-fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<(), String> {
+fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<(), Obstacle> {
     let option = match exchange.kind {
         CommKind::Allgather => "allgather",
         CommKind::ReduceScatter => "reduce-scatter",
@@ -260,15 +261,14 @@ fn check_requested(arguments: &Arguments, exchange: &CommCandidate) -> Result<()
         | CommKind::Broadcast
         | CommKind::Gather
         | CommKind::Scatter) => {
-            return Err(format!("there is no overlap strategy for the kind \"{}\"", kind.name()));
+            return Err(format!("there is no overlap strategy for the kind \"{}\"", kind.name()).into());
         }
     };
     match arguments.text(option) {
         Some("whole") if option == "transfer" => {
-            Err("transfers are split only with `transfer=chunks`, as in `@overlap-pipeline-stages`"
-                .to_owned())
+            Err("transfers are split only with `transfer=chunks`, as in `@overlap-pipeline-stages`".into())
         }
-        Some("whole") => Err(format!("the option `{option}=whole` is set")),
+        Some("whole") => Err(format!("the option `{option}=whole` is set").into()),
         Some(_) | None => Ok(()),
     }
 }
@@ -279,17 +279,17 @@ fn chunk_axis(
     program: &mut Program,
     arguments: &Arguments,
     exchange: &CommCandidate,
-) -> Result<EquivalentDims, String> {
+) -> Result<EquivalentDims, Obstacle> {
     let shared = DimEquivalence::of(program);
     let dims = Sharding::of(program, exchange.tensor).map(|it| it.dims).unwrap_or_default();
     if let Some(dim) = dims.iter().position(|dim| dim.stream().is_some()) {
         return shared.dims_equivalent_to(exchange.tensor, dim).map_err(|twice| {
-            format!("`{}` has the stream axis in two dimensions", program.tensor_name(twice))
+            format!("`{}` has the stream axis in two dimensions", program.tensor_name(twice)).into()
         });
     }
     let most = arguments.count("count").map_or(DEFAULT_COUNT, |it| i64::try_from(it).unwrap_or(i64::MAX));
     let cut = chunk::choose_chunking(program, &shared, exchange, most)?;
-    chunk::chunk_equally(program, &cut).map_err(|it| it.message)?;
+    chunk::chunk_equally(program, &cut)?;
     Ok(cut.component)
 }
 

@@ -60,7 +60,7 @@ fn run(program: &mut Program, arguments: &Arguments, remarks: &mut Remarks) -> R
     let text = arguments.text("table").unwrap_or(DEFAULT_RULES);
     let table = AlgorithmTable::parse(text).map_err(|it| {
         arguments
-            .error("table", format!("`{}` is not a selection rule", it.rule), it.reason)
+            .error("table", format!("`{}` is not a selection rule", it.rule), it.reason.to_string())
             .help("write rules such as `Allreduce/2:8M=one-shot;4:512K=one-shot-ll;*=nccl`")
     })?;
     let mut changed = false;

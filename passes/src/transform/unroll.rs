@@ -34,6 +34,7 @@
 //! loop. The copies after the first get new communication numbers, unless a statement outside the iteration
 //! posts, waits for or shares the communication.
 
+use crate::pass::Obstacle;
 use grammar::{
     codes::Code,
     diagnostic::Diagnostic,
@@ -193,8 +194,10 @@ fn round(
         let plan = match UnrollPlan::of(program, stmt, &it, (&survey, &fixed), factor < count) {
             Ok(plan) => plan,
             Err(why) => {
-                fault =
-                    Some(loop_fault(Code::Unsupported, why).help("select the loops to unroll with `loop=…`"));
+                fault = Some(
+                    loop_fault(Code::Unsupported, why.to_string())
+                        .help("select the loops to unroll with `loop=…`"),
+                );
                 return StmtEdit::Keep;
             }
         };
@@ -299,10 +302,10 @@ impl UnrollPlan {
         it: &For,
         (survey, fixed): (&LiveRanges, &FixedSymbols),
         leaves_loop: bool,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, Obstacle> {
         fixed.check_replaceable(program, it)?;
         let Some(range) = survey.loops.get(&stmt) else {
-            return Err("is not part of the program".to_owned());
+            return Err("is not part of the program".into());
         };
         let repeats = range.is_nested || leaves_loop;
         let (mut dropped, mut drops_in_last) = (Vec::new(), true);
@@ -315,12 +318,12 @@ impl UnrollPlan {
             if !is_bound_after_iteration(program, it.body, tensor) {
                 return Err(format!(
                     "unbinds `{name}` in every iteration, but an iteration may end with `{name}` unbound already"
-                ));
+                ).into());
             }
             let (first, last) = survey.tensors.get(&tensor).copied().unwrap_or_default();
             let (before, after) = (first < range.first, last > range.last);
             if before || after && repeats {
-                return Err(format!("unbinds `{name}`, which is also used outside of the loop"));
+                return Err(format!("unbinds `{name}`, which is also used outside of the loop").into());
             }
             // One flag for all names suffices: a name that nothing uses after the loop may stay bound.
             drops_in_last &= !after;
@@ -395,25 +398,27 @@ impl FixedSymbols {
     }
 
     /// Checks that a loop's index can be replaced everywhere.
-    fn check_replaceable(&self, program: &Program, it: &For) -> Result<(), String> {
+    fn check_replaceable(&self, program: &Program, it: &For) -> Result<(), Obstacle> {
         let mut assigned = false;
         program.walk(it.body, &mut |stmt| {
             assigned |= matches!(&program.stmts[stmt], Stmt::Let(symbol, _) if *symbol == it.index)
         });
         if assigned {
-            return Err("assigns its index".to_owned());
+            return Err("assigns its index".into());
         }
         if let Some(symbol) = self.defining.get(&it.index) {
             let name = &program.symbols[*symbol];
             return Err(format!(
                 "has an index that the definition of `{name}` depends on, and a statement assigns `{name}`"
-            ));
+            )
+            .into());
         }
         match self.extents.get(&it.index) {
             Some(axis) => Err(format!(
                 "has an index that the extent of `{}` depends on",
                 grammar::axis_text(program, *axis)
-            )),
+            )
+            .into()),
             None => Ok(()),
         }
     }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use clap::{CommandFactory, FromArgMatches};
 use hir::driver::session::Session;
-use hir::driver::tool::{self, reproducer};
+use hir::driver::tool::{
+    self,
+    reproducer::{self, ReproducerError},
+};
 use hir::process::exit::Exit;
 use passes::PipelineError;
 
@@ -21,9 +24,10 @@ pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
     let given: Options = tool::help::parse_arguments(session, EXAMPLES).map_err(usage)?;
     let Some(path) = given.run_reproducer else { return Ok(given) };
     let screen = given.diagnostics.reporter(session);
-    let flags = reproducer::flags(&session.files, &path)
-        .map_err(|fault| screen.fail_to_read(path.display(), &fault))?
-        .map_err(|message| screen.fail(Exit::Usage, message))?;
+    let flags = reproducer::flags(&session.files, &path).map_err(|fault| match fault {
+        ReproducerError::Io(fault) => screen.fail_to_read(path.display(), &fault),
+        ReproducerError::Invalid(reason) => screen.fail(Exit::Usage, reason),
+    })?;
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
     let mut words = std::env::args_os();

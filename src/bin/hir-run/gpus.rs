@@ -2,7 +2,7 @@
 
 use hir::driver::exit_code::exit_code;
 use hir::driver::job::{
-    gpu::{self, JobGroup},
+    gpu::{self, JobGroup, SimulatorReason},
     rank_process::{Measured, RunVerdict},
     timing_report, tuning,
 };
@@ -66,15 +66,14 @@ pub fn choose_gpu<'a>(
     world: &World,
     peers: &dyn cuda::ProcessGroup,
     gpu: &'a mut Option<Gpu>,
-) -> Result<Result<&'a mut Gpu, String>, JobFailure> {
+) -> Result<Result<&'a mut Gpu, SimulatorReason>, JobFailure> {
     match options.device() {
-        Device::Sim => Ok(Err("--device=sim".to_owned())),
+        Device::Sim => Ok(Err(SimulatorReason::Requested)),
         Device::Cuda => gpu_of_rank(world.len(), peers, gpu).map(Ok),
-        Device::Auto if !options.schedule.is_program() => {
-            Ok(Err("GPUs do not support `--schedule`".to_owned()))
+        Device::Auto if !options.schedule.is_program() => Ok(Err(SimulatorReason::Schedule)),
+        Device::Auto => {
+            Ok(gpu::check_gpu_support(world, peers).and_then(|()| Ok(get_or_init_gpu(gpu, peers)?)))
         }
-        Device::Auto => Ok(gpu::check_gpu_support(world, peers)
-            .and_then(|()| get_or_init_gpu(gpu, peers).map_err(|it| it.to_string()))),
     }
 }
 
@@ -122,7 +121,7 @@ pub fn run(
     input_spec: InputSpec,
     (gpu, member): (&mut Gpu, &JobRank),
     say: &mut dyn FnMut(Report),
-) -> Result<Result<RunVerdict, String>, JobFailure> {
+) -> Result<Result<RunVerdict, SimulatorReason>, JobFailure> {
     // On GPUs some of these programs would finish, because our host threads do not wait for each other. In
     // the framework that the program targets they hang.
     if let Some(deadlock) = task.world.deadlock() {
@@ -132,7 +131,7 @@ pub fn run(
         Ok(engine) => engine,
         // All ranks refuse in the same way.
         Err(fault @ CudaError::Unsupported { .. }) if task.options.device() == Device::Auto => {
-            return Ok(Err(fault.to_string()));
+            return Ok(Err(fault.into()));
         }
         Err(fault @ (CudaError::Unsupported { .. } | CudaError::OutOfMemory { .. })) => {
             return Err(fault.into());

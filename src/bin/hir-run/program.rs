@@ -8,7 +8,7 @@ use grammar::{
     source::Source,
 };
 use hir::driver::job::{
-    gpu::{self, JobGroup},
+    gpu::{self, JobGroup, SimulatorReason},
     lost_job::report_without_plans,
     precheck,
     rank_process::{self, RunVerdict},
@@ -185,7 +185,7 @@ fn run_on_gpu(
     member: Option<&JobRank>,
     state: JobState<'_>,
     say: &mut dyn FnMut(Report),
-) -> Result<Result<RunVerdict, Option<String>>, JobFailure> {
+) -> Result<Result<RunVerdict, Option<SimulatorReason>>, JobFailure> {
     let options = task.options;
     // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
     let is_expected = options.device == Some(Device::Auto)
@@ -216,7 +216,7 @@ fn run_on_gpu(
 }
 
 /// Prints why the simulator runs, and which options have no effect on it.
-fn say_why_simulated(options: &Options, reason: Option<String>, say: &mut dyn FnMut(Report)) {
+fn say_why_simulated(options: &Options, reason: Option<SimulatorReason>, say: &mut dyn FnMut(Report)) {
     if let Some(reason) = reason {
         say(Report::Note(format!("running on the simulator: {reason}")));
     }

@@ -84,7 +84,7 @@ impl LibrarySearch {
 
     /// Opens a file, and first the companion files in its directory. NVRTC 13.0 does not search its own
     /// directory, but finds its built-in functions if a library of that name is already open.
-    fn open_file(&self, path: &str) -> Result<(Library, String), String> {
+    fn open_file(&self, path: &str) -> Result<(Library, String), OpenError> {
         let folder = Path::new(path).parent().filter(|it| !it.as_os_str().is_empty());
         if let (Some(begin), Some(folder)) = (self.companion_prefix, folder) {
             let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
@@ -129,12 +129,15 @@ impl LibrarySearch {
     }
 }
 
-fn open(path: &str) -> Result<(Library, String), String> {
+/// Why the loader does not open a library. The text is that of the loader.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", std::error::Error::source(.0).map_or(.0.to_string(), ToString::to_string))]
+struct OpenError(libloading::Error);
+
+fn open(path: &str) -> Result<(Library, String), OpenError> {
     // SAFETY: the initializers of NVIDIA's libraries have no preconditions; the user is responsible for a
     // file named by the user. Symbols are global, so that a library that needs another one uses the instance
     // already open.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL) };
-    let why =
-        |it: libloading::Error| std::error::Error::source(&it).map_or(it.to_string(), ToString::to_string);
-    library.map(|it| (it, path.to_owned())).map_err(why)
+    library.map(|it| (it, path.to_owned())).map_err(OpenError)
 }

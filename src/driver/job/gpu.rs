@@ -139,25 +139,59 @@ pub fn measured_times(times: &RunTimes) -> Vec<Vec<MeasuredTime>> {
     times.ranks.iter().map(|it| it.iter().map(time).collect()).collect()
 }
 
+/// Why the simulator runs a program instead of GPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatorReason {
+    /// The options ask for it.
+    #[error("--device=sim")]
+    Requested,
+    /// The options ask for a schedule.
+    #[error("GPUs do not support `--schedule`")]
+    Schedule,
+    /// The program is not lowered.
+    #[error("the program has resharding operators that are not lowered")]
+    NotLowered,
+    /// The host has too few GPUs.
+    #[error("{ranks} ranks need one GPU each, but this host has {gpus}")]
+    FewGpus {
+        /// The number of ranks.
+        ranks: usize,
+        /// The number of GPUs.
+        gpus: usize,
+    },
+    /// This process would have to start the ranks.
+    #[error("to run on GPUs, use `--ranks {0}` or a launcher")]
+    NotLaunched(usize),
+    /// The number of processes is not that of the ranks.
+    #[error("{ranks} ranks cannot run in {processes} processes")]
+    Processes {
+        /// The number of ranks.
+        ranks: usize,
+        /// The number of processes.
+        processes: usize,
+    },
+    /// The GPUs, or the executor on them, refuse.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
 /// Checks that GPUs can run these plans. All ranks get the same result.
 ///
 /// # Errors
 /// The reason why the simulator must run them.
-pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), String> {
+pub fn check_gpu_support(plans: &[Plan], peers: &dyn ProcessGroup) -> Result<(), SimulatorReason> {
     let reshards = |plan: &Plan| plan.code.iter().any(|it| matches!(it.kind, InstKind::Reshard(_)));
     if plans.iter().any(reshards) {
-        return Err("the program has resharding operators that are not lowered".to_owned());
+        return Err(SimulatorReason::NotLowered);
     }
     match (plans.len(), peers.world()) {
         (ranks, world) if ranks == world => Ok(()),
         (ranks, 1) => Err(match hir_cuda::device_names() {
-            Err(fault) => fault.to_string(),
-            Ok(gpus) if gpus.len() < ranks => {
-                format!("{ranks} ranks need one GPU each, but this host has {}", gpus.len())
-            }
-            Ok(_) => format!("to run on GPUs, use `--ranks {ranks}` or a launcher"),
+            Err(fault) => fault.into(),
+            Ok(gpus) if gpus.len() < ranks => SimulatorReason::FewGpus { ranks, gpus: gpus.len() },
+            Ok(_) => SimulatorReason::NotLaunched(ranks),
         }),
-        (ranks, world) => Err(format!("{ranks} ranks cannot run in {world} processes")),
+        (ranks, processes) => Err(SimulatorReason::Processes { ranks, processes }),
     }
 }
 

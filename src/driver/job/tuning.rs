@@ -118,7 +118,7 @@ fn store(
         table = empty();
     }
     notes.push(add(&mut table));
-    let text = table.text().map_err(JobFailure::Internal)?;
+    let text = table.text().map_err(|it| JobFailure::Internal(format!("cannot write the table: {it}")))?;
     write_file(path, &text)?;
     Ok(notes)
 }
@@ -199,7 +199,7 @@ fn read(
         Err(fault) => return Err(cannot_read(path, fault.to_string())),
     };
     let text = String::from_utf8(bytes).map_err(|_| cannot_read(path, "it is not UTF-8 text".to_owned()))?;
-    TuningTable::parse(path, &text).map(Some).map_err(JobFailure::Environment)
+    TuningTable::parse(path, &text).map(Some).map_err(|it| JobFailure::Environment(it.to_string()))
 }
 
 fn cannot_read(path: &Path, cause: String) -> JobFailure {

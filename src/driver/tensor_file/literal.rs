@@ -1,12 +1,13 @@
 //! Parses tensors in flags.
 
+use grammar::InvalidOption;
 use grammar::dtype::{Class, DType};
 
 use hir_tensor::data::{Data, Element, NdArray, each};
 
 /// Parses a literal such as `2x2xf32=1 2 3 4`; `f32=1` has no dimensions. Values are separated by blanks or
 /// commas.
-pub(super) fn read(text: &str) -> Result<NdArray, String> {
+pub(super) fn read(text: &str) -> Result<NdArray, InvalidOption> {
     let (head, values) = text
         .split_once('=')
         .ok_or("a file starts with `@`, and a literal has its shape and type before `=`")?;
@@ -23,14 +24,16 @@ pub(super) fn read(text: &str) -> Result<NdArray, String> {
         values.split(|it: char| it == ',' || it.is_whitespace()).filter(|it| !it.is_empty()).collect();
     let len = shape.iter().try_fold(1usize, |product, &extent| product.checked_mul(extent));
     if len != Some(values.len()) {
-        return Err(format!("the shape {shape:?} does not match the number of values, {}", values.len()));
+        return Err(
+            format!("the shape {shape:?} does not match the number of values, {}", values.len()).into()
+        );
     }
     let mut data = Data::zeros(dtype, values.len()).map_err(|it| it.to_string())?;
     each!(&mut data, to => parse_values(to, &values))?;
     Ok(NdArray { shape, data })
 }
 
-fn parse_values<T: Element>(to: &mut [T], values: &[&str]) -> Result<(), String> {
+fn parse_values<T: Element>(to: &mut [T], values: &[&str]) -> Result<(), InvalidOption> {
     for (slot, text) in to.iter_mut().zip(values) {
         let value = match T::DTYPE.class() {
             Class::Bool => match *text {

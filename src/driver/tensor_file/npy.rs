@@ -14,7 +14,7 @@ use hir_tensor::data::{Data, NdArray};
 
 mod header;
 
-use header::Header;
+use header::{BadHeader, Header};
 
 /// The element types that both npy and `Data` support, without the order of their bytes.
 const TYPES: [(&str, DType); 12] = [
@@ -33,7 +33,7 @@ const TYPES: [(&str, DType); 12] = [
 ];
 
 pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
-    let broken = |fault: String| format_error(path, fault, "write it again with `numpy.save`");
+    let broken = |fault: BadHeader| format_error(path, fault.to_string(), "write it again with `numpy.save`");
     let Header { descr, shape, elements, fortran_order, data: bytes } =
         header::parse(bytes).map_err(broken)?;
     let Some((dtype, order)) = dtype(descr) else {
@@ -42,11 +42,11 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<NdArray, IoError> {
     };
     // No memory is allocated for elements that the file does not contain.
     if elements.saturating_mul(dtype.size()) > bytes.len() {
-        return Err(broken("the file ends too early".to_owned()));
+        return Err(broken("the file ends too early".into()));
     }
     let bytes = &bytes[..elements * dtype.size()];
     if let Some(fault) = fault_in_elements(dtype, bytes) {
-        return Err(broken(fault));
+        return Err(broken(fault.into()));
     }
     let mut data = Data::zeros(dtype, elements)?;
     set_elements(&mut data, bytes, order);

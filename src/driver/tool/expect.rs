@@ -107,8 +107,13 @@ fn severity_name(severity: Severity) -> &'static str {
     }
 }
 
+/// A comment that begins like an expected diagnostic and is not one.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected `// expected-error@+1 {{{{part of the message}}}}`")]
+struct BadExpectation;
+
 /// Parses `expected-error@+1 {{text}}`; returns `None` for any other comment.
-fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnostic>, String> {
+fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnostic>, BadExpectation> {
     const WORDS: [(&str, Severity); 3] = [
         ("expected-error", Severity::Error),
         ("expected-warning", Severity::Warning),
@@ -116,18 +121,17 @@ fn parse_expectation(comment: &str, line: u32) -> Result<Option<ExpectedDiagnost
     ];
     let read = WORDS.iter().find_map(|(word, severity)| Some((*severity, comment.strip_prefix(word)?)));
     let Some((severity, rest)) = read else { return Ok(None) };
-    let form = || "expected `// expected-error@+1 {{part of the message}}`".to_owned();
-    let (place, text) = rest.split_once("{{").ok_or_else(form)?;
-    let text = text.trim_end().strip_suffix("}}").ok_or_else(form)?.trim().to_owned();
+    let (place, text) = rest.split_once("{{").ok_or(BadExpectation)?;
+    let text = text.trim_end().strip_suffix("}}").ok_or(BadExpectation)?.trim().to_owned();
     let offset: i64 = match place.trim().strip_prefix('@') {
         Some("above") => -1,
         Some("below") => 1,
-        Some(number) => number.parse().map_err(|_| form())?,
+        Some(number) => number.parse().map_err(|_| BadExpectation)?,
         None if place.trim().is_empty() => 0,
-        None => return Err(form()),
+        None => return Err(BadExpectation),
     };
     let target = i64::from(line).checked_add(offset).and_then(|it| u32::try_from(it).ok());
-    let target = target.ok_or_else(form)?;
+    let target = target.ok_or(BadExpectation)?;
     Ok(Some(ExpectedDiagnostic { severity, line: target, text, comment: line }))
 }
 

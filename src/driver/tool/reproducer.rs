@@ -12,6 +12,7 @@
 
 use std::{io, path::Path};
 
+use grammar::InvalidOption;
 use hir_process::input_file::InputFiles;
 
 pub mod crash_reproducer;
@@ -45,24 +46,35 @@ pub fn text(tool: &str, failure: &str, lines: &[String], program: &str) -> Strin
     format!("// {tool} reproducer: {failure}\n{lines}{program}")
 }
 
+/// Why the flags of a reproducer cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReproducerError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The file is not a reproducer.
+    #[error(transparent)]
+    Invalid(InvalidOption),
+}
+
 /// Reads the flags of a reproducer.
 ///
 /// # Errors
-/// The outer error reports a file that cannot be read; the inner one reports a file that is not a valid
-/// reproducer.
-pub fn flags(files: &InputFiles, path: &Path) -> io::Result<Result<Vec<String>, String>> {
+/// The file cannot be read, or is not a reproducer.
+pub fn flags(files: &InputFiles, path: &Path) -> Result<Vec<String>, ReproducerError> {
     let text = String::from_utf8(files.read(path)?)
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is not a text file"))?;
-    Ok(read(&text).map_err(|fault| format!("`{}` {fault}", path.display())))
+    read(&text).map_err(|reason| ReproducerError::Invalid(format!("`{}` {reason}", path.display()).into()))
 }
 
-fn read(text: &str) -> Result<Vec<String>, String> {
+fn read(text: &str) -> Result<Vec<String>, InvalidOption> {
     let mut comments = text.lines().take_while(|line| line.starts_with("//"));
     if !comments.any(|line| line.starts_with(TITLE)) {
         return Err(format!(
             "is not a reproducer: none of its first lines begins with `{}`",
             TITLE.trim_end()
-        ));
+        )
+        .into());
     }
     let flags = comments.filter_map(|line| line.strip_prefix("// ").filter(|it| it.starts_with("--")));
     flags
@@ -71,7 +83,7 @@ fn read(text: &str) -> Result<Vec<String>, String> {
             if FLAGS.contains(&name) {
                 Ok(flag.to_owned())
             } else {
-                Err(format!("sets `{name}`: a reproducer may set {}", FLAGS.join(", ")))
+                Err(format!("sets `{name}`: a reproducer may set {}", FLAGS.join(", ")).into())
             }
         })
         .collect()
@@ -97,6 +109,6 @@ mod tests {
         assert_eq!(read(&text), Ok(flags.to_vec()));
         assert!(read("// --passes=fuse\n").is_err());
         let foreign = read("// hir-opt reproducer: x\n// --output=a\n");
-        assert!(foreign.is_err_and(|it| it.starts_with("sets `--output`")));
+        assert!(foreign.is_err_and(|it| it.to_string().starts_with("sets `--output`")));
     }
 }

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     LaunchError,
     message::Message,
+    secret::published::ReadFault,
     session::{ANSWER_BYTES, Initiator, JobKey},
 };
 
@@ -76,7 +77,7 @@ pub(super) fn dial(
     rank: usize,
     world: usize,
     deadline: Instant,
-    mut key: impl FnMut() -> Result<(JobKey, Option<u16>), String>,
+    mut key: impl FnMut() -> Result<(JobKey, Option<u16>), ReadFault>,
 ) -> Result<Connection, LaunchError> {
     let start = Instant::now();
     let mut attempts: Vec<Attempt> = Vec::new();
@@ -85,9 +86,9 @@ pub(super) fn dial(
         // The most informative failure of this round.
         let mut found = DialFailure::Nothing;
         match key() {
-            Err(why) => found = DialFailure::Unknown(why),
+            Err(why) => found = DialFailure::Unknown(why.to_string()),
             Ok((key, port)) => match targets(address, port) {
-                Err(why) => found = DialFailure::Unknown(why),
+                Err(fault) => found = fault,
                 Ok(targets) => {
                     for to in targets {
                         if !attempts.iter().any(|it| it.to == to) {
@@ -134,9 +135,10 @@ pub(super) fn dial(
     }
 }
 
-fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, String> {
+fn targets(address: &Address, port: Option<u16>) -> Result<Vec<SocketAddr>, DialFailure> {
     let resolved = (address.host.as_str(), address.port).to_socket_addrs();
-    let resolved = resolved.map_err(|fault| format!("the address cannot be resolved: {fault}"))?;
+    let unknown = |fault| DialFailure::Unknown(format!("the address cannot be resolved: {fault}"));
+    let resolved = resolved.map_err(unknown)?;
     let ips: Vec<_> = resolved.map(|it| it.ip()).collect();
     let ports: Vec<u16> = port.map_or_else(|| address.candidates().collect(), |it| vec![it]);
     Ok(ports.iter().flat_map(|port| ips.iter().map(|ip| SocketAddr::new(*ip, *port))).collect())

@@ -20,7 +20,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{EntryType, Secret, check_private};
+use super::{EntryFault, EntryType, Secret, check_private};
 use crate::{LaunchError, message};
 
 /// Maximum size of the file, in bytes.
@@ -37,7 +37,7 @@ struct Contents {
 }
 
 /// The paths where the ranks of a job look for the file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecretFileLocation {
     /// The folders, in the order in which they are tried.
     folders: Vec<PathBuf>,
@@ -66,6 +66,40 @@ impl std::fmt::Display for SecretFileLocation {
     }
 }
 
+/// A file or a folder that is not used, and why.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{}` {fault}", path.display())]
+pub struct NamedFault {
+    path: PathBuf,
+    fault: EntryFault,
+}
+
+impl EntryFault {
+    fn of(self, path: impl Into<PathBuf>) -> NamedFault {
+        NamedFault { path: path.into(), fault: self }
+    }
+
+    /// Returns what the operating system refuses to do: `opened`.
+    fn system(what: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |fault| Self::System(what, fault.to_string())
+    }
+}
+
+/// Why there is nothing to read yet.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadFault {
+    /// No folder has the file.
+    #[error("rank 0 has not published the job secret in {0}: it is not running, or is stopped")]
+    NotPublished(SecretFileLocation),
+    /// What is there cannot be used.
+    #[error("{}", joined(.0))]
+    Unusable(Vec<NamedFault>),
+}
+
+fn joined(faults: &[NamedFault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 /// The published file. Dropping it removes the file.
 pub struct PublishedSecret {
     folder: OwnedFd,
@@ -88,7 +122,7 @@ pub fn publish(
     for path in &place.folders {
         let made = open_folder(path, true).and_then(|folder| {
             let file = write(&folder, &place.name, secret, port)
-                .map_err(|fault| format!("`{}`: {fault}", path.join(&place.name).display()))?;
+                .map_err(|fault| fault.of(path.join(&place.name)))?;
             Ok(PublishedSecret { folder, name: place.name.clone(), _file: file })
         });
         match made {
@@ -98,7 +132,7 @@ pub fn publish(
     }
     Err(LaunchError::Environment(format!(
         "rank 0 cannot publish the job secret: {}; set `{}` to the same random text on all ranks instead",
-        faults.join("; "),
+        joined(&faults),
         super::VARIABLE
     )))
 }
@@ -107,7 +141,7 @@ pub fn publish(
 ///
 /// # Errors
 /// Returns the reason why there is nothing to read yet.
-pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), String> {
+pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), ReadFault> {
     let mut faults = Vec::new();
     for path in &place.folders {
         match read_in(path, &place.name) {
@@ -116,16 +150,11 @@ pub fn read(place: &SecretFileLocation) -> Result<(Secret, u16), String> {
             Err(fault) => faults.push(fault),
         }
     }
-    if faults.is_empty() {
-        faults.push(format!(
-            "rank 0 has not published the job secret in {place}: it is not running, or is stopped"
-        ));
-    }
-    Err(faults.join("; "))
+    Err(if faults.is_empty() { ReadFault::NotPublished(place.clone()) } else { ReadFault::Unusable(faults) })
 }
 
-fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
-    let named = |fault: &dyn std::fmt::Display| format!("`{}` {fault}", path.join(name).display());
+fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, NamedFault> {
+    let named = |fault: EntryFault| fault.of(path.join(name));
     if !path.exists() {
         return Ok(None);
     }
@@ -134,109 +163,110 @@ fn read_in(path: &Path, name: &str) -> Result<Option<(Secret, u16)>, String> {
     let file = match rustix::fs::openat(&folder, name, flags, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
-        Err(fault) => return Err(named(&format!("cannot be read: {fault}"))),
+        Err(fault) => return Err(named(EntryFault::system("read")(fault))),
     };
-    check_private(&file, EntryType::File).map_err(|it| named(&it))?;
+    check_private(&file, EntryType::File).map_err(named)?;
     // The operating system releases the lock when rank 0 ends, however it ends.
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => (),
-        Ok(()) => return Err(named(&"is left over from a job that has ended")),
-        Err(fault) => return Err(named(&format!("cannot be locked: {fault}"))),
+        Ok(()) => return Err(named(EntryFault::LeftOver)),
+        Err(fault) => return Err(named(EntryFault::system("locked")(fault))),
     }
     let mut bytes = Vec::new();
     File::from(file)
         .take(MAX_BYTES)
         .read_to_end(&mut bytes)
-        .map_err(|fault| named(&format!("cannot be read: {fault}")))?;
-    let contents: Contents =
-        message::decode(&bytes).map_err(|_| named(&"was written by another version of hir"))?;
+        .map_err(|fault| named(EntryFault::System("read", fault.to_string())))?;
+    let contents: Contents = message::decode(&bytes).map_err(|_| named(EntryFault::OtherVersion))?;
     if contents.version == message::VERSION {
         Ok(Some((Secret(contents.secret), contents.port)))
     } else {
-        Err(named(&"was written by another version of hir"))
+        Err(named(EntryFault::OtherVersion))
     }
 }
 
 /// Opens a folder that only this user can enter. Creates it if it does not exist and `make` is set.
-fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, String> {
-    let named = |fault: &dyn std::fmt::Display| format!("`{}` {fault}", path.display());
+fn open_folder(path: &Path, make: bool) -> Result<OwnedFd, NamedFault> {
+    let named = |fault: EntryFault| fault.of(path);
     if make {
         match rustix::fs::mkdir(path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => (),
-            Err(fault) => return Err(named(&format!("cannot be created: {fault}"))),
+            Err(fault) => return Err(named(EntryFault::system("created")(fault))),
         }
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(folder) => folder,
-        Err(Errno::LOOP | Errno::NOTDIR) => return Err(named(&"is not a directory")),
-        Err(fault) => return Err(named(&format!("cannot be opened: {fault}"))),
+        Err(Errno::LOOP | Errno::NOTDIR) => return Err(named(EntryFault::NotFolder)),
+        Err(fault) => return Err(named(EntryFault::system("opened")(fault))),
     };
-    check_private(&folder, EntryType::Folder).map_err(|it| named(&it))?;
+    check_private(&folder, EntryType::Folder).map_err(named)?;
     Ok(folder)
 }
 
 /// Creates the file under a temporary name, locks it, and links it to its name when it is complete.
-fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<File, String> {
+fn write(folder: &OwnedFd, name: &str, secret: &Secret, port: u16) -> Result<File, EntryFault> {
     let contents = Contents { version: message::VERSION, port, secret: *secret.bytes() };
-    let bytes = message::encode(&contents).map_err(|fault| fault.to_string())?;
+    let bytes = message::encode(&contents).map_err(|it| EntryFault::System("encoded", it.to_string()))?;
     let fresh = format!("{name}.{}.{port}", std::process::id());
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let system = |fault: Errno| fault.to_string();
     // Removes a file left over from a process with the same process id.
     let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
-    let file = rustix::fs::openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR).map_err(system)?;
+    let file = rustix::fs::openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(EntryFault::system("created"))?;
     let mut file = File::from(file);
     let linked = file
         .write_all(&bytes)
-        .map_err(|fault| fault.to_string())
-        .and_then(|()| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(system))
+        .map_err(|it| EntryFault::System("written", it.to_string()))
+        .and_then(|()| {
+            let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
+            lock.map_err(EntryFault::system("locked"))
+        })
         .and_then(|()| link_file(folder, &fresh, name));
     let _ = rustix::fs::unlinkat(folder, &fresh, AtFlags::empty());
     linked.map(|()| file)
 }
 
 /// Links the file to its name. Replaces a file that a killed job left behind.
-fn link_file(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), String> {
+fn link_file(folder: &OwnedFd, fresh: &str, name: &str) -> Result<(), EntryFault> {
     let deadline = Instant::now() + LOCK_EXAMINATION_WAIT;
     loop {
         match rustix::fs::linkat(folder, fresh, folder, name, AtFlags::empty()) {
             Ok(()) => return Ok(()),
             Err(Errno::EXIST) => (),
-            Err(fault) => return Err(fault.to_string()),
+            Err(fault) => return Err(EntryFault::system("created")(fault)),
         }
         if remove_stale(folder, name.as_ref())? {
             continue;
         }
         if Instant::now() > deadline {
-            return Err("another job with this name is starting: choose another `HIR_MASTER_PORT`".to_owned());
+            return Err(EntryFault::InUse);
         }
         thread::sleep(LOCK_EXAMINATION_WAIT / 50);
     }
 }
 
 /// Removes a file on which no process holds the lock. Returns true if the file is gone.
-fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, String> {
-    let system = |fault: Errno| fault.to_string();
+fn remove_stale(folder: &OwnedFd, name: &OsStr) -> Result<bool, EntryFault> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(true),
-        Err(Errno::LOOP) => return Err("is a symbolic link".to_owned()),
-        Err(fault) => return Err(system(fault)),
+        Err(Errno::LOOP) => return Err(EntryFault::Link),
+        Err(fault) => return Err(EntryFault::system("opened")(fault)),
     };
     check_private(&file, EntryType::File)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => (),
         Err(Errno::WOULDBLOCK) => return Ok(false),
-        Err(fault) => return Err(system(fault)),
+        Err(fault) => return Err(EntryFault::system("locked")(fault)),
     }
     // A process that removes the file holds its lock. So, while this lock is held, the name refers to this
     // file or to a newer one.
     let (mine, now) = (rustix::fs::fstat(&file), rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW));
     match (mine, now) {
         (Ok(mine), Ok(now)) if (mine.st_dev, mine.st_ino) == (now.st_dev, now.st_ino) => {
-            rustix::fs::unlinkat(folder, name, AtFlags::empty()).map_err(system)?;
+            rustix::fs::unlinkat(folder, name, AtFlags::empty()).map_err(EntryFault::system("removed"))?;
             Ok(true)
         }
         _ => Ok(false),
@@ -276,7 +306,7 @@ mod tests {
     #[test]
     fn rank_0_publishes_and_removes() -> Result<(), Box<dyn std::error::Error>> {
         let (place, folder) = place("works")?;
-        assert!(read(&place).is_err_and(|it| it.contains("rank 0 has not published the job secret")));
+        assert!(read(&place).is_err_and(|it| matches!(it, ReadFault::NotPublished(_))));
         let published = publish(&place, &secret(1), 701)?;
         assert_eq!(read(&place), Ok((secret(1), 701)));
         let modes = [folder.clone(), folder.join(&place.name)].map(|it| fs::metadata(it).map(|it| it.mode()));
@@ -300,7 +330,9 @@ mod tests {
         fs::copy(&other, place.folders[0].join(&place.name))?;
         killed.name = "other".to_owned();
         drop(killed);
-        assert!(read(&place).is_err_and(|it| it.contains("is left over from a job that has ended")));
+        assert!(
+            read(&place).is_err_and(|it| it.to_string().contains("is left over from a job that has ended"))
+        );
         let _published = publish(&place, &secret(2), 702)?;
         assert_eq!(read(&place), Ok((secret(2), 702)));
         Ok(())

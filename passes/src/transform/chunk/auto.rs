@@ -1,6 +1,7 @@
 //! Finds the statements that communicate, and the axes that can be split into chunks so that the
 //! communication overlaps with the computation before or after it.
 
+use crate::pass::Obstacle;
 use grammar::{
     DimMap,
     ir::{OpStmt, Program, Stmt, StmtId, TensorId},
@@ -184,7 +185,7 @@ pub(crate) fn choose_chunking(
     shared: &DimEquivalence,
     it: &CommCandidate,
     most: i64,
-) -> Result<Chunking, String> {
+) -> Result<Chunking, Obstacle> {
     let mut reason = None;
     for dim in &it.dims {
         let component = match shared.dims_equivalent_to(it.tensor, *dim) {
@@ -215,5 +216,5 @@ pub(crate) fn choose_chunking(
         CommKind::Allgather => "the gathered dimension is sharded over several device axes",
         _ => "it has no dimension that can be split into chunks",
     };
-    Err(reason.unwrap_or_else(|| none().to_owned()))
+    Err(reason.map_or_else(|| none().into(), Obstacle::from))
 }

@@ -1,6 +1,7 @@
 //! Checks whether the iterations of a loop overlap communication with computation when they run on different
 //! streams.
 
+use crate::pass::Obstacle;
 use grammar::{
     attr,
     ir::{Program, Stmt, StmtId},
@@ -20,14 +21,16 @@ use crate::{
 /// Returns, for each loop, the reason why it does not overlap after the remaining resharding is lowered to
 /// communication; `None` if it overlaps. A loop has at least `least_trips` iterations: 1 if the other chunks are in other
 /// loops.
-pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -> Vec<Option<String>> {
+pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -> Vec<Option<Obstacle>> {
     let mut lowered = program.clone();
     if let Err(reason) = run(&mut lowered, &lower_to_communication::PASS) {
         return vec![Some(reason); loops.len()];
     }
     let (storage, mentioned) = (MemoryEffects::of(&lowered), MentionCounts::of(&lowered));
-    let mut found: Vec<Option<String>> =
-        loops.iter().map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt, least_trips)).collect();
+    let mut found: Vec<Option<Obstacle>> = loops
+        .iter()
+        .map(|stmt| obstacle(&lowered, &storage, &mentioned, *stmt, least_trips).map(Obstacle::from))
+        .collect();
     let shares = |stmt: &StmtId| BodySummary::of(&lowered, *stmt).shares_handles;
     if loops.iter().zip(&found).any(|(stmt, found)| found.is_none() && shares(stmt))
         && let Err(reason) = run(&mut lowered.clone(), &hoist_share_mem_handles::PASS)
@@ -38,9 +41,9 @@ pub(super) fn obstacles(program: &Program, loops: &[StmtId], least_trips: i64) -
     found
 }
 
-fn run(program: &mut Program, pass: &Pass) -> Result<(), String> {
-    let done = (pass.run)(program, &Arguments::defaults(pass), &mut Remarks::default());
-    done.map(drop).map_err(|it| it.message)
+fn run(program: &mut Program, pass: &Pass) -> Result<(), Obstacle> {
+    (pass.run)(program, &Arguments::defaults(pass), &mut Remarks::default())?;
+    Ok(())
 }
 
 fn obstacle(

@@ -4,6 +4,7 @@
 //! the last chunk, so this chunk is small. The all-reduce of every other chunk runs beside the product of the next chunk.
 //! So the next chunk can be smaller, as long as its product takes as long as that all-reduce.
 
+use crate::pass::Obstacle;
 use grammar::ir::{Program, StmtId, TensorId};
 use rustc_hash::FxHashSet;
 
@@ -27,7 +28,7 @@ pub(super) fn attempt(
     ratio: &[u64],
     loops: LoopOptions,
     exchange: &CommCandidate,
-) -> Result<(Program, Option<i64>), String> {
+) -> Result<(Program, Option<i64>), Obstacle> {
     let mut first = None;
     for dim in &exchange.dims {
         match split(program, ratio, loops, (exchange.tensor, *dim)) {
@@ -35,7 +36,7 @@ pub(super) fn attempt(
             Err(reason) => _ = first.get_or_insert(reason),
         }
     }
-    Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".to_owned()))
+    Err(first.unwrap_or_else(|| "it has no dimension that can be split into chunks".into()))
 }
 
 fn split(
@@ -43,18 +44,18 @@ fn split(
     ratio: &[u64],
     loops: LoopOptions,
     (tensor, dim): (TensorId, usize),
-) -> Result<Program, String> {
+) -> Result<Program, Obstacle> {
     let sizes = sizes(program, ratio, (tensor, dim))?;
     let name = format!("{}.{dim}", program.tensor_name(tensor));
     let mut cut = program.clone();
-    let change = chunk::chunk_by_sizes(&mut cut, &name, &sizes, (tensor, dim)).map_err(|it| it.message)?;
+    let change = chunk::chunk_by_sizes(&mut cut, &name, &sizes, (tensor, dim))?;
     let old: FxHashSet<StmtId> = program.body().iter().copied().collect();
     let new: FxHashSet<StmtId> = cut.body().iter().copied().filter(|stmt| !old.contains(stmt)).collect();
     let reduces =
         |stmt: &StmtId| chunk::comm_candidate(&cut, *stmt).is_some_and(|it| it.kind == CommKind::Allreduce);
     let required: Vec<StmtId> = new.iter().copied().filter(reduces).collect();
     if change == Change::Unchanged || required.is_empty() {
-        return Err(format!("no statement computes axis `{name}` in chunks"));
+        return Err(format!("no statement computes axis `{name}` in chunks").into());
     }
     with_loops(&cut, loops, new, &required, 1)
 }
@@ -63,7 +64,7 @@ fn split(
 ///
 /// # Errors
 /// Returns a reason if the dimension has no such chunks.
-fn sizes(program: &Program, ratio: &[u64], (tensor, dim): (TensorId, usize)) -> Result<Vec<i64>, String> {
+fn sizes(program: &Program, ratio: &[u64], (tensor, dim): (TensorId, usize)) -> Result<Vec<i64>, Obstacle> {
     let name = program.tensor_name(tensor);
     let sharding = Sharding::of(program, tensor)
         .ok_or_else(|| format!("`{name}` is sharded over the inner part of a split axis"))?;
@@ -78,7 +79,7 @@ fn sizes(program: &Program, ratio: &[u64], (tensor, dim): (TensorId, usize)) -> 
         let words = words.join(":");
         return Err(format!(
             "dimension {dim} of `{name}` has extent {extent}, and {sum}, the sum of the ratio {words}, does not divide it: use numbers whose sum divides {extent}"
-        ));
+        ).into());
     }
     Ok(ratio.iter().map(|it| it * (extent / sum)).collect())
 }

@@ -54,6 +54,17 @@ pub(super) struct PipelineEntry {
     pub best_us: f64,
 }
 
+/// Why the contents of a file are not a table, in words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadTable(String);
+
+impl<T: Into<String>> From<T> for BadTable {
+    fn from(fault: T) -> Self {
+        Self(fault.into())
+    }
+}
+
 /// The only key that every version of the format has.
 #[derive(Deserialize)]
 struct Versioned {
@@ -70,7 +81,7 @@ impl TuningTable {
     ///
     /// # Errors
     /// The contents are not a table, or one of another version. The message names the place.
-    pub fn parse(path: &Path, text: &str) -> Result<Self, String> {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, BadTable> {
         let shown = path.display();
         let wrong = |fault: &serde_json::Error| {
             let message = fault.to_string();
@@ -86,19 +97,22 @@ impl TuningTable {
             return Err(format!(
                 "`{shown}` has version {}, and this hir-run reads versions 1 to {VERSION}: measure again with `--tune`",
                 head.version
-            ));
+            ).into());
         }
         let mut table: Self = serde_json::from_str(text).map_err(|it| wrong(&it))?;
         if table.version == 1 && !table.pipelines.is_empty() {
             return Err(format!(
                 "`{shown}` has version 1, which has no `pipelines`: measure again with `--tune`"
-            ));
+            )
+            .into());
         }
         table.version = VERSION;
         let mut seen = FxHashSet::default();
         let twice = table.products.iter().map(|it| &it.product).find(|it| !seen.insert(*it));
         if let Some(product) = twice {
-            return Err(format!("`{shown}` has two entries of the product `{}`", escape_control(product)));
+            return Err(
+                format!("`{shown}` has two entries of the product `{}`", escape_control(product)).into()
+            );
         }
         let mut programs = table.pipelines.iter().enumerate();
         let twice = programs
@@ -106,17 +120,15 @@ impl TuningTable {
         match twice {
             Some((_, it)) => {
                 let name = escape_control(&it.program.name);
-                Err(format!("`{shown}` has two pipelines of the program `{name}`"))
+                Err(format!("`{shown}` has two pipelines of the program `{name}`").into())
             }
             None => Ok(table),
         }
     }
 
     /// Returns the contents of a file.
-    pub fn text(&self) -> Result<String, String> {
-        let text =
-            serde_json::to_string_pretty(self).map_err(|it| format!("cannot write the table: {it}"))?;
-        Ok(text + "\n")
+    pub fn text(&self) -> serde_json::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 }
 
@@ -203,19 +215,19 @@ mod tests {
     }
 
     fn parse(text: &str) -> Result<TuningTable, String> {
-        TuningTable::parse(Path::new("t.json"), text)
+        TuningTable::parse(Path::new("t.json"), text).map_err(|it| it.to_string())
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() -> Result<(), String> {
+    fn a_table_is_read_as_it_was_written() -> serde_json::Result<()> {
         let text = table().text()?;
         assert!(text.contains("\"08070605040302010100000000000000"), "{text}");
-        assert_eq!(parse(&text)?, table());
+        assert_eq!(parse(&text), Ok(table()));
         Ok(())
     }
 
     #[test]
-    fn what_is_no_table_is_refused_with_its_place() -> Result<(), String> {
+    fn what_is_no_table_is_refused_with_its_place() -> serde_json::Result<()> {
         let text = table().text()?;
         let error_of = |text: &str| parse(text).err().unwrap_or_default();
         let begins = "`t.json:1:0` is not a table that `--tune` writes: EOF";

@@ -125,7 +125,7 @@ impl<'a> Judge<'a> {
         };
         let expected = ShadowedTensor { tensor: &expectation.tensor, shadow: expectation.shadow.as_ref() };
         let tolerance = self.criteria.tolerance_for(expectation.source, self.outcome.notes.exactness.shadows);
-        let comparison = compare(got, expected, tolerance).map_err(|it| failure(&it))?;
+        let comparison = compare(got, expected, tolerance).map_err(|it| failure(&it.to_string()))?;
         if let Some(mismatch) = &comparison.mismatch {
             let owner = output.whole.owners.get(mismatch.flat_index).copied().flatten();
             let rank = rank.or(owner).unwrap_or(0);

@@ -13,6 +13,17 @@ pub(super) const MAX_DIMENSIONS: usize = 64;
 /// Maximum number of characters of an element type in a message.
 const MAX_SHOWN: usize = 40;
 
+/// What is wrong with a header, in words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct BadHeader(String);
+
+impl<T: Into<String>> From<T> for BadHeader {
+    fn from(fault: T) -> Self {
+        Self(fault.into())
+    }
+}
+
 /// The contents of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header<'t> {
@@ -40,18 +51,18 @@ pub(super) fn text(descr: &str, shape: &[usize]) -> Vec<u8> {
 }
 
 /// Parses the header at the beginning of a file.
-pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, String> {
+pub(super) fn parse(bytes: &[u8]) -> Result<Header<'_>, BadHeader> {
     let rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin with the magic string of an npy file")?;
     let (version, rest) = rest.split_at_checked(2).ok_or("the file is truncated")?;
     let width = match version {
         [1, 0] => 2,
         [2 | 3, 0] => 4,
-        _ => return Err(format!("npy version {}.{} is not supported", version[0], version[1])),
+        _ => return Err(format!("npy version {}.{} is not supported", version[0], version[1]).into()),
     };
     let (length, rest) = rest.split_at_checked(width).ok_or("the file is truncated")?;
     let length = length.iter().rev().fold(0usize, |sum, it| sum << 8 | usize::from(*it));
     if length > MAX_LENGTH {
-        return Err(format!("its header has {length} bytes; the limit is {MAX_LENGTH}"));
+        return Err(format!("its header has {length} bytes; the limit is {MAX_LENGTH}").into());
     }
     let (text, data) = rest.split_at_checked(length).ok_or("the file is truncated")?;
     let text = std::str::from_utf8(text).map_err(|_| "its header is not valid UTF-8")?;
@@ -65,7 +76,7 @@ struct DictParser<'t> {
 }
 
 impl<'t> DictParser<'t> {
-    fn header(mut self) -> Result<Header<'t>, String> {
+    fn header(mut self) -> Result<Header<'t>, BadHeader> {
         let (mut descr, mut fortran_order, mut shape) = (None, None, None);
         self.expect('{')?;
         while !self.take('}') {
@@ -75,10 +86,10 @@ impl<'t> DictParser<'t> {
                 "descr" => descr.replace(self.descr()?).is_none(),
                 "fortran_order" => fortran_order.replace(self.boolean()?).is_none(),
                 "shape" => shape.replace(self.shape()?).is_none(),
-                _ => return Err(format!("its header has the unknown key `{}`", shortened(key))),
+                _ => return Err(format!("its header has the unknown key `{}`", shortened(key)).into()),
             };
             if !first {
-                return Err(format!("its header has the key `{key}` twice"));
+                return Err(format!("its header has the key `{key}` twice").into());
             }
             if !self.take(',') {
                 self.expect('}')?;
@@ -93,7 +104,7 @@ impl<'t> DictParser<'t> {
         // As in numpy, the other extents of an empty array must fit as well.
         let space = shape.iter().filter(|it| **it > 0).try_fold(1usize, |all, it| all.checked_mul(*it));
         if space.is_none_or(|it| it > isize::MAX as usize) {
-            return Err(format!("its shape {shape:?} has more elements than memory can hold"));
+            return Err(format!("its shape {shape:?} has more elements than memory can hold").into());
         }
         let fortran_order = fortran_order.ok_or_else(|| lacks("fortran_order"))?;
         let descr = descr.ok_or_else(|| lacks("descr"))?;
@@ -101,24 +112,25 @@ impl<'t> DictParser<'t> {
     }
 
     /// Parses the element type. Structured types are rejected without parsing.
-    fn descr(&mut self) -> Result<&'t str, String> {
+    fn descr(&mut self) -> Result<&'t str, BadHeader> {
         if self.rest.trim_start().starts_with(['[', '(', '{']) {
             Err(format!(
                 "element type {} is not supported: only floats, integers and bools are",
                 shortened(self.rest.trim())
-            ))
+            )
+            .into())
         } else {
             self.string()
         }
     }
 
-    fn shape(&mut self) -> Result<Vec<usize>, String> {
+    fn shape(&mut self) -> Result<Vec<usize>, BadHeader> {
         let mut shape = Vec::new();
         self.expect('(')?;
         while !self.take(')') {
             shape.push(self.number()?);
             if shape.len() > MAX_DIMENSIONS {
-                return Err(format!("its shape has more than {MAX_DIMENSIONS} dimensions"));
+                return Err(format!("its shape has more than {MAX_DIMENSIONS} dimensions").into());
             }
             if !self.take(',') {
                 self.expect(')')?;
@@ -128,7 +140,7 @@ impl<'t> DictParser<'t> {
         Ok(shape)
     }
 
-    fn number(&mut self) -> Result<usize, String> {
+    fn number(&mut self) -> Result<usize, BadHeader> {
         self.rest = self.rest.trim_start();
         let end = self.rest.find(|it: char| !it.is_ascii_digit()).unwrap_or(self.rest.len());
         let (digits, rest) = self.rest.split_at(end);
@@ -136,10 +148,10 @@ impl<'t> DictParser<'t> {
             return Err(self.fault("an extent"));
         }
         self.rest = rest;
-        digits.parse().map_err(|_| format!("its extent {} is too large", shortened(digits)))
+        digits.parse().map_err(|_| format!("its extent {} is too large", shortened(digits)).into())
     }
 
-    fn boolean(&mut self) -> Result<bool, String> {
+    fn boolean(&mut self) -> Result<bool, BadHeader> {
         self.rest = self.rest.trim_start();
         for (word, value) in [("True", true), ("False", false)] {
             if let Some(rest) = self.rest.strip_prefix(word) {
@@ -151,7 +163,7 @@ impl<'t> DictParser<'t> {
     }
 
     /// Parses a string in single or double quotes, without escapes.
-    fn string(&mut self) -> Result<&'t str, String> {
+    fn string(&mut self) -> Result<&'t str, BadHeader> {
         self.rest = self.rest.trim_start();
         let quote = self.rest.chars().next().filter(|it| matches!(it, '\'' | '"'));
         let inner = quote.and_then(|quote| self.rest[1..].split_once(quote));
@@ -171,15 +183,15 @@ impl<'t> DictParser<'t> {
         found.is_some()
     }
 
-    fn expect(&mut self, wanted: char) -> Result<(), String> {
+    fn expect(&mut self, wanted: char) -> Result<(), BadHeader> {
         if self.take(wanted) { Ok(()) } else { Err(self.fault(&format!("`{wanted}`"))) }
     }
 
-    fn fault(&self, wanted: &str) -> String {
-        match self.rest.trim() {
+    fn fault(&self, wanted: &str) -> BadHeader {
+        BadHeader(match self.rest.trim() {
             "" => format!("its header ends where {wanted} is expected"),
             found => format!("its header has `{}` where {wanted} is expected", shortened(found)),
-        }
+        })
     }
 }
 
@@ -199,7 +211,7 @@ mod tests {
     }
 
     fn message(text: &str) -> String {
-        parse(&file(text)).err().unwrap_or_default()
+        parse(&file(text)).err().map_or(String::new(), |it| it.to_string())
     }
 
     #[test]
@@ -234,7 +246,7 @@ mod tests {
             let header = parse(&file).map(|it| (it.shape, it.data));
             assert_eq!(header, Ok((vec![2], &b"12345678"[..])));
         }
-        assert_eq!(parse(b"\x93NUMPY\x04\x00").err().unwrap_or_default(), "npy version 4.0 is not supported");
+        assert_eq!(parse(b"\x93NUMPY\x04\x00"), Err("npy version 4.0 is not supported".into()));
     }
 
     #[test]
