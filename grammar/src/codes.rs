@@ -2,7 +2,7 @@
 //!
 //! The numbers are stable: E01xx parsing, E02xx names and shapes, E03xx verification, E04xx planning, E05xx
 //! matching communications across ranks, E06xx pass pipelines, R06xx remarks of passes, E07xx checking, R07xx
-//! remarks of the checker, W07xx execution. A `lossy-…` warning reports information that a dump does not
+//! remarks of the checker, W07xx execution, E08xx and W08xx dumps of the flight recorder. A `lossy-…` warning reports information that a dump does not
 //! contain.
 
 /// The severity of a diagnostic.
@@ -258,6 +258,37 @@ codes! {
     /// binds the name to a part of the other tensor, and later iterations copy into this part. To keep the other
     /// tensor, allocate the name before the loop.
     OverwrittenView = "W0702", Warning;
+
+    /// The members of a process group do not make the same collective calls: a rank leaves out a call, makes one more, makes them in another
+    /// order, or makes another one. Communicators pair calls by their position, so all later ones meet other calls. `hir hang` names the first
+    /// position that differs and, if most of the members, the earlier records or other groups decide it, the rank that diverged.
+    HangDiverged = "E0801", Error;
+    /// The ranks make the same call with different numbers of elements or element types, the splits of an all-to-all do not match, or
+    /// a send and its receive differ.
+    HangSizes = "E0802", Error;
+    /// Ranks wait for each other: each is in a call that another one reaches only after its own. The notes list each rank with what it waits for.
+    /// Often two groups are used in another order, or a call of one group is left out.
+    HangCycle = "E0803", Error;
+    /// A send has no receive, a receive has no send, or a rank names another peer than the same line does on all other ranks.
+    HangPeer = "E0804", Error;
+    /// Ranks created a process group of one name with different members, and wait in it.
+    HangMembership = "E0805", Error;
+    /// Ranks wait for a rank that has no dump, or one that cannot be read. A process that ends or is killed before the time-out writes none.
+    HangNoDump = "E0806", Error;
+    /// The dumps show a hang, and the ring buffer has overwritten the records that would show its cause. `TORCH_FR_BUFFER_SIZE`
+    /// is the number of records that are kept.
+    HangUndecided = "E0807", Error;
+    /// All members made the call and all that the records hold of it agrees, but only some completed it. Records do not hold roots, reduce operators,
+    /// splits and tags; these have to be compared in the program.
+    HangUnknown = "E0808", Error;
+    /// Ranks wait in a call that one of them has not reached: it is late, stopped or dead. All calls agree so far, so that this need not be a hang.
+    RankLate = "W0801", Warning;
+    /// All members made the call and have not completed it: it is in flight, or the device or the network is stuck.
+    CallInFlight = "W0802", Warning;
+    /// Different calls were paired, and completed. NCCL does not compare what ranks call; the results are wrong.
+    HangPairedCalls = "W0803", Warning;
+    /// A file with the name of a dump cannot be read as one. Its rank counts as one without a dump.
+    UnreadableDump = "W0804", Warning;
 
     /// A redundant Synchronize or Wait: other statements already enforce all the ordering that it enforces.
     /// Without it, every computation, copy and communication on every rank still waits for the same earlier

@@ -34,6 +34,7 @@ const LAYERS: &[(&str, &[Layer])] = &[
     ("src/check", CHECK),
     ("src/cuda", CUDA),
     ("src/driver", DRIVER),
+    ("src/hang", HANG),
 ];
 
 const GRAMMAR: &[Layer] = &[
@@ -107,6 +108,23 @@ const TRANSFORM: &[Layer] = &[
     ("swizzle_stream", &["chunk", "decompose_resharding"]),
     // Parallelises loops in several ways and selects the best.
     ("overlap", BEFORE),
+];
+
+/// Values of dumps and records, the order of calls, causes, and reports.
+const HANG: &[Layer] = &[
+    ("record value", &[]),
+    ("batch", &["record"]),
+    ("json pickle", &["value"]),
+    ("dump", &["batch", "record", "value"]),
+    ("files", BEFORE),
+    ("agreement site", &["record"]),
+    ("queues", &["agreement", "record", "site"]),
+    ("divergence stall", &["agreement", "queues", "record"]),
+    ("graph", &["record", "stall"]),
+    ("cause wording", BEFORE),
+    ("explain", BEFORE),
+    ("diagnostics program report", BEFORE),
+    ("lib", ALL),
 ];
 
 const DRIVER: &[Layer] = &[
@@ -264,6 +282,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("src/cuda", &["clap", "hir-check", "hir-sim", "passes", "tempfile"]),
     ("src/process", &["clap", "hir-plan", "passes"]),
     ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
+    ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
     ("src/driver", &[]),
 ];
 

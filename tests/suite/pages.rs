@@ -103,7 +103,7 @@ fn commands(text: &str) -> Vec<ShownCommand> {
             it.lines.push(line.to_owned());
         }
     }
-    found.retain(|it| it.command.starts_with("hir-"));
+    found.retain(|it| it.command.starts_with("hir-") || it.command.starts_with("hir "));
     found
 }
 
@@ -111,6 +111,7 @@ fn commands(text: &str) -> Vec<ShownCommand> {
 fn check(it: &ShownCommand) -> Result<(), Failed> {
     let mut words = it.command.split_whitespace();
     let tool = match words.next() {
+        Some("hir") => env!("CARGO_BIN_EXE_hir"),
         Some("hir-opt") => env!("CARGO_BIN_EXE_hir-opt"),
         Some("hir-run") => env!("CARGO_BIN_EXE_hir-run"),
         Some("hir-reduce") => env!("CARGO_BIN_EXE_hir-reduce"),

@@ -1,0 +1,296 @@
+//! Where the members of a group stop calling the same collectives, which of them diverged, and how.
+//!
+//! A communicator pairs by position, so one call too few on a member makes all of its later calls meet other ones. The first position
+//! that differs is the cause; what is paired after it is a consequence.
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    agreement::Key,
+    queues::{Call, Job, Lane, Queue},
+    record::{Kind, Rank},
+};
+
+/// The largest number of calls that a rank is looked for to have left out, added or exchanged.
+const MAX_SHIFT: u32 = 16;
+const MAX_REORDERED: u32 = 64;
+
+/// The place of a call in the program with what it does.
+type Token = (Key, u32);
+
+/// Why some members, and not the others, are said to have diverged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Basis {
+    /// More members make the other call.
+    Majority,
+    /// The other call follows its predecessor elsewhere in the records, too; theirs never does.
+    History,
+    /// The groups of the same description make the other call at this position.
+    OtherGroups,
+    /// Nothing decides.
+    Undecided,
+}
+
+/// How a rank diverged.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum How {
+    /// It left out this many calls of the others.
+    Skipped(u32),
+    /// The same, in the records before: its call follows the one that it left out.
+    SkippedByHistory,
+    /// It makes this many calls that the others do not make.
+    Added(u32),
+    /// It makes this many calls in another order.
+    Reordered(u32),
+    /// The same call, with another number of elements.
+    Elements,
+    /// The same call, with another element type.
+    ElementType,
+    /// Another call.
+    Other,
+}
+
+/// The first position at which the members of a group do not make the same call.
+#[derive(Clone, Debug)]
+pub(crate) struct Divergence {
+    pub(crate) queue: usize,
+    pub(crate) seq: u32,
+    /// The calls that the others make; if nothing decides, those of one side.
+    pub(crate) expected: Vec<Call>,
+    /// The calls of the ranks that diverged.
+    pub(crate) diverged: Vec<Call>,
+    pub(crate) how: How,
+    pub(crate) basis: Basis,
+    /// Whether the calls were already shifted at the first position that all logs have: what diverged is lost.
+    pub(crate) is_before_records: bool,
+}
+
+/// Returns the first position from which all lanes have their records.
+fn window(job: &Job<'_>, queue: &Queue) -> u32 {
+    let cut = queue.lanes.iter().filter(|it| !it.calls.is_empty());
+    let cut = cut.filter(|it| job.records.log(it.rank).is_some_and(|log| log.lost > 0));
+    cut.map(|it| it.first).max().unwrap_or(0)
+}
+
+/// Finds the first divergence of a group: of what the calls do, or else of where they are in the program, if one member is behind or ahead
+/// from there on.
+pub(crate) fn find(job: &Job<'_>, at: usize) -> Option<Divergence> {
+    let queue = &job.queues[at];
+    let by_key = first_difference(job, queue, |call| (job.key(call), 0));
+    let by_place = first_difference(job, queue, |call| job.token(call));
+    let shifted = by_place.filter(|it| by_key.is_none_or(|key| *it < key));
+    let shifted = shifted.and_then(|seq| {
+        let found = classify(job, at, seq, true)?;
+        // Members may call one collective from several lines, such as the branches of the root and of the others.
+        let is_shift =
+            matches!(found.how, How::Skipped(_) | How::Added(_)) && found.basis != Basis::Undecided;
+        (is_shift && overlap_is_long(job, queue, &found)).then_some(found)
+    });
+    shifted.or_else(|| classify(job, at, by_key?, false))
+}
+
+/// Returns the first sequence number at which two lanes differ.
+fn first_difference(job: &Job<'_>, queue: &Queue, token: impl Fn(Call) -> Token) -> Option<u32> {
+    let begin = window(job, queue);
+    let longest = queue.lanes.iter().max_by_key(|it| it.calls.len())?;
+    let mut first: Option<u32> = None;
+    for lane in queue.lanes.iter().filter(|it| it.rank != longest.rank) {
+        for at in &lane.calls {
+            let call = Call { rank: lane.rank, at: *at };
+            let seq = job.record(call).seq;
+            if seq < begin {
+                continue;
+            }
+            if first.is_some_and(|it| seq >= it) {
+                break;
+            }
+            if job.call_at(longest, seq).is_some_and(|other| token(other) != token(call)) {
+                first = Some(seq);
+                break;
+            }
+        }
+    }
+    first
+}
+
+/// Whether a shift holds for two calls at least: one may be chance.
+fn overlap_is_long(job: &Job<'_>, queue: &Queue, found: &Divergence) -> bool {
+    let lasts = found.diverged.iter().filter_map(|it| {
+        queue.lanes.iter().find(|lane| lane.rank == it.rank).and_then(|lane| job.last_seq(lane))
+    });
+    lasts.min().is_some_and(|last| last > found.seq)
+}
+
+/// Determines who diverged at a position, and how.
+fn classify(job: &Job<'_>, at: usize, seq: u32, by_place: bool) -> Option<Divergence> {
+    let queue = &job.queues[at];
+    let mut parts: FxHashMap<Token, Vec<Call>> = FxHashMap::default();
+    for lane in &queue.lanes {
+        if let Some(call) = job.call_at(lane, seq) {
+            let token = if by_place { job.token(call) } else { (job.key(call), 0) };
+            parts.entry(token).or_default().push(call);
+        }
+    }
+    let mut parts: Vec<Vec<Call>> = parts.into_values().collect();
+    parts.sort_by_key(|it| (std::cmp::Reverse(it.len()), it[0]));
+    if parts.len() < 2 {
+        return None;
+    }
+    let (chosen, basis) = vote(job, at, seq, &parts);
+    let expected = parts.remove(chosen);
+    let diverged: Vec<Call> = parts.into_iter().flatten().collect();
+    let lane = |rank: Rank| queue.lanes.iter().find(|it| it.rank == rank);
+    // The lane of the others with the most calls shows best what follows.
+    let reference = expected.iter().filter_map(|it| lane(it.rank)).max_by_key(|it| it.calls.len())?;
+    let mine = lane(diverged.first()?.rank)?;
+    let mut how = compare(job, reference, mine, seq);
+    let mut found =
+        Divergence { queue: at, seq, expected, diverged, how: how.clone(), basis, is_before_records: false };
+    if let (Basis::Undecided, How::Added(count)) = (basis, &how) {
+        // Two sides: the one with fewer calls is said to have left them out.
+        how = How::Skipped(*count);
+        std::mem::swap(&mut found.expected, &mut found.diverged);
+    }
+    let is_lost = window(job, queue) > 0 && seq == window(job, queue);
+    found.is_before_records = is_lost && !is_complete_before(job, queue, seq);
+    found.how = how;
+    Some(found)
+}
+
+/// Whether the call at the first common position is the first one that did not finish: then all before it agreed.
+fn is_complete_before(job: &Job<'_>, queue: &Queue, seq: u32) -> bool {
+    queue.lanes.iter().any(|lane| {
+        let before = seq.checked_sub(1).and_then(|it| job.call_at(lane, it));
+        before.is_some_and(|it| job.record(it).done)
+    })
+}
+
+/// Chooses the part of the members that makes the expected call.
+fn vote(job: &Job<'_>, at: usize, seq: u32, parts: &[Vec<Call>]) -> (usize, Basis) {
+    if parts[0].len() > parts[1].len() && parts[0].len() > 1 {
+        return (0, Basis::Majority);
+    }
+    let queue = &job.queues[at];
+    if let Some(chosen) = like_other_groups(job, queue, seq, parts) {
+        return (chosen, Basis::OtherGroups);
+    }
+    let seen: Vec<bool> = parts.iter().map(|part| is_seen_before(job, queue, part[0], seq)).collect();
+    match (seen.iter().filter(|it| **it).count(), seen.iter().position(|it| *it)) {
+        (1, Some(chosen)) => (chosen, Basis::History),
+        _ => (0, Basis::Undecided),
+    }
+}
+
+/// Looks for a group of the same description whose members all make the call of one part at this position.
+fn like_other_groups(job: &Job<'_>, queue: &Queue, seq: u32, parts: &[Vec<Call>]) -> Option<usize> {
+    let description = &job.records.group(queue.group).description;
+    if matches!(description.as_str(), "" | "undefined" | "default_pg") {
+        return None;
+    }
+    let mut votes = vec![0_usize; parts.len()];
+    for other in &job.queues {
+        if other.group == queue.group || job.records.group(other.group).description != *description {
+            continue;
+        }
+        let mut tokens = other.lanes.iter().map(|it| Some(job.token(job.call_at(it, seq)?)));
+        let Some(Some(first)) = tokens.next() else { continue };
+        if tokens.all(|it| it == Some(first)) {
+            let same = parts.iter().position(|it| job.token(it[0]) == first);
+            same.into_iter().for_each(|it| votes[it] += 1);
+        }
+    }
+    let best = (0..votes.len()).max_by_key(|it| votes[*it])?;
+    let is_clear = votes[best] > 0 && votes.iter().filter(|it| **it == votes[best]).count() == 1;
+    is_clear.then_some(best)
+}
+
+/// Whether the call followed the one before it at an earlier position of the group.
+fn is_seen_before(job: &Job<'_>, queue: &Queue, call: Call, seq: u32) -> bool {
+    let Some(lane) = queue.lanes.iter().find(|it| it.rank == call.rank) else { return false };
+    let Some(before) = seq.checked_sub(1).and_then(|it| job.call_at(lane, it)) else { return false };
+    follows_before(job, lane, job.token(before), job.token(call), seq)
+}
+
+/// Whether a call of kind `second` directly follows one of kind `first` before a position.
+fn follows_before(job: &Job<'_>, lane: &Lane, first: Token, second: Token, seq: u32) -> bool {
+    let call = |at: u32| Call { rank: lane.rank, at };
+    let mut pairs = lane.calls.windows(2).take_while(|it| job.record(call(it[1])).seq < seq);
+    pairs.any(|it| job.token(call(it[0])) == first && job.token(call(it[1])) == second)
+}
+
+/// Finds how the calls of a member from a position on differ from those of another one. Members may make the same calls at other
+/// places of the program, so that what the calls do is compared if the places explain nothing.
+fn compare(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
+    let by_place = rearranged(reference, mine, seq, |lane, at| Some(job.token(job.call_at(lane, at)?)));
+    let by_key = || rearranged(reference, mine, seq, |lane, at| Some((job.key(job.call_at(lane, at)?), 0)));
+    by_place.or_else(by_key).unwrap_or_else(|| replaced(job, reference, mine, seq))
+}
+
+/// Finds calls that a member left out, added or exchanged.
+fn rearranged(
+    reference: &Lane,
+    mine: &Lane,
+    seq: u32,
+    token: impl Fn(&Lane, u32) -> Option<Token>,
+) -> Option<How> {
+    let is_shifted = |early: &Lane, late: &Lane, by: u32| {
+        let mut count = 0;
+        let mut at = seq;
+        while let (Some(a), Some(b)) = (token(early, at), token(late, at + by)) {
+            if a != b {
+                return false;
+            }
+            (count, at) = (count + 1, at + 1);
+        }
+        count > 0
+    };
+    let agrees_from = |start: u32| {
+        let both = |at| Some((token(mine, at)?, token(reference, at)?));
+        (start..).map_while(both).all(|(a, b)| a == b)
+    };
+    let (mut balance, mut open): (FxHashMap<Token, i32>, i32) = (FxHashMap::default(), 0);
+    for width in 1..=MAX_REORDERED {
+        let (Some(a), Some(b)) = (token(mine, seq + width - 1), token(reference, seq + width - 1)) else {
+            break;
+        };
+        for (token, by) in [(a, 1), (b, -1)] {
+            let entry = balance.entry(token).or_insert(0);
+            open += (*entry + by).abs() - entry.abs();
+            *entry += by;
+        }
+        // From there on, both make the same calls; else it is a shift of calls that repeat.
+        if open == 0 && width > 1 && agrees_from(seq + width) {
+            return Some(How::Reordered(width));
+        }
+    }
+    // A shift by n also holds by chance if calls repeat with period n: the smallest one is meant.
+    for by in 1..=MAX_SHIFT {
+        if is_shifted(mine, reference, by) {
+            return Some(How::Skipped(by));
+        }
+        if is_shifted(reference, mine, by) {
+            return Some(How::Added(by));
+        }
+    }
+    None
+}
+
+/// Compares the calls of two members at a position.
+fn replaced(job: &Job<'_>, reference: &Lane, mine: &Lane, seq: u32) -> How {
+    let (Some(a), Some(b)) = (job.call_at(mine, seq), job.call_at(reference, seq)) else { return How::Other };
+    if follows_before(job, reference, job.token(b), job.token(a), seq) {
+        return How::SkippedByHistory;
+    }
+    let (a, b) = (job.record(a), job.record(b));
+    let (mine, theirs) = (job.records.signature(a.signature), job.records.signature(b.signature));
+    if mine.kind != theirs.kind
+        || mine.kind == Kind::Coalesced
+        || mine.kind == Kind::Other && mine.name != theirs.name
+    {
+        How::Other
+    } else if mine.element_type() != theirs.element_type() {
+        How::ElementType
+    } else {
+        How::Elements
+    }
+}

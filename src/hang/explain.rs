@@ -1,0 +1,130 @@
+//! Explains causes: the message, the places with what each rank does there, and what is known beside it.
+
+mod absent;
+mod diverged;
+mod group;
+mod waiting;
+
+use grammar::codes::Code;
+
+use crate::{
+    cause::{Analysis, Cause},
+    queues::{Call, Job},
+    record::{Group, Rank},
+    site::{Site, callers, site},
+    stall::Stall,
+    wording::{operands, place, position, ranks_of, ranks_text, verb, what, what_at},
+};
+
+pub(crate) use self::{absent::timed_out, diverged::explain_completed};
+use self::{
+    absent::{late, lost, missing, unknown},
+    diverged::diverged,
+    group::{membership, uneven},
+    waiting::{crossed, cycle, message, passed, wrong_peer},
+};
+
+/// A place of the program with what ranks do there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Label {
+    /// The place; `None` if the dump has no stacks.
+    pub site: Option<Site>,
+    /// The call at this place, as `all_reduce(float32 [64])`, for a program whose text is not at hand.
+    pub call: String,
+    /// What is said about it.
+    pub text: String,
+}
+
+/// A cause with its explanation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// Its code.
+    pub code: Code,
+    /// What happened, in one sentence without a full stop.
+    pub message: String,
+    /// The ranks that are named as the ones that diverged, left or are late; empty if the records do not show them.
+    pub ranks: Vec<Rank>,
+    /// The places: the one that matters most comes first.
+    pub labels: Vec<Label>,
+    /// What is known beside it.
+    pub notes: Vec<String>,
+    /// What to look at or change.
+    pub help: String,
+}
+
+/// Explains a cause.
+pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Finding {
+    let stall = |at: usize| &analysis.stalls[at];
+    match cause {
+        Cause::Membership { variants, waiting } => membership(job, variants, waiting),
+        Cause::Diverged(found) => diverged(job, found),
+        Cause::Uneven { queue, seq, odd } => uneven(job, *queue, *seq, odd),
+        Cause::Message { send, receive } => message(job, *send, *receive),
+        Cause::WrongPeer { call, expected, usual } => wrong_peer(job, *call, *expected, *usual),
+        Cause::Passed { stall: at, ranks, later } => passed(job, stall(*at), ranks, *later),
+        Cause::Cycle { edges, deviant } => cycle(job, &analysis.stalls, edges, *deviant),
+        Cause::Missing { stall: at, ranks } => missing(job, stall(*at), ranks),
+        Cause::Lost { stall: at } => lost(job, stall(*at)),
+        Cause::Late { stall: at, ranks } => late(job, stall(*at), ranks),
+        Cause::Crossed { one, two, other } => crossed(job, *one, *two, *other),
+        Cause::Unknown { stall: at } => unknown(job, stall(*at)),
+    }
+}
+
+fn label(job: &Job<'_>, call: Call, text: String) -> Label {
+    Label { site: site(job.records, job.record(call)), call: call_text(job, call), text }
+}
+
+fn call_text(job: &Job<'_>, call: Call) -> String {
+    format!("{}({})", what(job, call), operands(job, call))
+}
+
+/// Says from where a call was made, if that is more than its line.
+fn callers_note(job: &Job<'_>, call: Call) -> Option<String> {
+    let record = job.record(call);
+    let frames = callers(job.records, record);
+    let autograd = site(job.records, record).is_some_and(|it| it.autograd);
+    let autograd = if autograd { "; autograd issues it, the line is that of `backward()`" } else { "" };
+    let is_more = frames.len() > 1 || !autograd.is_empty();
+    let shown = frames.iter().take(6).cloned().collect::<Vec<_>>().join(", called from ");
+    is_more.then(|| format!("rank {}: {} in {shown}{autograd}", call.rank, what(job, call)))
+}
+
+fn group_of<'j>(job: &'j Job<'_>, call: Call) -> &'j Group {
+    job.records.group(job.record(call).group)
+}
+
+/// Writes where ranks wait: `ranks 0, 1 and 3 wait in all_reduce (train.py:14), #15 of group 0`.
+fn waiting_text(job: &Job<'_>, stall: &Stall) -> String {
+    let Some(call) = stall.waiting.first() else { return String::new() };
+    let ranks = ranks_of(&stall.waiting);
+    let at = if place(job, *call).is_some() { format!(", {}", position(job, *call)) } else { String::new() };
+    format!("{} {} in {}{at}", ranks_text(&ranks), verb(&ranks, "wait"), what_at(job, *call))
+}
+
+/// Writes what a rank does: where it waits, or its last call.
+fn activity(job: &Job<'_>, stalls: &[Stall], rank: Rank) -> String {
+    let waits = stalls.iter().flat_map(|it| &it.waiting).filter(|it| it.rank == rank).max_by_key(|it| it.at);
+    if let Some(call) = waits {
+        return format!("rank {rank} waits in {}", what_at(job, *call));
+    }
+    match job.records.log(rank).map(|it| it.records.len()) {
+        None => format!("rank {rank} has no dump"),
+        Some(0) => format!("rank {rank} has no records"),
+        Some(count) => {
+            let call = Call { rank, at: count as u32 - 1 };
+            format!("the last call of rank {rank} is {}", what_at(job, call))
+        }
+    }
+}
+
+fn empty(code: Code) -> Finding {
+    Finding {
+        code,
+        message: String::new(),
+        ranks: Vec::new(),
+        labels: Vec::new(),
+        notes: Vec::new(),
+        help: String::new(),
+    }
+}

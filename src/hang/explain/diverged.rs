@@ -1,0 +1,271 @@
+//! Explains where the members of a group stop making the same calls.
+
+use grammar::{codes::Code, count_text};
+
+use super::{Finding, call_text, callers_note, empty, label};
+use crate::{
+    divergence::{Basis, Divergence, How},
+    queues::{Call, Job},
+    record::Rank,
+    wording::{operands, ordinal, place, position, ranks_of, ranks_text, tensors, verb, what, what_at},
+};
+
+pub(super) fn diverged(job: &Job<'_>, found: &Divergence) -> Finding {
+    let (Some(theirs), Some(mine)) = (found.expected.first(), found.diverged.first()) else {
+        return empty(Code::HangDiverged);
+    };
+    let (theirs, mine) = (*theirs, *mine);
+    let (others, ranks) = (ranks_of(&found.expected), ranks_of(&found.diverged));
+    let is_alone = ranks.len() == 1;
+    let who = ranks_text(&ranks);
+    let at = position(job, theirs);
+    let place_of = |call| place(job, call).map(|it| format!(" ({it})")).unwrap_or_default();
+    let (their_name, my_name) = (what(job, theirs), what(job, mine));
+    let (their_place, my_place) = (place_of(theirs), place_of(mine));
+    let mut code = Code::HangDiverged;
+    let mut notes = Vec::new();
+    let message = match &found.how {
+        _ if found.is_before_records => {
+            code = Code::HangUndecided;
+            let before = match found.how {
+                How::Skipped(by) => {
+                    format!("{who} skipped {} of {}", count_text(by as usize, "call"), ranks_text(&others))
+                }
+                How::Added(by) => {
+                    format!(
+                        "{who} made {} that {} did not make",
+                        count_text(by as usize, "call"),
+                        ranks_text(&others)
+                    )
+                }
+                _ => format!("{who} and {} no longer made the same calls", ranks_text(&others)),
+            };
+            format!(
+                "{before} before {at}, the oldest position that all dumps hold: which one is not in the records"
+            )
+        }
+        How::Skipped(1) | How::SkippedByHistory => format!(
+            "{who} {} the {their_name}{their_place} that {} {}, and {} on to the {my_name}{my_place}",
+            verb(&ranks, "skip"),
+            ranks_text(&others),
+            verb(&others, "call"),
+            if is_alone { "goes" } else { "go" },
+        ),
+        How::Skipped(by) => format!(
+            "{who} {} {by} calls that {} {}, beginning with the {their_name}{their_place}, and {} on to the {my_name}{my_place}",
+            verb(&ranks, "skip"),
+            ranks_text(&others),
+            verb(&others, "make"),
+            if is_alone { "goes" } else { "go" },
+        ),
+        How::Added(by) => format!(
+            "{who} {} {} that {} {} not make: the {my_name}{my_place}; the others go on to the {their_name}{their_place}",
+            verb(&ranks, "make"),
+            if *by == 1 { "a call".to_owned() } else { format!("{by} calls") },
+            ranks_text(&others),
+            if others.len() == 1 { "does" } else { "do" },
+        ),
+        How::Reordered(_) => format!(
+            "{who} {} the calls of {} in another order: {} {} where {} {}",
+            verb(&ranks, "make"),
+            ranks_text(&others),
+            if is_alone { "it calls" } else { "they call" },
+            distinct(job, mine, theirs),
+            if others.len() == 1 {
+                format!("rank {} calls", others[0])
+            } else {
+                "the others call".to_owned()
+            },
+            distinct(job, theirs, mine),
+        ),
+        How::Elements => {
+            code = Code::HangSizes;
+            format!(
+                "{who} {} {} to {my_name}{my_place}, {} {}",
+                if is_alone { "passes" } else { "pass" },
+                values(job, &found.diverged),
+                ranks_text(&others),
+                format_args!(
+                    "{} {}",
+                    if others.len() == 1 { "passes" } else { "pass" },
+                    tensors(job.records.signature(job.record(theirs).signature))
+                )
+            )
+        }
+        How::ElementType => {
+            code = Code::HangSizes;
+            format!(
+                "{who} {} {} to {my_name}{my_place}, {} {} {}",
+                if is_alone { "passes" } else { "pass" },
+                operands(job, mine),
+                ranks_text(&others),
+                if others.len() == 1 { "passes" } else { "pass" },
+                operands(job, theirs),
+            )
+        }
+        How::Other => format!(
+            "{who} {} {my_name}{my_place} where {} {} {their_name}{their_place}",
+            verb(&ranks, "call"),
+            ranks_text(&others),
+            verb(&others, "call"),
+        ),
+    };
+    notes.push(format!("this is {at}; all calls of the group before it agree"));
+    if found.is_before_records {
+        notes.clear();
+    }
+    notes.extend(how_note(job, found, theirs, mine));
+    if found.how == How::Skipped(1) && !found.is_before_records {
+        notes.extend(calls_note(job, found, theirs, mine));
+    }
+    notes.push(basis_note(found, &ranks, &others));
+    notes.extend([callers_note(job, mine), callers_note(job, theirs)].into_iter().flatten());
+    let done = found.expected.iter().chain(&found.diverged).filter(|it| job.record(**it).done).count();
+    if done > 0 && !found.is_before_records {
+        notes.push(
+            "the calls were paired nevertheless and completed, with wrong results; the job hangs later"
+                .to_owned(),
+        );
+    }
+    let labels = vec![
+        label(job, mine, format!("{who} {} {}", verb(&ranks, "call"), call_text(job, mine))),
+        label(
+            job,
+            theirs,
+            format!("{} {} {}", ranks_text(&others), verb(&others, "call"), call_text(job, theirs)),
+        ),
+    ];
+    let is_decided = found.basis != Basis::Undecided;
+    let help = match (&found.how, is_decided) {
+        _ if found.is_before_records => {
+            "set `TORCH_FR_BUFFER_SIZE` to a larger number than the calls of the whole run (2000 is the default) and run again".to_owned()
+        }
+        (How::Elements, _) => "all members of the group must pass equal sizes here: pad the shorter ones, or exchange the sizes first".to_owned(),
+        (How::ElementType, _) => "all members of the group must pass one element type here".to_owned(),
+        (_, true) => format!(
+            "look for a condition, a loop bound or an order that has another value on {who} before this call"
+        ),
+        (_, false) => "every member of a group must make the same calls in the same order".to_owned(),
+    };
+    Finding { code, message, ranks: if is_decided { ranks } else { Vec::new() }, labels, notes, help }
+}
+
+/// Explains calls that were paired although they differ, in a group that proceeds.
+pub(crate) fn explain_completed(job: &Job<'_>, found: &Divergence) -> Finding {
+    let finding = diverged(job, found);
+    Finding {
+        code: Code::HangPairedCalls,
+        message: format!("{}, and all of it completed: the results are wrong", finding.message),
+        ..finding
+    }
+}
+
+/// Writes a call with its place, and with its tensors if another call has the same place.
+fn distinct(job: &Job<'_>, call: Call, other: Call) -> String {
+    match place(job, call) {
+        Some(at) if what_at(job, call) == what_at(job, other) => {
+            format!("{} of {} ({at})", what(job, call), operands(job, call))
+        }
+        _ => what_at(job, call),
+    }
+}
+
+/// Writes the tensors of ranks that do not pass the same: up to three of them.
+pub(super) fn values(job: &Job<'_>, calls: &[Call]) -> String {
+    let mut shown: Vec<String> = calls.iter().map(|it| operands(job, *it)).collect();
+    shown.dedup();
+    let more = shown.len().saturating_sub(3);
+    shown.truncate(3);
+    let list = shown.join(", ");
+    if more > 0 { format!("{list} and {more} others") } else { list }
+}
+
+fn how_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
+    let lane = |rank| job.queues[found.queue].lanes.iter().find(|it| it.rank == rank);
+    match &found.how {
+        How::Skipped(by) => {
+            let last = job.last_seq(lane(mine.rank)?)?;
+            let from = found.seq;
+            Some(if last == from {
+                format!("its call #{from} is call #{} of rank {}", from + by, theirs.rank)
+            } else {
+                format!(
+                    "its calls #{from} to #{last} are calls #{} to #{} of rank {}",
+                    from + by,
+                    last + by,
+                    theirs.rank
+                )
+            })
+        }
+        How::SkippedByHistory => Some(format!(
+            "earlier in the records, the {} follows the {}",
+            what_at(job, mine),
+            what_at(job, theirs)
+        )),
+        How::Added(by) => Some(format!(
+            "after {} more, its calls are those of rank {} again",
+            count_text(*by as usize, "call"),
+            theirs.rank
+        )),
+        How::Reordered(count) => Some(format!("the next {count} calls of both are the same ones")),
+        How::Other => calls_note(job, found, theirs, mine),
+        How::Elements => elsewhere_note(job, found, theirs, mine),
+        How::ElementType => None,
+    }
+}
+
+/// Says how often each side has made the call of the others.
+fn calls_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
+    let count = |rank: Rank| {
+        let lane = job.queues[found.queue].lanes.iter().find(|it| it.rank == rank)?;
+        let calls = lane.calls.iter().map(|at| Call { rank, at: *at });
+        let same = calls.filter(|it| job.token(*it) == job.token(theirs));
+        Some(same.filter(|it| job.record(*it).seq <= found.seq).count())
+    };
+    let (own, other) = (count(mine.rank)?, count(theirs.rank)?);
+    (own > 0).then(|| {
+        format!(
+            "up to here, rank {} has called the {} {}, rank {} calls it for the {} time",
+            mine.rank,
+            what_at(job, theirs),
+            if own == 1 { "once".to_owned() } else { format!("{own} times") },
+            theirs.rank,
+            ordinal(other)
+        )
+    })
+}
+
+/// Says that other ranks pass the sizes of this call elsewhere: it may be another call of theirs, too early or too late.
+fn elsewhere_note(job: &Job<'_>, found: &Divergence, theirs: Call, mine: Call) -> Option<String> {
+    let lane = job.queues[found.queue].lanes.iter().find(|it| it.rank == theirs.rank)?;
+    let calls = lane.calls.iter().map(|at| Call { rank: lane.rank, at: *at });
+    let same = calls.rev().find(|it| job.token(*it) == job.token(mine))?;
+    Some(format!(
+        "rank {} passes {}, too, in its call {}: rank {} may make the calls in another order, or skip some, with right sizes",
+        theirs.rank,
+        operands(job, mine),
+        position(job, same),
+        mine.rank
+    ))
+}
+
+fn basis_note(found: &Divergence, ranks: &[Rank], others: &[Rank]) -> String {
+    match found.basis {
+        Basis::Majority => {
+            format!("{} of {} members make the other call", others.len(), others.len() + ranks.len())
+        }
+        Basis::History => format!(
+            "earlier in the records, the call of {} follows the one before it, too; that of {} never does",
+            ranks_text(others),
+            ranks_text(ranks)
+        ),
+        Basis::OtherGroups => {
+            format!("the other groups of this kind make the call of {} at this position", ranks_text(others))
+        }
+        Basis::Undecided => format!(
+            "the records do not show whether {} or {} should have called something else",
+            ranks_text(ranks),
+            ranks_text(others)
+        ),
+    }
+}

@@ -1,0 +1,125 @@
+//! Explains groups with different members, and all-to-alls whose sizes do not match.
+
+use grammar::codes::Code;
+
+use super::{Finding, diverged::values, empty, label};
+use crate::{
+    queues::{Call, Job},
+    record::{GroupId, Rank},
+    wording::{numbers_text, operands, position, ranks_of, ranks_text, tensors, verb, what_at},
+};
+
+pub(super) fn membership(job: &Job<'_>, variants: &[GroupId], waiting: &[Call]) -> Finding {
+    let stated = |group: &GroupId| -> Vec<Rank> {
+        job.queues
+            .iter()
+            .filter(|it| it.group == *group)
+            .flat_map(|it| it.lanes.iter().map(|it| it.rank))
+            .collect()
+    };
+    let mut sides: Vec<(GroupId, Vec<Rank>)> = variants.iter().map(|it| (*it, stated(it))).collect();
+    sides.sort_by_key(|it| std::cmp::Reverse(it.1.len()));
+    let name = variants.first().map(|it| job.records.group(*it).to_string()).unwrap_or_default();
+    let members =
+        |group: GroupId| numbers_text(job.records.group(group).members.as_deref().unwrap_or_default());
+    let is_clear = sides.len() > 1 && sides[0].1.len() > sides[1].1.len();
+    let odd: Vec<Rank> = sides.iter().skip(1).flat_map(|it| it.1.iter().copied()).collect();
+    let list = |(group, ranks): &(GroupId, Vec<Rank>)| {
+        format!("{} with the members {}", ranks_text(ranks), members(*group))
+    };
+    let (usual, others) =
+        (sides.first().map(list).unwrap_or_default(), sides.iter().skip(1).map(list).collect::<Vec<_>>());
+    let message = format!(
+        "{name} has other members on different ranks: {} created it {}",
+        others.join(", "),
+        usual_text(&usual)
+    );
+    let mut labels = Vec::new();
+    let first_of = |ranks: &[Rank]| waiting.iter().find(|it| ranks.contains(&it.rank)).copied();
+    if let Some(call) = first_of(&odd) {
+        labels.push(label(
+            job,
+            call,
+            format!("{} {} in its own group here", ranks_text(&odd), verb(&odd, "wait")),
+        ));
+    }
+    let usual_ranks = sides.first().map_or(&[][..], |it| &it.1);
+    labels.extend(first_of(usual_ranks).map(|call| {
+        label(job, call, format!("{} {} here", ranks_text(usual_ranks), verb(usual_ranks, "wait")))
+    }));
+    let mut notes = vec![
+        "NCCL makes a communicator of each list of members: the ranks wait in different ones".to_owned(),
+    ];
+    // Ranks that a side counts as members and that have no such group agree with the others.
+    let claimed =
+        sides.iter().skip(1).flat_map(|it| job.records.group(it.0).members.clone().unwrap_or_default());
+    let without: Vec<Rank> =
+        claimed.filter(|it| job.has_dump(*it) && !sides.iter().any(|side| side.1.contains(it))).collect();
+    if !without.is_empty() {
+        notes.push(format!(
+            "{} {} no such group",
+            ranks_text(&without),
+            if without.len() == 1 { "has" } else { "have" }
+        ));
+    }
+    Finding {
+        code: Code::HangMembership,
+        message,
+        ranks: if is_clear || !without.is_empty() { odd } else { Vec::new() },
+        labels,
+        notes,
+        help: "every rank must call `new_group` with the same list of ranks, in the same order; the records do not hold the line of `new_group`".to_owned(),
+    }
+}
+
+fn usual_text(usual: &str) -> String {
+    format!("differently from {usual}")
+}
+
+pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Finding {
+    let queue = &job.queues[queue];
+    let calls: Vec<Call> = queue.lanes.iter().filter_map(|it| job.call_at(it, seq)).collect();
+    let sizes = |call: &Call| {
+        let signature = job.records.signature(job.record(*call).signature);
+        let sum = |shapes: &[Vec<i64>]| shapes.iter().map(|it| crate::record::count(it)).sum::<i64>();
+        (sum(&signature.inputs), sum(&signature.outputs))
+    };
+    let (sent, expected) = calls.iter().map(sizes).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    let Some(shown) = odd.first().or(calls.first()).copied() else { return empty(Code::HangSizes) };
+    let at = position(job, shown);
+    let name = what_at(job, shown);
+    let ranks = ranks_of(odd);
+    let signature = job.records.signature(job.record(shown).signature);
+    let output = tensors(&crate::record::Signature { inputs: Vec::new(), ..signature.clone() });
+    let who = match odd {
+        [] => "no rank alone shows it".to_owned(),
+        odd => {
+            let others =
+                calls.iter().find(|it| !odd.contains(it)).map(|it| operands(job, *it)).unwrap_or_default();
+            format!(
+                "{} {} {} (output {output}), the others {others}",
+                ranks_text(&ranks),
+                if ranks.len() == 1 { "passes" } else { "pass" },
+                values(job, odd)
+            )
+        }
+    };
+    let message = format!(
+        "the splits of {name} do not match: all ranks together send {sent} elements and expect {expected}; {who}"
+    );
+    let waiting: Vec<Rank> = calls.iter().filter(|it| !job.record(**it).done).map(|it| it.rank).collect();
+    Finding {
+        code: Code::HangSizes,
+        message,
+        ranks: ranks.clone(),
+        labels: vec![label(job, shown, match odd {
+            [] => "the sizes of all ranks together do not match here".to_owned(),
+            _ => format!("the sizes of {} differ here", ranks_text(&ranks)),
+        })],
+        notes: vec![
+            format!("this is {at}; {} {} not completed it", ranks_text(&waiting), if waiting.len() == 1 { "has" } else { "have" }),
+            "the records hold the shapes of the whole tensors, not the splits".to_owned(),
+        ],
+        help: "what rank i sends to rank j (`input_split_sizes` on i) must be what j expects from i (`output_split_sizes` on j): exchange the splits first".to_owned(),
+    }
+}

@@ -1,0 +1,255 @@
+//! Finds the dumps among files and folders, and reads them.
+//!
+//! A dump names its rank only in its file name. A folder may hold other files, and both encodings of one dump: the pickle is read
+//! then, because only it has source lines. Not recursive: a folder below is another job or another moment.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use rayon::prelude::*;
+
+use crate::{
+    dump, json, pickle,
+    record::{Interners, Rank, RankLog, Records},
+};
+
+/// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
+pub const MAX_FILE: u64 = 256 << 20;
+
+/// The largest rank; the world has one more at most.
+pub const MAX_RANK: Rank = 999_999;
+
+/// Why no dump can be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file or folder cannot be read.
+    #[error("cannot read `{}`: {fault}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the operating system.
+        fault: io::Error,
+    },
+    /// No file is a dump.
+    #[error("{}", no_dumps(folder, folders))]
+    NoDumps {
+        /// Where hir looked.
+        folder: String,
+        /// The folders below it that contain files with the name of a dump.
+        folders: Vec<String>,
+    },
+    /// The name of a file has no rank.
+    #[error("the name of `{}` has no rank: rename the dump of rank 3 to `nccl_trace_rank_3` or `rank_3.json`", .0.display())]
+    NoRank(PathBuf),
+    /// No dump could be read.
+    #[error("no dump can be read; the first one: {0}")]
+    Unreadable(Skipped),
+}
+
+fn no_dumps(folder: &str, folders: &[String]) -> String {
+    let there = match folders {
+        [] => "`TORCH_FR_DUMP_TEMP_FILE` (older: `TORCH_NCCL_DEBUG_INFO_TEMP_FILE`) says where PyTorch writes them".to_owned(),
+        folders => format!("there are dumps in {}", grammar::list_text(folders.iter(), 4, "folders")),
+    };
+    format!("no dump of the flight recorder in `{folder}`: {there}")
+}
+
+/// A file with the name of a dump that cannot be read as one.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("`{file}` (rank {rank}): {why}")]
+pub struct Skipped {
+    /// The file.
+    pub file: String,
+    /// The rank in its name.
+    pub rank: Rank,
+    /// The reason.
+    pub why: String,
+}
+
+/// The dumps of a job.
+#[derive(Debug, Default)]
+pub struct Dumps {
+    /// The records.
+    pub records: Records,
+    /// Dumps that cannot be read; they count as missing.
+    pub skipped: Vec<Skipped>,
+    /// What hir chose among several files, for notes.
+    pub notes: Vec<String>,
+}
+
+/// Reads the dumps of files and folders.
+///
+/// # Errors
+/// A path that cannot be read, no dumps, or none that can be read.
+pub fn load(paths: &[PathBuf]) -> Result<Dumps, LoadError> {
+    let mut candidates = Vec::new();
+    for path in paths {
+        let about = fs::metadata(path).map_err(|fault| LoadError::Read { path: path.clone(), fault })?;
+        if about.is_dir() {
+            candidates.extend(in_folder(path)?);
+        } else {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let rank = rank_of_name(&name).ok_or_else(|| LoadError::NoRank(path.clone()))?;
+            candidates.push((rank, path.clone()));
+        }
+    }
+    if candidates.is_empty() {
+        let shown: Vec<String> = paths.iter().map(|it| it.display().to_string()).collect();
+        let folders = paths.iter().flat_map(|it| folders_with_dumps(it)).collect();
+        return Err(LoadError::NoDumps { folder: shown.join("`, `"), folders });
+    }
+    let tables = Interners::default();
+    let read: Vec<(Rank, Result<RankLog, Skipped>)> =
+        candidates.into_par_iter().map(|(rank, path)| (rank, read_file(&path, rank, &tables))).collect();
+    combine(read, tables)
+}
+
+/// Returns the files of a folder that look like dumps: a rank in the name, and the first bytes of a pickle or of JSON.
+fn in_folder(folder: &Path) -> Result<Vec<(Rank, PathBuf)>, LoadError> {
+    let fault = |fault| LoadError::Read { path: folder.to_owned(), fault };
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(fault)? {
+        let path = entry.map_err(fault)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(rank) = rank_of_name(&name) else { continue };
+        if path.is_file() && (name.contains("rank") || looks_like_dump(&path)) && !is_source(&name) {
+            found.push((rank, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Logs, scripts and other files of a job that may have numbers in their names.
+fn is_source(name: &str) -> bool {
+    let extension = name.rsplit_once('.').map_or("", |it| it.1);
+    ["py", "md", "txt", "log", "out", "err", "sh", "yaml", "yml", "csv", "html", "svg", "hir"]
+        .contains(&extension)
+}
+
+fn looks_like_dump(path: &Path) -> bool {
+    let mut head = [0; 2];
+    let read = File::open(path).and_then(|mut it| it.read(&mut head));
+    matches!((read, head), (Ok(2), [0x80, 2..=5] | [b'{', b'"' | b'\n' | b' ' | b'\r']))
+}
+
+/// Returns the folders of a folder that have files with the names of dumps, for a message.
+fn folders_with_dumps(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let with_dumps = entries.filter(|it| it.is_dir() && in_folder(it).is_ok_and(|it| !it.is_empty()));
+    let mut found: Vec<String> = with_dumps.take(8).map(|it| format!("`{}`", it.display())).collect();
+    found.sort();
+    found
+}
+
+/// Returns the rank in the name of a dump: the number behind the last `rank`, or else the last number of the name without its extension.
+pub(crate) fn rank_of_name(name: &str) -> Option<Rank> {
+    let mut stem = name;
+    for extension in [".gz", ".json", ".pickle", ".pkl", ".bin", ".dump"] {
+        stem = stem.strip_suffix(extension).unwrap_or(stem);
+    }
+    let behind = stem.rfind("rank").map(|at| stem[at + 4..].trim_start_matches(['_', '-', '.', '=', ' ']));
+    let digits = match behind {
+        Some(text) if text.starts_with(|it: char| it.is_ascii_digit()) => {
+            &text[..text.find(|it: char| !it.is_ascii_digit()).unwrap_or(text.len())]
+        }
+        _ => {
+            let end = stem.rfind(|it: char| it.is_ascii_digit())? + 1;
+            let start = stem[..end].rfind(|it: char| !it.is_ascii_digit()).map_or(0, |it| it + 1);
+            stem.get(start..end)?
+        }
+    };
+    digits.parse().ok().filter(|it| *it <= MAX_RANK)
+}
+
+fn read_file(path: &Path, rank: Rank, tables: &Interners) -> Result<RankLog, Skipped> {
+    let shown = path.display().to_string();
+    let skip = |why: String| Skipped { file: shown.clone(), rank, why };
+    let file = File::open(path).map_err(|fault| skip(fault.to_string()))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(|fault| skip(fault.to_string()))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(skip(format!("it has more than {} MiB", MAX_FILE >> 20)));
+    }
+    read_bytes(&bytes, rank, &shown, tables).map_err(skip)
+}
+
+/// Makes the log of a rank from the bytes of its dump.
+pub(crate) fn read_bytes(
+    bytes: &[u8],
+    rank: Rank,
+    file: &str,
+    tables: &Interners,
+) -> Result<RankLog, String> {
+    let (values, root) = match bytes {
+        [] => return Err("it is empty: the process ended before it wrote its dump".to_owned()),
+        [0x80, ..] => pickle::read(bytes).map_err(|it| it.to_string())?,
+        _ => json::read(bytes).map_err(|fault| match fault.classify() {
+            serde_json::error::Category::Eof => format!("{fault}: the file is cut off"),
+            _ => format!("it is neither a pickle nor JSON: {fault}"),
+        })?,
+    };
+    dump::read(&values, root, rank, file, tables).map_err(|it| it.to_string())
+}
+
+/// Chooses one log for each rank and backend, and joins the logs of several backends of one process.
+pub(crate) fn combine(
+    read: Vec<(Rank, Result<RankLog, Skipped>)>,
+    tables: Interners,
+) -> Result<Dumps, LoadError> {
+    let mut dumps = Dumps::default();
+    let mut by_rank: BTreeMap<Rank, Vec<RankLog>> = BTreeMap::new();
+    let (mut doubles, mut first) = (0, None);
+    for (rank, log) in read {
+        match log {
+            Ok(log) => by_rank.entry(rank).or_default().push(log),
+            Err(skipped) => dumps.skipped.push(skipped),
+        }
+    }
+    dumps.records.groups = tables.groups.into_values();
+    for (_, mut logs) in by_rank {
+        logs.sort_by_key(|it| !it.has_stacks);
+        let mut logs = logs.into_iter();
+        let Some(mut kept) = logs.next() else { continue };
+        for log in logs {
+            let backends = |log: &RankLog| {
+                log.records.iter().map(|it| dumps.records.groups[it.group.index()].backend.clone()).next()
+            };
+            let (one, other) = (backends(&kept), backends(&log));
+            if one.is_some() && other.is_some() && one != other {
+                // Two backends of one process: one clock.
+                kept.records.extend(log.records);
+                kept.records.sort_by_key(|it| it.created);
+                kept.groups.extend(log.groups);
+                kept.lost += log.lost;
+            } else {
+                doubles += 1;
+                first.get_or_insert((log.file, kept.file.clone()));
+            }
+        }
+        dumps.records.ranks.push(kept);
+    }
+    if let Some((ignored, kept)) = first {
+        let more =
+            if doubles > 1 { format!(", and so for {} more ranks", doubles - 1) } else { String::new() };
+        dumps.notes.push(format!("read `{kept}`, not `{ignored}` of the same rank{more}"));
+    }
+    // Another file may have the dump of the same rank.
+    let logs = &dumps.records.ranks;
+    dumps.skipped.retain(|it| logs.binary_search_by_key(&it.rank, |log| log.rank).is_err());
+    if dumps.records.ranks.is_empty() {
+        let first = dumps.skipped.into_iter().next();
+        return Err(first.map_or(
+            LoadError::NoDumps { folder: String::new(), folders: Vec::new() },
+            LoadError::Unreadable,
+        ));
+    }
+    dumps.records.signatures = tables.signatures.into_values();
+    dumps.records.stacks = tables.stacks.into_values();
+    dumps.records.names = tables.names.into_values();
+    Ok(dumps)
+}

@@ -1,0 +1,274 @@
+//! The order of the calls: for each group and member the collectives, for each pair of ranks the sends and receives.
+//!
+//! A communicator pairs calls by their position: the n-th collective of a group on one member is one communication with the n-th on each other
+//! member, and the n-th send from a to b with the n-th receive of b from a. `collective_seq_id` is that position also if the ring
+//! buffer has lost records; for sends and receives, what is lost has to be inferred.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    agreement::{self, Key},
+    record::{Batch, GroupId, Kind, Peer, Rank, Record, Records},
+    site::program_frame,
+};
+
+/// A call: a rank, and the position of the record in its log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Call {
+    pub(crate) rank: Rank,
+    pub(crate) at: u32,
+}
+
+/// The collectives of one member of a group, in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Lane {
+    pub(crate) rank: Rank,
+    pub(crate) calls: Vec<u32>,
+    /// The sequence number of the first one.
+    pub(crate) first: u32,
+    /// The sequence number of the first one that did not finish, if there is one.
+    pub(crate) head: Option<u32>,
+}
+
+/// The collectives of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) group: GroupId,
+    pub(crate) members: Vec<Rank>,
+    /// For each member with a dump, its calls.
+    pub(crate) lanes: Vec<Lane>,
+}
+
+/// The sends from one rank to another in a group, and the receives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pair {
+    pub(crate) sends: Vec<u32>,
+    pub(crate) receives: Vec<u32>,
+    /// The number of sends before the first one that did not finish.
+    pub(crate) sent: usize,
+    /// The same of receives.
+    pub(crate) received: usize,
+    /// Whether one of the two logs has lost records.
+    pub(crate) is_cut: bool,
+}
+
+impl Pair {
+    /// Returns the position of the receive that is one communication with a send.
+    pub(crate) fn receive_of(&self, send: usize) -> usize {
+        if self.is_cut { (send + self.received).saturating_sub(self.sent) } else { send }
+    }
+
+    /// Returns the position of the send that is one communication with a receive.
+    pub(crate) fn send_of(&self, receive: usize) -> usize {
+        if self.is_cut { (receive + self.sent).saturating_sub(self.received) } else { receive }
+    }
+}
+
+/// A group, the sender and the receiver.
+pub(crate) type PairKey = (GroupId, Rank, Rank);
+
+/// All calls of a job, by the order in which communicators pair them.
+#[derive(Debug)]
+pub(crate) struct Job<'r> {
+    pub(crate) records: &'r Records,
+    /// All ranks that the records name.
+    pub(crate) world: Vec<Rank>,
+    pub(crate) queues: Vec<Queue>,
+    pub(crate) pairs: Vec<(PairKey, Pair)>,
+    /// The receives from any rank that did not finish.
+    pub(crate) any_source: Vec<Call>,
+    /// The key of each signature.
+    keys: Vec<Key>,
+    /// The place in the program of each stack: equal numbers, equal places.
+    sites: Vec<u32>,
+}
+
+impl<'r> Job<'r> {
+    pub(crate) fn new(records: &'r Records, unreadable: &[Rank]) -> Self {
+        let aliases = aliases(records);
+        let mut lanes: FxHashMap<GroupId, Vec<Lane>> = FxHashMap::default();
+        let mut pairs: FxHashMap<PairKey, Pair> = FxHashMap::default();
+        let mut any_source = Vec::new();
+        for log in &records.ranks {
+            let groups = log.groups.iter().map(|it| (*aliases.get(it).unwrap_or(it), Vec::new()));
+            let mut own: FxHashMap<GroupId, Vec<u32>> = groups.collect();
+            for (at, record) in log.records.iter().enumerate() {
+                let at = at as u32;
+                let kind = records.signature(record.signature).kind;
+                match (record.peer, kind) {
+                    (Peer::Rank(to), Kind::Send) => {
+                        pairs.entry((record.group, log.rank, to)).or_default().sends.push(at);
+                    }
+                    (Peer::Rank(from), Kind::Recv) => {
+                        pairs.entry((record.group, from, log.rank)).or_default().receives.push(at);
+                    }
+                    (Peer::Any, Kind::Recv) if !record.done && log.reports_completion => {
+                        any_source.push(Call { rank: log.rank, at });
+                    }
+                    (Peer::None, _) if matches!(record.batch, Batch::Alone | Batch::CollectiveEnd) => {
+                        own.entry(record.group).or_default().push(at);
+                    }
+                    _ => (),
+                }
+            }
+            for (group, mut calls) in own {
+                // Calls of several threads.
+                calls.sort_by_key(|it| log.records[*it as usize].seq);
+                let first = calls.first().map_or(0, |it| log.records[*it as usize].seq);
+                lanes.entry(group).or_default().push(Lane { rank: log.rank, calls, first, head: None });
+            }
+        }
+        let world = world(records, unreadable);
+        let mut queues: Vec<Queue> = lanes
+            .into_iter()
+            .map(|(group, lanes)| {
+                let members = match &records.group(group).members {
+                    Some(members) => members.clone(),
+                    None if records.group(group).name == "0" => world.clone(),
+                    None => lanes.iter().map(|it| it.rank).collect(),
+                };
+                Queue { group, members, lanes }
+            })
+            .collect();
+        queues.sort_by_key(|it| it.group);
+        let mut pairs: Vec<(PairKey, Pair)> = pairs.into_iter().collect();
+        pairs.sort_by_key(|it| it.0);
+        let mut job = Self {
+            records,
+            world,
+            queues,
+            pairs,
+            any_source,
+            keys: agreement::keys(records),
+            sites: sites(records),
+        };
+        job.find_heads();
+        job
+    }
+
+    fn find_heads(&mut self) {
+        let records = self.records;
+        let mut queues = std::mem::take(&mut self.queues);
+        for queue in &mut queues {
+            for lane in 0..queue.lanes.len() {
+                let log = records.log(queue.lanes[lane].rank);
+                let Some(log) = log else { continue };
+                let calls = &queue.lanes[lane].calls;
+                let open = if log.reports_completion {
+                    // NCCL runs the calls of a group one after the other: those before a finished one have finished.
+                    let is_nccl = records.group(queue.group).backend.starts_with("nccl");
+                    let done = calls.iter().rposition(|it| is_nccl && log.records[*it as usize].done);
+                    let rest = calls.get(done.map_or(0, |it| it + 1)..).unwrap_or_default();
+                    rest.iter().find(|it| !log.records[**it as usize].done)
+                } else {
+                    calls.iter().find(|it| !self.is_complete(queue, log.records[**it as usize].seq))
+                };
+                queue.lanes[lane].head = open.map(|it| log.records[*it as usize].seq);
+            }
+        }
+        self.queues = queues;
+        for ((_, from, to), pair) in &mut self.pairs {
+            let done = |rank: Rank, calls: &[u32], others: usize| {
+                let Some(log) = records.log(rank) else { return 0 };
+                if !log.reports_completion {
+                    return calls.len().min(others);
+                }
+                calls.iter().rposition(|it| log.records[*it as usize].done).map_or(0, |it| it + 1)
+            };
+            pair.sent = done(*from, &pair.sends, pair.receives.len());
+            pair.received = done(*to, &pair.receives, pair.sends.len());
+            let is_cut = |rank: Rank| records.log(rank).is_some_and(|it| it.lost > 0);
+            pair.is_cut = is_cut(*from) || is_cut(*to);
+        }
+    }
+
+    /// Whether all members have called a collective, and alike.
+    fn is_complete(&self, queue: &Queue, seq: u32) -> bool {
+        let mut keys = queue.lanes.iter().map(|it| self.call_at(it, seq).map(|it| self.key(it)));
+        let first = keys.next().flatten();
+        queue.lanes.len() == queue.members.len() && first.is_some() && keys.all(|it| it == first)
+    }
+
+    pub(crate) fn record(&self, call: Call) -> &'r Record {
+        // A call is made from a log of the records.
+        let at = self.records.ranks.binary_search_by_key(&call.rank, |it| it.rank).unwrap_or(0);
+        &self.records.ranks[at].records[call.at as usize]
+    }
+
+    /// Returns the call of a member with a sequence number.
+    pub(crate) fn call_at(&self, lane: &Lane, seq: u32) -> Option<Call> {
+        let guess = seq.checked_sub(lane.first)? as usize;
+        let of = |at: &u32| self.record(Call { rank: lane.rank, at: *at }).seq;
+        let at = match lane.calls.get(guess) {
+            Some(at) if of(at) == seq => *at,
+            _ => *lane.calls.get(lane.calls.partition_point(|it| of(it) < seq))?,
+        };
+        (of(&at) == seq).then_some(Call { rank: lane.rank, at })
+    }
+
+    pub(crate) fn last_seq(&self, lane: &Lane) -> Option<u32> {
+        lane.calls.last().map(|it| self.record(Call { rank: lane.rank, at: *it }).seq)
+    }
+
+    pub(crate) fn key(&self, call: Call) -> Key {
+        self.keys[self.record(call).signature.index()]
+    }
+
+    /// Returns what is compared to find the same call in two logs: what it does, and where it is in the program.
+    pub(crate) fn token(&self, call: Call) -> (Key, u32) {
+        let record = self.record(call);
+        (self.keys[record.signature.index()], self.sites[record.stack.index()])
+    }
+
+    pub(crate) fn has_dump(&self, rank: Rank) -> bool {
+        self.records.log(rank).is_some()
+    }
+
+    /// Returns the call before this one in the log of its rank.
+    pub(crate) fn before(&self, call: Call) -> Option<Call> {
+        Some(Call { rank: call.rank, at: call.at.checked_sub(1)? })
+    }
+}
+
+/// Groups of ranks without records in them have no backend: returns the group of the same name and members that has one.
+fn aliases(records: &Records) -> FxHashMap<GroupId, GroupId> {
+    let number = |at: usize| GroupId(at as u32);
+    let key = |at: usize| (&records.groups[at].name, &records.groups[at].members);
+    let (without, with): (Vec<usize>, Vec<usize>) =
+        (0..records.groups.len()).partition(|at| records.groups[*at].backend.is_empty());
+    let known: FxHashMap<_, usize> = with.into_iter().map(|at| (key(at), at)).collect();
+    without.into_iter().filter_map(|at| Some((number(at), number(*known.get(&key(at))?)))).collect()
+}
+
+fn world(records: &Records, unreadable: &[Rank]) -> Vec<Rank> {
+    let mut world: BTreeSet<Rank> =
+        records.ranks.iter().map(|it| it.rank).chain(unreadable.iter().copied()).collect();
+    let mut is_known = false;
+    for members in records.groups.iter().filter_map(|it| it.members.as_ref()) {
+        is_known = true;
+        world.extend(members);
+    }
+    if !is_known {
+        world.extend(0..world.last().copied().unwrap_or(0));
+    }
+    world.into_iter().collect()
+}
+
+fn sites(records: &Records) -> Vec<u32> {
+    let mut numbers = FxHashMap::default();
+    let of = |at: usize| {
+        let stack = crate::record::StackId(at as u32);
+        program_frame(records, stack).map(|it| {
+            let frame = records.stacks[at].frames[it];
+            (frame.file, frame.line)
+        })
+    };
+    (0..records.stacks.len())
+        .map(|at| {
+            let next = numbers.len() as u32;
+            *numbers.entry(of(at)).or_insert(next)
+        })
+        .collect()
+}

@@ -1,0 +1,230 @@
+//! The report on the dumps of a job: what was found, and where each rank is.
+
+use std::collections::BTreeMap;
+
+use grammar::{codes::Severity, count_text};
+
+use crate::{
+    cause::{Analysis, Cause, analyse},
+    explain::{Finding, explain, explain_completed, timed_out},
+    files::Dumps,
+    queues::{Call, Job},
+    record::{Peer, Rank},
+    site::call_name,
+    wording::{numbers_text, operands, place},
+};
+
+/// The number of rows of the table of ranks.
+const MAX_ROWS: usize = 24;
+
+/// Where some ranks are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RankRow {
+    /// The ranks.
+    pub ranks: Vec<Rank>,
+    /// `waits`, `idle`, `done` or `no dump`.
+    pub state: &'static str,
+    /// The first call that did not finish or, for an idle rank, its last call.
+    pub call: String,
+    /// Its place in the program.
+    pub place: String,
+    /// Its position in its group.
+    pub position: String,
+    /// The largest number of calls that did not finish on one of the ranks.
+    pub open: usize,
+}
+
+/// The report on a job.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What was found: the first cause, or what looks wrong in a job that proceeds.
+    pub findings: Vec<Finding>,
+    /// Whether the records show a hang.
+    pub is_hang: bool,
+    /// Where the ranks are, the ranks of one state in one row.
+    pub rows: Vec<RankRow>,
+    /// The number of ranks that the records name.
+    pub world: usize,
+    /// The number of ranks with a dump.
+    pub dumps: usize,
+    /// The number of records.
+    pub records: usize,
+    /// What was read, and what is left out.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Returns what was read, in one line.
+    pub fn summary(&self) -> String {
+        let of = if self.dumps == self.world {
+            String::new()
+        } else {
+            format!(" of {}", count_text(self.world, "rank"))
+        };
+        format!("{}{of}, {}", count_text(self.dumps, "dump"), count_text(self.records, "record"))
+    }
+
+    /// Returns the result in one sentence.
+    pub fn verdict(&self) -> String {
+        match self.findings.first() {
+            Some(finding) if self.is_hang => format!("hang: {}", finding.message),
+            Some(finding) => format!("no hang is shown: {}", finding.message),
+            None => "the records show no hang: every call that all members made has completed".to_owned(),
+        }
+    }
+}
+
+/// Explains the dumps of a job.
+pub fn report(dumps: &Dumps) -> Report {
+    let unreadable: Vec<Rank> = dumps.skipped.iter().map(|it| it.rank).collect();
+    let job = Job::new(&dumps.records, &unreadable);
+    let analysis = analyse(&job);
+    let mut findings = Vec::new();
+    let mut notes = dumps.notes.clone();
+    if let Some((cause, rest)) = analysis.causes.split_first() {
+        let mut finding = explain(&job, &analysis, cause);
+        let later = rest.iter().filter(|it| is_fault(it));
+        let later: Vec<String> = later
+            .map(|it| explain(&job, &analysis, it).message)
+            .filter(|it| *it != finding.message)
+            .collect();
+        if is_fault(cause) && !later.is_empty() {
+            let more =
+                if later.len() > 1 { format!(", and {} more", later.len() - 1) } else { String::new() };
+            finding.notes.push(format!("what happened after it, perhaps because of it: {}{more}", later[0]));
+        }
+        findings.push(finding);
+    }
+    findings.extend(analysis.completed.iter().map(|it| explain_completed(&job, it)));
+    let late_and_timed_out = analysis.causes.first().is_some_and(|it| match it {
+        Cause::Late { stall, .. } => timed_out(&job, &analysis.stalls[*stall]),
+        _ => false,
+    });
+    let is_error = |it: &Finding| it.code.severity() == Severity::Error;
+    let is_hang = findings.iter().any(is_error) || late_and_timed_out;
+    let logs = &dumps.records.ranks;
+    let cut = logs.iter().filter(|it| it.lost > 0).count();
+    if cut > 0 {
+        notes.push(format!("the ring buffers of {} have overwritten older records", count_text(cut, "rank")));
+    }
+    if !logs.iter().any(|it| it.has_stacks) {
+        notes.push("the dumps have no stacks, so there are no source lines: JSON of PyTorch never has them, pickles have".to_owned());
+    }
+    Report {
+        findings,
+        is_hang,
+        rows: rows(&job, &analysis),
+        world: job.world.len(),
+        dumps: logs.len(),
+        records: logs.iter().map(|it| it.records.len()).sum(),
+        notes,
+    }
+}
+
+/// Whether a cause is a fault of the program, not a rank that is gone or late.
+fn is_fault(cause: &Cause) -> bool {
+    !matches!(cause, Cause::Missing { .. } | Cause::Lost { .. } | Cause::Late { .. } | Cause::Unknown { .. })
+}
+
+/// Returns the table of ranks: those that wait first.
+fn rows(job: &Job<'_>, analysis: &Analysis) -> Vec<RankRow> {
+    let mut heads: BTreeMap<Rank, Vec<Call>> = BTreeMap::new();
+    for queue in &job.queues {
+        for lane in &queue.lanes {
+            let head = lane.head.and_then(|it| job.call_at(lane, it));
+            head.into_iter().for_each(|it| heads.entry(it.rank).or_default().push(it));
+        }
+    }
+    for call in analysis.stalls.iter().flat_map(|it| &it.waiting) {
+        let calls = heads.entry(call.rank).or_default();
+        if !calls.contains(call) {
+            calls.push(*call);
+        }
+    }
+    let is_stalled = !analysis.stalls.is_empty();
+    let mut rows: BTreeMap<(u8, String, String, String), RankRow> = BTreeMap::new();
+    for rank in &job.world {
+        let log = job.records.log(*rank);
+        let last =
+            log.and_then(|it| it.records.len().checked_sub(1)).map(|at| Call { rank: *rank, at: at as u32 });
+        let first = heads.get(rank).and_then(|it| it.iter().min_by_key(|it| it.at)).copied();
+        let (order, state, call) = match (log, first) {
+            (None, _) => (3, "no dump", None),
+            (Some(_), Some(call)) => (0, "waits", Some(call)),
+            (Some(_), None) if is_stalled => (1, "idle", last),
+            (Some(_), None) => (2, "done", last),
+        };
+        let open = log.map_or(0, |it| it.records.iter().filter(|it| !it.done).count());
+        let open = if first.is_some() { open } else { 0 };
+        let (name, at, position) = call.map(|it| describe(job, it)).unwrap_or_default();
+        let key = (order, name.clone(), at.clone(), position.clone());
+        let row = rows.entry(key).or_insert_with(|| RankRow {
+            ranks: Vec::new(),
+            state,
+            call: name,
+            place: at,
+            position,
+            open: 0,
+        });
+        row.ranks.push(*rank);
+        row.open = row.open.max(open);
+    }
+    let mut rows: Vec<RankRow> = rows.into_values().collect();
+    // Few ranks in one state are what one looks for, but the many say what is normal.
+    rows.sort_by_key(|it| std::cmp::Reverse(it.ranks.len()));
+    rows
+}
+
+/// Returns the name of a call, its place and its position, alike for calls that only differ in the peer or in the group of one kind.
+fn describe(job: &Job<'_>, call: Call) -> (String, String, String) {
+    let record = job.record(call);
+    let group = job.records.group(record.group);
+    let tensors = operands(job, call);
+    let name = format!("{} {tensors}", call_name(job.records, record)).trim().to_owned();
+    let group = match group.description.as_str() {
+        "" | "default_pg" | "undefined" => format!("group {}", group.name),
+        description => format!("group {description}"),
+    };
+    let position = match record.peer {
+        Peer::None => format!("#{} of {group}", record.seq),
+        Peer::Any => format!("any rank of {group}"),
+        Peer::Rank(_) => group,
+    };
+    (name, place(job, call).unwrap_or_default(), position)
+}
+
+/// Returns the lines of a table of ranks.
+pub fn table(report: &Report) -> Vec<String> {
+    let head = ["ranks", "state", "call", "place", "position", "open"].map(str::to_owned);
+    let mut lines = vec![head];
+    for row in report.rows.iter().take(MAX_ROWS) {
+        let open = if row.open == 0 { String::new() } else { row.open.to_string() };
+        let ranks = format!("{} ({})", numbers_text(&row.ranks), row.ranks.len());
+        let ranks = if row.ranks.len() < 4 { numbers_text(&row.ranks) } else { ranks };
+        lines.push([
+            ranks,
+            row.state.to_owned(),
+            row.call.clone(),
+            row.place.clone(),
+            row.position.clone(),
+            open,
+        ]);
+    }
+    let width = |column: usize| lines.iter().map(|it| it[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..6).map(width).collect();
+    let pad =
+        |(text, width): (&String, &usize)| format!("{text}{}", " ".repeat(width - text.chars().count()));
+    let line = |it: &[String; 6]| {
+        it.iter().zip(&widths).map(pad).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut table: Vec<String> = lines.iter().map(line).collect();
+    let more: usize = report.rows.iter().skip(MAX_ROWS).map(|it| it.ranks.len()).sum();
+    if more > 0 {
+        table.push(format!(
+            "… {} in {} other states",
+            count_text(more, "more rank"),
+            report.rows.len() - MAX_ROWS
+        ));
+    }
+    table
+}

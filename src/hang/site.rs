@@ -1,0 +1,82 @@
+//! Where a call is in the program: the first frame outside PyTorch.
+
+use crate::record::{Frame, Record, Records, StackId};
+
+/// A place of the program that issues a call.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Site {
+    /// The file, as Python names it.
+    pub file: String,
+    /// The line, from 1.
+    pub line: u32,
+    /// The function.
+    pub function: String,
+    /// Whether autograd issued the call: the line is then that of `backward()`.
+    pub autograd: bool,
+}
+
+/// Returns the place of a record's call, if its dump has stacks.
+pub fn site(records: &Records, record: &Record) -> Option<Site> {
+    let frames = &records.stack(record.stack).frames;
+    let frame = frames[program_frame(records, record.stack)?];
+    let autograd = frames
+        .iter()
+        .take_while(|it| **it != frame)
+        .any(|it| records.name(it.file).contains("torch/autograd/"));
+    Some(Site {
+        file: records.name(frame.file).to_owned(),
+        line: frame.line,
+        function: records.name(frame.function).to_owned(),
+        autograd,
+    })
+}
+
+/// Returns the callers of a record's call, innermost first: the frames outside PyTorch and the standard library, as
+/// `step (train.py:14)`.
+pub fn callers(records: &Records, record: &Record) -> Vec<String> {
+    let frames = records.stack(record.stack).frames.iter().filter(|it| is_program(records, it));
+    frames
+        .map(|it| format!("{} ({}:{})", records.name(it.function), records.name(it.file), it.line))
+        .collect()
+}
+
+/// Returns the position of the first frame outside PyTorch; of the outermost frame if there is none.
+pub(crate) fn program_frame(records: &Records, stack: StackId) -> Option<usize> {
+    let frames = &records.stack(stack).frames;
+    let found = frames.iter().position(|it| is_program(records, it));
+    found.or_else(|| frames.len().checked_sub(1))
+}
+
+fn is_program(records: &Records, frame: &Frame) -> bool {
+    let file = records.name(frame.file);
+    let in_torch = file.starts_with("torch/")
+        || file.contains("-packages/torch/")
+        || ["distributed/", "autograd/", "nn/", "_", "utils/", "optim/", "fx/", "cuda/", "amp/", "profiler/"]
+            .iter()
+            .any(|it| file.contains(&format!("/torch/{it}")));
+    let in_library = file.starts_with("<frozen")
+        || file.contains("/lib/python3.") && !file.contains("-packages/")
+        || file == "??"
+        || [".cpp", ".h", ".c", ".so", ".cc"].iter().any(|it| file.ends_with(it));
+    !file.is_empty() && !in_torch && !in_library
+}
+
+/// Returns the name of the Python function that the program called, such as `all_gather_into_tensor`, or else the name in the
+/// record.
+pub(crate) fn call_name<'r>(records: &'r Records, record: &Record) -> &'r str {
+    let signature = records.signature(record.signature);
+    // `send` calls `isend`: the outermost function is the one that the program names.
+    let frames = records.stack(record.stack).frames.iter();
+    let in_torch = frames.take_while(|it| !is_program(records, it));
+    let function = in_torch
+        .filter(|it| records.name(it.file).ends_with("torch/distributed/distributed_c10d.py"))
+        .filter(|it| {
+            !matches!(records.name(it.function), "wrapper" | "")
+                && !records.name(it.function).starts_with('_')
+        })
+        .last();
+    match function.map(|it| records.name(it.function)) {
+        Some(name) => name,
+        None => signature.name.trim_start_matches('_'),
+    }
+}

@@ -1,0 +1,141 @@
+//! What does not proceed: for each group the first collective that did not finish, for each pair of ranks the first send or receive, with
+//! the ranks that wait there and those that they wait for.
+
+use crate::{
+    queues::{Call, Job, Pair, PairKey},
+    record::{Batch, GroupId, Rank, Record},
+};
+
+/// Where ranks wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// A collective: the queue of its group, and its sequence number.
+    Collective { queue: usize, seq: u32 },
+    /// A send or receive: the pair, and the position of the send and of the receive in it.
+    Pair { pair: usize, send: usize, receive: usize },
+    /// A receive from whichever rank sends.
+    AnySource { group: GroupId },
+}
+
+/// Something that does not proceed.
+#[derive(Clone, Debug)]
+pub(crate) struct Stall {
+    pub(crate) place: Place,
+    /// The calls that did not finish here.
+    pub(crate) waiting: Vec<Call>,
+    /// The ranks that wait in a later call of the group or pair: this one is before it.
+    pub(crate) behind: Vec<Rank>,
+    /// The members that have not made the call, or whose call cannot begin because an earlier one has not finished.
+    pub(crate) absent: Vec<Rank>,
+    /// For a send and a receive that are both posted: the earlier call of the same two ranks that has not finished.
+    pub(crate) blocked_by: Option<Call>,
+}
+
+impl Stall {
+    /// Returns the group.
+    pub(crate) fn group(&self, job: &Job<'_>) -> GroupId {
+        match self.place {
+            Place::Collective { queue, .. } => job.queues[queue].group,
+            Place::Pair { pair, .. } => job.pairs[pair].0.0,
+            Place::AnySource { group } => group,
+        }
+    }
+
+    /// Returns the time of the first call that waits here.
+    pub(crate) fn since(&self, job: &Job<'_>) -> i64 {
+        self.waiting.iter().map(|it| job.record(*it).created).min().unwrap_or(i64::MAX)
+    }
+
+    pub(crate) fn ranks(&self) -> impl Iterator<Item = Rank> + '_ {
+        self.waiting.iter().map(|it| it.rank).chain(self.behind.iter().copied())
+    }
+}
+
+/// Returns everything that does not proceed.
+pub(crate) fn stalls(job: &Job<'_>) -> Vec<Stall> {
+    let mut found: Vec<Stall> = (0..job.queues.len()).filter_map(|at| collective(job, at)).collect();
+    for (at, (key, pair)) in job.pairs.iter().enumerate() {
+        found.extend(pair_stalls(job, at, *key, pair));
+    }
+    found.extend(job.any_source.iter().map(|call| Stall {
+        place: Place::AnySource { group: job.record(*call).group },
+        waiting: vec![*call],
+        behind: Vec::new(),
+        absent: Vec::new(),
+        blocked_by: None,
+    }));
+    found
+}
+
+fn collective(job: &Job<'_>, at: usize) -> Option<Stall> {
+    let queue = &job.queues[at];
+    let seq = queue.lanes.iter().filter_map(|it| it.head).min()?;
+    let (mut waiting, mut behind, mut present) = (Vec::new(), Vec::new(), Vec::new());
+    for lane in &queue.lanes {
+        match (lane.head, job.call_at(lane, seq)) {
+            (Some(head), Some(call)) if head == seq => waiting.push(call),
+            (Some(_), _) => behind.push(lane.rank),
+            (None, _) => (),
+        }
+        // A ring buffer may have lost the call.
+        if job.last_seq(lane).is_some_and(|it| it >= seq) {
+            present.push(lane.rank);
+        }
+    }
+    present.sort_unstable();
+    let absent = queue.members.iter().copied().filter(|it| present.binary_search(it).is_err()).collect();
+    Some(Stall { place: Place::Collective { queue: at, seq }, waiting, behind, absent, blocked_by: None })
+}
+
+fn pair_stalls(job: &Job<'_>, at: usize, key: PairKey, pair: &Pair) -> Vec<Stall> {
+    let (_, from, to) = key;
+    let mut found = Vec::new();
+    let send = (pair.sent < pair.sends.len()).then_some(pair.sent);
+    if let Some(send) = send {
+        let receive = pair.receive_of(send);
+        found.push(pair_stall(job, at, (send, receive), Call { rank: from, at: pair.sends[send] }, to));
+    }
+    if pair.received < pair.receives.len() {
+        let receive = pair.received;
+        let send_of = pair.send_of(receive);
+        // Both ends of one message are one stall.
+        if send != Some(send_of) {
+            let call = Call { rank: to, at: pair.receives[receive] };
+            found.push(pair_stall(job, at, (send_of, receive), call, from));
+        } else if let Some(stall) = found.first_mut() {
+            stall.waiting.push(Call { rank: to, at: pair.receives[receive] });
+        }
+    }
+    found
+}
+
+fn pair_stall(job: &Job<'_>, at: usize, (send, receive): (usize, usize), call: Call, other: Rank) -> Stall {
+    let ((group, from, to), pair) = &job.pairs[at];
+    let partner = if call.rank == *from { pair.receives.get(receive) } else { pair.sends.get(send) };
+    let partner = partner.map(|it| Call { rank: other, at: *it });
+    let blocked_by = partner.and_then(|it| earlier_open(job, *group, it, call.rank));
+    let is_absent = partner.is_none() || blocked_by.is_some();
+    debug_assert!(call.rank == *from || call.rank == *to);
+    Stall {
+        place: Place::Pair { pair: at, send, receive },
+        waiting: vec![call],
+        behind: Vec::new(),
+        absent: if is_absent { vec![other] } else { Vec::new() },
+        blocked_by,
+    }
+}
+
+/// Returns the first call between the two ranks that has not finished, if it is before this one. NCCL runs what two ranks send and receive in one
+/// order, unless the calls are of one batch.
+fn earlier_open(job: &Job<'_>, group: GroupId, call: Call, other: Rank) -> Option<Call> {
+    let pair = |from: Rank, to: Rank| {
+        let at = job.pairs.binary_search_by_key(&(group, from, to), |it| it.0).ok()?;
+        Some(&job.pairs[at].1)
+    };
+    let sends = pair(call.rank, other).and_then(|it| it.sends.get(it.sent));
+    let receives = pair(other, call.rank).and_then(|it| it.receives.get(it.received));
+    let first = sends.into_iter().chain(receives).min()?;
+    let (first, mine) = (Call { rank: call.rank, at: *first }, job.record(call));
+    let is_alone = |it: &Record| it.batch == Batch::Alone;
+    (first.at < call.at && is_alone(mine) && is_alone(job.record(first))).then_some(first)
+}
