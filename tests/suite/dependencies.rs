@@ -284,6 +284,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("src/launch", &["clap", "hir-cuda", "hir-plan", "hir-sim", "passes"]),
     ("src/hang", &["clap", "hir-check", "hir-cuda", "hir-plan", "hir-sim", "passes", "rustix"]),
     ("src/driver", &[]),
+    ("python", &["clap", "passes"]),
 ];
 
 /// Returns the trials of this file.

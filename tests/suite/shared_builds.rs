@@ -1,5 +1,5 @@
-//! Checks that the README's two commands share their builds: what `cargo run` compiled, `cargo test` compiles only again if
-//! its packages need other features. And that the committed parser belongs to its grammar.
+//! Checks that the README's two commands and the Python package share their builds: what one compiled, another compiles
+//! only again if its packages need other features. And that the committed parser belongs to its grammar.
 
 use std::{collections::BTreeSet, fs, path::Path, process::Command};
 
@@ -10,7 +10,7 @@ use super::ROOT;
 /// Returns the trials of this file.
 pub fn trials() -> Vec<Trial> {
     vec![
-        Trial::test("cargo_run_and_cargo_test_need_equal_features", equal_features),
+        Trial::test("cargo_run_cargo_test_and_the_python_package_need_equal_features", equal_features),
         Trial::test("the_parser_is_generated_from_the_grammar", parser_is_fresh),
     ]
 }
@@ -30,14 +30,19 @@ fn packages(arguments: &[&str]) -> Result<BTreeSet<String>, Failed> {
 }
 
 fn equal_features() -> Result<(), Failed> {
-    let run = packages(&["--package=hir", "--edges=normal"])?;
+    let mut run = packages(&["--package=hir", "--edges=normal"])?;
+    run.extend(packages(&["--package=hir-python", "--edges=normal"])?);
     let test = packages(&["--workspace", "--edges=normal,dev"])?;
     let name = |it: &str| it.split(" [").next().map(str::to_owned);
     let test_names: BTreeSet<_> = test.iter().map(|it| name(it)).collect();
     let other: Vec<&str> = run.difference(&test).map(String::as_str).collect();
     let missing = run.iter().filter(|it| !test_names.contains(&name(it))).count();
     if run.len() < 50 || missing > 0 {
-        return Err(format!("{} packages of `cargo run`, {missing} not of `cargo test`", run.len()).into());
+        return Err(format!(
+            "{} packages of `cargo run` and the Python package, {missing} not of `cargo test`",
+            run.len()
+        )
+        .into());
     }
     if other.is_empty() {
         return Ok(());

@@ -141,13 +141,15 @@ pub fn unknown_output(flag: &InputFlag, outputs: &[&str]) -> RunError {
     ))
 }
 
-/// The source of the input values: flags and a generator.
+/// The source of the input values: flags, tensors in memory and a generator.
 #[derive(Clone, Debug)]
 pub struct InputSpec {
     /// Generates the inputs that no flag provides.
     pub generator: InputGenerator,
     /// The flags that provide inputs.
     pub flags: Vec<InputFlag>,
+    /// Whole tensors in memory, with the names of their inputs.
+    tensors: Vec<(String, NdArray)>,
     /// The files that the run has read.
     files: Arc<InputFiles>,
     /// Notes about conversions between float types, to be printed.
@@ -160,7 +162,12 @@ impl InputSpec {
     pub fn new(kind: InputKind, seed: u64, plans: &[Plan]) -> Self {
         let exact = ExactRange::for_terms(longest_sum(plans), min_significand_bits(plans));
         let generator = InputGenerator { kind, seed, exact };
-        Self { generator, flags: Vec::new(), files: Arc::default(), notes: Vec::new() }
+        Self { generator, flags: Vec::new(), tensors: Vec::new(), files: Arc::default(), notes: Vec::new() }
+    }
+
+    /// Adds whole tensors in memory, each with the name of its input.
+    pub fn with_tensors(self, tensors: Vec<(String, NdArray)>) -> Self {
+        Self { tensors, ..self }
     }
 
     /// Adds flags that provide inputs. `files` are those that the run has read.
@@ -190,7 +197,7 @@ impl InputSpec {
             &self.flags,
             plans.iter().flat_map(|plan| &plan.inputs).map(|it| it.name.as_str()),
         )?;
-        let mut wholes: Vec<(String, NdArray)> = Vec::new();
+        let mut wholes = tensors_of_inputs(&self.tensors, plans)?;
         for flag in self.flags.iter().filter(|it| !it.local) {
             if let Some(port) = plans.iter().flat_map(|plan| &plan.inputs).find(|port| port.name == flag.name)
             {
@@ -217,7 +224,7 @@ impl InputSpec {
     /// The errors of `fill`. Ranks hold different values of one element, and the other program shards the
     /// tensor differently.
     pub fn fill_corresponding(&self, plans: &[Plan], other: &[Plan]) -> Result<Vec<Vec<Data>>, RunError> {
-        let plain = Self { flags: Vec::new(), notes: Vec::new(), ..self.clone() };
+        let plain = Self { flags: Vec::new(), tensors: Vec::new(), notes: Vec::new(), ..self.clone() };
         let mut inputs = plain.clone().fill(other)?;
         if self.flags.is_empty() {
             return Ok(inputs);
@@ -298,6 +305,30 @@ impl InputSpec {
         }
         Ok(self.generator.fill(position, port.dtype, layout, rank)?)
     }
+}
+
+/// Returns the tensors in memory in the logical shapes of their inputs.
+fn tensors_of_inputs(
+    tensors: &[(String, NdArray)],
+    plans: &[Plan],
+) -> Result<Vec<(String, NdArray)>, RunError> {
+    let ports = || plans.iter().flat_map(|plan| &plan.inputs);
+    let names: IndexSet<&str> = ports().map(|it| it.name.as_str()).collect();
+    let convert = |(name, tensor): &(String, NdArray)| {
+        let Some(port) = ports().find(|it| it.name == *name) else {
+            let known = grammar::list_text(names.iter().copied(), 12, "and");
+            return Err(RunError::Tensor(format!("`{name}` is no input of the program; it has {known}")));
+        };
+        let given = tensor.data.dtype();
+        if given != port.dtype && (given, port.dtype) != (DType::Int64, DType::Index) {
+            let (given, wanted) = (given.short_name(), port.dtype.short_name());
+            return Err(RunError::Tensor(format!("`{name}` has the element type {wanted}, not {given}")));
+        }
+        let whole = to_logical(tensor.clone(), port, Scope::Whole)
+            .map_err(|fault| RunError::Tensor(format!("the array {fault}")))?;
+        Ok((name.clone(), whole))
+    };
+    tensors.iter().map(convert).collect()
 }
 
 fn conversion_note(name: &str, from: DType, port: &IoBinding) -> String {

@@ -1,0 +1,28 @@
+"""hir: multi-GPU Host IR programs, read, checked, transformed and simulated.
+
+>>> import hir
+>>> program = hir.read(hir.EXAMPLE)
+>>> program.ranks
+2
+>>> program.check().raise_if_found()
+>>> program.run_passes("lower-to-communication").simulate()["T1"].shape
+(8,)
+"""
+
+from __future__ import annotations
+
+from ._diagnostic import Diagnostic, FindingsError, Fix, HirError, Label, Report
+from ._program import EXAMPLE, Program, Tensor, read
+
+__all__ = [
+    "EXAMPLE",
+    "Diagnostic",
+    "FindingsError",
+    "Fix",
+    "HirError",
+    "Label",
+    "Program",
+    "Report",
+    "Tensor",
+    "read",
+]

@@ -1,0 +1,22 @@
+//! The compiled part of the Python package `hir`: programs and worlds, with texts, JSON and arrays for Python's part
+//! (`python/hir`), which has the documented classes. It decides nothing of its own.
+
+// `#[pyfunction]` and `#[pymethods]` generate code without documentation.
+#![allow(missing_docs, reason = "PyO3 generates public items")]
+
+mod arrays;
+mod error;
+mod interruptible;
+mod program;
+mod world;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _hir {
+    #[pymodule_export]
+    use super::{
+        program::{Program, read},
+        world::World,
+    };
+}

@@ -1,0 +1,134 @@
+//! A program of a text.
+
+use std::sync::Arc;
+
+use grammar::{
+    bindings::{Binding, apply_bindings},
+    diagnostic::has_errors,
+    ir::{self, TensorId},
+    source::Source,
+};
+use hir::plan::smallest_world;
+use pyo3::{exceptions::PyIndexError, prelude::*};
+
+use crate::{error, interruptible, world::World};
+
+/// A program with the text that it was read from.
+#[pyclass(frozen)]
+pub(crate) struct Program {
+    pub(crate) source: Arc<Source>,
+    pub(crate) program: Arc<ir::Program>,
+}
+
+/// Reads a container of a text. Returns the program and its warnings, as JSON lines.
+#[pyfunction]
+pub(crate) fn read(
+    py: Python<'_>,
+    text: String,
+    name: String,
+    container: Option<usize>,
+) -> PyResult<(Program, String)> {
+    let (source, programs, diagnostics) = interruptible::run(py, move || {
+        let source = Source::new(name, text);
+        let (programs, diagnostics) = source.programs();
+        (source, programs, diagnostics)
+    })?;
+    if has_errors(&diagnostics) {
+        return Err(error::rejected(py, &diagnostics, &source));
+    }
+    let count = programs.len();
+    let at = match (container, count) {
+        (None, 1) => 0,
+        (None, _) => {
+            return Err(error::failed(
+                py,
+                format!("the text has {count} containers: choose one with `container=`"),
+            ));
+        }
+        (Some(at), _) => at,
+    };
+    let Some(program) = programs.into_iter().nth(at) else {
+        return Err(PyIndexError::new_err(format!("container {at} of a text with {count}")));
+    };
+    let (_, warnings) = error::texts(&diagnostics, &source);
+    Ok((Program { source: Arc::new(source), program: Arc::new(program) }, warnings))
+}
+
+#[pymethods]
+impl Program {
+    /// The canonical text.
+    fn text(&self, py: Python<'_>) -> String {
+        py.detach(|| grammar::print(&self.program))
+    }
+
+    /// The short text.
+    fn short(&self, py: Python<'_>) -> PyResult<String> {
+        let mut out = Vec::new();
+        py.detach(|| grammar::write_short(&self.program, &mut out))?;
+        Ok(String::from_utf8_lossy(&out).into_owned())
+    }
+
+    /// The names and the lines of declaration of the inputs.
+    fn inputs(&self) -> Vec<(String, String)> {
+        self.tensors(ir::Program::tensors_of(&self.program.inputs))
+    }
+
+    /// The names and the texts of the outputs.
+    fn outputs(&self) -> Vec<(String, String)> {
+        self.tensors(ir::Program::tensors_of(&self.program.outputs))
+    }
+
+    /// The smallest number of ranks with all meshes and teams.
+    fn ranks(&self) -> usize {
+        smallest_world(&self.program)
+    }
+
+    /// The program with values of scalars.
+    fn bind(&self, py: Python<'_>, values: Vec<(String, String)>) -> PyResult<Self> {
+        let mut program = (*self.program).clone();
+        let bindings: Vec<Binding> =
+            values.into_iter().map(|(name, value)| Binding { name, value }).collect();
+        match apply_bindings(&mut program, &bindings) {
+            Ok(()) => Ok(self.with(program)),
+            Err(fault) => Err(error::rejected(py, &[fault.1], &fault.0)),
+        }
+    }
+
+    /// The program after passes.
+    fn run_passes(&self, py: Python<'_>, list: String) -> PyResult<Self> {
+        let mut program = (*self.program).clone();
+        let done = interruptible::run(py, move || match hir::run_passes(&mut program, &list) {
+            Ok(()) => Ok(program),
+            Err(fault) => Err(fault),
+        })?;
+        match done {
+            Ok(program) => Ok(self.with(program)),
+            Err(fault) => match fault.error.diagnostics() {
+                [] => Err(error::failed(py, fault)),
+                diagnostics => Err(error::rejected(py, diagnostics, &self.source)),
+            },
+        }
+    }
+
+    /// The plans of a number of ranks.
+    fn world(&self, py: Python<'_>, ranks: Option<usize>) -> PyResult<World> {
+        let ranks = ranks.unwrap_or_else(|| self.ranks());
+        let (program, source) = (Arc::clone(&self.program), Arc::clone(&self.source));
+        match interruptible::run(py, move || hir::plan(&program, &source, ranks))? {
+            Ok(world) => Ok(World { source: Arc::clone(&self.source), world: Arc::new(world) }),
+            Err(diagnostics) => Err(error::rejected(py, &diagnostics, &self.source)),
+        }
+    }
+}
+
+impl Program {
+    fn with(&self, program: ir::Program) -> Self {
+        Self { source: Arc::clone(&self.source), program: Arc::new(program) }
+    }
+
+    fn tensors(&self, tensors: impl Iterator<Item = TensorId>) -> Vec<(String, String)> {
+        tensors
+            .map(|it| (self.program.tensor_name(it).to_string(), grammar::tensor_text(&self.program, it)))
+            .collect()
+    }
+}

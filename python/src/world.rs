@@ -1,0 +1,138 @@
+//! The plans of all ranks of a program: what is checked, simulated and estimated.
+
+use std::{str::FromStr, sync::Arc};
+
+use grammar::{dtype::DType, source::Source};
+use hir::{
+    check::{Checks, OrderingModel},
+    driver::run::{RunError, inputs::InputSpec, results, verdict},
+    plan::{
+        limits::DEFAULT_MEMORY_LIMIT,
+        plan_text,
+        timeline::{Timeline, file::TimelineFile, overlap::Overlap},
+    },
+    process::threads::start_workers,
+    sim::Schedule,
+    tensor::{data::NdArray, generate::InputKind},
+};
+use pyo3::{
+    exceptions::{PyIndexError, PyValueError},
+    prelude::*,
+    types::PyDict,
+};
+use serde_json::json;
+
+use crate::{arrays, error, interruptible};
+
+/// The plans of all ranks, with the text of the program.
+#[pyclass(frozen)]
+pub(crate) struct World {
+    pub(crate) source: Arc<Source>,
+    pub(crate) world: Arc<hir::plan::World>,
+}
+
+#[pymethods]
+impl World {
+    /// Checks the plans. Returns the findings as text and as JSON lines, and what was not checked.
+    fn check(&self, py: Python<'_>, checks: &str, model: &str) -> PyResult<(String, String, Vec<String>)> {
+        let mut checks = Checks::from_str(checks).map_err(invalid)?;
+        let Some(model) = OrderingModel::ALL.into_iter().find(|it| it.name() == model) else {
+            return Err(PyValueError::new_err(format!("`{model}` is not a model: expected nccl or hir")));
+        };
+        checks.model = model;
+        let world = Arc::clone(&self.world);
+        let report = interruptible::run(py, move || hir::check::check(&world, checks))?;
+        // Findings are indexed by program; all ranks run that of one text.
+        let sources = std::slice::from_ref(&*self.source);
+        let diagnostics: Vec<_> =
+            report.findings.iter().map(|it| it.diagnostic(&self.world, sources).1).collect();
+        let (text, json) = error::texts(&diagnostics, &self.source);
+        Ok((text, json, report.not_checked))
+    }
+
+    /// Runs all ranks. Returns every output by name, as an array and the float type whose bits it has.
+    fn simulate<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: Vec<(String, Bound<'py, PyAny>, Option<String>)>,
+        seed: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let tensor = |(name, array, float): (String, Bound<'py, PyAny>, Option<String>)| {
+            // numpy itself has no bfloat16: arrays of its bits are accepted.
+            let ports = || self.world.iter().flat_map(|plan| &plan.inputs);
+            let is_bfloat = ports().any(|it| it.name == name && it.dtype == DType::BFloat);
+            let float = float.as_deref().or(is_bfloat.then_some("bfloat16"));
+            Ok((name, arrays::from_numpy(&array, float)?))
+        };
+        let tensors = inputs.into_iter().map(tensor).collect::<PyResult<Vec<_>>>()?;
+        let world = Arc::clone(&self.world);
+        let outputs = interruptible::run(py, move || simulate(&world, tensors, seed))?;
+        let arrays = PyDict::new(py);
+        for (name, tensor) in outputs.map_err(|fault| error::failed(py, fault))? {
+            arrays.set_item(name, arrays::into_numpy(py, tensor)?)?;
+        }
+        Ok(arrays)
+    }
+
+    /// The plan of a rank.
+    fn plan(&self, rank: usize) -> PyResult<String> {
+        let plan = self.world.get(rank);
+        let count = self.world.len();
+        plan.map(plan_text).ok_or_else(|| PyIndexError::new_err(format!("rank {rank} of {count} ranks")))
+    }
+
+    /// The text of a timeline for a file of this name.
+    fn timeline(&self, py: Python<'_>, path: &str, title: &str) -> PyResult<String> {
+        let file = TimelineFile::from_str(path).map_err(invalid)?;
+        let timeline = self.estimate(py)?;
+        let report = Overlap::of(&timeline).report(&timeline);
+        file.text(&timeline, title, &report).map_err(|fault| error::failed(py, fault))
+    }
+
+    /// How much communication is hidden, as JSON; times in microseconds.
+    fn overlap(&self, py: Python<'_>) -> PyResult<String> {
+        let timeline = self.estimate(py)?;
+        let overlap = Overlap::of(&timeline);
+        let ranks = overlap.ranks.iter().map(|it| {
+            json!({"rank": it.rank, "communication": it.communication, "hidden": it.hidden, "exposed": it.exposed()})
+        });
+        let waits = overlap.waits.iter().map(
+            |it| json!({"line": it.line, "count": it.count, "time": it.microseconds, "reason": it.reason}),
+        );
+        let report = json!({
+            "total": overlap.total,
+            "ranks": ranks.collect::<Vec<_>>(),
+            "waits": waits.collect::<Vec<_>>(),
+            "source": timeline.source,
+        });
+        Ok(report.to_string())
+    }
+}
+
+fn invalid(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+impl World {
+    fn estimate(&self, py: Python<'_>) -> PyResult<Timeline> {
+        let world = Arc::clone(&self.world);
+        let timeline = interruptible::run(py, move || hir::timeline(&world))?;
+        timeline.map_err(|_| error::failed(py, "no timeline: the ranks have too many streams"))
+    }
+}
+
+/// Runs all ranks on these whole tensors, and on generated values for all other inputs.
+fn simulate(
+    world: &hir::plan::World,
+    tensors: Vec<(String, NdArray)>,
+    seed: u64,
+) -> Result<Vec<(String, NdArray)>, RunError> {
+    start_workers()?;
+    let inputs = InputSpec::new(InputKind::Exact, seed, world).with_tensors(tensors).fill(world)?;
+    let outcome = verdict::simulate(world, inputs, &Schedule::Program, DEFAULT_MEMORY_LIMIT)?;
+    let outputs = results::outputs(world, &outcome)?;
+    if let Some(fault) = outputs.iter().find_map(|it| it.fault.clone()) {
+        return Err(RunError::Tensor(fault));
+    }
+    Ok(outputs.into_iter().map(|it| (it.name, it.whole.tensor)).collect())
+}
