@@ -63,7 +63,8 @@ struct HangOptions {
 static ALLOCATOR: Allocator = Allocator { tool: "hir" };
 
 fn main() -> ExitCode {
-    start_tool("hir", |session| match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
+    let arguments = std::env::args_os().skip(1).collect();
+    start_tool("hir", arguments, |session| match tool::help::parse_arguments::<Options>(session, EXAMPLES) {
         Ok(Options { command: Tool::Hang(options) }) => {
             let screen = options.diagnostics.reporter(session);
             let exit = crash_reproducer::run_guarded(&screen, None, || {
@@ -82,7 +83,7 @@ fn hang(options: &HangOptions, screen: &Reporter) -> Result<Exit, Exit> {
             LoadError::Read { .. } => Exit::Environment,
             LoadError::NoDumps { .. } | LoadError::NoRank(_) | LoadError::Unreadable(_) => Exit::Rejected,
         };
-        screen.fail(exit, &fault.to_string())
+        screen.fail(exit, fault)
     })?;
     for skipped in &dumps.skipped {
         let (source, found) = diagnostics::unreadable(skipped);

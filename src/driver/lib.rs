@@ -1,7 +1,7 @@
 //! What the tools do: reads programs and tensors, runs passes, plans and checks, executes on the simulator or on GPUs, judges
 //! the outputs, and shrinks programs that fail.
 //!
-//! `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
+//! `commands` are the tools. `session` is what one run has of its own: jobs with different sessions run in one process, also at the same time. `source` opens programs and `tensor_file` tensors. `run` is hir-run, with `job` for several processes and GPUs, `reduce` is hir-reduce, and `tool` is common to all tools.
 //!
 //! ```
 //! use hir_driver::tensor_file::TensorSource;
@@ -12,6 +12,7 @@
 //! # Ok::<(), &str>(())
 //! ```
 
+pub mod commands;
 pub mod exit_code;
 #[cfg(all(feature = "cuda", feature = "launch"))]
 pub mod job;

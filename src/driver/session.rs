@@ -18,7 +18,7 @@ mod sarif_log;
 #[cfg(test)]
 mod tests;
 
-use std::{io::Write, sync::Arc};
+use std::{ffi::OsString, io::Write, sync::Arc};
 
 use grammar::{diagnostic::Diagnostic, source::Source, visible_text};
 
@@ -33,6 +33,8 @@ pub use report::{Report, Verdict};
 pub struct Session {
     /// The name of the tool, for messages.
     pub tool: &'static str,
+    /// The command line of the tool without its name.
+    pub arguments: Vec<OsString>,
     /// Notes, results and the verdict (`Report`).
     pub stdout: OutputStream,
     /// Diagnostics, and what options print beside the result.
@@ -47,10 +49,20 @@ pub struct Session {
 impl Session {
     /// Creates a session that prints to these streams.
     pub fn new(tool: &'static str, stdout: OutputStream, stderr: OutputStream) -> Arc<Self> {
+        Self::with_arguments(tool, Vec::new(), stdout, stderr)
+    }
+
+    fn with_arguments(
+        tool: &'static str,
+        arguments: Vec<OsString>,
+        stdout: OutputStream,
+        stderr: OutputStream,
+    ) -> Arc<Self> {
         let notices = stderr.clone();
         let files = Arc::new(InputFiles::with_notices(move |text| print_notice(tool, &notices, text)));
         Arc::new(Self {
             tool,
+            arguments,
             stdout,
             stderr,
             files,
@@ -60,8 +72,13 @@ impl Session {
     }
 
     /// Creates the session of a tool, which prints to the streams of its process.
-    pub fn of_process(tool: &'static str) -> Arc<Self> {
-        Self::new(tool, OutputStream::stdout(), OutputStream::stderr())
+    pub fn of_process(tool: &'static str, arguments: Vec<OsString>) -> Arc<Self> {
+        Self::with_arguments(tool, arguments, OutputStream::stdout(), OutputStream::stderr())
+    }
+
+    /// Returns the arguments for printing; parts that are not UTF-8 are replaced.
+    pub fn argument_texts(&self) -> Vec<String> {
+        self.arguments.iter().map(|it| it.to_string_lossy().into_owned()).collect()
     }
 
     /// Prints a line on standard output, with control characters of names replaced.

@@ -133,6 +133,7 @@ const DRIVER: &[Layer] = &[
     ("tool", &["session", "source"]),
     ("run", BEFORE),
     ("exit_code job reduce", BEFORE),
+    ("commands", BEFORE),
     ("lib", ALL),
 ];
 

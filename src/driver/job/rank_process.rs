@@ -201,11 +201,11 @@ pub fn run(
     match (verdict.exit == Exit::Success, others.split_first()) {
         // A success is reported only if all ranks succeed.
         (true, Some((first, more))) => {
-            more.iter().for_each(|it| screen.message(&text(it)));
+            more.iter().for_each(|it| screen.message(text(it)));
             screen.session().print(&Report::Verdict(Verdict::failed(text(first))));
         }
         (_, _) => {
-            others.iter().for_each(|it| screen.message(&text(it)));
+            others.iter().for_each(|it| screen.message(text(it)));
             screen.session().print_all(verdict.lines());
         }
     }

@@ -43,10 +43,10 @@ pub fn parse_batch(text: &str, common: &[OsString]) -> Result<Vec<BatchLine>, Ba
     let read = |(number, line): (usize, &str)| {
         let wrong = |reason| BadLine { number, reason };
         let words = shlex::split(line).ok_or_else(|| wrong("a quote is not closed".into()))?;
-        let words = words.into_iter().map(OsString::from);
-        let words = once("hir-run".into()).chain(common.iter().cloned()).chain(words);
-        let options =
-            Options::try_parse_from(words).map_err(|it| wrong(tool::usage::error_text(&it).into()))?;
+        let own = words.iter().map(OsString::from);
+        let words_of_tool = once("hir-run".into()).chain(common.iter().cloned()).chain(own);
+        let options = Options::try_parse_from(words_of_tool)
+            .map_err(|it| wrong(tool::usage::error_text(&it, &words).into()))?;
         Ok(BatchLine { number, text: line.to_owned(), options })
     };
     lines.map(read).collect()

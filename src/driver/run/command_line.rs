@@ -316,12 +316,11 @@ impl Options {
         Duration::from_secs(u64::from(self.timeout))
     }
 
-    /// Returns the command line of a reproducer, in which `%s` stands for the program file.
-    pub fn reproducer_command(&self) -> String {
+    /// Returns the command line of a reproducer, with these arguments, in which `%s` stands for the program file.
+    pub fn reproducer_command(&self, arguments: Vec<String>) -> String {
         let texts = self.texts();
-        let words = tool::arguments()
-            .into_iter()
-            .map(|it| if texts.paths().contains(&it) { "%s".to_owned() } else { it });
+        let words =
+            arguments.into_iter().map(|it| if texts.paths().contains(&it) { "%s".to_owned() } else { it });
         words.fold("RUN: hir-run".to_owned(), |line, word| line + " " + &word)
     }
 

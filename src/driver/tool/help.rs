@@ -22,7 +22,8 @@ fn exit_codes() -> String {
 /// Returns the error that clap reports.
 pub fn parse_arguments<O: Parser>(session: &Session, examples: &str) -> Result<O, clap::Error> {
     let command = with_sections(O::command(), examples);
-    let words: Vec<OsString> = std::env::args_os().collect();
+    let name = OsString::from(session.tool);
+    let words: Vec<OsString> = std::iter::once(name).chain(session.arguments.iter().cloned()).collect();
     print_generated(session, command.clone(), &words)?;
     O::from_arg_matches(&command.try_get_matches_from(words)?)
 }

@@ -262,7 +262,8 @@ pub fn report_usage_error(session: &Session, error: &clap::Error, say: impl FnOn
     if !error.use_stderr() {
         return exit_of_print(session, error.print());
     }
-    let (message, format) = (usage::error_text(error), requested_format());
+    let arguments = session.argument_texts();
+    let (message, format) = (usage::error_text(error, &arguments), requested_format(&arguments));
     if format == Format::Sarif {
         session.open_log();
     }
@@ -273,8 +274,7 @@ pub fn report_usage_error(session: &Session, error: &clap::Error, say: impl FnOn
 }
 
 /// Returns the format that the command line, which may be invalid, asks for.
-fn requested_format() -> Format {
-    let arguments = arguments();
+fn requested_format(arguments: &[String]) -> Format {
     let option = "--error-format";
     let joined = arguments.iter().filter_map(|it| it.strip_prefix(option)?.strip_prefix('='));
     let separate = arguments.windows(2).filter(|it| it[0] == option).map(|it| it[1].as_str());
@@ -284,9 +284,4 @@ fn requested_format() -> Format {
 /// Returns the name of an option's value.
 pub fn value_name(value: impl ValueEnum) -> String {
     value.to_possible_value().map(|it| it.get_name().to_owned()).unwrap_or_default()
-}
-
-/// Returns the command-line arguments for printing; parts that are not UTF-8 are replaced.
-pub fn arguments() -> Vec<String> {
-    std::env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect()
 }

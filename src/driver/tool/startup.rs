@@ -5,13 +5,14 @@
 //! thread is set by `ulimit -s` and may be too small.
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
     process::ExitCode,
     sync::Arc,
     thread,
 };
 
-use crate::{session::Session, tool::arguments};
+use crate::session::Session;
 use hir_process::{exit::Exit, interrupt, out_of_memory};
 
 /// Size of the stack in bytes; pages that are never accessed use no memory.
@@ -19,11 +20,15 @@ const STACK: usize = 32 << 20;
 
 /// Runs a tool with the session of its process. A panic is reported as an internal error. Must be called in `main`, before
 /// threads are created: it changes what signals and panics do in the whole process.
-pub fn start_tool(tool: &'static str, work: impl FnOnce(&Arc<Session>) -> ExitCode + Send) -> ExitCode {
-    install_panic_hook(tool);
+pub fn start_tool(
+    tool: &'static str,
+    arguments: Vec<OsString>,
+    work: impl FnOnce(&Arc<Session>) -> ExitCode + Send,
+) -> ExitCode {
+    let session = Session::of_process(tool, arguments);
+    install_panic_hook(&session);
     interrupt::handle_sigxfsz();
     out_of_memory::end_aborts();
-    let session = Session::of_process(tool);
     with_large_stack(tool, || work(&session))
 }
 
@@ -47,14 +52,14 @@ fn with_large_stack(tool: &str, work: impl FnOnce() -> ExitCode + Send) -> ExitC
 
 /// Installs a panic hook that reports an internal error and asks for a bug report; the process then ends with
 /// 101.
-fn install_panic_hook(tool: &'static str) {
+fn install_panic_hook(session: &Session) {
+    let (tool, line) = (session.tool, session.argument_texts().join(" "));
     std::panic::set_hook(Box::new(move |panic| {
         let _ = writeln!(
             io::stderr(),
             "{tool}: internal error, a bug in {tool} {version} and not in your program: {panic}\n\
              {tool}: please report it with the program and this command line: {tool} {line}",
             version = env!("CARGO_PKG_VERSION"),
-            line = arguments().join(" "),
         );
     }));
 }

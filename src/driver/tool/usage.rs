@@ -90,9 +90,9 @@ pub const FLAGS_BY_TOOL: [(&str, &[&str]); 3] = [
     ("hir-reduce", &["max-tests", "oracle", "print", "reference", "schedule"]),
 ];
 
-/// Returns the error in a command line as one line.
-pub fn error_text(error: &clap::Error) -> String {
-    if let Some(text) = meant_by(error) {
+/// Returns the error in a command line as one line. `arguments` are those of the command line.
+pub fn error_text(error: &clap::Error, arguments: &[String]) -> String {
+    if let Some(text) = meant_by(error, arguments) {
         return text;
     }
     let text = error.render().to_string();
@@ -113,16 +113,15 @@ pub(super) fn tools_with(flag: &str) -> Option<String> {
 
 /// Returns what an argument that the tool does not have may mean: a pass or a pipeline that is given like a flag, a
 /// part of a pipeline that a blank separates from it, or a flag of another tool.
-fn meant_by(error: &clap::Error) -> Option<String> {
+fn meant_by(error: &clap::Error, arguments: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
     // `--check race`: the value of these options follows `=`, because it may be omitted.
-    let values = std::env::args().skip(1);
-    let mut pairs = std::env::args().zip(values);
-    let separate = |(flag, value): &(String, String)| {
-        OPTIONAL_VALUE.contains(&flag.as_str()) && value == argument && !value.starts_with('-')
+    let mut pairs = arguments.iter().zip(arguments.iter().skip(1));
+    let separate = |(flag, value): &(&String, &String)| {
+        OPTIONAL_VALUE.contains(&flag.as_str()) && *value == argument && !value.starts_with('-')
     };
     if let Some((flag, _)) = pairs.find(separate) {
         return Some(format!("unexpected argument '{argument}' found; write `{flag}={argument}`"));
@@ -134,7 +133,7 @@ fn meant_by(error: &clap::Error) -> Option<String> {
     let passes = || passes::PASSES.iter().map(|it| it.name);
     let known = passes::PIPELINES.iter().map(|it| it.name).chain(passes()).find(name);
     // The error names only the beginning of `-passes=…`.
-    let single = std::env::args().find(|it| {
+    let single = arguments.iter().find(|it| {
         let flag = it.strip_prefix('-').and_then(|it| it.split('=').next()).unwrap_or("");
         argument.len() == 2 && flag.len() > 2 && !flag.starts_with('-') && argument.get(1..) == flag.get(..1)
     });

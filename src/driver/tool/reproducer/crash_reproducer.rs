@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::tool::{self, Reporter};
+use crate::tool::Reporter;
 use hir_process::exit::Exit;
 
 /// Runs a tool. If it panics or exits with 101, writes a reproducer to `path` or, without a path, to the
@@ -29,7 +29,7 @@ pub fn run_guarded(screen: &Reporter, path: Option<&Path>, work: impl FnOnce() -
     }
     let session = screen.session();
     let Some(work) = session.crash_record.take() else { return exit };
-    let lines = work.command.unwrap_or_else(tool::arguments);
+    let lines = work.command.unwrap_or_else(|| session.argument_texts());
     let text = super::text(session.tool, &failure, &lines, &work.texts.join("// -----\n"));
     let written = match path {
         Some(path) => hir_process::atomic_file::write(path, text.as_bytes()).map(|()| path.to_owned()),
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_bug_leaves_a_reproducer_that_only_its_owner_reads() -> io::Result<()> {
-        let session = Session::of_process("hir-opt");
+        let session = Session::of_process("hir-opt", Vec::new());
         let screen = Reporter::new(&session, Format::Short, Color::Never).silent();
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("bug.hir");

@@ -1,20 +1,20 @@
 //! The command line of hir-opt.
 
-use hir::grammar::InvalidOption;
+use grammar::InvalidOption;
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, ValueEnum};
-use grammar::{Dialect, bindings::Binding, render::Format};
-use hir::check::{Checks, OrderingModel};
-use hir::driver::run::{
+use crate::run::{
     option_files::{OptionFile, check_option_files},
     timelines::TimelineFlags,
 };
-use hir::driver::tool::{
+use crate::tool::{
     dump::DumpFlags,
     flags::{DiagnosticFlags, WorldFlags, with_help},
     remarks::RemarkFlags,
 };
+use clap::{Parser, ValueEnum};
+use grammar::{Dialect, bindings::Binding, render::Format};
+use hir_check::{Checks, OrderingModel};
 
 /// The examples of `--help`.
 pub const EXAMPLES: &str =
@@ -126,7 +126,7 @@ pub struct Options {
     /// The rules that order accesses: `nccl`, only what CUDA, NCCL and PyTorch document (default); `hir`,
     /// also what hir-run's own executors guarantee. Applies to `--check`, `--fix=check` and
     /// `--verify-each=check`.
-    #[arg(help_heading = "Checks", long, value_parser = hir::driver::tool::flags::check_model())]
+    #[arg(help_heading = "Checks", long, value_parser = crate::tool::flags::check_model())]
     pub check_model: Option<OrderingModel>,
     #[command(flatten)]
     pub world: WorldFlags,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use hir::driver::job::{
+use crate::job::{
     gpu::JobGroup,
     rank_process::{Measured, RunVerdict},
     tuning::{
@@ -11,7 +11,7 @@ use hir::driver::job::{
         pipelines::{self, StoredPipeline, TunedProgram, store_pipeline},
     },
 };
-use hir::driver::run::{
+use crate::run::{
     command_line::{Device, Expect, Options},
     failure::JobFailure,
     files::write_file,
@@ -24,20 +24,18 @@ use hir::driver::run::{
     },
     prepare::{self, LoadedPrograms},
 };
-use hir::driver::{
+use crate::{
     session::{Report, Session},
     tool::parse_pipeline,
 };
-use hir::process::exit::Exit;
-use hir::{
-    cuda::{self, Gpu, Machine},
-    launch::job_rank::JobRank,
-};
+use hir_cuda::{Gpu, Machine};
+use hir_launch::job_rank::JobRank;
+use hir_process::exit::Exit;
 
 use grammar::{diagnostic::Diagnostic, source::Source};
 use passes::PassCall;
 
-use crate::{
+use super::{
     batch::{JobProgram, JobStep},
     gpus::gpu_of_rank,
 };
@@ -128,7 +126,7 @@ pub fn check(
         check_reference(path, &setup, &programs)?;
     }
     let group = member.map(JobGroup);
-    let peers: &dyn cuda::ProcessGroup = group.as_ref().map_or(&cuda::SingleProcess, |it| it);
+    let peers: &dyn hir_cuda::ProcessGroup = group.as_ref().map_or(&hir_cuda::SingleProcess, |it| it);
     let gpu = gpu_of_rank(ranks, peers, gpu)?;
     let expected = job.expect.iter().filter_map(|it| match it {
         Expect::Given(it) => Some(it),
@@ -160,7 +158,7 @@ pub fn stored_pipeline(
     let on_gpus = || match options.device() {
         Device::Sim => false,
         Device::Cuda => true,
-        Device::Auto => cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
+        Device::Auto => hir_cuda::device_names().is_ok_and(|gpus| !gpus.is_empty()),
     };
     let ranks = member.map_or(options.world.ranks.unwrap_or(1), |it| it.channel.world);
     let program = || (!has_passes && on_gpus()).then(|| tuned_program(options, session, ranks)).flatten();

@@ -1,4 +1,4 @@
-//! Reads Host IR, runs passes on it and prints canonical text.
+//! hir-opt: reads Host IR, runs passes on it and prints canonical text.
 
 mod checks;
 mod options;
@@ -8,29 +8,28 @@ mod processor;
 mod reproducer;
 mod witness;
 
-use hir::grammar::InvalidOption;
-use std::{io::Write, process::ExitCode, time::Duration};
+use grammar::InvalidOption;
+use std::{ffi::OsString, io::Write, process::ExitCode, time::Duration};
 
-use hir::driver::tool::{
+use crate::tool::{
     Reporter, dump::Dumper, listing, reproducer::crash_reproducer, startup::start_tool,
     statistics::Statistics,
 };
-use hir::process::{
+use hir_plan::limits::DEFAULT_MAX_WORK_OF_TRIALS;
+use hir_process::{
     exit::Exit,
     interrupt::{self, Activity},
-    out_of_memory::{self, Allocator},
+    out_of_memory,
 };
-use hir::{plan::limits::DEFAULT_MAX_WORK_OF_TRIALS, sim::WorkBudget};
+use hir_sim::WorkBudget;
 
 use options::{Options, VerifyEach};
 use pass_pipeline::pipeline_text;
 use processor::Processor;
 
-#[global_allocator]
-static ALLOCATOR: Allocator = Allocator { tool: "hir-opt" };
-
-fn main() -> ExitCode {
-    start_tool("hir-opt", |session| {
+/// Runs hir-opt with these arguments, which do not begin with the name of the tool.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
+    start_tool("hir-opt", arguments, |session| {
         let options = match reproducer::parse_options(session) {
             Ok(options) => options,
             Err(exit) => {

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use clap::{CommandFactory, FromArgMatches};
-use hir::driver::session::Session;
-use hir::driver::tool::{
+use crate::session::Session;
+use crate::tool::{
     self,
     reproducer::{self, ReproducerError},
 };
-use hir::process::exit::Exit;
+use clap::{CommandFactory, FromArgMatches};
+use hir_process::exit::Exit;
 use passes::PipelineError;
 
-use crate::{
+use super::{
     options::{EXAMPLES, Options, VerifyEach},
     pass_pipeline::pipeline_text,
     processor::Processor,
@@ -30,10 +30,9 @@ pub fn parse_options(session: &Arc<Session>) -> Result<Options, Exit> {
     })?;
     // Passes of the command line replace those of the reproducer; other options do so by themselves.
     let flags = flags.into_iter().filter(|it| given.passes.is_empty() || !it.starts_with("--passes"));
-    let mut words = std::env::args_os();
-    let line: Vec<_> = words.by_ref().take(1).chain(flags.map(Into::into)).collect();
-    let matches =
-        Options::command().args_override_self(true).try_get_matches_from(line.into_iter().chain(words));
+    let tool = std::iter::once("hir-opt".into());
+    let line = tool.chain(flags.map(Into::into)).chain(session.arguments.iter().cloned());
+    let matches = Options::command().args_override_self(true).try_get_matches_from(line);
     let options = matches.and_then(|it| Options::from_arg_matches(&it)).map_err(usage)?;
     Ok(Options { file: path.display().to_string(), ..options })
 }

@@ -1,12 +1,12 @@
 //! Runs one rank's part of a job on GPUs.
 
-use hir::driver::exit_code::exit_code;
-use hir::driver::job::{
+use crate::exit_code::exit_code;
+use crate::job::{
     gpu::{self, JobGroup, SimulatorReason},
     rank_process::{Measured, RunVerdict},
     timing_report, tuning,
 };
-use hir::driver::run::{
+use crate::run::{
     RunError,
     command_line::{Device, Expect, Options},
     failure::JobFailure,
@@ -16,17 +16,15 @@ use hir::driver::run::{
     unwritten::UnwrittenReads,
     verdict::{self, Expectation},
 };
-use hir::driver::{session::Report, tool::progress::Progress};
-use hir::process::exit::{Exit, FailureExit};
-use hir::{
-    cuda::{self, CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp},
-    launch::job_rank::JobRank,
-    plan::World,
-    sim::{Schedule, SimError},
-    tensor::data::Data,
-};
+use crate::{session::Report, tool::progress::Progress};
+use hir_cuda::{CudaError, Engine, Gpu, Machine, TuneOptions, WarmUp};
+use hir_launch::job_rank::JobRank;
+use hir_plan::World;
+use hir_process::exit::{Exit, FailureExit};
+use hir_sim::{Schedule, SimError};
+use hir_tensor::data::Data;
 
-use crate::task::{Task, print_outputs};
+use super::task::{Task, print_outputs};
 
 /// Returns true if this process, which has no launcher, should start one process per rank: `--device=cuda` is
 /// given, or there are enough GPUs.
@@ -43,7 +41,7 @@ pub fn should_spawn_ranks(options: &Options) -> bool {
         Device::Auto => {
             options.schedule.is_program()
                 && options.file.as_deref() != Some("-")
-                && cuda::device_names().is_ok_and(|it| it.len() >= ranks)
+                && hir_cuda::device_names().is_ok_and(|it| it.len() >= ranks)
         }
     }
 }
@@ -54,7 +52,7 @@ pub fn only_simulates(options: &Options) -> bool {
         Device::Sim => true,
         Device::Cuda => false,
         Device::Auto => {
-            !options.schedule.is_program() || !cuda::device_names().is_ok_and(|it| !it.is_empty())
+            !options.schedule.is_program() || !hir_cuda::device_names().is_ok_and(|it| !it.is_empty())
         }
     }
 }
@@ -64,7 +62,7 @@ pub fn only_simulates(options: &Options) -> bool {
 pub fn choose_gpu<'a>(
     options: &Options,
     world: &World,
-    peers: &dyn cuda::ProcessGroup,
+    peers: &dyn hir_cuda::ProcessGroup,
     gpu: &'a mut Option<Gpu>,
 ) -> Result<Result<&'a mut Gpu, SimulatorReason>, JobFailure> {
     match options.device() {
@@ -84,13 +82,13 @@ pub fn choose_gpu<'a>(
 /// Not every rank has a process and a GPU.
 pub fn gpu_of_rank<'a>(
     ranks: usize,
-    peers: &dyn cuda::ProcessGroup,
+    peers: &dyn hir_cuda::ProcessGroup,
     gpu: &'a mut Option<Gpu>,
 ) -> Result<&'a mut Gpu, JobFailure> {
     let processes = peers.world();
     if ranks != processes {
         // A missing driver or device is reported before the number of processes.
-        cuda::device_names()?;
+        hir_cuda::device_names()?;
         let message = format!(
             "{ranks} ranks on GPUs need {ranks} processes, but there are {processes}: use mpirun, torchrun or \
              `--ranks {ranks}`"
@@ -103,11 +101,11 @@ pub fn gpu_of_rank<'a>(
 /// Returns the GPU of this rank, initializing it on first use.
 fn get_or_init_gpu<'a>(
     gpu: &'a mut Option<Gpu>,
-    peers: &dyn cuda::ProcessGroup,
+    peers: &dyn hir_cuda::ProcessGroup,
 ) -> Result<&'a mut Gpu, CudaError> {
     match gpu {
         Some(it) => Ok(it),
-        None => Ok(gpu.insert(cuda::assign_device(peers)?)),
+        None => Ok(gpu.insert(hir_cuda::assign_device(peers)?)),
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
+use crate::run::oracle::{CheckerOracle, SimulationOracle};
+use crate::tool::{dump::diff, progress::Progress};
 use grammar::{ir::Program, source::Source};
-use hir::driver::run::oracle::{CheckerOracle, SimulationOracle};
-use hir::driver::tool::{dump::diff, progress::Progress};
 use passes::{PassCall, PassError, PassEvent, PipelineError, Settings, Verify};
 
-use crate::{options::VerifyEach, processor::Processor};
+use super::{options::VerifyEach, processor::Processor};
 
 /// Returns the text of a pipeline, as in `--passes`.
 pub fn pipeline_text(calls: &[PassCall]) -> String {

@@ -11,13 +11,10 @@ use grammar::{
     source::Source,
     span::LineIndex,
 };
-use hir::process::exit::Exit;
-use hir::{
-    check::{self, Checks, ExcessNotSearched},
-    plan,
-};
+use hir_check::{Checks, ExcessNotSearched};
+use hir_process::exit::Exit;
 
-use crate::processor::{PartOutcome, Processor};
+use super::processor::{PartOutcome, Processor};
 
 /// The maximum number of remarks of `--check` that are printed. Each shows source lines.
 const MAX_REMARKS: usize = 256;
@@ -29,11 +26,11 @@ impl Processor<'_> {
         self.activity.set("while fixing what the check finds");
         let plan = |program: &mut Program, lines: &LineIndex| {
             apply_bindings(program, &self.options.set).ok()?;
-            let ranks = self.options.world.ranks.unwrap_or(0).max(plan::smallest_world(program));
-            plan::build_with_limits(program, lines, ranks, &self.options.world.limits()).ok()
+            let ranks = self.options.world.ranks.unwrap_or(0).max(hir_plan::smallest_world(program));
+            hir_plan::build_with_limits(program, lines, ranks, &self.options.world.limits()).ok()
         };
         for number in 0..grammar::read(&text).0.len() {
-            let fixed = check::fix(&text, number, self.options.checks(), &plan);
+            let fixed = hir_check::fix(&text, number, self.options.checks(), &plan);
             for edit in &fixed.edits {
                 self.screen.message(format!("{name}, line {}: {}", edit.line, edit.description));
             }
@@ -78,7 +75,7 @@ impl Processor<'_> {
             (&printed.0, &printed.1)
         };
         let world = self.plan_all_ranks(program, source, outcome)?;
-        let report = check::check(&world, checks);
+        let report = hir_check::check(&world, checks);
         for reason in &report.not_checked {
             self.screen.message(format!("not checked: {reason}"));
         }

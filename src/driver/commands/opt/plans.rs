@@ -1,17 +1,15 @@
 //! Plans all ranks, and prints their plans and their happens-before graph.
 
+use crate::exit_code::exit_code;
 use grammar::{ir::Program, source::Source};
-use hir::driver::exit_code::exit_code;
-use hir::process::exit::Exit;
-use hir::{
-    check::Finding,
-    plan::{
-        self, Plan, World,
-        sync::happens_before::{HappensBeforeGraph, OrderError},
-    },
+use hir_check::Finding;
+use hir_plan::{
+    Plan, World,
+    sync::happens_before::{HappensBeforeGraph, OrderError},
 };
+use hir_process::exit::Exit;
 
-use crate::processor::{PartOutcome, Processor};
+use super::processor::{PartOutcome, Processor};
 
 impl Processor<'_> {
     /// Plans all ranks. Returns `None` on failure, with the reason in `outcome`.
@@ -21,10 +19,10 @@ impl Processor<'_> {
         part: &Source,
         outcome: &mut PartOutcome,
     ) -> Option<World> {
-        let smallest = plan::smallest_world(program);
+        let smallest = hir_plan::smallest_world(program);
         let ranks = self.options.world.ranks.unwrap_or(smallest);
         if ranks < smallest {
-            let message = plan::limits::too_few_ranks_text("the program", smallest, ranks);
+            let message = hir_plan::limits::too_few_ranks_text("the program", smallest, ranks);
             outcome.failure = Some((Exit::Environment, message));
             return None;
         }
@@ -39,7 +37,7 @@ impl Processor<'_> {
             return None;
         }
         self.activity.set("while planning");
-        match plan::build_with_limits(program, &part.lines, ranks, &self.options.world.limits()) {
+        match hir_plan::build_with_limits(program, &part.lines, ranks, &self.options.world.limits()) {
             Ok(world) => Some(world),
             Err(faults) => {
                 outcome.diagnostics.extend(faults);
@@ -80,7 +78,7 @@ impl Processor<'_> {
     /// Returns the plans as text.
     fn format_plans(&self, plans: &[Plan]) -> String {
         let shown = plans.iter().filter(|it| self.options.rank.is_none_or(|rank| rank == it.rank));
-        shown.map(plan::plan_text).collect()
+        shown.map(hir_plan::plan_text).collect()
     }
 
     /// Writes the estimated timeline, and returns the report on overlap. Returns `None` on failure, with the

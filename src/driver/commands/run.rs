@@ -1,4 +1,4 @@
-//! Runs a Host IR program and verifies its results.
+//! hir-run: runs a Host IR program and verifies its results.
 
 mod batch;
 mod failure;
@@ -7,23 +7,18 @@ mod pipelines;
 mod program;
 mod task;
 
-use std::{convert::Infallible, process::ExitCode, sync::Arc};
+use std::{convert::Infallible, ffi::OsString, process::ExitCode, sync::Arc};
 
-use hir::driver::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
-use hir::driver::run::{
+use crate::job::rank_process::{self, Measured, ProgramPlace, RunVerdict};
+use crate::run::{
     RunError,
     command_line::{EXAMPLES, Options},
     failure::JobFailure,
 };
-use hir::driver::session::{Report, Session, Verdict};
-use hir::driver::tool::{
-    self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool,
-};
-use hir::process::{exit::Exit, out_of_memory::Allocator, threads::start_workers};
-use hir::{
-    cuda,
-    launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn},
-};
+use crate::session::{Report, Session, Verdict};
+use crate::tool::{self, Reporter, report_usage_error, reproducer::crash_reproducer, startup::start_tool};
+use hir_launch::{environment, environment::LaunchInfo, handshake::JobManifest, job_rank::JobRank, spawn};
+use hir_process::{exit::Exit, threads::start_workers};
 
 use batch::{BatchProgress, JobProgram, JobStep};
 use failure::{print_failure, report_failure};
@@ -31,13 +26,11 @@ use pipelines::PipelineTimes;
 use program::JobState;
 use task::RunMonitor;
 
-#[global_allocator]
-static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
-
-fn main() -> ExitCode {
+/// Runs hir-run with these arguments, which do not begin with the name of the tool.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     // Must precede the creation of threads.
-    cuda::set_environment();
-    start_tool("hir-run", run_tool)
+    hir_cuda::set_environment();
+    start_tool("hir-run", arguments, run_tool)
 }
 
 fn run_tool(session: &Arc<Session>) -> ExitCode {
@@ -50,7 +43,7 @@ fn run_tool(session: &Arc<Session>) -> ExitCode {
     };
     let screen = options.diagnostics.reporter(session);
     let read = if options.tune_passes.is_empty() {
-        batch::read_programs(&options, session, std::env::args_os().skip(1).collect())
+        batch::read_programs(&options, session, session.arguments.clone())
     } else {
         pipelines::programs(&options)
     };
@@ -197,7 +190,7 @@ fn job_manifest(
     }
 }
 
-/// Starts one process per rank with this command line.
+/// Starts one process per rank with the command line of this process, which may name the tool.
 fn spawn_ranks(ranks: usize, screen: &Reporter) -> Exit {
     // Each rank writes its own reproducer.
     let session = screen.session();

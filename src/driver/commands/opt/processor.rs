@@ -5,18 +5,19 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
 use grammar::{
     bindings::apply_bindings,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
     source::Source,
 };
-use hir::driver::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
-use hir::process::{exit::Exit, interrupt::Activity};
-use hir::{plan::lint, sim::WorkBudget};
+use hir_plan::lint;
+use hir_process::{exit::Exit, interrupt::Activity};
+use hir_sim::WorkBudget;
 use passes::{PassCall, PassError};
 
-use crate::options::{FixMode, Options};
+use super::options::{FixMode, Options};
 
 /// The result of processing one part of the input.
 #[derive(Default)]

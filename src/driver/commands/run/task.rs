@@ -9,9 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use grammar::count_text;
-use hir::driver::job::rank_process::RunVerdict;
-use hir::driver::run::{
+use crate::job::rank_process::RunVerdict;
+use crate::run::{
     RunError,
     command_line::{Expect, Options},
     failure::JobFailure,
@@ -24,16 +23,15 @@ use hir::driver::run::{
     unwritten::UnwrittenReads,
     verdict::{self, Expectation, ExpectationSource, OutputRef},
 };
-use hir::driver::session::{Report, Verdict};
-use hir::driver::tool::{Reporter, progress::Progress};
-use hir::process::{
+use crate::session::{Report, Verdict};
+use crate::tool::{Reporter, progress::Progress};
+use grammar::count_text;
+use hir_plan::{IoBinding, World};
+use hir_process::{
     exit::Exit,
     interrupt::{self, Activity},
 };
-use hir::{
-    plan::{IoBinding, World},
-    sim::{self, OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget},
-};
+use hir_sim::{OverBudget, ProgressQuery, Schedule, SimLimits, WorkBudget};
 
 /// A prepared program with its options.
 pub struct Task<'a> {
@@ -150,7 +148,7 @@ impl Task<'_> {
         // Other schedules are compared with one run under schedule `program`.
         let known = runs.as_ref().ok().and_then(ScheduleIter::remaining);
         let count = known.unwrap_or(1) + usize::from(!is_plain);
-        let work = sim::work(world, 1);
+        let work = hir_sim::work(world, 1);
         self.work.check(work.saturating_mul(count as u64)).map_err(|it| self.exceeds(&it))?;
         let inputs = input_spec.fill(world)?;
         let mut expectations = self.expectations(&input_spec)?;
@@ -181,7 +179,7 @@ impl Task<'_> {
         let mut reads = UnwrittenReads::default();
         let difference = if expectations.is_empty() { "" } else { ", no difference" };
         let inquiry = Some(Arc::clone(&self.monitor.inquiry));
-        let sim = sim::SimOptions {
+        let sim = hir_sim::SimOptions {
             progress_query: inquiry,
             watch,
             ..verdict::simulation_options(world, options.world.memory_bytes())
@@ -210,7 +208,7 @@ impl Task<'_> {
                 0 => format!("while simulating schedule {schedule}"),
                 _ => format!("after {done} {all}{difference}"),
             });
-            let simulate = || sim::run(world, inputs.clone(), &schedule, &sim);
+            let simulate = || hir_sim::run(world, inputs.clone(), &schedule, &sim);
             let outcome =
                 if shows_instructions { self.with_progress(&progress, simulate) } else { simulate() };
             let outcome = match outcome {
@@ -237,7 +235,7 @@ impl Task<'_> {
                     "{}, the first at rank {}, {}",
                     count_text(count, "inexact rounding"),
                     at.rank,
-                    hir::sim::describe(world, at)
+                    hir_sim::describe(world, at)
                 )));
             }
             verdict = Some(judged);

@@ -21,18 +21,18 @@ use std::{
     },
 };
 
-use hir::driver::job::rank_process::{Measured, RunVerdict};
-use hir::driver::run::{
+use crate::job::rank_process::{Measured, RunVerdict};
+use crate::run::{
     batch_file::{self, BadLine, BatchLine},
     command_line::Options,
     failure::JobFailure,
     option_files::{OptionFile, check_option_files},
 };
-use hir::driver::session::{Report, Session};
-use hir::driver::tool::Reporter;
-use hir::process::exit::Exit;
+use crate::session::{Report, Session};
+use crate::tool::Reporter;
+use hir_process::exit::Exit;
 
-use crate::{
+use super::{
     gpus,
     pipelines::{PipelineRun, PipelineTimes},
 };

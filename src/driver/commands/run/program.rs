@@ -2,35 +2,33 @@
 
 use std::{sync::Arc, time::Instant};
 
-use grammar::{
-    diagnostic::{Diagnostic, has_errors},
-    ir::Program,
-    source::Source,
-};
-use hir::driver::job::{
+use crate::job::{
     gpu::{self, JobGroup, SimulatorReason},
     lost_job::report_without_plans,
     precheck,
     rank_process::{self, RunVerdict},
 };
-use hir::driver::run::{
+use crate::run::{
     command_line::{Device, Options},
     failure::JobFailure,
     inputs::InputSpec,
     output,
     prepare::{PrepareOptions, Prepared, prepare},
 };
-use hir::driver::{session::Report, tool::Reporter};
-use hir::process::{exit::Exit, out_of_memory};
-use hir::{
-    cuda::{self, Gpu},
-    launch::job_rank::JobRank,
-    plan::{CallerUses, World},
-    sim::WorkBudget,
+use crate::{session::Report, tool::Reporter};
+use grammar::{
+    diagnostic::{Diagnostic, has_errors},
+    ir::Program,
+    source::Source,
 };
+use hir_cuda::Gpu;
+use hir_launch::job_rank::JobRank;
+use hir_plan::{CallerUses, World};
+use hir_process::{exit::Exit, out_of_memory};
+use hir_sim::WorkBudget;
 use passes::{PassCall, PassError, PassEvent, Settings, Verify};
 
-use crate::{
+use super::{
     batch::BatchProgress,
     gpus,
     pipelines::{self, PassesText},
@@ -63,7 +61,7 @@ pub fn run(
         out_of_memory::limit_memory(options.world.memory_limit);
     }
     let session = screen.session();
-    session.crash_record.record_command(vec![options.reproducer_command()]);
+    session.crash_record.record_command(vec![options.reproducer_command(session.argument_texts())]);
     let owner = member.map(|it| it.channel.rank);
     let processes = member.map(|it| it.channel.world);
     let is_silent = options.reports_failures_only || owner.is_some_and(|it| it > 0);
@@ -190,9 +188,9 @@ fn run_on_gpu(
     // In a single process without an NVIDIA driver nobody expects GPUs, so no reason is printed.
     let is_expected = options.device == Some(Device::Auto)
         || options.device.is_none()
-            && (member.is_some() || cuda::device_names().is_ok_and(|it| !it.is_empty()));
+            && (member.is_some() || hir_cuda::device_names().is_ok_and(|it| !it.is_empty()));
     let group = member.map(JobGroup);
-    let peers: &dyn cuda::ProcessGroup = group.as_ref().map_or(&cuda::SingleProcess, |it| it);
+    let peers: &dyn hir_cuda::ProcessGroup = group.as_ref().map_or(&hir_cuda::SingleProcess, |it| it);
     let gpu = match gpus::choose_gpu(options, task.world, peers, state.gpu)? {
         Err(reason) => return Ok(Err(is_expected.then_some(reason))),
         Ok(gpu) => gpu,

@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
+use crate::run::schedules;
 use grammar::{codes::Code, source::Source};
-use hir::driver::run::schedules;
-use hir::process::exit::Exit;
-use hir::{
-    check::{Finding, Report, StepOrder},
-    plan::World,
-};
+use hir_check::{Finding, Report, StepOrder};
+use hir_plan::World;
+use hir_process::exit::Exit;
 
-use crate::{pass_pipeline::pipeline_text, processor::Processor};
+use super::{pass_pipeline::pipeline_text, processor::Processor};
 
 impl Processor<'_> {
     /// Writes the steps that exhibit the first race for which such steps exist.

@@ -1,11 +1,11 @@
 //! What hir-run reports about a failure: its diagnostics and its verdict.
 
+use crate::exit_code::exit_code;
+use crate::job::rank_process::RunVerdict;
+use crate::run::failure::JobFailure;
+use crate::tool::Reporter;
 use grammar::count_text;
-use hir::driver::exit_code::exit_code;
-use hir::driver::job::rank_process::RunVerdict;
-use hir::driver::run::failure::JobFailure;
-use hir::driver::tool::Reporter;
-use hir::process::exit::Exit;
+use hir_process::exit::Exit;
 
 /// Reports a failure before there is a job, with its verdict.
 pub fn print_failure(screen: &Reporter, failure: &JobFailure) -> Exit {

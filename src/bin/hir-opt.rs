@@ -1,0 +1,12 @@
+//! Checks, transforms and prints Host IR programs.
+
+use std::process::ExitCode;
+
+use hir::{driver::commands::opt, process::out_of_memory::Allocator};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator { tool: "hir-opt" };
+
+fn main() -> ExitCode {
+    opt::main_with(std::env::args_os().skip(1).collect())
+}

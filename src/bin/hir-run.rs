@@ -1,0 +1,12 @@
+//! Runs a Host IR program and verifies its results.
+
+use std::process::ExitCode;
+
+use hir::{driver::commands::run, process::out_of_memory::Allocator};
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator { tool: "hir-run" };
+
+fn main() -> ExitCode {
+    run::main_with(std::env::args_os().skip(1).collect())
+}
