@@ -83,6 +83,9 @@ struct Sizes {
 /// Minimum number of rows that a thread multiplies at a time.
 const MIN_ROWS: usize = 64;
 
+/// Number of elements that a thread looks at a time.
+const PART: usize = 1 << 15;
+
 /// An element type that the `matrixmultiply` crate supports.
 trait Scalar: Copy + Default + Into<f64> + Add<Output = Self> + Send + Sync + 'static {
     const PRECISION: Precision;
@@ -172,7 +175,11 @@ impl Sizes {
 
     /// Returns the number of sums that are not known to be exact.
     fn inexact_sums<T: Scalar>(self, a: &[T], b: &[T], bias: Option<&[T]>) -> usize {
-        let extent = |values: &[T]| FixedPointRange::of(values.iter().map(|&it| it.into()));
+        let part = |values: &[T]| FixedPointRange::of(values.iter().map(|&it| it.into()));
+        let extent = |values: &[T]| {
+            let parts = values.par_chunks(PART).map(part);
+            parts.try_reduce(|| FixedPointRange::EMPTY, |one, other| Some(one.union(other)))
+        };
         let all = self.batch * self.m * self.n;
         let (Some(a_all), Some(b_all), Some(bias_all)) =
             (extent(a), extent(b), extent(bias.unwrap_or_default()))

@@ -157,9 +157,12 @@ struct FixedPointRange {
 }
 
 impl FixedPointRange {
+    /// The range of no values.
+    const EMPTY: Self = Self { largest: 0.0, grain: i32::MAX };
+
     /// Returns the range of the values, or `None` if one is infinite or a NaN.
     fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut all = Self { largest: 0.0, grain: i32::MAX };
+        let mut all = Self::EMPTY;
         for it in values {
             let bits = it.abs().to_bits();
             let exponent = (bits >> 52) as i32;
@@ -174,6 +177,11 @@ impl FixedPointRange {
             }
         }
         Some(all)
+    }
+
+    /// Returns the range of the values of both.
+    fn union(self, other: Self) -> Self {
+        Self { largest: self.largest.max(other.largest), grain: self.grain.min(other.grain) }
     }
 }
 

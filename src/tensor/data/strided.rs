@@ -32,12 +32,33 @@ pub fn for_each_run(view: &View, mut visit: impl FnMut(usize, usize, usize, usiz
     }
 }
 
+/// The side of the squares in which a matrix is transposed, in elements: both its rows and its columns stay in the first cache.
+const TILE: usize = 32;
+
 pub(super) fn gather<T: Copy>(from: &[T], view: &View) -> Vec<T> {
+    if let ([rows, columns], [1, stride]) = (&view.shape[..], &view.strides[..]) {
+        return transposed(from.get(view.offset..).unwrap_or_default(), [*rows, *columns], *stride);
+    }
     let mut out = Vec::with_capacity(view.len());
     for_each_run(view, |_, start, count, stride| match stride {
         1 => out.extend_from_slice(&from[start..start + count]),
         _ => out.extend((0..count).map(|at| from[start + at * stride])),
     });
+    out
+}
+
+/// Returns the elements `from[row + column * stride]`, row by row.
+fn transposed<T: Copy>(from: &[T], [rows, columns]: [usize; 2], stride: usize) -> Vec<T> {
+    let Some(first) = from.first().filter(|_| rows * columns > 0) else { return Vec::new() };
+    let mut out = vec![*first; rows * columns];
+    for (at, tile) in out.chunks_mut(TILE * columns).enumerate() {
+        for from_column in (0..columns).step_by(TILE) {
+            for column in from_column..columns.min(from_column + TILE) {
+                let part = &from[at * TILE + column * stride..];
+                tile.iter_mut().skip(column).step_by(columns).zip(part).for_each(|(to, it)| *to = *it);
+            }
+        }
+    }
     out
 }
 

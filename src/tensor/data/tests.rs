@@ -89,3 +89,22 @@ fn scalars_and_empty_views() {
     let none = View { buffer: 0, offset: 0, shape: vec![2, 0], strides: vec![0, 1] };
     assert_eq!(Data::I8(vec![1]).gather(&none), Data::I8(vec![]));
 }
+
+#[test]
+fn transposed_matrices_are_gathered_by_their_formula() {
+    let from = Data::I32((0..40 * 100).collect());
+    for (rows, columns, stride, offset) in [
+        (1, 1, 1, 0),
+        (3, 5, 7, 2),
+        (32, 32, 32, 0),
+        (33, 70, 40, 11),
+        (40, 100, 40, 0),
+        (2, 0, 9, 4000),
+        (0, 3, 9, 0),
+    ] {
+        let view = View { buffer: 0, offset, shape: vec![rows, columns], strides: vec![1, stride] };
+        let wanted =
+            (0..rows).flat_map(|row| (0..columns).map(move |column| (offset + row + column * stride) as i32));
+        assert_eq!(from.gather(&view), Data::I32(wanted.collect()), "{rows}x{columns}");
+    }
+}
