@@ -9,6 +9,7 @@
 //! view of another.
 
 mod construct;
+mod lowered;
 mod operators;
 
 use std::sync::Arc;
@@ -89,8 +90,8 @@ type Result<T> = std::result::Result<T, Box<Diagnostic>>;
 /// Plans the program without shardings, for a world of one rank.
 ///
 /// # Errors
-/// The program is already lowered: it contains communications, streams, storage, loops or launches. An
-/// operator is not supported, a scalar has no value, or a tensor is written twice.
+/// The program contains loops, branches, views, transfers between two ranks or kernels without code, which have no meaning on
+/// whole tensors. An operator is not supported, a scalar has no value, or a tensor is written twice.
 pub fn plan_unsharded(program: &Program, lines: &LineIndex) -> std::result::Result<World, Diagnostic> {
     let plan = Plan::empty(0, 1, vec![PlanStream::Entry]);
     let mut planner = UnshardedPlanner {
@@ -168,6 +169,9 @@ impl UnshardedPlanner<'_> {
     }
 
     fn operator(&mut self, it: &OpStmt) -> Result<()> {
+        if self.lowered_statement(it)? {
+            return Ok(());
+        }
         if !it.computes() && it.op != Op::Select {
             return Err(self.lowered(&format!("`{}`", it.op.name())));
         }

@@ -41,7 +41,7 @@ pub(super) fn instructions(
     }
 }
 
-fn copy(from: View, to: View) -> InstKind {
+pub(super) fn copy(from: View, to: View) -> InstKind {
     let place = |view| Box::new(ViewOnRank { rank: 0, view });
     InstKind::Copy { from: place(from), to: place(to) }
 }
