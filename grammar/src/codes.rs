@@ -335,6 +335,13 @@ codes! {
     /// which propagate NaNs, by these names; since then `fmax` and `fmin` ignore NaNs. The other spellings of
     /// the container do not determine which version printed it.
     LossyMax = "lossy-max", Warning;
+    /// The text does not define some scalars, and `--assume` has given them the values that the report about them would
+    /// propose. The program may have run with others. Set them with `--set`, or keep them with `-o`.
+    LossyScalar = "lossy-scalar", Warning;
+    /// nvFuser does not print the operator of a reducing communication: a sum, a maximum and the others look alike. A sum
+    /// was assumed, unless the log has the fusion of the container, which states the operator. `red_op=MAX` makes it
+    /// explicit.
+    LossyRedOp = "lossy-red-op", Warning;
     /// A fusion that is printed inside the statement that posts it does not list its inputs and outputs. They
     /// were ordered by their numbers. A `HostUnit` section lists them explicitly.
     LossyUnit = "lossy-unit", Warning;

@@ -174,6 +174,12 @@ impl DomainFacts {
             self.ranks.known.push((out, shape.len()));
         }
         let (Some(out), Some(first)) = (out, first) else { return };
+        if let Some(flags) = stmt.get(attr::FLAGS) {
+            let rest = flags.iter().filter(|it| !**it).count();
+            let (wide, narrow) =
+                if row.type_rule == TypeRule::Broadcast { (out, first) } else { (first, out) };
+            self.ranks.known.extend([(wide, flags.len()), (narrow, rest)]);
+        }
         if row.type_rule == TypeRule::Shard {
             self.shard_sources.insert(out, first);
         }

@@ -15,7 +15,7 @@ pub(crate) use unwrap_lines::closes_container;
 
 use std::borrow::Cow;
 
-use crate::{codes::Code, diagnostic::Diagnostic, ir::Program, span::Span};
+use crate::{codes::Code, diagnostic::Diagnostic, files::FILE_MARK, ir::Program, span::Span};
 
 /// Maximum number of rounds of dropping log lines and joining split words. Each step can expose more work for
 /// the other.
@@ -63,7 +63,15 @@ pub fn clean(source: &str) -> CleanedText<'_> {
     if is_clean(&clean.text) {
         return clean;
     }
-    let mut lines = strip_log_prefix::strip_prefixes(split_lines(&clean.text));
+    let mut lines = Vec::new();
+    // A file with fusions has prefixes of its own.
+    let mut rest = split_lines(&clean.text);
+    while !rest.is_empty() {
+        let is_mark = |it: &Line<'_>| it.text.starts_with(FILE_MARK);
+        let end = rest.iter().skip(1).position(is_mark).map_or(rest.len(), |at| at + 1);
+        let behind = rest.split_off(end);
+        lines.extend(strip_log_prefix::strip_prefixes(std::mem::replace(&mut rest, behind)));
+    }
     let mut dropped = Vec::new();
     let mut diagnostics = Vec::new();
     // A log line can interrupt a split word: the lines around it can be joined once it is dropped.
@@ -122,6 +130,13 @@ fn map_offset(pieces: &[OffsetPair], at: u32) -> u32 {
     pieces.get(piece).map_or(at, |(made, from)| from + (at - made))
 }
 
+/// Returns the rank that a launcher has printed before a line in which a container begins: 1 for `[1,1]<stdout>: %Host…`.
+pub fn rank_of_container(line: &str) -> Option<usize> {
+    let tag = strip_log_prefix::container_tag(&Line { text: line, at: 0, joined: false })?;
+    let digits = tag.split(|it: char| !it.is_ascii_digit()).rfind(|it| !it.is_empty())?;
+    digits.parse().ok()
+}
+
 /// Texts that begin a container. The last two are for dumps of 2024 that lost their first line.
 const MARKERS: [&str; 3] = ["%HostIrContainer", "HOST IRS:", "HOST FUSION ("];
 
@@ -138,7 +153,7 @@ fn is_clean(source: &str) -> bool {
     // A part of a split file begins with as many empty lines as are before it.
     for line in source.trim_start_matches('\n').split('\n') {
         let trimmed = line.trim_start_matches([' ', '\t']);
-        if is_log_line(trimmed) {
+        if is_log_line(trimmed) || strip_log_prefix::fusion_tag(line).is_some() {
             return false;
         }
         if !begun || trimmed.starts_with('%') {
@@ -192,8 +207,41 @@ fn is_log_line(line: &str) -> bool {
         Some(b'`') => line.starts_with("```"),
         Some(b'~') => line.starts_with("~~~"),
         Some(b'P') if line.starts_with("Posting ") => true,
-        _ => is_library_message(line),
+        Some(b'*' | b'=' | b'-') => is_rule(line),
+        _ => is_library_message(line) || is_logger_message(line),
     }
+}
+
+/// Returns whether a line consists of one sign, like those around the notes of torchrun.
+fn is_rule(line: &str) -> bool {
+    let line = line.trim_end();
+    line.len() > 4 && line.bytes().all(|it| Some(it) == line.bytes().next())
+}
+
+/// The beginnings of lines that libraries print without a logger.
+const NOTES: [&str; 2] = ["Setting OMP_NUM_THREADS", "NCCL version "];
+
+/// Returns whether a line is a message with its level or its date, or a progress bar of tqdm: `WARNING: …`,
+/// `2026-11-25 03:00:00,123 INFO …`, `Epoch 1:  5%|▌         | 1/20 [00:00<00:05,  3.5it/s]`.
+fn is_logger_message(line: &str) -> bool {
+    let word = line.split([' ', '\t']).next().unwrap_or("");
+    let rest = line.get(word.len()..).unwrap_or("").trim_start();
+    let digits = |it: &str, count: usize| it.len() == count && it.bytes().all(|it| it.is_ascii_digit());
+    let is_level = || ["DEBUG:", "INFO:", "WARNING:", "ERROR:", "CRITICAL:"].contains(&word);
+    let is_date = || {
+        let parts: Vec<&str> = word.split('-').collect();
+        matches!(parts[..], [year, month, day] if digits(year, 4) && digits(month, 2) && digits(day, 2))
+            && rest.get(..3).is_some_and(|it| it.ends_with(':') && digits(&it[..2], 2))
+    };
+    // Statements have no such sign at their beginning.
+    let is_bar = || {
+        let begins = line.starts_with(|it: char| it.is_ascii_digit()) || line.contains(": ");
+        begins
+            && line
+                .split_once("%|")
+                .is_some_and(|(before, _)| before.ends_with(|it: char| it.is_ascii_digit()))
+    };
+    is_level() || is_date() || is_bar() || NOTES.iter().any(|it| line.starts_with(it))
 }
 
 /// Returns whether a line is a message of NCCL, of Python's warnings or of glog:

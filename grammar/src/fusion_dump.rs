@@ -27,6 +27,8 @@ pub(crate) struct FusionDump<'s> {
     groups_by_id: FxHashMap<u32, Vec<usize>>,
     /// The number of containers before it.
     run: usize,
+    /// Whether it is in a file that the command line gives.
+    is_given: bool,
 }
 
 impl<'s> FusionDump<'s> {
@@ -48,24 +50,40 @@ pub(crate) struct FusionLog<'s> {
 /// The maximum number of dumps that are compared with a container.
 const MAX_CANDIDATES: usize = 64;
 
+/// The dumps that a container can belong to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidates<'d, 's> {
+    /// Those of the files that the command line gives.
+    pub(crate) given: &'d [FusionDump<'s>],
+    /// Those of the container's text.
+    pub(crate) in_text: &'d [FusionDump<'s>],
+    /// Whether no other container is between the dumps in the text and this one.
+    pub(crate) is_own: bool,
+}
+
 impl<'s> FusionLog<'s> {
     /// Returns the dumps that a container at an offset can belong to. nvFuser prints the dump of a fusion before its
     /// container: these are the dumps between the container before it and this one or, since each rank may print the
-    /// container, the last ones before that. A text whose dumps are all behind its containers was put together by hand. Also returns
-    /// whether no other container is between the dumps and this one.
-    pub(crate) fn candidates(&self, container: u32) -> (&[FusionDump<'s>], bool) {
-        let end = self.dumps.partition_point(|it| it.span.start < container);
+    /// container, the last ones before that. A text whose dumps are all behind its containers was put together by hand.
+    pub(crate) fn candidates(&self, container: u32) -> Candidates<'_, 's> {
+        let (in_text, given) = self.dumps.split_at(self.dumps.partition_point(|it| !it.is_given));
+        let end = in_text.partition_point(|it| it.span.start < container);
         let before = self.containers.partition_point(|it| *it < container);
-        let range = match self.dumps[..end].last() {
-            Some(last) => self.dumps.partition_point(|it| it.run < last.run)..end,
-            None if self.dumps.first().is_some_and(|it| it.run == self.containers.len()) => {
-                0..self.dumps.len()
-            }
+        let range = match in_text[..end].last() {
+            Some(last) => in_text.partition_point(|it| it.run < last.run)..end,
+            None if in_text.first().is_some_and(|it| it.run == self.containers.len()) => 0..in_text.len(),
             None => 0..0,
         };
         let first = range.start.max(range.end.saturating_sub(MAX_CANDIDATES));
-        let dumps = &self.dumps[first..range.end];
-        (dumps, dumps.last().is_some_and(|it| it.run == before))
+        let in_text = &in_text[first..range.end];
+        let given = &given[given.len().saturating_sub(MAX_CANDIDATES)..];
+        Candidates { given, in_text, is_own: in_text.last().is_some_and(|it| it.run == before) }
+    }
+
+    /// Returns the first line of the first dump.
+    pub(crate) fn first(&self) -> Option<Span> {
+        let it = self.dumps.first()?;
+        Some(it.groups.first().map_or(it.span, |group| group.heading))
     }
 
     /// Returns whether a part of the text is in a dump.

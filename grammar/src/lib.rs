@@ -43,6 +43,7 @@ mod alike;
 mod canonical;
 mod dialect;
 mod domains;
+mod files;
 mod fix;
 mod fusion_dump;
 mod ids;

@@ -9,6 +9,7 @@ use crate::{
     ast::{Arg, Container, Expr, File, Stmt, Trailer, Unit},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
+    files,
     fusion_dump::{self, FusionLog},
     indentation::{self, MISSING_COMMA, TokenStream},
     ir::Comment,
@@ -103,6 +104,8 @@ pub(crate) fn for_each_container<'s>(
     diagnostics: &mut Vec<Diagnostic>,
     visit: &mut dyn FnMut(TokenStream<'s>, &mut Vec<Diagnostic>),
 ) -> Vec<Comment> {
+    // What follows are fusions of containers before.
+    let source = files::fusions_start(source).and_then(|at| source.get(..at)).unwrap_or(source);
     let whole = Source { text: source, base: 0 };
     let mut at = 0;
     let mut seen = false;
@@ -121,7 +124,7 @@ pub(crate) fn for_each_container<'s>(
     if seen {
         outside::diagnose(source, at..source.len(), log, diagnostics)
     } else {
-        diagnostics.push(outside::no_container(source))
+        diagnostics.push(outside::no_container(source, log))
     }
     diagnostics.sort_by_key(|it| it.span().start);
     indentation::comments_outside(whole, at..source.len())

@@ -11,7 +11,8 @@ use ariadne::{Cache, Color, Config, IndexType, Label, Report, ReportKind, Source
 use self::excerpt::{Excerpt, excerpts};
 pub use self::visible::visible_text;
 use crate::{
-    codes::Severity, diagnostic::Diagnostic, raw_bytes, sarif::Log, span::LineIndex, suggest::count_text,
+    codes::Severity, diagnostic::Diagnostic, files::TextFiles, raw_bytes, sarif::Log, span::LineIndex,
+    suggest::count_text,
 };
 
 /// How diagnostics with source excerpts look.
@@ -84,12 +85,13 @@ pub fn render(
         return out.write_all(log.text("hir", env!("CARGO_PKG_VERSION"), None).as_bytes());
     }
     let lines = LineIndex::new(source);
+    let files = &TextFiles::new(file, source, &lines);
     let shown = if format == Format::Human { diagnostics.len().min(MAX_DRAWN) } else { diagnostics.len() };
     let (shown, more) = diagnostics.split_at(shown);
     shown.iter().try_for_each(|it| match format {
-        Format::Human => render_human(it, file, (source, &lines), style, out),
-        Format::Short => render_short(it, file, &lines, out),
-        Format::Json | Format::Sarif => render_json(it, file, &lines, out),
+        Format::Human => render_human(it, files, (source, &lines), style, out),
+        Format::Short => render_short(it, files, &lines, out),
+        Format::Json | Format::Sarif => render_json(it, files, &lines, out),
     })?;
     if !more.is_empty() {
         writeln!(out, "{} more: `--error-format=short` shows all of them", more.len())?;
@@ -116,7 +118,7 @@ fn severity_name(severity: Severity) -> &'static str {
 
 fn render_human(
     it: &Diagnostic,
-    file: &str,
+    files: &TextFiles<'_>,
     (source, lines): (&str, &LineIndex),
     style: Style,
     out: &mut dyn io::Write,
@@ -126,7 +128,7 @@ fn render_human(
         Severity::Warning => (ReportKind::Warning, Color::Yellow),
         Severity::Remark => (ReportKind::Custom("Remark", Color::Cyan), Color::Cyan),
     };
-    let excerpts = excerpts(&it.labels, source, lines, style.width);
+    let excerpts = excerpts(&it.labels, (source, lines, files), style.width);
     // With byte indices, ariadne 0.6 takes the position of a second excerpt, which it has in characters, for
     // one in bytes, and slices inside of a character.
     let chars = |text: &str, range: &Range<usize>| {
@@ -160,7 +162,7 @@ fn render_human(
     report.finish().write(Excerpts::new(&excerpts), &mut text)?;
     // ariadne colours a custom report kind even if colours are disabled.
     let text = if style.color { text } else { without_colors(&text) };
-    out.write_all(with_places(&String::from_utf8_lossy(&text), file, &excerpts).as_bytes())
+    out.write_all(with_places(&String::from_utf8_lossy(&text), &excerpts).as_bytes())
 }
 
 /// The sources of a report, by the index of their excerpts.
@@ -194,10 +196,10 @@ fn placeholder(excerpt: usize) -> String {
 
 /// Replaces the positions in the headers of excerpts by positions in the file: the columns of an excerpt are
 /// not those of the file.
-fn with_places(text: &str, file: &str, excerpts: &[Excerpt<'_>]) -> String {
+fn with_places(text: &str, excerpts: &[Excerpt<'_>]) -> String {
     let mut res = String::with_capacity(text.len());
     let mut rest = text;
-    for (at, Excerpt { place: (line, column), .. }) in excerpts.iter().enumerate() {
+    for (at, Excerpt { file, place: (line, column), .. }) in excerpts.iter().enumerate() {
         let mark = placeholder(at);
         let Some((before, behind)) = rest.split_once(&mark) else { continue };
         let position = |it: char| it == ':' || it == '?' || it.is_ascii_digit();
@@ -227,9 +229,13 @@ fn without_colors(text: &[u8]) -> Vec<u8> {
     plain
 }
 
-fn render_short(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
-    let at = it.span().start;
-    let (line, column) = (lines.line(at), lines.column(at));
+fn render_short(
+    it: &Diagnostic,
+    files: &TextFiles<'_>,
+    lines: &LineIndex,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let ((file, line), column) = (files.place_of(it.span(), lines), lines.column(it.span().start));
     let alike = match it.alike {
         0 => String::new(),
         count => format!(" (and {} of this kind)", count_text(count as usize, "more error")),
@@ -261,15 +267,26 @@ pub fn json_message(tool: &str, message: &str, is_error: bool) -> String {
     value.to_string()
 }
 
-fn render_json(it: &Diagnostic, file: &str, lines: &LineIndex, out: &mut dyn io::Write) -> io::Result<()> {
+fn render_json(
+    it: &Diagnostic,
+    files: &TextFiles<'_>,
+    lines: &LineIndex,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let (file, _) = files.place_of(it.span(), lines);
     let label = |(span, text): &(crate::span::Span, String)| {
-        serde_json::json!({
-            "line": lines.line(span.start),
+        let (own_file, line) = files.place_of(*span, lines);
+        let mut value = serde_json::json!({
+            "line": line,
             "column": lines.column(span.start),
             "start": span.start,
             "end": span.end,
             "text": text,
-        })
+        });
+        if let Some(object) = value.as_object_mut().filter(|_| own_file != file) {
+            object.insert("file".to_owned(), serde_json::json!(own_file));
+        }
+        value
     };
     let edit = |fix: &crate::diagnostic::Fix| serde_json::json!({ "start": fix.span.start, "end": fix.span.end, "text": fix.text });
     let mut value = serde_json::json!({

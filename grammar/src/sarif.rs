@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     codes::{Code, Severity},
     diagnostic::{Diagnostic, Fix},
+    files::TextFiles,
     raw_bytes,
     span::{LineIndex, Span},
 };
@@ -50,7 +51,9 @@ impl Log {
         if let Some((diagnostics, source)) = raw_bytes::in_file(diagnostics, source) {
             return self.add(&diagnostics, file, &source);
         }
-        let text = Artifact { uri: uri(file), source, lines: LineIndex::new(source) };
+        let lines = LineIndex::new(source);
+        let files = TextFiles::new(file, source, &lines);
+        let text = Artifact { uri: uri(file), files, source, lines: &lines };
         for it in diagnostics {
             let known = self.rules.iter().position(|rule| *rule == it.code);
             let rule = known.unwrap_or(self.rules.len());
@@ -113,8 +116,9 @@ fn rule(code: Code) -> Value {
 /// A text that results refer to.
 struct Artifact<'a> {
     uri: String,
+    files: TextFiles<'a>,
     source: &'a str,
-    lines: LineIndex,
+    lines: &'a LineIndex,
 }
 
 impl Artifact<'_> {
@@ -150,8 +154,7 @@ impl Artifact<'_> {
         if let Some(region) = region.as_object_mut().filter(|_| !snippet.is_empty()) {
             region.insert("snippet".to_owned(), json!({ "text": snippet }));
         }
-        let mut location =
-            json!({ "physicalLocation": { "artifactLocation": { "uri": self.uri }, "region": region } });
+        let mut location = json!({ "physicalLocation": { "artifactLocation": { "uri": uri(self.line(span.start).0) }, "region": region } });
         let Some(object) = location.as_object_mut() else { return location };
         if !label.is_empty() {
             object.insert("message".to_owned(), json!({ "text": label }));
@@ -167,11 +170,16 @@ impl Artifact<'_> {
     /// Returns a region: lines and columns count from 1, and the end is one past the last character.
     fn region(&self, span: Span) -> Value {
         json!({
-            "startLine": self.lines.line(span.start),
+            "startLine": self.line(span.start).1,
             "startColumn": self.column(span.start),
-            "endLine": self.lines.line(span.end),
+            "endLine": self.line(span.end).1,
             "endColumn": self.column(span.end),
         })
+    }
+
+    /// Returns the file and the line of a byte offset.
+    fn line(&self, offset: u32) -> (&str, u32) {
+        self.files.place(self.lines.line(offset))
     }
 
     /// Returns the column of a byte offset in UTF-16 code units, from 1.

@@ -2,6 +2,7 @@
 
 use crate::{
     diagnostic::Diagnostic,
+    files::{self, FILE_MARK},
     ir::Program,
     span::{LineIndex, Span},
 };
@@ -22,6 +23,21 @@ impl Source {
     pub fn new(name: String, text: String) -> Self {
         let lines = LineIndex::new(&text);
         Self { name, text, lines }
+    }
+
+    /// Returns the source with the text of a file with fusions behind its own text. The containers of the file are not read.
+    pub fn with_fusions(self, file: &Source) -> Self {
+        let Self { name, mut text, .. } = self;
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text.push_str(&format!("{FILE_MARK}{}\n{}", file.name, file.text));
+        Self::new(name, text)
+    }
+
+    /// Returns the text without the files with fusions.
+    pub fn own_text(text: &str) -> &str {
+        files::fusions_start(text).and_then(|at| text.get(..at)).unwrap_or(text)
     }
 
     /// Returns the span of a line (from 1) without surrounding blanks, or `None` if the line does not exist

@@ -13,6 +13,26 @@ use hir_process::input_file::read_stream;
 /// Maximum size of a text in bytes: positions have 32 bits.
 const MAX_TEXT: u64 = u32::MAX as u64;
 
+/// Reads a program and, behind its text, the files with fusions that its kernels execute.
+///
+/// # Errors
+/// Returns the name of the file that cannot be read, and the error of `open`.
+pub fn open_program(
+    session: &Session,
+    path: &str,
+    fusions: &[String],
+) -> Result<Source, (String, io::Error)> {
+    let named = |path: &str| open(session, path).map_err(|fault| (path.to_owned(), fault));
+    let program = named(path)?;
+    let program =
+        fusions.iter().try_fold(program, |program, path| Ok(program.with_fusions(&named(path)?)))?;
+    if program.text.len() as u64 > MAX_TEXT {
+        let fault = io::Error::new(io::ErrorKind::FileTooLarge, "too many bytes with its fusions");
+        return Err((path.to_owned(), fault));
+    }
+    Ok(program)
+}
+
 /// Reads a file, or the standard input of the process for `-`. `grammar::encode` returns the bytes of the text, also
 /// those that are not UTF-8.
 ///

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use grammar::{
+    bindings::Binding,
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
     ir::Program,
@@ -98,8 +99,24 @@ pub fn build_per_rank(
         limits.check_world(programs[rank].0, world).map_err(|fault| vec![(rank, fault)])?;
     }
     let faults =
-        unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits, uses).map(|_| ()));
+        unbound::unbound_diagnostics(programs, &|programs| plan_each(programs, limits, uses).map(|_| ()))
+            .faults;
     if faults.is_empty() { plan_each(programs, limits, uses) } else { Err(faults) }
+}
+
+/// Returns the values that `build` proposes for the scalars that a program does not define.
+pub fn proposed_bindings(
+    program: &Program,
+    lines: &LineIndex,
+    world: usize,
+    limits: &Limits,
+) -> Vec<Binding> {
+    if limits.check_world(program, world).is_err() {
+        return Vec::new();
+    }
+    let uses = CallerUses::default();
+    let plans = |programs: &[(&Program, &LineIndex)]| plan_each(programs, limits, &uses).map(|_| ());
+    unbound::unbound_diagnostics(&vec![(program, lines); world], &plans).proposed
 }
 
 /// Returns whether two ranks run the same program.

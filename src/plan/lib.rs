@@ -84,7 +84,8 @@ mod views;
 pub use access::{Access, Communication};
 pub use attention::{AttentionComposition, AttentionOptions};
 pub use build_world::{
-    build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, smallest_world,
+    build, build_per_rank, build_with_limits, one_rank_fault, plans_of_text, proposed_bindings,
+    smallest_world,
 };
 pub use collective_semantics::{OutputPiece, PieceSource};
 pub use comm_names::CommNames;
@@ -103,6 +104,7 @@ pub use skip::{MAX_SKIPS, SkipReason, SkippedComm, SkippedRole};
 pub use stream::PlanStream;
 pub use sync::World;
 pub use traffic::Traffic;
+pub use unbound::flags_text;
 pub use view::{AxisPiece, Buffer, IoBinding, PrintedAxis, Shard, ShardLayout, View, ViewKey, ViewOnRank};
 
 use std::sync::Arc;

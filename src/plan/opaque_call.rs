@@ -63,8 +63,7 @@ impl Plan {
 pub fn opaque_call_diagnostic(program: &Program, plan: &Plan) -> Option<Diagnostic> {
     let (at, call) = plan.first_opaque_call()?;
     let stmt = plan.origins[plan.code[at].origin as usize].stmt;
-    let help = "replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)";
-    Some(refusal(program, stmt, &call.code, help))
+    Some(refusal(program, stmt, &call.code, &way_out(program, stmt)))
 }
 
 /// Returns the same error for a program that has no plan because scalars have no value: no values with which all loops
@@ -72,9 +71,7 @@ pub fn opaque_call_diagnostic(program: &Program, plan: &Plan) -> Option<Diagnost
 /// `check` is a command that checks the program.
 pub fn unconditional_opaque_call_diagnostic(program: &Program, check: &str) -> Option<Diagnostic> {
     let (stmt, code) = first_unconditional_call(program, program.body?)?;
-    let help = format!(
-        "`{check}` checks it; to run it, replace this by statements that hir runs (`hir-opt --list-ops` lists all operators)"
-    );
+    let help = format!("`{check}` checks it; to run it, {}", way_out(program, Some(stmt)));
     Some(refusal(program, Some(stmt), &code, &help))
 }
 
@@ -116,6 +113,22 @@ pub(super) fn kernel_text(stmt: &OpStmt) -> String {
 /// Returns the name of the code of a HostUnit, for reports.
 pub(super) fn body_text(unit: u32) -> String {
     format!("the body of HostUnit{unit}")
+}
+
+/// Returns what makes the program run.
+fn way_out(program: &Program, stmt: Option<StmtId>) -> String {
+    let replace = "replace it by statements that hir runs (`hir-opt --list-ops` lists all operators)";
+    let is_kernel = stmt.is_some_and(|stmt| match &program.stmts[stmt] {
+        Stmt::Op(it) => it.op.def().class == OpClass::Opaque,
+        Stmt::Let(..) | Stmt::For(_) | Stmt::If(_) => false,
+    });
+    if is_kernel {
+        format!(
+            "take the whole log of nvFuser with `NVFUSER_DUMP=host_ir,segmented_fusion`, which prints the statements of each kernel, or pass that log with `--fusions FILE`; or {replace}"
+        )
+    } else {
+        replace.to_owned()
+    }
 }
 
 fn refusal(program: &Program, stmt: Option<StmtId>, code: &str, help: &str) -> Diagnostic {

@@ -8,6 +8,7 @@ mod uses;
 pub(super) use peers::mirror;
 
 use grammar::{
+    bindings::Binding,
     codes::Code,
     diagnostic::Diagnostic,
     ir::{Expr, ExprId, Program, Stmt, SymbolId},
@@ -43,26 +44,32 @@ struct UnboundScalar {
     uses: Vec<ScalarUse>,
 }
 
+/// The scalars that programs use and do not define.
+#[derive(Default)]
+pub(super) struct UnboundReport {
+    /// The errors about them, each with the rank whose program it is located in.
+    pub(super) faults: Vec<(usize, Diagnostic)>,
+    /// Values with which the programs can be planned, if such values were found.
+    pub(super) proposed: Vec<Binding>,
+}
+
 /// Returns an error for the scalars that each program of a world uses and does not define, with suggested
 /// values. The last error has the flags that bind all of them. `plans` tries values.
-pub(super) fn unbound_diagnostics(
-    programs: &[(&Program, &LineIndex)],
-    plans: TryPlan<'_>,
-) -> Vec<(usize, Diagnostic)> {
+pub(super) fn unbound_diagnostics(programs: &[(&Program, &LineIndex)], plans: TryPlan<'_>) -> UnboundReport {
     let same = |a: usize, b: usize| std::ptr::eq(programs[a].0, programs[b].0);
     let mut missing = Vec::new();
     for rank in (0..programs.len()).filter(|rank| *rank == 0 || !same(*rank, rank - 1)) {
         missing.extend(uses(programs[rank].0, rank));
     }
     if missing.is_empty() {
-        return Vec::new();
+        return UnboundReport::default();
     }
     let values = values(programs, &missing, plans);
     let is_misnamed =
         |name: &str| missing.iter().any(|it| it.name == name && misnamed(programs[it.rank].0, it).is_some());
     let bindable = values.iter().filter(|(name, _)| is_flag_name(name) && !is_misnamed(name));
-    let flags: Vec<String> =
-        bindable.map(|(name, value)| format!("--set {name}={}", quoted(value))).collect();
+    let bindable = bindable.map(|(name, value)| Binding { name: name.clone(), value: value.clone() });
+    let bindable: Vec<Binding> = bindable.collect();
     let mut faults: Vec<(usize, Diagnostic)> = Vec::new();
     let mut plain: Vec<&UnboundScalar> = Vec::new();
     for it in &missing {
@@ -96,10 +103,16 @@ pub(super) fn unbound_diagnostics(
         };
         faults.push((first.rank, it));
     }
-    if let Some((_, last)) = faults.last_mut().filter(|_| !flags.is_empty()) {
-        last.remedy = Some(flags.join(" ").into_boxed_str());
+    if let Some((_, last)) = faults.last_mut().filter(|_| !bindable.is_empty()) {
+        last.remedy = Some(flags_text(&bindable).into_boxed_str());
     }
-    faults
+    UnboundReport { faults, proposed: bindable }
+}
+
+/// Returns the flags of the command line that bind scalars.
+pub fn flags_text(bindings: &[Binding]) -> String {
+    let flag = |it: &Binding| format!("--set {}={}", it.name, quoted(&it.value));
+    bindings.iter().map(flag).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns the error for a name that is the index of a loop elsewhere, or that is close to a name which has a value.

@@ -45,7 +45,8 @@ const GRAMMAR: &[Layer] = &[
     ("suggest", &["diagnostic"]),
     ("alike", BEFORE),
     ("raw_bytes", &["codes", "diagnostic", "span"]),
-    ("sarif", &["codes", "diagnostic", "raw_bytes", "span"]),
+    ("files", &["span"]),
+    ("sarif", &["codes", "diagnostic", "files", "raw_bytes", "span"]),
     ("attr", BEFORE),
     ("ops", BEFORE),
     ("arithmetic", &["ops", "scalar_op"]),
@@ -58,7 +59,7 @@ const GRAMMAR: &[Layer] = &[
     ("canonical", BEFORE),
     // Text to IR.
     ("ast dump_cleanup render token", BEFORE),
-    ("fusion_dump", &["dump_cleanup", "span", "token"]),
+    ("fusion_dump", &["dump_cleanup", "files", "span", "token"]),
     ("indentation", BEFORE),
     ("parse", BEFORE),
     ("tensor", BEFORE),
@@ -66,7 +67,7 @@ const GRAMMAR: &[Layer] = &[
     ("read", BEFORE),
     // Modules that both read and print.
     ("dialect fix verify", BEFORE),
-    ("source", &["alike", "diagnostic", "ir", "read", "span", "verify"]),
+    ("source", &["alike", "diagnostic", "files", "ir", "read", "span", "verify"]),
     ("bindings", &["arena", "codes", "diagnostic", "ir", "read", "source", "span", "suggest"]),
     ("lib reference roundtrip", ALL),
 ];

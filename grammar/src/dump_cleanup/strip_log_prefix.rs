@@ -17,8 +17,13 @@ const MAX_PREFIX_LENGTH: usize = 160;
 /// containers.
 pub(super) fn strip_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
     let lines = group_by_rank_tag(lines);
-    let first = |line: &Line<'_>| container_start(line.text.trim_start()) == Some(0);
-    if lines.iter().any(first) { lines } else { strip_container_prefixes(lines) }
+    let is_plain = |line: &Line<'_>| container_start(line.text.trim_start()) == Some(0);
+    let is_prefixed = |line: &Line<'_>| container_start(line.text).is_some();
+    if lines.iter().any(is_plain) || !lines.iter().any(is_prefixed) {
+        lines
+    } else {
+        strip_container_prefixes(lines)
+    }
 }
 
 /// Returns the rank tag that `line` begins with: `[1,0]<stdout>:`, `[rank0]:`, `[default0]:`, `rank0:`,
@@ -41,7 +46,7 @@ fn rank_tag(line: &str) -> Option<&str> {
 
 /// Returns the rank tag of a line in which a container begins. Any prefix may be between the tag and the
 /// container.
-fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
+pub(super) fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
     let tag = rank_tag(line.text)?;
     let rest = line.text.get(tag.len()..)?;
     // `12:00:01` is a time, not a tag.
@@ -49,11 +54,21 @@ fn container_tag<'s>(line: &Line<'s>) -> Option<&'s str> {
     container_start(rest).filter(|_| !time).map(|_| tag)
 }
 
-/// Groups the lines by rank and removes their tags, if a container begins after a tag.
+/// Returns the rank tag of a line in which the dump of a fusion begins.
+pub(super) fn fusion_tag(line: &str) -> Option<&str> {
+    // Most lines contain no such text.
+    let at = line.find("Segmented_Fusion")?;
+    let tag = rank_tag(line)?;
+    (line.get(tag.len()..at)?.trim().is_empty()).then_some(tag)
+}
+
+/// Groups the lines by rank and removes their tags, if a container or the dump of a fusion begins after a tag.
 fn group_by_rank_tag(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
-    let Some(shape) = lines.iter().find_map(container_tag) else { return lines };
+    let begins = |it: &Line<'_>| container_tag(it).is_some() || fusion_tag(it.text).is_some();
+    let Some(first) = lines.iter().find(|it| begins(it)) else { return lines };
+    let Some(shape) = container_tag(first).or_else(|| fusion_tag(first.text)) else { return lines };
     // A logger may print its prefix only before the first line of a message.
-    let mut rest = lines.iter().skip_while(|it| container_tag(it).is_none()).skip(1);
+    let mut rest = lines.iter().skip_while(|it| !begins(it)).skip(1);
     let next = rest.find(|it| !it.text.trim().is_empty());
     if next.is_some_and(|it| !rank_tag(it.text).is_some_and(|it| is_same_launcher(it, shape))) {
         return lines;
@@ -84,9 +99,14 @@ fn is_same_launcher(tag: &str, shape: &str) -> bool {
     match_shape(tag, shape) == Some(tag.len())
 }
 
-/// Removes the prefixes of prefixed containers; makes all other lines empty.
+/// Returns whether the dump of a fusion begins with a line.
+fn begins_fusion(line: &str) -> bool {
+    line.trim_start().starts_with("Segmented_Fusion")
+}
+
+/// Removes the prefixes of prefixed containers; makes all other lines empty, except those of fusions, which have no prefix.
 fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
-    let mut state = PrefixScope::NoPrefix;
+    let (mut state, mut is_in_fusion) = (PrefixScope::NoPrefix, false);
     let mut res = Vec::with_capacity(lines.len());
     for (at, line) in lines.iter().enumerate() {
         let begins = container_start(line.text).and_then(|begin| line.text.get(..begin));
@@ -113,7 +133,8 @@ fn strip_container_prefixes(lines: Vec<Line<'_>>) -> Vec<Line<'_>> {
         if from.is_none() && !line.text.trim().is_empty() {
             state = PrefixScope::NoPrefix;
         }
-        let from = from.unwrap_or(line.text.len());
+        is_in_fusion = begins_fusion(line.text) || is_in_fusion && begins.is_none();
+        let from = from.or(is_in_fusion.then_some(0)).unwrap_or(line.text.len());
         res.push(Line { text: line.text.get(from..).unwrap_or(""), at: line.at + from, ..*line });
     }
     res

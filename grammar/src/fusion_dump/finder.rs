@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 use super::{FusionDump, FusionLog, Group, Lists, TensorTransforms, TransformKind, TransformLine, Value};
 use crate::{
     dump_cleanup::{closes_container, container_start},
+    files::FILE_MARK,
     span::Span,
     token::{ScanLimit, Source, TokenKind, scan},
 };
@@ -29,6 +30,8 @@ pub(super) struct Finder<'s> {
     complete: Option<FusionDump<'s>>,
     /// Where the containers so far begin.
     containers: Vec<u32>,
+    /// Whether the lines are those of a file that the command line gives.
+    is_given: bool,
 }
 
 /// A line without the blanks around it.
@@ -40,7 +43,7 @@ struct Line<'s> {
 
 impl<'s> Finder<'s> {
     pub(super) fn new(source: &'s str) -> Self {
-        Self { source, at: 0, dumps: Vec::new(), complete: None, containers: Vec::new() }
+        Self { source, at: 0, dumps: Vec::new(), complete: None, containers: Vec::new(), is_given: false }
     }
 
     pub(super) fn find(mut self) -> FusionLog<'s> {
@@ -55,6 +58,10 @@ impl<'s> Finder<'s> {
             {
                 is_in_container = false;
                 self.segments(line);
+            } else if line.text.starts_with(FILE_MARK) {
+                self.dumps.extend(self.complete.take());
+                (self.is_given, is_in_container) = (true, false);
+                self.advance();
             } else if is_in_container {
                 is_in_container = !closes_container(line.text);
                 self.advance();
@@ -65,7 +72,7 @@ impl<'s> Finder<'s> {
                 if is_in_container {
                     // The segments of a complete fusion stand before the container.
                     self.dumps.extend(self.complete.take());
-                    self.containers.push(line.span.start);
+                    self.containers.extend(Some(line.span.start).filter(|_| !self.is_given));
                 }
                 self.advance();
             }
@@ -89,6 +96,7 @@ impl<'s> Finder<'s> {
             domains: FxHashMap::default(),
             groups_by_id: FxHashMap::default(),
             run: self.containers.len(),
+            is_given: self.is_given,
         }
     }
 
@@ -111,6 +119,7 @@ impl<'s> Finder<'s> {
         line.text.starts_with(DUMP)
             || line.text.starts_with(SEGMENTS)
             || is_heading(line.text)
+            || line.text.starts_with(FILE_MARK)
             || container_start(line.text) == Some(0)
     }
 
@@ -134,7 +143,7 @@ impl<'s> Finder<'s> {
             }
         }
         let Some(heading) = kernel else { return };
-        let (body, cut_at) = self.body();
+        let (body, cut_at) = self.body(heading);
         let domains = self.transforms();
         let mut end = self.last_line(heading).span;
         if let Some(line) = self.peek().filter(|it| it.text.starts_with(COMPLETE_FUSION_END)) {
@@ -149,15 +158,14 @@ impl<'s> Finder<'s> {
         self.dumps.extend(self.complete.replace(dump));
     }
 
-    /// Collects the statements up to the brace that closes their kernel or group, or up to the transforms. Returns where the
-    /// text ends too early, if it does.
-    fn body(&mut self) -> (Source<'s>, Option<Span>) {
+    /// Collects the statements up to the brace that closes their kernel or group, or up to the transforms. Returns also where the
+    /// text ends too early, if it does. `heading` is the first line of the kernel or the group.
+    fn body(&mut self, heading: Line<'s>) -> (Source<'s>, Option<Span>) {
         let (start, mut cut_at) = (self.at, None);
-        let mut end = start;
+        let (mut end, mut last) = (start, heading.span);
         loop {
             let Some(line) = self.peek().filter(|it| !Self::ends_fusion(*it)) else {
-                let place = Span::new(end, end);
-                break (self.slice(start, end), cut_at.or(Some(place)));
+                break (self.slice(start, end), cut_at.or(Some(last)));
             };
             let closes = line.text == "}" || line.text.starts_with("} //") || is_transform_heading(line.text);
             if closes {
@@ -165,6 +173,9 @@ impl<'s> Finder<'s> {
             }
             if line.text == "..." {
                 cut_at = cut_at.or(Some(line.span));
+            }
+            if !line.text.is_empty() {
+                last = line.span;
             }
             self.advance();
             end = self.at;
@@ -210,6 +221,7 @@ impl<'s> Finder<'s> {
             let is_next = line.text.starts_with(SEGMENTS) && is_begun
                 || line.text.starts_with(DUMP) && (is_begun || !dump.groups.is_empty())
                 || line.text.starts_with(COMPLETE_FUSION)
+                || line.text.starts_with(FILE_MARK)
                 || container_start(line.text) == Some(0);
             if is_next {
                 break;
@@ -254,7 +266,7 @@ impl<'s> Finder<'s> {
             }
             self.advance();
         }
-        let (body, cut_at) = self.body();
+        let (body, cut_at) = self.body(heading);
         if self.peek().is_some_and(|it| it.text == "}") {
             self.advance();
         }

@@ -16,20 +16,22 @@ use crate::{
 const MARKER: &str = "%HostIrContainer";
 
 /// Returns the error about a text without containers.
-pub(super) fn no_container(source: &str) -> Diagnostic {
+pub(super) fn no_container(source: &str, log: &FusionLog<'_>) -> Diagnostic {
     misspelled_container(source, 0).unwrap_or_else(|| {
         // Blank lines before the text are those of other parts of the file (`--split-input-file`). If the text is blank,
         // the error is at its last line.
         let last = source.strip_suffix('\n').unwrap_or(source).len();
         let start = source.find(|it: char| !it.is_whitespace()).unwrap_or(last);
         let end = source[start..].find('\n').map_or(source.len(), |it| start + it);
-        Diagnostic::new(
-            Code::NoContainer,
-            Span::new(start, end),
-            "no `%HostIrContainer` in this text",
-            "expected `%HostIrContainer { (inputs) -> (outputs) :`",
-        )
-        .help("nvFuser prints one with `NVFUSER_DUMP=host_ir`")
+        let message = "no `%HostIrContainer` in this text";
+        let label = "expected `%HostIrContainer { (inputs) -> (outputs) :`";
+        let it = Diagnostic::new(Code::NoContainer, Span::new(start, end), message, label);
+        match log.first() {
+            Some(fusion) => it.label(fusion, "a fusion, which is not a program by itself").help(
+                "nvFuser prints the program that executes a fusion with `NVFUSER_ENABLE=host_ir_lowering` and `NVFUSER_DUMP=host_ir,segmented_fusion`",
+            ),
+            None => it.help("nvFuser prints one with `NVFUSER_DUMP=host_ir`"),
+        }
     })
 }
 

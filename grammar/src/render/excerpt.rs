@@ -7,7 +7,10 @@
 use std::ops::Range;
 
 use super::visible_text;
-use crate::span::{LineIndex, Span};
+use crate::{
+    files::TextFiles,
+    span::{LineIndex, Span},
+};
 
 /// The text that replaces what is left out of a line.
 const ELLIPSIS: &str = "…";
@@ -40,6 +43,8 @@ pub(super) struct Excerpt<'d> {
     pub(super) text: String,
     /// Its labels, in the order of their lines.
     pub(super) labels: Vec<ExcerptLabel<'d>>,
+    /// The file of its lines.
+    pub(super) file: String,
     /// Line and column, from 1, of the label to which the header of the excerpt refers.
     pub(super) place: (u32, usize),
 }
@@ -56,8 +61,7 @@ struct LineLabel<'d> {
 /// Returns the excerpts for the labels of a diagnostic, whose lines are at most about `width` columns wide.
 pub(super) fn excerpts<'d>(
     labels: &'d [(Span, String)],
-    source: &str,
-    lines: &LineIndex,
+    (source, lines, files): (&str, &LineIndex, &TextFiles<'_>),
     width: usize,
 ) -> Vec<Excerpt<'d>> {
     let mut left: Vec<LineLabel<'d>> = labels
@@ -75,11 +79,12 @@ pub(super) fn excerpts<'d>(
         let mut text = String::new();
         let (mut shown, mut rest, mut begun) = (Vec::new(), Vec::new(), 1);
         let mut place = None;
-        while let Some(line) = left.first().map(|it| it.line) {
+        let file = left.first().map_or(0, |it| files.line_before(it.line));
+        while let Some(line) = left.first().map(|it| it.line).filter(|it| files.line_before(*it) == file) {
             let count = left.iter().take_while(|it| it.line == line).count();
             let here: Vec<_> = left.drain(..count).collect();
-            text.push_str(&"\n".repeat((line - begun) as usize));
-            begun = line;
+            text.push_str(&"\n".repeat((line - file - begun) as usize));
+            begun = line - file;
             let window = Window::of(&visible_text(lines.line_text(line, source)), &here, width);
             let start = text.len();
             for label in here {
@@ -87,7 +92,7 @@ pub(super) fn excerpts<'d>(
                     rest.push(label);
                     continue;
                 }
-                let at = (label.line, label.chars.start + 1);
+                let at = (label.line - file, label.chars.start + 1);
                 place = if label.is_main { Some(at) } else { place.or(Some(at)) };
                 let range = window.byte(label.chars.start)..window.byte(label.chars.end);
                 let range = start + range.start..start + range.end;
@@ -96,7 +101,9 @@ pub(super) fn excerpts<'d>(
             text.push_str(&window.text);
         }
         // The header refers to the main position if the excerpt has it.
-        excerpts.push(Excerpt { text, labels: shown, place: place.unwrap_or((1, 1)) });
+        let (name, _) = files.place(file + begun);
+        excerpts.push(Excerpt { text, labels: shown, file: name.to_owned(), place: place.unwrap_or((1, 1)) });
+        rest.append(&mut left);
         left = rest;
     }
     // The excerpt with the main position comes first.

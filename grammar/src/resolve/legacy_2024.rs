@@ -64,7 +64,7 @@ impl<'s> Resolver<'s, '_> {
                         }
                     }
                 }
-                self.add_implied_red_op(&mut stmt);
+                self.add_implied_red_op(&mut stmt, span);
                 self.resolve_root(&mut stmt, span);
                 if !self.report_missing_attrs(&stmt, args, span) {
                     return None;

@@ -10,12 +10,14 @@ mod definitions;
 pub(crate) mod dialect_version;
 mod domains_section;
 mod edits;
+mod fusion_choice;
 mod fusions;
 mod group;
 mod legacy_2024;
 mod log_domains;
 mod params;
 mod protocol;
+mod reduction_operators;
 mod spelled_tensors;
 mod stmts;
 mod undeclared;
@@ -146,6 +148,8 @@ struct Resolver<'s, 'd> {
     unnumbered_coalescing: Option<StmtId>,
     /// The next number to assign to a statement that the text does not number.
     next_number: u32,
+    /// Where reducing communications state no operator.
+    implied_red_ops: FxHashSet<Span>,
     /// Whether some statement waits for a communication.
     has_waits: bool,
     /// Where scalars are defined.
@@ -306,6 +310,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
             posted_work: FxHashSet::default(),
             unnumbered_coalescing: None,
             next_number: 0,
+            implied_red_ops: FxHashSet::default(),
             has_waits: false,
             definition_spans: FxHashMap::default(),
             domain_spans: FxHashMap::default(),
@@ -325,8 +330,7 @@ impl<'s, 'd> Resolver<'s, 'd> {
         self.sort_definitions();
         self.infer_protocol();
         self.program.spans.stream_names = self.captured_streams.iter().map(|it| (*it).to_owned()).collect();
-        let (dumps, is_own) = log.candidates(self.place.start);
-        let (stated, units) = self.attach_fusions(dumps, is_own);
+        let (stated, units) = self.attach_fusions(log.candidates(self.place.start));
         if !self.has_domains_section {
             self.infer_domains(&stated, &units);
         }

@@ -2,14 +2,13 @@
 
 use super::{Resolver, composite, group, params};
 use crate::{
-    ast, attr,
+    ast,
     codes::Code,
     diagnostic::Diagnostic,
     dtype::DType,
     ir::{BlockId, For, If, OpStmt, Operand, PartRole, Stmt, StmtId},
     ops::{AsmFormat, OPS, Op},
     span::Span,
-    words::{CommunicationType, RedOp},
 };
 
 impl<'s> Resolver<'s, '_> {
@@ -183,7 +182,7 @@ impl<'s> Resolver<'s, '_> {
                     );
                     return None;
                 }
-                self.add_implied_red_op(&mut stmt);
+                self.add_implied_red_op(&mut stmt, span);
                 self.resolve_root(&mut stmt, span);
                 Some(stmt)
             }
@@ -244,17 +243,6 @@ impl<'s> Resolver<'s, '_> {
         // With an error in the arguments: the one that knows most of the keys.
         let likely = || candidates.iter().rev().copied().max_by_key(|op| params::known_keys(op.def(), args));
         exact.or_else(likely)
-    }
-
-    /// Adds the reduction operator if a reducing collective has none: nvFuser lowers these collectives with a
-    /// sum.
-    pub(super) fn add_implied_red_op(&mut self, stmt: &mut OpStmt) {
-        let reduces = stmt.get(attr::TYPE).is_some_and(CommunicationType::is_reduction);
-        if reduces && stmt.get(attr::RED_OP).is_none() {
-            stmt.attrs.reserve_exact(1);
-            stmt.attrs.push(attr::RED_OP.with(RedOp::Sum));
-            params::order_attrs(stmt);
-        }
     }
 
     pub(super) fn unknown_op(&mut self, name: ast::Name<'_>) {

@@ -17,7 +17,8 @@ impl Verifier<'_> {
     /// Returns the tensors that are inputs of communications but defined nowhere in the program.
     ///
     /// Some dumps contain only the statements of one rank, because each rank prints its own program, so the input
-    /// of another rank is not defined. The planner checks whether this rank has to provide it.
+    /// of another rank is not defined. The planner checks whether this rank has to provide it. The counts and indices that a
+    /// Combine reads are results of a Dispatch, which nvFuser does not print.
     pub(super) fn inputs_defined_elsewhere(&self) -> HashSet<TensorId> {
         let mut given = HashSet::default();
         let mut defined = self.defined.clone();
@@ -35,7 +36,10 @@ impl Verifier<'_> {
                 AccessMode::Write | AccessMode::Bind => {
                     defined.insert(tensor);
                 }
-                AccessMode::Read if communicates && !self.program.tensors[tensor].mesh.is_empty() => {
+                AccessMode::Read
+                    if it.op == Op::Combine
+                        || communicates && !self.program.tensors[tensor].mesh.is_empty() =>
+                {
                     given.insert(tensor);
                 }
                 AccessMode::Read | AccessMode::Transfer | AccessMode::NoAccess => (),

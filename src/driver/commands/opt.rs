@@ -74,7 +74,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     if options.bisect || options.verify_each == VerifyEach::Semantic {
         screen.start_workers()?;
     }
-    let source = screen.open_source(&options.file)?;
+    let source = screen.open_source(&options.file, &options.text)?;
     let work = WorkBudget::of_billions(options.world.max_work(DEFAULT_MAX_WORK_OF_TRIALS));
     let mut processor = Processor {
         work: &work,

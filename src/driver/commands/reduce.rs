@@ -14,10 +14,10 @@ use crate::reduce::{
     failure_test::{FailureOracle, FailureTest, SameFailure, silence_candidate_panics},
     reduce,
 };
-use crate::run::oracle;
+use crate::run::{assume::assume_scalars, oracle};
 use crate::tool::{
     self, Reporter,
-    flags::{DiagnosticFlags, WorldFlags, with_help},
+    flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
     progress::Progress,
     report_usage_error,
     reproducer::crash_reproducer,
@@ -64,6 +64,8 @@ struct Options {
     /// `--passes`.
     #[arg(help_heading = "Reduction", long, value_name = "SPEC.hir")]
     reference: Option<String>,
+    #[command(flatten)]
+    text: TextFlags,
     #[command(flatten)]
     world: WorldFlags,
     /// Set a symbol: `i0=8192`, `numberOfStreams=4`, `i84='(rank+streamIdx)%8'`.
@@ -135,7 +137,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     }
     let start = start(options, screen)?;
     if let Some(path) = &options.reference {
-        screen.open_source(path)?;
+        screen.open_source(path, &options.text)?;
     }
     let schedules = match &options.schedule {
         None => oracle::schedules(),
@@ -199,7 +201,7 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
 
 /// Reads the program, applies `--set`, and returns it as canonical text.
 fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
-    let source = screen.open_source(&options.file)?;
+    let source = screen.open_source(&options.file, &options.text)?;
     let record = &screen.session().crash_record;
     record.record_command(screen.session().argument_texts());
     record.record_program(&source.text);
@@ -216,6 +218,10 @@ fn start(options: &Options, screen: &Reporter) -> Result<Candidate, Exit> {
         screen.report_diagnostics(&fault.0, &[fault.1]);
         Exit::Usage
     })?;
+    if options.world.assume {
+        let it = assume_scalars(program, &source, options.world.ranks, &options.world.limits());
+        screen.report_diagnostics(&source, it.as_slice());
+    }
     let smallest = hir_plan::smallest_world(program);
     if let Some(ranks) = options.world.ranks.filter(|ranks| *ranks < smallest) {
         let message = hir_plan::limits::too_few_ranks_text("the program", smallest, ranks);

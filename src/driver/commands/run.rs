@@ -185,7 +185,8 @@ fn job_manifest(
         }
         None => {
             let (texts, reference) = (options.texts(), options.reference.as_deref());
-            rank_process::manifest(session, entry.canonical_options(), &texts, reference, &options.input)
+            let texts = (&texts, &options.text.fusions[..]);
+            rank_process::manifest(session, entry.canonical_options(), texts, reference, &options.input)
         }
     }
 }

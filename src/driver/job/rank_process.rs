@@ -74,7 +74,7 @@ impl RunVerdict {
 pub fn manifest(
     session: &Session,
     options: String,
-    texts: &ProgramFiles,
+    (texts, fusions): (&ProgramFiles, &[String]),
     reference: Option<&str>,
     inputs: &[InputFlag],
 ) -> (JobManifest, Option<JobFailure>) {
@@ -89,12 +89,12 @@ pub fn manifest(
             "-" => JobFailure::Usage(
                 "every rank reads the program, so it cannot be standard input: use a file".to_owned(),
             ),
-            _ => match source::open(session, path) {
+            _ => match source::open_program(session, path, fusions) {
                 Ok(source) => {
                     manifest.add(what, path, canonical_text(&source));
                     continue;
                 }
-                Err(fault) => JobFailure::CannotRead { path: path.to_owned(), cause: fault.to_string() },
+                Err((path, fault)) => JobFailure::CannotRead { path, cause: fault.to_string() },
             },
         };
         manifest.add(what, path, format!("{wrong}\n"));

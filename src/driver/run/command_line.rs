@@ -24,7 +24,7 @@ use crate::{
     session::Session,
     tool::{
         self,
-        flags::{DiagnosticFlags, WorldFlags, with_help},
+        flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
         remarks::RemarkFlags,
     },
 };
@@ -68,6 +68,9 @@ pub struct Options {
     /// Index of the container in a file with several, from 0.
     #[arg(help_heading = "Program", long, value_name = "N")]
     pub container: Option<usize>,
+    /// Files beside the program.
+    #[command(flatten)]
+    pub text: TextFlags,
     /// Passes to run first, as in `hir-opt --passes`; not applied to the reference. A repeated option appends.
     #[arg(
         help_heading = "Program",
@@ -291,7 +294,9 @@ impl Options {
             limits: self.world.limits(),
             ranks: self.world.ranks.or(world),
             container: self.container,
+            fusions: &self.text.fusions,
             bindings: &self.set,
+            assume: self.world.assume,
             is_reference: false,
             inputs: &self.input,
             uses: hir_plan::CallerUses::default(),

@@ -5,12 +5,14 @@ use grammar::{
     bindings::{Binding, apply_bindings},
     codes::Code,
     diagnostic::{Diagnostic, has_errors},
+    dump_cleanup::rank_of_container,
     ir::{P2P_PROTOCOL, Program, TensorId},
+    list_text,
     source::Source,
     span::Span,
 };
 
-use super::{extents::bind_extents, failure::JobFailure, inputs::InputFlag};
+use super::{assume::assume_scalars, extents::bind_extents, failure::JobFailure, inputs::InputFlag};
 use crate::{session::Session, source};
 use hir_plan::{
     Plan, World,
@@ -118,8 +120,12 @@ pub struct PrepareOptions<'a> {
     pub limits: hir_plan::limits::Limits,
     /// Index of the container in a text with several.
     pub container: Option<usize>,
+    /// Files with the fusions of kernels (`--fusions`).
+    pub fusions: &'a [String],
     /// Values of symbols (`--set`).
     pub bindings: &'a [Binding],
+    /// Whether scalars without a value get the proposed ones.
+    pub assume: bool,
     /// True if the program is a reference. Bindings of symbols that it does not have are then ignored.
     pub is_reference: bool,
     /// Input flags, which bind symbolic extents.
@@ -144,7 +150,7 @@ pub struct LoadedPrograms {
 /// # Errors
 /// A file cannot be read, a program is rejected, or the world is too small.
 pub fn check(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<LoadedPrograms, JobFailure> {
-    let loaded = texts.paths().iter().map(|path| load(path, setup, texts)).collect::<Result<Vec<_>, _>>()?;
+    let loaded = load_all(texts, setup)?;
     let first = loaded.first().map_or(String::new(), |(source, ..)| source.name.clone());
     let programs: Vec<Program> = loaded.into_iter().map(|(_, program, _)| program).collect();
     let (ranks, _) = world_size(texts, setup, &programs, &first)?;
@@ -161,16 +167,19 @@ fn world_size(
 ) -> Result<(usize, usize), JobFailure> {
     let smallest = programs.iter().map(hir_plan::smallest_world).max().unwrap_or(1);
     let ranks = match texts {
-        ProgramFiles::One(_) => setup.ranks.unwrap_or(smallest),
-        ProgramFiles::PerRank(paths) => paths.len(),
+        ProgramFiles::One(_) if programs.len() == 1 => setup.ranks.unwrap_or(smallest),
+        ProgramFiles::One(_) | ProgramFiles::PerRank(_) => programs.len(),
     };
     if ranks < smallest {
         let message = hir_plan::limits::too_few_ranks_text(&format!("`{name}`"), smallest, ranks);
         return Err(JobFailure::Environment(message));
     }
     if let Some(wanted) = setup.ranks.filter(|it| *it != ranks) {
-        let message =
-            format!("`--program` names the programs of {ranks} ranks, not {wanted}: start {ranks} ranks");
+        let what = match texts {
+            ProgramFiles::One(path) => format!("`{path}` has"),
+            ProgramFiles::PerRank(_) => "`--program` names".to_owned(),
+        };
+        let message = format!("{what} the programs of {ranks} ranks, not {wanted}: start {ranks} ranks");
         return Err(JobFailure::Environment(message));
     }
     Ok((ranks, smallest))
@@ -181,21 +190,14 @@ fn world_size(
 /// # Errors
 /// A file cannot be read, a program is rejected, or the world is too small.
 pub fn prepare(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Prepared, JobFailure> {
-    let paths: Vec<&String> = match texts {
-        ProgramFiles::One(path) => vec![path],
-        ProgramFiles::PerRank(paths) => paths.iter().collect(),
-    };
-    let mut sources = Vec::with_capacity(paths.len());
-    let mut programs = Vec::with_capacity(paths.len());
-    let mut warnings = Vec::with_capacity(paths.len());
-    for path in paths {
-        let (source, program, diagnostics) = load(path, setup, texts)?;
+    let (mut sources, mut programs, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    for (source, program, diagnostics) in load_all(texts, setup)? {
         sources.push(source);
         programs.push(program);
         warnings.push(diagnostics);
     }
     // Each program takes the bindings of its own scalars. A binding that matches no program is an error.
-    if let (ProgramFiles::PerRank(_), false) = (texts, setup.is_reference) {
+    if programs.len() > 1 && !setup.is_reference {
         let is_unmatched = |it: &&Binding| !programs.iter().any(|program| it.applies_to(program));
         let unmatched: Vec<Binding> = setup.bindings.iter().filter(is_unmatched).cloned().collect();
         if let Err(fault) = apply_bindings(&mut programs[0], &unmatched) {
@@ -305,16 +307,77 @@ pub(crate) fn memory_limit_diagnostic(header: Span, plans: &[Plan], limit: usize
     Some(it.help("bind smaller extents with `--set`, or allow more with `--memory-limit=GIB`"))
 }
 
-/// Reads one program, binds its symbols and transforms it. Returns its warnings as well.
-fn load(
-    path: &str,
-    setup: &PrepareOptions<'_>,
-    texts: &ProgramFiles,
-) -> Result<(Source, Program, Vec<Diagnostic>), JobFailure> {
-    let source = source::open(setup.session, path)
-        .map_err(|fault| JobFailure::CannotRead { path: path.to_owned(), cause: fault.to_string() })?;
+/// Returns whether all programs have the same text.
+fn are_equal(programs: &[Program]) -> bool {
+    let mut texts = programs.iter().map(grammar::print);
+    let first = if programs.len() > 1 { texts.next() } else { None };
+    first.is_none_or(|first| texts.all(|it| it == first))
+}
+
+/// A program with its text and its warnings.
+type Loaded = (Source, Program, Vec<Diagnostic>);
+
+/// Reads the programs, binds their symbols and transforms them: one for all ranks, or one for each.
+fn load_all(texts: &ProgramFiles, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>, JobFailure> {
+    match texts {
+        ProgramFiles::One(path) => containers(load(path, setup)?, setup),
+        ProgramFiles::PerRank(paths) => {
+            paths.iter().map(|path| prepare_program(load(path, setup)?, setup, true)).collect()
+        }
+    }
+}
+
+/// Reads a file, and records its text for a crash.
+fn load(path: &str, setup: &PrepareOptions<'_>) -> Result<Source, JobFailure> {
+    let source = source::open_program(setup.session, path, setup.fusions)
+        .map_err(|(path, fault)| JobFailure::CannotRead { path, cause: fault.to_string() })?;
     setup.session.crash_record.record_program(&source.text);
-    prepare_program(source, setup, matches!(texts, ProgramFiles::PerRank(_)))
+    Ok(source)
+}
+
+/// Prepares the programs of a text: the one that `--container` selects, the only one, or those that the ranks of a job have
+/// printed to one log.
+fn containers(source: Source, setup: &PrepareOptions<'_>) -> Result<Vec<Loaded>, JobFailure> {
+    if setup.container.is_some() {
+        return Ok(vec![prepare_program(source, setup, false)?]);
+    }
+    let (programs, diagnostics) = source.programs();
+    if programs.len() <= 1 || has_errors(&diagnostics) {
+        return Ok(vec![prepare_program(source, setup, false)?]);
+    }
+    let select = |container: usize, is_one_of_several: bool| {
+        let setup = PrepareOptions { container: Some(container), ..*setup };
+        prepare_program(source.clone(), &setup, is_one_of_several)
+    };
+    if are_equal(&programs) {
+        return Ok(vec![select(0, false)?]);
+    }
+    let line = |program: &Program| source.lines.line(program.spans.header.start);
+    let rank_of = |program: &Program| rank_of_container(source.lines.line_text(line(program), &source.text));
+    let ranks: Option<Vec<usize>> = programs.iter().map(rank_of).collect();
+    let mut by_rank: Vec<(usize, usize)> =
+        ranks.unwrap_or_default().into_iter().enumerate().map(|(at, rank)| (rank, at)).collect();
+    by_rank.sort_unstable();
+    if !setup.is_reference
+        && by_rank.len() == programs.len()
+        && by_rank.iter().map(|it| it.0).eq(0..programs.len())
+    {
+        return by_rank.into_iter().map(|(_, container)| select(container, true)).collect();
+    }
+    let listed = programs.iter().enumerate().map(|(at, it)| format!("{at} on line {}", line(it)));
+    let listed = list_text(listed, 8, "and");
+    let path = &source.name;
+    Err(JobFailure::Usage(if setup.is_reference {
+        format!(
+            "the reference `{path}` has {} containers; expected one: copy it into a file of its own",
+            programs.len()
+        )
+    } else {
+        format!(
+            "`{path}` has {} different containers, {listed}: select one with `--container`",
+            programs.len()
+        )
+    }))
 }
 
 /// Binds the symbols of one program in a source text and transforms it. Returns its warnings as well. If
@@ -336,12 +399,7 @@ pub(super) fn prepare_program(
     let count = programs.len();
     let usage = |message: String| JobFailure::Usage(message);
     let chosen = match setup.container {
-        None if count > 1 && setup.is_reference => {
-            return Err(usage(format!(
-                "the reference `{path}` has {count} containers; expected one: copy it into a file of its own"
-            )));
-        }
-        None if count > 1 => {
+        None if !are_equal(&programs) => {
             let message =
                 format!("`{path}` has {count} containers: select one with `--container`, 0 to {}", count - 1);
             return Err(usage(message));
@@ -364,6 +422,9 @@ pub(super) fn prepare_program(
     let bindings: Vec<Binding> = setup.bindings.iter().filter(concerns).cloned().collect();
     apply_bindings(&mut program, &bindings).map_err(|fault| JobFailure::bad_option(*fault))?;
     bind_extents(&mut program, setup.inputs, &setup.session.files)?;
+    if setup.assume {
+        diagnostics.extend(assume_scalars(&mut program, &source, setup.ranks, &setup.limits));
+    }
     (setup.passes)(&mut program, &source)?;
     Ok((source, program, diagnostics))
 }

@@ -39,6 +39,16 @@ impl DiagnosticFlags {
     }
 }
 
+/// The options on the text of a program.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Input")]
+pub struct TextFlags {
+    /// A log of nvFuser with `NVFUSER_DUMP=segmented_fusion`: LaunchKernels execute the statements of its groups. May be
+    /// repeated. Without it, the fusions in the program file are used.
+    #[arg(long, value_name = "FILE")]
+    pub fusions: Vec<String>,
+}
+
 /// The options on the size of the world, of tools that plan all ranks.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Ranks and symbols")]
@@ -46,6 +56,9 @@ pub struct WorldFlags {
     /// Number of ranks. Default: the smallest world that contains all meshes.
     #[arg(long, value_parser = parse_ranks)]
     pub ranks: Option<usize>,
+    /// Give the scalars that the text does not define the values that the report about them proposes.
+    #[arg(long)]
+    pub assume: bool,
     /// The maximum number of ranks.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_MAX_RANKS, value_parser = parse_ranks)]
     pub max_ranks: usize,

@@ -35,6 +35,7 @@ use crate::{
     session::{OutputStream, Session},
     source,
 };
+use flags::TextFlags;
 use hir_process::{atomic_file, exit::Exit, interrupt, threads};
 
 /// When to colour reports.
@@ -156,12 +157,13 @@ impl Reporter {
         }
     }
 
-    /// Reads a program file, or standard input for `-`; a failure is reported.
+    /// Reads a program file, or standard input for `-`, with its fusions; a failure is reported.
     ///
     /// # Errors
     /// Returns the exit code for a file that cannot be read.
-    pub fn open_source(&self, path: &str) -> Result<Source, Exit> {
-        source::open(&self.session, path).map_err(|fault| self.fail_to_read(path, &fault))
+    pub fn open_source(&self, path: &str, text: &TextFlags) -> Result<Source, Exit> {
+        source::open_program(&self.session, path, &text.fusions)
+            .map_err(|(path, fault)| self.fail_to_read(path, &fault))
     }
 
     /// Reports that a file cannot be read, and returns the exit code.

@@ -9,7 +9,7 @@ use crate::run::{
 };
 use crate::tool::{
     dump::DumpFlags,
-    flags::{DiagnosticFlags, WorldFlags, with_help},
+    flags::{DiagnosticFlags, TextFlags, WorldFlags, with_help},
     remarks::RemarkFlags,
 };
 use clap::{Parser, ValueEnum};
@@ -94,6 +94,9 @@ pub struct Options {
     /// Print the statistics of every pass.
     #[arg(help_heading = "Passes", long)]
     pub statistics: bool,
+    /// Files beside the program.
+    #[command(flatten)]
+    pub text: TextFlags,
     #[command(flatten)]
     pub remarks: RemarkFlags,
     #[command(flatten)]
@@ -214,7 +217,10 @@ impl Options {
         let files = |it: (&'static str, _)| OptionFile { option: it.0, path: it.1 };
         let mut written: Vec<OptionFile<'_>> = named.chain(timelines).map(files).collect();
         let program = OptionFile { option: "the program", path: Path::new(&self.file) };
-        check_option_files(&written, &[program])?;
+        let fusions = self.text.fusions.iter();
+        let fusions: Vec<_> =
+            fusions.map(|it| OptionFile { option: "the fusions", path: Path::new(it) }).collect();
+        check_option_files(&written, &[&[program][..], &fusions].concat())?;
         written.extend(self.output.as_deref().map(|path| OptionFile { option: "-o", path }));
         check_option_files(&written, &[])
     }

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::run::assume::assume_scalars;
 use crate::tool::{Reporter, dump::Dumper, expect, statistics::Statistics};
 use grammar::{
     bindings::apply_bindings,
@@ -65,8 +66,12 @@ pub struct Processor<'o> {
 impl Processor<'_> {
     /// Processes all parts of a file and writes the result.
     pub fn process_file(&mut self, source: Source) -> Exit {
+        let own = Source::own_text(&source.text);
+        // Every part can use the fusions of the command line.
+        let fusions = source.text.get(own.len()..).unwrap_or("");
+        let own = Source::new(source.name.clone(), own.to_owned());
         let parts = if self.options.split_input_file {
-            match expect::split_input(&source) {
+            match expect::split_input(&own) {
                 Ok(parts) => parts,
                 Err(fault) => {
                     self.screen.report_diagnostics(&source, &[fault]);
@@ -74,20 +79,20 @@ impl Processor<'_> {
                 }
             }
         } else {
-            vec![&source.text[..]]
+            vec![&own.text[..]]
         };
         let mut texts = Vec::with_capacity(parts.len());
         let mut worst = Exit::Success;
         // Every part keeps its line numbers: it is preceded by as many empty lines.
         let mut lines_before = 0;
         for text in parts {
-            let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text);
+            let mut part = Source::new(source.name.clone(), "\n".repeat(lines_before) + text + fusions);
             let mut is_edited = false;
             lines_before += text.lines().count() + 1;
             if let Some(fixes) = self.options.fix
                 && grammar::is_fixable(&part.programs().1)
             {
-                let text = grammar::fix(&part.text).into_owned();
+                let text = Source::own_text(&grammar::fix(&part.text)).to_owned();
                 // Remaining diagnostics refer to the edited text, which the user has not seen or which goes
                 // to a file.
                 let mut name = format!("{} (fixed)", part.name);
@@ -99,7 +104,7 @@ impl Processor<'_> {
                         self.fix_findings(text, &name)
                     }
                 };
-                is_edited = text != part.text;
+                is_edited = text != Source::own_text(&part.text);
                 part = if is_edited { Source::new(name, text) } else { part };
             }
             let outcome = self.process_part(&part, is_edited);
@@ -167,11 +172,12 @@ impl Processor<'_> {
                     } else {
                         "; no edit was made, and no text is written"
                     };
-                    outcome.text = if is_edited { part.text.clone() } else { String::new() };
+                    outcome.text =
+                        if is_edited { Source::own_text(&part.text).to_owned() } else { String::new() };
                 }
                 return outcome;
             }
-            return PartOutcome { text: part.text.clone(), ..outcome };
+            return PartOutcome { text: Source::own_text(&part.text).to_owned(), ..outcome };
         }
         let mut text = String::new();
         let count = programs.len();
@@ -209,6 +215,10 @@ impl Processor<'_> {
         if let Err(fault) = apply_bindings(program, &self.options.set) {
             outcome.bad_option = Some(fault);
             return None;
+        }
+        let world = &self.options.world;
+        if world.assume {
+            outcome.diagnostics.extend(assume_scalars(program, part, world.ranks, &world.limits()));
         }
         if let (Some(_), false) = (self.container, self.options.timelines.timeline.is_empty()) {
             let message = "`--timeline` draws one program, but the text has several containers: copy one of them into a file"

@@ -169,7 +169,10 @@ pub fn stored_pipeline(
 fn tuned_program(options: &Options, session: &Session, ranks: usize) -> Option<TunedProgram> {
     let (files, how) = (options.texts(), (ranks, options.cudagraph));
     let is_stdin = files.paths().iter().any(|it| it == "-");
-    (!is_stdin).then(|| TunedProgram::read(session, &files, options.container, &options.set, how))?
+    (!is_stdin).then(|| {
+        let files = (&files, &options.text.fusions[..]);
+        TunedProgram::read(session, files, options.container, &options.set, how)
+    })?
 }
 
 /// The text of the passes of a run.

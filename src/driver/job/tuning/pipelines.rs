@@ -54,14 +54,14 @@ impl TunedProgram {
     /// Returns the program of these files, or `None` if one cannot be read, which is an error elsewhere.
     pub fn read(
         session: &Session,
-        files: &ProgramFiles,
+        (files, fusions): (&ProgramFiles, &[String]),
         container: Option<usize>,
         bindings: &[Binding],
         (ranks, graph): (usize, bool),
     ) -> Option<Self> {
         let mut text = String::new();
         for path in files.paths() {
-            text += &canonical_text(&source::open(session, path).ok()?);
+            text += &canonical_text(&source::open_program(session, path, fusions).ok()?);
             text.push('\0');
         }
         let container = container.map(|it| format!("--container {it}"));

@@ -27,6 +27,7 @@ impl Options {
         add("overlap", self.timelines.overlap.then(|| "yes".to_owned()));
         add("rtol", self.rtol.map(|it| it.to_string()));
         add("atol", self.atol.map(|it| it.to_string()));
+        add("assume", self.world.assume.then(|| "yes".to_owned()));
         self.set.iter().for_each(|it| add("set", Some(it.to_string())));
         let local = |is: bool| if is { "@local" } else { "" };
         let tensor = |it: &InputFlag| Some(format!("{}{}={}", it.name, local(it.local), it.value));

@@ -62,7 +62,9 @@ impl Options {
             let programs =
                 programs.paths().iter().map(|it| OptionFile { option: "the program", path: Path::new(it) });
             let reference = reference.map(|it| OptionFile { option: "the reference", path: Path::new(it) });
-            let inputs: Vec<OptionFile<'_>> = programs.chain(reference).collect();
+            let fusions = self.text.fusions.iter();
+            let fusions = fusions.map(|it| OptionFile { option: "the fusions", path: Path::new(it) });
+            let inputs: Vec<OptionFile<'_>> = programs.chain(reference).chain(fusions).collect();
             return Ok(check_option_files(&self.option_files(), &inputs)?);
         };
         Err(JobFailure::Usage(wrong.to_owned()))
