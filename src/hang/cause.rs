@@ -7,14 +7,15 @@
 //!
 //! Invariant: a rank is named as the one at fault only for a reason that the report gives (`Basis`, or what the call itself shows).
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::{
+    blame::{Reason, deviant_of_cycle, left_out},
     divergence::{self, Basis, Divergence},
     graph::{Edge, Graph},
+    peers::{WrongPeer, differ, usual_size, wrong_peer},
     queues::{Call, Job},
     record::{GroupId, Kind, Peer, Rank},
-    site::program_frame,
     stall::{Place, Stall, stalls},
 };
 
@@ -27,12 +28,13 @@ pub(crate) enum Cause {
     Diverged(Divergence),
     /// The members of an all-to-all pass more or fewer elements than they expect in total.
     Uneven { queue: usize, seq: u32, odd: Vec<Call> },
-    /// A send and its receive have different sizes or element types.
-    Message { send: Call, receive: Call },
+    /// A send and its receive have different sizes or element types;
+    /// `odd` is the rank whose size is not the usual one at its line.
+    Message { send: Call, receive: Call, odd: Option<Rank> },
     /// A rank names the wrong peer.
-    WrongPeer { call: Call, expected: Rank, usual: i64 },
-    /// A rank made a later call without this one.
-    Passed { stall: usize, ranks: Vec<Rank>, later: Call },
+    WrongPeer(WrongPeer),
+    /// A rank made a later call without this one. For a message, `deviant` is the rank that is said to be wrong.
+    Passed { stall: usize, ranks: Vec<Rank>, later: Call, deviant: Option<(Rank, Reason)> },
     /// Ranks wait for each other.
     Cycle { edges: Vec<Edge>, deviant: Option<(Rank, Reason)> },
     /// A rank has no dump.
@@ -45,17 +47,6 @@ pub(crate) enum Cause {
     Crossed { one: Call, two: Call, other: Rank },
     /// All ranks have made the call, and what the records hold agrees.
     Unknown { stall: usize },
-}
-
-/// Why a rank of a cycle is said to be the one that diverged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Reason {
-    /// The others make this call after the same one before it.
-    History,
-    /// In the round before, all ranks of the cycle used its two groups in the other order.
-    Order,
-    /// The other ranks wait together.
-    Alone,
 }
 
 /// What was found, with what the explanation needs.
@@ -114,7 +105,8 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
                         (Call { rank: pair.0.1, at: *send }, Call { rank: pair.0.2, at: *receive });
                     if differ(job, send, receive) {
                         open[at] = false;
-                        strong.push((stall.since(job), Cause::Message { send, receive }));
+                        let odd = usual_size(job, send, receive);
+                        strong.push((stall.since(job), Cause::Message { send, receive, odd }));
                     } else if stall.absent.is_empty() {
                         open[at] = false;
                         weak.push((4, stall.since(job), Cause::Unknown { stall: at }));
@@ -129,7 +121,11 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
         }
         if let Some((ranks, later)) = passed(job, stall) {
             open[at] = false;
-            strong.push((stall.since(job), Cause::Passed { stall: at, ranks, later }));
+            let deviant =
+                stall.waiting.first().zip(ranks.first()).and_then(|(call, rank)| {
+                    left_out(job, *call, *rank, same_collective(job, later, *rank)?)
+                });
+            strong.push((stall.since(job), Cause::Passed { stall: at, ranks, later, deviant }));
         }
     }
     strong.extend(crossed(job, &stalls));
@@ -142,16 +138,16 @@ pub(crate) fn analyse(job: &Job<'_>) -> Analysis {
     let wrong = wrong_peer(job, &stalls);
     strong.sort_by_key(|it| it.0);
     let mut causes: Vec<Cause> = membership(job, &stalls).into_iter().collect();
-    if let Some((cause, group)) = wrong {
+    if let Some(wrong) = wrong {
         // It is what the cycles and orphans of its group are about.
         let is_about = |it: &Cause| match it {
-            Cause::Cycle { edges, .. } => edges.iter().any(|it| stalls[it.stall].group(job) == group),
-            Cause::Passed { stall, .. } => stalls[*stall].group(job) == group,
+            Cause::Cycle { edges, .. } => edges.iter().any(|it| stalls[it.stall].group(job) == wrong.group),
+            Cause::Passed { stall, .. } => stalls[*stall].group(job) == wrong.group,
             _ => false,
         };
         if strong.first().is_none_or(|it| is_about(&it.1)) {
             strong.retain(|it| !is_about(&it.1));
-            causes.push(cause);
+            causes.push(Cause::WrongPeer(wrong));
         }
     }
     causes.extend(strong.into_iter().map(|it| it.1));
@@ -218,14 +214,6 @@ fn uneven(job: &Job<'_>, queue: usize, seq: u32) -> Option<Vec<Call>> {
     Some(odd.map(|it| it.0).collect())
 }
 
-/// Whether a send and a receive cannot be one message.
-fn differ(job: &Job<'_>, send: Call, receive: Call) -> bool {
-    let signature = |it| job.records.signature(job.record(it).signature);
-    let (send, receive) = (signature(send), signature(receive));
-    let types = (send.element_type(), receive.element_type());
-    send.elements() != receive.elements() || matches!(types, (Some(a), Some(b)) if a != b)
-}
-
 /// Returns the ranks that went past a call, and a later call that shows it: the ranks that wait in the call made the later one behind it, and these ranks
 /// made it without.
 fn passed(job: &Job<'_>, stall: &Stall) -> Option<(Vec<Rank>, Call)> {
@@ -288,74 +276,6 @@ fn membership(job: &Job<'_>, stalls: &[Stall]) -> Option<Cause> {
     found.into_iter().min_by_key(|it| it.0).map(|it| it.1)
 }
 
-/// Finds a rank that sends to or receives from another rank than the same line does on all others, if that explains two calls without partner.
-fn wrong_peer(job: &Job<'_>, stalls: &[Stall]) -> Option<(Cause, GroupId)> {
-    let orphans: Vec<(Call, Rank, GroupId)> = stalls
-        .iter()
-        .filter(|it| matches!(it.place, Place::Pair { .. }) && it.blocked_by.is_none())
-        .filter_map(|it| Some((*it.waiting.first()?, *it.absent.first()?, it.group(job))))
-        .collect();
-    for (call, peer, group) in &orphans {
-        let kind = job.records.signature(job.record(*call).signature).kind;
-        let usual = usual_offset(job, *call, *group)?;
-        // The rank that has a call with this rank, of the other kind, and without partner.
-        let other = orphans.iter().find(|(it, to, of)| {
-            let signature = job.records.signature(job.record(*it).signature);
-            of == group
-                && *to == call.rank
-                && it.rank != *peer
-                && signature.kind != kind
-                && !differ(job, *call, *it)
-        });
-        let Some((other, ..)) = other else { continue };
-        if let Some(usual) = usual.filter(|it| offset(job, *group, call.rank, other.rank) == Some(*it)) {
-            return Some((Cause::WrongPeer { call: *call, expected: other.rank, usual }, *group));
-        }
-    }
-    None
-}
-
-/// Returns the position of a peer in a group relative to a rank.
-fn offset(job: &Job<'_>, group: GroupId, rank: Rank, peer: Rank) -> Option<i64> {
-    let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
-    let members = &job.queues[queue].members;
-    let place = |rank: Rank| members.iter().position(|it| *it == rank).map(|it| it as i64);
-    Some((place(peer)? - place(rank)?).rem_euclid(members.len() as i64))
-}
-
-/// Returns the offset that all other ranks use at the place of this call, if the rank of the call always uses another one there. `None` if nothing can be
-/// said for any call.
-fn usual_offset(job: &Job<'_>, call: Call, group: GroupId) -> Option<Option<i64>> {
-    let record = job.record(call);
-    let kind = job.records.signature(record.signature).kind;
-    let place = |stack| {
-        let at = program_frame(job.records, stack)?;
-        let frame = job.records.stack(stack).frames[at];
-        Some((frame.file, frame.line))
-    };
-    let here = place(record.stack);
-    let (mut own, mut others): (FxHashSet<i64>, FxHashMap<i64, FxHashSet<Rank>>) = Default::default();
-    for ((of, from, to), pair) in &job.pairs {
-        if *of != group {
-            continue;
-        }
-        let (rank, peer, calls) =
-            if kind == Kind::Send { (*from, *to, &pair.sends) } else { (*to, *from, &pair.receives) };
-        let at_place = |at: &u32| place(job.record(Call { rank, at: *at }).stack) == here;
-        if !calls.iter().any(at_place) {
-            continue;
-        }
-        let by = offset(job, group, rank, peer)?;
-        if rank == call.rank {
-            own.insert(by);
-        } else {
-            others.entry(by).or_default().insert(rank);
-        }
-    }
-    let usual = others.iter().next().filter(|it| others.len() == 1 && it.1.len() > 1).map(|it| *it.0);
-    Some(usual.filter(|it| !own.contains(it)))
-}
-
 /// Finds two collectives of NCCL that all members have issued and none has completed, in one order on a rank and in the other one on
 /// another rank: a GPU may execute the kernels of one communicator at a time.
 fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<(i64, Cause)> {
@@ -382,108 +302,3 @@ fn crossed(job: &Job<'_>, stalls: &[Stall]) -> Option<(i64, Cause)> {
 
 /// The number of collectives that are compared with each other.
 const MAX_CROSSED: usize = 64;
-
-/// Finds the rank of a cycle that diverged.
-fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) -> Option<(Rank, Reason)> {
-    let call = |edge: &Edge| stalls[edge.stall].waiting.iter().find(|it| it.rank == edge.from).copied();
-    let calls: Vec<Call> = edges.iter().filter_map(call).collect();
-    if calls.len() != edges.len() {
-        return None;
-    }
-    // Both send, or both receive: no order of theirs is the usual one.
-    let kind = |it: &Call| job.records.signature(job.record(*it).signature).kind;
-    if calls.iter().all(|it| kind(it) == Kind::Send) || calls.iter().all(|it| kind(it) == Kind::Recv) {
-        return None;
-    }
-    let is_usual: Vec<bool> = calls.iter().map(|it| is_usual(job, *it)).collect();
-    let mut unusual = calls.iter().zip(&is_usual).filter(|it| !it.1);
-    if let (Some((call, _)), None) = (unusual.next(), unusual.next()) {
-        return Some((call.rank, Reason::History));
-    }
-    if let Some(rank) = out_of_order(job, &calls) {
-        return Some((rank, Reason::Order));
-    }
-    let waiters = |edge: &Edge| stalls[edge.stall].waiting.len() + stalls[edge.stall].behind.len();
-    let largest = edges.iter().map(waiters).max().unwrap_or(0);
-    let mut small = edges.iter().filter(|it| waiters(it) * 2 < largest);
-    match (small.next(), small.next()) {
-        (Some(edge), None) if edges.len() == 2 => Some((edge.from, Reason::Alone)),
-        _ => None,
-    }
-}
-
-/// Whether another call of the records, at an earlier position or on another rank, is of the same kind and follows one of the same kind.
-fn is_usual(job: &Job<'_>, call: Call) -> bool {
-    let Some(before) = job.before(call) else { return false };
-    let role = |call: Call| {
-        let record = job.record(call);
-        let group = job.records.group(record.group);
-        let by = match record.peer {
-            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
-            Peer::None | Peer::Any => None,
-        };
-        (job.token(call), group.description.as_str(), by)
-    };
-    let (first, second) = (role(before), role(call));
-    job.records.ranks.iter().any(|log| {
-        let calls = |at: usize| Call { rank: log.rank, at: at as u32 };
-        (1..log.records.len()).any(|at| {
-            calls(at) != call
-                && log.records[at].stack == job.record(call).stack
-                && role(calls(at)) == second
-                && role(calls(at - 1)) == first
-        })
-    })
-}
-
-/// Finds the one waiting rank that departs from the order of its own earlier calls: what it calls now never followed the call before it, and another call
-/// did so at least twice. Returns also that other call.
-pub(crate) fn departs(job: &Job<'_>, stalls: &[Stall]) -> Option<(Call, Call)> {
-    let role = |call: Call| {
-        let record = job.record(call);
-        let by = match record.peer {
-            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
-            Peer::None | Peer::Any => None,
-        };
-        (record.signature, record.group, by)
-    };
-    let departure = |call: Call| {
-        let before = role(job.before(call)?);
-        let earlier = (1..call.at).filter(|at| role(Call { rank: call.rank, at: at - 1 }) == before);
-        let after: Vec<Call> = earlier.map(|at| Call { rank: call.rank, at }).collect();
-        let usual = *after.first()?;
-        let is_habit = after.len() > 1 && after.iter().all(|it| role(*it) == role(usual));
-        (is_habit && role(call) != role(usual)).then_some((call, usual))
-    };
-    let mut found =
-        stalls.iter().flat_map(|it| it.waiting.iter().copied()).take(MAX_DEPARTURES).filter_map(departure);
-    match (found.next(), found.next()) {
-        (Some(one), None) => Some(one),
-        _ => None,
-    }
-}
-
-/// The number of waiting calls that are looked at.
-const MAX_DEPARTURES: usize = 64;
-
-/// For a cycle of two ranks over two groups: returns the rank that uses the groups in another order than both did before.
-fn out_of_order(job: &Job<'_>, calls: &[Call]) -> Option<Rank> {
-    let [a, b] = calls else { return None };
-    let (one, two) = (job.record(*a), job.record(*b));
-    if one.group == two.group || one.peer != Peer::None || two.peer != Peer::None {
-        return None;
-    }
-    // The position of the call before in each group, on each rank.
-    let before = |rank: Rank, group: GroupId, seq: u32| {
-        let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
-        let lane = job.queues[queue].lanes.iter().find(|it| it.rank == rank)?;
-        Some(job.call_at(lane, seq.checked_sub(1)?)?.at)
-    };
-    let first_is_one = |rank| Some(before(rank, one.group, one.seq)? < before(rank, two.group, two.seq)?);
-    match (first_is_one(a.rank)?, first_is_one(b.rank)?) {
-        // Both used the group of `a` first: `b` has changed the order.
-        (true, true) => Some(b.rank),
-        (false, false) => Some(a.rank),
-        _ => None,
-    }
-}

@@ -5,8 +5,8 @@ use rustc_hash::FxHashMap;
 use crate::{
     batch::mark_batches,
     record::{
-        Batch, Frame, Group, GroupId, Interners, Kind, NameId, Peer, Rank, RankLog, Record, Signature,
-        SignatureId, Stack, StackId, State,
+        Batch, Frame, Group, GroupId, Interners, Kind, MAX_RANK, NameId, Peer, Rank, RankLog, Record,
+        Signature, SignatureId, Stack, StackId, State,
     },
     value::{Id, Values},
 };
@@ -18,12 +18,26 @@ pub(crate) enum DumpError {
         "it is {0}, and a dump of the flight recorder is a dictionary with `version`, `pg_config` and `entries`"
     )]
     NotADump(&'static str),
+    #[error("it has more than {MAX_RECORDS} records")]
+    TooManyRecords,
+    #[error("its groups have more than {MAX_MEMBERS} members in all")]
+    TooManyMembers,
     #[error(
         "record {record} has no usable `{key}` (version {version} of the format): hir reads versions 2.3 and later, and others \
          with the same keys"
     )]
     Key { record: usize, key: &'static str, version: String },
 }
+
+/// The records of a dump, and the members of all of its groups, at most. A pickle fetches equal values from its memo, so that a small file could
+/// hold any number of them.
+const MAX_RECORDS: usize = 1_000_000;
+const MAX_MEMBERS: usize = 8_000_000;
+
+/// The shapes of one tensor list, the extents of one shape, and the frames of one stack that are kept.
+const MAX_SHAPES: usize = 1 << 14;
+const MAX_EXTENTS: usize = 64;
+const MAX_FRAMES: usize = 512;
 
 /// Makes the log of a rank.
 ///
@@ -41,8 +55,14 @@ pub(crate) fn read(
         return Err(DumpError::NotADump("a dictionary with other keys"));
     }
     let version = top.get("version").and_then(|it| values.text(*it)).unwrap_or("unknown").to_owned();
-    let members = top.get("pg_config").map(|it| members_of_groups(values, *it)).unwrap_or_default();
+    let members = match top.get("pg_config") {
+        Some(config) => members_of_groups(values, *config)?,
+        None => Members::default(),
+    };
     let entries = top.get("entries").and_then(|it| values.list(*it)).unwrap_or_default();
+    if entries.len() > MAX_RECORDS {
+        return Err(DumpError::TooManyRecords);
+    }
     let mut reader = Reader { values, tables, version, members, cache: Caches::default(), has_stacks: false };
     let mut records = Vec::with_capacity(entries.len());
     let (mut lost, mut is_p2p) = (0, Vec::with_capacity(entries.len()));
@@ -87,8 +107,8 @@ fn set_done(records: &mut [Record], backend: &str) -> bool {
 /// The name and description of a group with its members, by name.
 type Members<'v> = FxHashMap<&'v str, (&'v str, Vec<Rank>)>;
 
-fn members_of_groups(values: &Values, config: Id) -> Members<'_> {
-    let mut found = Members::default();
+fn members_of_groups(values: &Values, config: Id) -> Result<Members<'_>, DumpError> {
+    let (mut found, mut count) = (Members::default(), 0);
     for (name, group) in values.dict(config).into_iter().flatten() {
         let Some(keys) = values.dict(group) else { continue };
         let (mut ranks, mut description) = (Vec::new(), "");
@@ -99,18 +119,23 @@ fn members_of_groups(values: &Values, config: Id) -> Members<'_> {
                 _ => (),
             }
         }
+        count += ranks.len();
+        if count > MAX_MEMBERS {
+            return Err(DumpError::TooManyMembers);
+        }
         found.insert(name, (description, ranks));
     }
-    found
+    Ok(found)
 }
 
 /// Returns ranks, which are a text such as `[0, 1]` or a list.
 fn ranks_of(values: &Values, id: Id) -> Vec<Rank> {
     if let Some(list) = values.list(id) {
-        return list.iter().filter_map(|it| Rank::try_from(values.int(*it)?).ok()).collect();
+        let ranks = list.iter().filter_map(|it| Rank::try_from(values.int(*it)?).ok());
+        return ranks.filter(|it| *it <= MAX_RANK).collect();
     }
     let text = values.text(id).unwrap_or("").trim_matches(['[', ']', '(', ')']);
-    text.split(',').filter_map(|it| it.trim().parse().ok()).collect()
+    text.split(',').filter_map(|it| it.trim().parse().ok()).filter(|it| *it <= MAX_RANK).collect()
 }
 
 /// Numbers of what the records of this file have in common.
@@ -232,7 +257,8 @@ impl<'v> Reader<'v> {
     }
 
     fn number(&self, id: Option<Id>) -> Option<u32> {
-        u32::try_from(self.values.int(id?)?).ok()
+        // Positions are added to each other.
+        u32::try_from(self.values.int(id?)?).ok().filter(|it| *it <= u32::MAX / 4)
     }
 
     fn group(&mut self, group: Option<Id>, number: Option<Id>, backend: &str) -> Option<GroupId> {
@@ -294,9 +320,9 @@ impl<'v> Reader<'v> {
         self.cache.key.extend_from_slice(name.as_bytes());
         for list in [keys.inputs, keys.outputs] {
             self.cache.key.push(0xff);
-            for shape in list.and_then(|it| values.list(it)).unwrap_or_default() {
+            for shape in list.and_then(|it| values.list(it)).unwrap_or_default().iter().take(MAX_SHAPES) {
                 self.cache.key.push(0xfe);
-                for extent in values.list(*shape).unwrap_or_default() {
+                for extent in values.list(*shape).unwrap_or_default().iter().take(MAX_EXTENTS) {
                     let extent = values.int(*extent).unwrap_or(-1);
                     self.cache.key.extend_from_slice(&extent.to_le_bytes());
                 }
@@ -304,7 +330,7 @@ impl<'v> Reader<'v> {
         }
         for list in [keys.input_types, keys.output_types] {
             self.cache.key.push(0xff);
-            for text in list.and_then(|it| values.list(it)).unwrap_or_default() {
+            for text in list.and_then(|it| values.list(it)).unwrap_or_default().iter().take(MAX_SHAPES) {
                 self.cache.key.extend_from_slice(values.text(*text).unwrap_or("").as_bytes());
                 self.cache.key.push(0xfe);
             }
@@ -314,13 +340,13 @@ impl<'v> Reader<'v> {
         }
         let shapes = |id: Option<Id>| {
             let shapes = id.and_then(|it| values.list(it)).unwrap_or_default();
-            let extents = |shape: &Id| values.list(*shape).unwrap_or_default().iter();
+            let extents = |shape: &Id| values.list(*shape).unwrap_or_default().iter().take(MAX_EXTENTS);
             let shape = |it| extents(it).map(|it| values.int(*it).unwrap_or(-1)).collect();
-            shapes.iter().map(shape).collect()
+            shapes.iter().take(MAX_SHAPES).map(shape).collect()
         };
         let texts = |id: Option<Id>| {
             let texts = id.and_then(|it| values.list(it)).unwrap_or_default();
-            texts.iter().map(|it| values.text(*it).unwrap_or("").to_owned()).collect()
+            texts.iter().take(MAX_SHAPES).map(|it| values.text(*it).unwrap_or("").to_owned()).collect()
         };
         let kind = Kind::of(name);
         let signature = Signature {
@@ -358,6 +384,7 @@ impl<'v> Reader<'v> {
     fn stack(&mut self, frames: Option<Id>) -> StackId {
         let values = self.values;
         let list = frames.and_then(|it| values.list(it)).unwrap_or_default();
+        let list = &list[..list.len().min(MAX_FRAMES)];
         // Equal frames of a pickle are one node.
         self.cache.key.clear();
         list.iter().for_each(|it| self.cache.key.extend_from_slice(&it.0.to_le_bytes()));

@@ -59,9 +59,11 @@ pub(crate) fn explain(job: &Job<'_>, analysis: &Analysis, cause: &Cause) -> Find
         Cause::Membership { variants, waiting } => membership(job, variants, waiting),
         Cause::Diverged(found) => diverged(job, found),
         Cause::Uneven { queue, seq, odd } => uneven(job, *queue, *seq, odd),
-        Cause::Message { send, receive } => message(job, *send, *receive),
-        Cause::WrongPeer { call, expected, usual } => wrong_peer(job, *call, *expected, *usual),
-        Cause::Passed { stall: at, ranks, later } => passed(job, stall(*at), ranks, *later),
+        Cause::Message { send, receive, odd } => message(job, *send, *receive, *odd),
+        Cause::WrongPeer(found) => wrong_peer(job, *found),
+        Cause::Passed { stall: at, ranks, later, deviant } => {
+            passed(job, stall(*at), ranks, (*later, *deviant))
+        }
         Cause::Cycle { edges, deviant } => cycle(job, &analysis.stalls, edges, *deviant),
         Cause::Missing { stall: at, ranks } => missing(job, stall(*at), ranks),
         Cause::Lost { stall: at } => lost(job, stall(*at)),

@@ -14,14 +14,11 @@ use rayon::prelude::*;
 
 use crate::{
     dump, json, pickle,
-    record::{Interners, Rank, RankLog, Records},
+    record::{Interners, MAX_RANK, Rank, RankLog, Records},
 };
 
 /// The largest file that is read, in bytes: a dump of 100,000 records has about 30 MB.
 pub const MAX_FILE: u64 = 256 << 20;
-
-/// The largest rank; the world has one more at most.
-pub const MAX_RANK: Rank = 999_999;
 
 /// Why no dump can be read.
 #[derive(Debug, thiserror::Error)]

@@ -31,6 +31,7 @@
 
 mod agreement;
 mod batch;
+mod blame;
 mod cause;
 pub mod diagnostics;
 mod divergence;
@@ -39,6 +40,7 @@ pub mod explain;
 pub mod files;
 mod graph;
 mod json;
+mod peers;
 mod pickle;
 pub mod program;
 mod queues;

@@ -11,6 +11,9 @@ use rustc_hash::FxHashMap;
 /// A rank of the world.
 pub type Rank = u32;
 
+/// The largest rank that is read.
+pub const MAX_RANK: Rank = 999_999;
+
 macro_rules! ids {
     ($($(#[doc = $doc:literal])+ $name:ident;)+) => {
         $($(#[doc = $doc])+

@@ -81,10 +81,15 @@ pub(super) fn uneven(job: &Job<'_>, queue: usize, seq: u32, odd: &[Call]) -> Fin
     let calls: Vec<Call> = queue.lanes.iter().filter_map(|it| job.call_at(it, seq)).collect();
     let sizes = |call: &Call| {
         let signature = job.records.signature(job.record(*call).signature);
-        let sum = |shapes: &[Vec<i64>]| shapes.iter().map(|it| crate::record::count(it)).sum::<i64>();
+        let sum = |shapes: &[Vec<i64>]| {
+            shapes.iter().map(|it| crate::record::count(it)).fold(0, i64::saturating_add)
+        };
         (sum(&signature.inputs), sum(&signature.outputs))
     };
-    let (sent, expected) = calls.iter().map(sizes).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+    let (sent, expected) = calls
+        .iter()
+        .map(sizes)
+        .fold((0, 0), |sum, it| (i64::saturating_add(sum.0, it.0), i64::saturating_add(sum.1, it.1)));
     let Some(shown) = odd.first().or(calls.first()).copied() else { return empty(Code::HangSizes) };
     let at = position(job, shown);
     let name = what_at(job, shown);

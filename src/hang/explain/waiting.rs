@@ -4,15 +4,23 @@ use grammar::{codes::Code, count_text};
 
 use super::{Finding, Label, callers_note, empty, group_of, label};
 use crate::{
-    cause::{Reason, departs, same_collective},
+    blame::{Reason, departs},
+    cause::same_collective,
     graph::Edge,
+    peers::WrongPeer,
     queues::{Call, Job},
     record::{Kind, Rank},
+    site::call_name,
     stall::{Place, Stall},
-    wording::{operands, ordinal, place, position, ranks_of, ranks_text, verb, what_at},
+    wording::{operands, ordinal, place, position, ranks_of, ranks_text, verb, what, what_at},
 };
 
-pub(super) fn passed(job: &Job<'_>, stall: &Stall, ranks: &[Rank], later: Call) -> Finding {
+pub(super) fn passed(
+    job: &Job<'_>,
+    stall: &Stall,
+    ranks: &[Rank],
+    (later, deviant): (Call, Option<(Rank, Reason)>),
+) -> Finding {
     let Some(call) = stall.waiting.first().copied() else { return empty(Code::HangDiverged) };
     let who = ranks_text(ranks);
     let waiting = ranks_of(&stall.waiting);
@@ -38,16 +46,19 @@ pub(super) fn passed(job: &Job<'_>, stall: &Stall, ranks: &[Rank], later: Call) 
     let mut labels =
         vec![label(job, call, format!("{} {} here", ranks_text(&waiting), verb(&waiting, "wait")))];
     labels.extend(skipper.map(|it| label(job, it, format!("{who} went on to here"))));
-    let mut accused = if is_few { ranks.to_vec() } else { Vec::new() };
-    if let Place::Pair { .. } = stall.place {
-        accused = vec![call.rank];
-    }
+    let is_message = matches!(stall.place, Place::Pair { .. });
+    let accused = match deviant {
+        Some((rank, _)) => vec![rank],
+        None if is_few && !is_message => ranks.to_vec(),
+        None => Vec::new(),
+    };
+    let reason = deviant.map(|(rank, reason)| reason_text(job, rank, reason));
     Finding {
         code,
         message,
         ranks: accused,
         labels,
-        notes: [Some(format!("this is {}", position(job, call))), callers_note(job, call)]
+        notes: [Some(format!("this is {}", position(job, call))), reason, callers_note(job, call)]
             .into_iter()
             .flatten()
             .collect(),
@@ -154,7 +165,7 @@ pub(super) fn cycle(
             Reason::Order => format!(
                 "rank {rank} changes the order of two groups: it calls the {mine} of {own} before {wanted}; {all}"
             ),
-            Reason::History | Reason::Alone => {
+            Reason::History | Reason::Alone | Reason::Count { .. } => {
                 format!(
                     "rank {rank} calls the {mine} of {own} before {wanted}, or skips that: {} wait for {each}",
                     ranks_text(&ranks)
@@ -166,11 +177,7 @@ pub(super) fn cycle(
     if edges.len() > 12 {
         notes.push(format!("… {} more", edges.len() - 12));
     }
-    notes.extend(deviant.filter(|_| !is_messages || deviant.is_some()).map(|(rank, reason)| match reason {
-        Reason::History => format!("rank {rank} is named because its call never follows the one before it elsewhere in the records; those of the others do"),
-        Reason::Order => format!("rank {rank} is named because all ranks of the cycle used the two groups in the other order in the round before"),
-        Reason::Alone => format!("rank {rank} is named because it waits alone, and the others wait together"),
-    }));
+    notes.extend(deviant.map(|(rank, reason)| reason_text(job, rank, reason)));
     if deviant.is_none() {
         notes.push("the records do not show which of them is in the wrong order".to_owned());
     }
@@ -219,7 +226,31 @@ fn call_of(stalls: &[Stall]) -> impl Fn(&Edge) -> Option<Call> + '_ {
     |edge| stalls[edge.stall].waiting.iter().find(|it| it.rank == edge.from).copied()
 }
 
-pub(super) fn message(job: &Job<'_>, send: Call, receive: Call) -> Finding {
+/// Says why a rank is named.
+fn reason_text(job: &Job<'_>, rank: Rank, reason: Reason) -> String {
+    let times = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
+    match reason {
+        Reason::Count { call, own, usual, at } => format!(
+            "rank {rank} is named because it has called {} {}, and the others {} when they came to the {}",
+            place(job, call).map_or_else(
+                || what(job, call),
+                |it| format!("{} ({it})", call_name(job.records, job.record(call)))
+            ),
+            if own == 0 { "not once".to_owned() } else { times(own) },
+            times(usual),
+            what_at(job, at)
+        ),
+        Reason::History => format!(
+            "rank {rank} is named because its call never follows the one before it elsewhere in the records; those of the others do"
+        ),
+        Reason::Order => format!(
+            "rank {rank} is named because all ranks of the cycle used the two groups in the other order in the round before"
+        ),
+        Reason::Alone => format!("rank {rank} is named because it waits alone, and the others wait together"),
+    }
+}
+
+pub(super) fn message(job: &Job<'_>, send: Call, receive: Call, odd: Option<Rank>) -> Finding {
     let message = format!(
         "rank {} sends {} to rank {} ({}), which receives {} ({})",
         send.rank,
@@ -232,20 +263,26 @@ pub(super) fn message(job: &Job<'_>, send: Call, receive: Call) -> Finding {
     Finding {
         code: Code::HangSizes,
         message,
-        ranks: Vec::new(),
+        ranks: odd.into_iter().collect(),
         labels: vec![
             label(job, send, format!("rank {} sends {}", send.rank, operands(job, send))),
             label(job, receive, format!("rank {} receives {}", receive.rank, operands(job, receive))),
         ],
-        notes: [Some(format!("this is message {}", position(job, send))), callers_note(job, send), callers_note(job, receive)]
+        notes: [
+            Some(format!("this is message {}", position(job, send))),
+            odd.map(|it| format!("rank {it} is named because the calls at its line have other sizes elsewhere in the records")),
+            callers_note(job, send),
+            callers_note(job, receive),
+        ]
             .into_iter()
             .flatten()
             .collect(),
-        help: "a send and its receive must have one size and element type; the records do not show which of the two is right".to_owned(),
+        help: "a send and its receive must have one size and element type".to_owned(),
     }
 }
 
-pub(super) fn wrong_peer(job: &Job<'_>, call: Call, expected: Rank, usual: i64) -> Finding {
+pub(super) fn wrong_peer(job: &Job<'_>, found: WrongPeer) -> Finding {
+    let WrongPeer { call, expected, usual, .. } = found;
     let record = job.record(call);
     let is_receive = job.records.signature(record.signature).kind == Kind::Recv;
     let crate::record::Peer::Rank(peer) = record.peer else { return empty(Code::HangPeer) };

@@ -1,0 +1,218 @@
+//! Which of the ranks that wait for each other, or miss a message, diverged: only if the records decide it.
+//!
+//! Programs of one source make the same calls on all ranks. What a rank has called less often than the others when they come to one collective, it
+//! has left out; an order that no other rank and no earlier round has is its own.
+
+use rustc_hash::FxHashMap;
+
+use crate::{
+    graph::Edge,
+    peers::offset,
+    queues::{Call, Job, Queue},
+    record::{GroupId, Kind, Peer, Rank},
+    stall::{Place, Stall},
+};
+
+/// Why a rank of a cycle is said to be the one that diverged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Reason {
+    /// It has made this call less often, or more often, than the others that came to the same collective: its number, and theirs.
+    Count { call: Call, own: usize, usual: usize, at: Call },
+    /// The others make this call after the same one before it.
+    History,
+    /// In the round before, all ranks of the cycle used its two groups in the other order.
+    Order,
+    /// The other ranks wait together.
+    Alone,
+}
+
+/// Finds the rank of a cycle that diverged.
+pub(crate) fn deviant_of_cycle(job: &Job<'_>, stalls: &[Stall], edges: &[Edge]) -> Option<(Rank, Reason)> {
+    let call = |edge: &Edge| stalls[edge.stall].waiting.iter().find(|it| it.rank == edge.from).copied();
+    let calls: Vec<Call> = edges.iter().filter_map(call).collect();
+    if calls.len() != edges.len() {
+        return None;
+    }
+    // Both send, or both receive: no order of theirs is the usual one.
+    let kind = |it: &Call| job.records.signature(job.record(*it).signature).kind;
+    if calls.iter().all(|it| kind(it) == Kind::Send) || calls.iter().all(|it| kind(it) == Kind::Recv) {
+        return None;
+    }
+    let counted: Vec<(Rank, Reason)> = edges
+        .iter()
+        .zip(&calls)
+        .filter_map(|(edge, call)| {
+            let theirs = calls.iter().find(|it| it.rank == edge.to)?;
+            left_out(job, *call, edge.to, *theirs)
+        })
+        .collect();
+    if let Some(first) = counted.first().filter(|first| counted.iter().all(|it| it.0 == first.0)) {
+        return Some(*first);
+    }
+    if calls.len() > MAX_EDGES {
+        return None;
+    }
+    let is_usual: Vec<bool> = calls.iter().map(|it| is_usual(job, *it)).collect();
+    let mut unusual = calls.iter().zip(&is_usual).filter(|it| !it.1);
+    if let (Some((call, _)), None) = (unusual.next(), unusual.next()) {
+        // The first call of a rank has none before it.
+        return (call.at > 0).then_some((call.rank, Reason::History));
+    }
+    if let Some(rank) = out_of_order(job, &calls) {
+        return Some((rank, Reason::Order));
+    }
+    // A message without partner may be wrong on either side.
+    if edges.iter().any(|it| matches!(stalls[it.stall].place, Place::Pair { .. })) {
+        return None;
+    }
+    let waiters = |edge: &Edge| stalls[edge.stall].waiting.len() + stalls[edge.stall].behind.len();
+    let largest = edges.iter().map(waiters).max().unwrap_or(0);
+    let mut small = edges.iter().filter(|it| waiters(it) * 2 < largest);
+    match (small.next(), small.next()) {
+        (Some(edge), None) if edges.len() == 2 => Some((edge.from, Reason::Alone)),
+        _ => None,
+    }
+}
+
+/// The number of calls of a cycle that are looked for elsewhere in the records.
+const MAX_EDGES: usize = 16;
+
+/// The number of ranks with which a rank is compared.
+const MAX_COMPARED: usize = 64;
+
+/// Compares how often ranks have made a call when they came to a collective: rank `missing` came to `collective` without its part of `call`, which
+/// another rank waits in. Returns the rank whose number is not that of most of the others.
+pub(crate) fn left_out(job: &Job<'_>, call: Call, missing: Rank, collective: Call) -> Option<(Rank, Reason)> {
+    let record = job.record(collective);
+    if record.peer != Peer::None || collective.rank != missing {
+        return None;
+    }
+    let queue = job.queues.binary_search_by_key(&record.group, |it| it.group).ok()?;
+    let others = others_at(job, &job.queues[queue], record.seq, [call.rank, missing]);
+    let partner = partner_of(job, call, missing)?;
+    let own = count(job, partner, collective);
+    if let Some(usual) = usual_count(job, partner, &others).filter(|it| own < *it) {
+        return Some((missing, Reason::Count { call: partner, own, usual, at: collective }));
+    }
+    // The call itself counts.
+    let own = count(job, call, call) + 1;
+    let usual = usual_count(job, call, &others).filter(|it| own > *it && *it > 0)?;
+    Some((call.rank, Reason::Count { call, own, usual, at: collective }))
+}
+
+/// Returns the calls with which other ranks came to a collective.
+fn others_at(job: &Job<'_>, queue: &Queue, seq: u32, without: [Rank; 2]) -> Vec<Call> {
+    let lanes = queue.lanes.iter().filter(|it| !without.contains(&it.rank));
+    lanes.filter_map(|it| job.call_at(it, seq)).take(MAX_COMPARED).collect()
+}
+
+/// Returns a call like the one that a rank did not make: of a collective the call itself; of a message a call of the other kind, by the rank
+/// itself if there is one.
+fn partner_of(job: &Job<'_>, call: Call, missing: Rank) -> Option<Call> {
+    let record = job.record(call);
+    if record.peer == Peer::None {
+        return Some(call);
+    }
+    let is_send = job.records.signature(record.signature).kind == Kind::Send;
+    let others = job.pairs.iter().filter(|it| it.0.0 == record.group).filter_map(|((_, from, to), pair)| {
+        let (rank, calls) = if is_send { (*to, &pair.receives) } else { (*from, &pair.sends) };
+        Some(Call { rank, at: *calls.first()? })
+    });
+    others.min_by_key(|it| it.rank != missing)
+}
+
+/// Counts the calls of a rank before one of its calls that are like another call: of the same kind, at the same place of the program, in a group
+/// of the same description.
+fn count(job: &Job<'_>, like: Call, before: Call) -> usize {
+    let kind = |call: Call| {
+        let record = job.record(call);
+        let group = &job.records.group(record.group).description;
+        (job.records.signature(record.signature).kind, job.token(call).1, group)
+    };
+    let wanted = kind(like);
+    (0..before.at).filter(|at| kind(Call { rank: before.rank, at: *at }) == wanted).count()
+}
+
+/// Returns the number of more than half of the others, if it is not 0.
+fn usual_count(job: &Job<'_>, like: Call, others: &[Call]) -> Option<usize> {
+    let mut counts: FxHashMap<usize, usize> = FxHashMap::default();
+    others.iter().for_each(|it| *counts.entry(count(job, like, *it)).or_insert(0) += 1);
+    let (usual, ranks) = counts.into_iter().max_by_key(|it| it.1)?;
+    (ranks * 2 > others.len() && usual > 0).then_some(usual)
+}
+
+/// Whether another call of the records, at an earlier position or on another rank, is of the same kind and follows one of the same kind.
+fn is_usual(job: &Job<'_>, call: Call) -> bool {
+    let Some(before) = job.before(call) else { return false };
+    let role = |call: Call| {
+        let record = job.record(call);
+        let group = job.records.group(record.group);
+        let by = match record.peer {
+            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
+            Peer::None | Peer::Any => None,
+        };
+        (job.token(call), group.description.as_str(), by)
+    };
+    let (first, second) = (role(before), role(call));
+    job.records.ranks.iter().any(|log| {
+        let calls = |at: usize| Call { rank: log.rank, at: at as u32 };
+        (1..log.records.len()).any(|at| {
+            calls(at) != call
+                && log.records[at].stack == job.record(call).stack
+                && role(calls(at)) == second
+                && role(calls(at - 1)) == first
+        })
+    })
+}
+
+/// Finds the one waiting rank that departs from the order of its own earlier calls: what it calls now never followed the call before it, and another call
+/// did so at least twice. Returns also that other call.
+pub(crate) fn departs(job: &Job<'_>, stalls: &[Stall]) -> Option<(Call, Call)> {
+    let role = |call: Call| {
+        let record = job.record(call);
+        let by = match record.peer {
+            Peer::Rank(peer) => offset(job, record.group, call.rank, peer),
+            Peer::None | Peer::Any => None,
+        };
+        (record.signature, record.group, by)
+    };
+    let departure = |call: Call| {
+        let before = role(job.before(call)?);
+        let earlier = (1..call.at).filter(|at| role(Call { rank: call.rank, at: at - 1 }) == before);
+        let after: Vec<Call> = earlier.map(|at| Call { rank: call.rank, at }).collect();
+        let usual = *after.first()?;
+        let is_habit = after.len() > 1 && after.iter().all(|it| role(*it) == role(usual));
+        (is_habit && role(call) != role(usual)).then_some((call, usual))
+    };
+    let mut found =
+        stalls.iter().flat_map(|it| it.waiting.iter().copied()).take(MAX_DEPARTURES).filter_map(departure);
+    match (found.next(), found.next()) {
+        (Some(one), None) => Some(one),
+        _ => None,
+    }
+}
+
+/// The number of waiting calls that are looked at.
+const MAX_DEPARTURES: usize = 64;
+
+/// For a cycle of two ranks over two groups: returns the rank that uses the groups in another order than both did before.
+fn out_of_order(job: &Job<'_>, calls: &[Call]) -> Option<Rank> {
+    let [a, b] = calls else { return None };
+    let (one, two) = (job.record(*a), job.record(*b));
+    if one.group == two.group || one.peer != Peer::None || two.peer != Peer::None {
+        return None;
+    }
+    // The position of the call before in each group, on each rank.
+    let before = |rank: Rank, group: GroupId, seq: u32| {
+        let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
+        let lane = job.queues[queue].lanes.iter().find(|it| it.rank == rank)?;
+        Some(job.call_at(lane, seq.checked_sub(1)?)?.at)
+    };
+    let first_is_one = |rank| Some(before(rank, one.group, one.seq)? < before(rank, two.group, two.seq)?);
+    match (first_is_one(a.rank)?, first_is_one(b.rank)?) {
+        // Both used the group of `a` first: `b` has changed the order.
+        (true, true) => Some(b.rank),
+        (false, false) => Some(a.rank),
+        _ => None,
+    }
+}

@@ -1,0 +1,125 @@
+//! Messages whose two ends do not fit: other sizes, or a peer that the same line does not have on other ranks.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::{
+    queues::{Call, Job},
+    record::{GroupId, Kind, Rank},
+    stall::{Place, Stall},
+};
+
+/// Whether a send and a receive cannot be one message.
+pub(crate) fn differ(job: &Job<'_>, send: Call, receive: Call) -> bool {
+    let signature = |it| job.records.signature(job.record(it).signature);
+    let (send, receive) = (signature(send), signature(receive));
+    let types = (send.element_type(), receive.element_type());
+    send.elements() != receive.elements() || matches!(types, (Some(a), Some(b)) if a != b)
+}
+
+/// A send or receive that names another peer than the same line does on all other ranks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrongPeer {
+    pub(crate) call: Call,
+    /// The rank that has a call with this rank, and no partner.
+    pub(crate) expected: Rank,
+    /// The distance of the peer in the group, on all other ranks.
+    pub(crate) usual: i64,
+    pub(crate) group: GroupId,
+}
+
+/// Returns the end of a message whose size or element type is not that of the other calls at its place of the program, if that of the other end
+/// is.
+pub(crate) fn usual_size(job: &Job<'_>, send: Call, receive: Call) -> Option<Rank> {
+    match (is_usual_size(job, send)?, is_usual_size(job, receive)?) {
+        (true, false) => Some(receive.rank),
+        (false, true) => Some(send.rank),
+        (true, true) | (false, false) => None,
+    }
+}
+
+fn is_usual_size(job: &Job<'_>, call: Call) -> Option<bool> {
+    let here = job.token(call);
+    let (mut same, mut other) = (0, 0);
+    for log in &job.records.ranks {
+        for at in 0..log.records.len() as u32 {
+            let it = Call { rank: log.rank, at };
+            let token = job.token(it);
+            let is_kind = job.records.signature(job.record(it).signature).kind
+                == job.records.signature(job.record(call).signature).kind;
+            if it != call && is_kind && token.1 == here.1 {
+                if token.0 == here.0 { same += 1 } else { other += 1 }
+            }
+        }
+    }
+    (same + other > 0).then_some(same > other)
+}
+
+/// The number of calls without partner that are compared with the calls of other ranks.
+const MAX_ORPHANS: usize = 32;
+
+/// Finds a rank that sends to or receives from another rank than the same line does on all others, if that explains two calls without partner.
+pub(crate) fn wrong_peer(job: &Job<'_>, stalls: &[Stall]) -> Option<WrongPeer> {
+    let mut orphans: Vec<(Call, Rank, GroupId)> = stalls
+        .iter()
+        .filter(|it| matches!(it.place, Place::Pair { .. }) && it.blocked_by.is_none())
+        .filter_map(|it| Some((*it.waiting.first()?, *it.absent.first()?, it.group(job))))
+        .collect();
+    orphans.sort_by_key(|it| job.record(it.0).created);
+    for (call, peer, group) in orphans.iter().take(MAX_ORPHANS) {
+        let kind = job.records.signature(job.record(*call).signature).kind;
+        let usual = usual_offset(job, *call, *group)?;
+        // The rank that has a call with this rank, of the other kind, and without partner.
+        let other = orphans.iter().find(|(it, to, of)| {
+            let signature = job.records.signature(job.record(*it).signature);
+            of == group
+                && *to == call.rank
+                && it.rank != *peer
+                && signature.kind != kind
+                && !differ(job, *call, *it)
+        });
+        let Some((other, ..)) = other else { continue };
+        if let Some(usual) = usual.filter(|it| offset(job, *group, call.rank, other.rank) == Some(*it)) {
+            return Some(WrongPeer { call: *call, expected: other.rank, usual, group: *group });
+        }
+    }
+    None
+}
+
+/// Returns the position of a peer in a group relative to a rank.
+pub(crate) fn offset(job: &Job<'_>, group: GroupId, rank: Rank, peer: Rank) -> Option<i64> {
+    let queue = job.queues.binary_search_by_key(&group, |it| it.group).ok()?;
+    let members = &job.queues[queue].members;
+    let place = |rank: Rank| members.iter().position(|it| *it == rank).map(|it| it as i64);
+    Some((place(peer)? - place(rank)?).rem_euclid(members.len() as i64))
+}
+
+/// Returns the offset that all other ranks use in the calls with the stack of this one, if this call uses another one. Without stacks, calls of several
+/// places look alike, so that the rank must never use the offset of the others. `None` if nothing can be said for any call.
+fn usual_offset(job: &Job<'_>, call: Call, group: GroupId) -> Option<Option<i64>> {
+    let record = job.record(call);
+    let kind = job.records.signature(record.signature).kind;
+    let has_stack = !job.records.stack(record.stack).frames.is_empty();
+    let (mut own, mut others): (FxHashSet<i64>, FxHashMap<i64, FxHashSet<Rank>>) = Default::default();
+    for ((of, from, to), pair) in &job.pairs {
+        if *of != group {
+            continue;
+        }
+        let (rank, peer, calls) =
+            if kind == Kind::Send { (*from, *to, &pair.sends) } else { (*to, *from, &pair.receives) };
+        let is_like = |at: &u32| {
+            let it = Call { rank, at: *at };
+            job.record(it).stack == record.stack && (rank != call.rank || !has_stack || it == call)
+        };
+        if !calls.iter().any(is_like) {
+            continue;
+        }
+        let by = offset(job, group, rank, peer)?;
+        if rank == call.rank {
+            own.insert(by);
+        } else {
+            others.entry(by).or_default().insert(rank);
+        }
+    }
+    let usual = others.iter().next().filter(|it| others.len() == 1 && it.1.len() > 1).map(|it| *it.0);
+    Some(usual.filter(|it| !own.contains(it)))
+}

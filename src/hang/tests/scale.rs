@@ -1,0 +1,79 @@
+//! Thousands of ranks: the cause is found, and the table fits on a screen.
+//!
+//! `HIR_HANG_RANKS=4096 HIR_HANG_ROUNDS=250 cargo test --release -p hir-hang --test scale -- --nocapture` prints the time for 4,096 ranks with 2,000 records
+//! each. Ranks of one group share a file, which is linked under the name of each.
+
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a failed step ends the test; the scale test prints its time"
+)]
+
+mod simulator;
+
+use std::{fs, time::Instant};
+
+use hir_hang::{
+    files,
+    report::{report, table},
+};
+use simulator::{Call, Group, Job, Op, Outcome, dumps, pickle::pickle};
+
+/// The ranks of a tensor-parallel group.
+const GROUP: usize = 8;
+
+fn number(name: &str, default: usize) -> usize {
+    std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn the_cause_is_found_among_many_ranks() {
+    let (ranks, rounds) = (number("HIR_HANG_RANKS", 256), number("HIR_HANG_ROUNDS", 10));
+    let odd = ranks / 2 + 3;
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut groups = vec![Group { description: "default_pg", members: (0..ranks).collect() }];
+    groups.extend(
+        (0..ranks / GROUP)
+            .map(|it| Group { description: "mesh_tp", members: (it * GROUP..(it + 1) * GROUP).collect() }),
+    );
+    // All calls but those of the last round have completed. The odd rank leaves out a call in it.
+    let write = |rank: usize| {
+        let call = |op, group, line: u32| Call { op, group, elements: 1 << (line % 5), dtype: "Float", line };
+        let round = |_| {
+            let tp = |line| call(Op::AllReduce, 1 + rank / GROUP, line);
+            let mut calls: Vec<Call> = (10..16).map(tp).collect();
+            calls.extend([call(Op::AllGather, 0, 20), call(Op::AllReduce, 0, 21)]);
+            calls
+        };
+        let mut calls: Vec<Call> = (0..rounds).flat_map(round).collect();
+        let mut done: Vec<bool> = (0..calls.len()).map(|at| at + 8 < calls.len()).collect();
+        if rank == odd {
+            calls.remove(calls.len() - 2);
+            done.pop();
+        }
+        let mut all = vec![Vec::new(); ranks];
+        all[rank] = calls;
+        let mut outcome = vec![Vec::new(); ranks];
+        outcome[rank] = done;
+        let gone = None;
+        let job = Job { groups: groups.clone(), calls: all, runs_ahead: true, gone };
+        let dump = dumps(&job, &Outcome { done: outcome }).swap_remove(rank).1;
+        pickle(&serde_json::from_str(&dump).expect("JSON"))
+    };
+    for first in (0..ranks).step_by(GROUP) {
+        let path = folder.path().join(format!("nccl_trace_rank_{first}"));
+        fs::write(&path, write(first)).expect("a file");
+        for rank in first + 1..first + GROUP {
+            let other = folder.path().join(format!("nccl_trace_rank_{rank}"));
+            if rank == odd { fs::write(other, write(rank)) } else { fs::hard_link(&path, other) }
+                .expect("a file");
+        }
+    }
+    let begin = Instant::now();
+    let dumps = files::load(&[folder.path().to_owned()]).expect("dumps");
+    let read = begin.elapsed();
+    let report = report(&dumps);
+    println!("{ranks} ranks, {} records: read {read:.1?}, in all {:.1?}", report.records, begin.elapsed());
+    assert_eq!(report.findings[0].ranks, [odd as u32], "{}", report.verdict());
+    assert!(report.is_hang && table(&report).len() < 30, "{:#?}", table(&report));
+}
