@@ -363,10 +363,10 @@ const MPIRUN: &[(&str, &str)] = &[
 fn without_boxes(text: &[u8]) -> Vec<u8> {
     let (mut kept, mut inside) = (String::new(), false);
     for line in String::from_utf8_lossy(text).lines() {
-        match line.len() > 60 && line.bytes().all(|it| it == b'-') {
-            true => inside = !inside,
-            false if !inside => kept += &format!("{line}\n"),
-            false => (),
+        if line.len() > 60 && line.bytes().all(|it| it == b'-') {
+            inside = !inside;
+        } else if !inside {
+            kept += &format!("{line}\n");
         }
     }
     kept.into_bytes()

@@ -76,10 +76,10 @@ fn kind(it: &Diagnostic) -> (Code, String) {
 fn shape(message: &str) -> String {
     let mut shape = String::with_capacity(message.len());
     for letter in message.chars() {
-        match letter.is_ascii_digit() {
-            true if shape.ends_with('#') => (),
-            true => shape.push('#'),
-            false => shape.push(letter),
+        if !letter.is_ascii_digit() {
+            shape.push(letter);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
         }
     }
     shape

@@ -37,10 +37,12 @@ fn fix_rounds(source: &str, rounds: usize) -> Cow<'_, str> {
         return Cow::Owned(fix_rounds(&apply(&clean.text, &diagnostics), rounds - 1).into_owned());
     }
     let pasted = !clean.diagnostics.is_empty();
-    match diagnostics.iter().all(|it| it.fixes.is_empty()) {
-        true if pasted => Cow::Owned(clean.text.into_owned()),
-        true => Cow::Borrowed(source),
-        false => Cow::Owned(apply(&clean.text, &diagnostics)),
+    if diagnostics.iter().any(|it| !it.fixes.is_empty()) {
+        Cow::Owned(apply(&clean.text, &diagnostics))
+    } else if pasted {
+        Cow::Owned(clean.text.into_owned())
+    } else {
+        Cow::Borrowed(source)
     }
 }
 

@@ -37,12 +37,9 @@ impl<'a> RaceSide<'a> {
     pub fn in_issue_order(plans: &'a [Plan], race: &Race) -> [Self; 2] {
         let mut sides = Self::both(plans, race);
         let [a, b] = &sides;
-        let is_swapped = match a.plan.rank == b.plan.rank {
-            _ if race.between_runs => false,
-            true => a.inst_index() > b.inst_index(),
-            false => b.writes && !a.writes,
-        };
-        if is_swapped {
+        let is_swapped =
+            if a.plan.rank == b.plan.rank { a.inst_index() > b.inst_index() } else { b.writes && !a.writes };
+        if is_swapped && !race.between_runs {
             sides.swap(0, 1);
         }
         sides

@@ -64,11 +64,11 @@ impl PlanBuilder<'_> {
     ) -> Result<Option<Algorithm>> {
         let Some(algo) = stmt.get(attr::ALGO) else { return Ok(None) };
         let fits = transport::algorithms(backend, kind);
-        match fits.contains(&algo) {
-            // `algo=nccl` means the same as no `algo=`.
-            true => Ok(Some(algo).filter(|it| *it != Algorithm::Nccl)),
-            false => Err(self.unsupported_attr(attr::ALGO, algo, NO_EXECUTOR, &fits)),
+        if !fits.contains(&algo) {
+            return Err(self.unsupported_attr(attr::ALGO, algo, NO_EXECUTOR, &fits));
         }
+        // `algo=nccl` means the same as no `algo=`.
+        Ok(Some(algo).filter(|it| *it != Algorithm::Nccl))
     }
 
     /// Reports an error for a `protocol=` that the collective does not support.

@@ -22,18 +22,15 @@ impl PlanBuilder<'_> {
     pub(super) fn define(&mut self, symbol: SymbolId, value: ExprId) -> Result<()> {
         let is_dependent = self.is_divergent() || self.scalars.depends_on_rank(value);
         self.scalars.set_rank_dependence(symbol, is_dependent);
-        match self.array_items(value).is_some() || self.named_array(value).is_some() {
+        if self.array_items(value).is_some() || self.named_array(value).is_some() {
             // An error in an array is reported where the array is used.
-            true => {
-                let array = self.array(value, 0);
-                // A loop that makes large arrays counts towards the limit like a loop that makes many.
-                self.work += array.as_ref().map_or(0, |it| it.elements.len());
-                self.arrays.insert(symbol, array);
-            }
-            false => {
-                let value = self.value(value, "the definition")?;
-                self.scalars.bind(symbol, Some(value));
-            }
+            let array = self.array(value, 0);
+            // A loop that makes large arrays counts towards the limit like a loop that makes many.
+            self.work += array.as_ref().map_or(0, |it| it.elements.len());
+            self.arrays.insert(symbol, array);
+        } else {
+            let value = self.value(value, "the definition")?;
+            self.scalars.bind(symbol, Some(value));
         }
         Ok(())
     }

@@ -117,9 +117,10 @@ impl Program {
     pub fn commented(&self, comment: usize) -> Option<StmtId> {
         let it = self.spans.comments.get(comment)?;
         let start = |stmt: &StmtId| self.stmt_span(*stmt).start;
-        match it.is_alone {
-            true => self.stmts.ids().filter(|stmt| start(stmt) >= it.span.end).min_by_key(start),
-            false => self.stmts.ids().filter(|stmt| start(stmt) < it.span.start).max_by_key(start),
+        if it.is_alone {
+            self.stmts.ids().filter(|stmt| start(stmt) >= it.span.end).min_by_key(start)
+        } else {
+            self.stmts.ids().filter(|stmt| start(stmt) < it.span.start).max_by_key(start)
         }
     }
 }

@@ -45,10 +45,10 @@ fn groups(operand: &MappedOperand<'_>) -> Option<Vec<DimGroup>> {
         let (first_a, first_b) = (a, b);
         let (mut size_a, mut size_b) = (1i64, 1i64);
         loop {
-            match size_a <= size_b && a < from.len() {
-                true => (size_a, a) = (size_a.checked_mul(from[a])?, a + 1),
-                false if b < to.len() => (size_b, b) = (size_b.checked_mul(to[b])?, b + 1),
-                false => return None,
+            if size_a <= size_b && a < from.len() {
+                (size_a, a) = (size_a.checked_mul(from[a])?, a + 1);
+            } else {
+                (size_b, b) = (size_b.checked_mul(*to.get(b)?)?, b + 1);
             }
             if size_a == size_b {
                 break;

@@ -183,22 +183,24 @@ fn unclosed_token(fault: UnclosedToken, text: &str, span: Span) -> Diagnostic {
     let code = if fault.at_end { Code::Truncated } else { Code::BadTensor };
     let message = format!("the `{bracket}` of the {noun} is never closed");
     let it = Diagnostic::new(code, place, message, "opened here");
-    match fault.at_end {
-        true => it.help(TRUNCATED_HELP),
-        false if bracket == '[' => it.help("write `]` after the last axis"),
-        false => it.help("write `}` after the extent"),
-    }
+    it.help(match bracket {
+        _ if fault.at_end => TRUNCATED_HELP,
+        '[' => "write `]` after the last axis",
+        _ => "write `}` after the extent",
+    })
 }
 
 pub(super) fn tensor(lexer: &mut Lexer<'_, TokenKind>) -> Result<(), ScanError> {
     let rest = lexer.remainder().as_bytes();
     let (taken, closed) = balanced_length(rest, b'[');
     // With an error inside the brackets the token is still the whole tensor; `parse_tensor_text` reports the error.
-    let (taken, closed) = match closed {
+    let (taken, closed) = if closed {
+        (taken, true)
+    } else if rest.get(..taken + 1).is_some_and(|it| it.ends_with(b"}}")) {
         // `T0_g_float[iS0{4}}`.
-        false if rest.get(..taken + 1).is_some_and(|it| it.ends_with(b"}}")) => (taken + 1, true),
-        false => axes_end(rest).map_or((taken, false), |end| (end, true)),
-        true => (taken, true),
+        (taken + 1, true)
+    } else {
+        axes_end(rest).map_or((taken, false), |end| (end, true))
     };
     if !closed {
         lexer.bump(next_char_boundary(lexer.remainder(), taken));

@@ -42,17 +42,17 @@ pub fn analyze_bindings(program: &Program) -> BindingAnalysis {
 /// Returns those of the requested names that are bound after the statement, on every rank that holds them.
 pub fn bound_after(
     program: &Program,
-    asked: &FxHashMap<StmtId, Vec<TensorId>>,
+    queries: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
-    walk(program, asked, ProgramPoint::After).answers
+    walk(program, queries, ProgramPoint::After).answers
 }
 
 /// Returns those of the requested names that are bound before the statement, on every rank that holds them.
 pub fn bound_before(
     program: &Program,
-    asked: &FxHashMap<StmtId, Vec<TensorId>>,
+    queries: &FxHashMap<StmtId, Vec<TensorId>>,
 ) -> FxHashSet<(StmtId, TensorId)> {
-    walk(program, asked, ProgramPoint::Before).answers
+    walk(program, queries, ProgramPoint::Before).answers
 }
 
 /// The program point to query, relative to a statement.
@@ -64,13 +64,13 @@ enum ProgramPoint {
 
 fn walk<'p>(
     program: &'p Program,
-    asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
+    queries: &'p FxHashMap<StmtId, Vec<TensorId>>,
     place: ProgramPoint,
 ) -> Walk<'p> {
     let mut walk = Walk {
         program,
         facts: BindingAnalysis::default(),
-        asked,
+        queries,
         place,
         answers: FxHashSet::default(),
         bound: Program::tensors_of(&program.inputs).map(|it| (it, Bound::Always)).collect(),
@@ -156,7 +156,7 @@ struct Walk<'p> {
     program: &'p Program,
     facts: BindingAnalysis,
     /// Names to query, by statement.
-    asked: &'p FxHashMap<StmtId, Vec<TensorId>>,
+    queries: &'p FxHashMap<StmtId, Vec<TensorId>>,
     place: ProgramPoint,
     /// The queried names that are bound there.
     answers: FxHashSet<(StmtId, TensorId)>,
@@ -191,8 +191,8 @@ impl Walk<'_> {
         if place == self.place && !self.is_silent {
             let states = &self.bound;
             let is_bound = |it: &&TensorId| states.get(it) == Some(&Bound::Always);
-            let asked = self.asked.get(&stmt).into_iter().flatten();
-            self.answers.extend(asked.filter(is_bound).map(|tensor| (stmt, *tensor)));
+            let tensors = self.queries.get(&stmt).into_iter().flatten();
+            self.answers.extend(tensors.filter(is_bound).map(|tensor| (stmt, *tensor)));
         }
     }
 

@@ -58,16 +58,14 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     out_of_memory::limit_memory(options.world.memory_limit);
     let activity = Activity::default();
     activity.set(format!("while reading `{}`", options.file));
-    let stopped = activity.clone();
-    let asked = activity.clone();
-    let (teller, ender) = (screen.clone(), screen.clone());
+    let (current, stopped) = (activity.clone(), activity.clone());
     screen.watch_signals(
-        move || teller.message(asked.description()),
-        move |signal| {
+        move |screen| screen.message(current.description()),
+        move |screen, signal| {
             stopped.stop(|what| {
                 let name = interrupt::signal_name(signal);
-                ender.message(format!("stopped by {name} {what}: no result is written"));
-                ender.session().close_log(Exit::from_signal(signal), true);
+                screen.message(format!("stopped by {name} {what}: no result is written"));
+                screen.session().close_log(Exit::from_signal(signal), true);
             })
         },
     )?;

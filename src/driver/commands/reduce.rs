@@ -160,20 +160,19 @@ fn run(options: &Options, screen: &Reporter) -> Result<Exit, Exit> {
     let best = Arc::new(Mutex::new(Best::default()));
     let running = Arc::new(CommandRunner::new(file.clone()));
     let (shared, commands, scratch) = (Arc::clone(&best), Arc::clone(&running), folder.path().to_owned());
-    let (asked, output) = (Arc::clone(&best), options.output.clone());
-    let (teller, ender) = (screen.clone(), screen.clone());
+    let (current, output) = (Arc::clone(&best), options.output.clone());
     screen.watch_signals(
-        move || lock(&asked).report(&teller, "so far"),
-        move |signal| {
+        move |screen| lock(&current).report(screen, "so far"),
+        move |screen, signal| {
             let best = lock(&shared);
             if best.is_writing {
                 return false;
             }
             commands.kill();
             let _ = std::fs::remove_dir_all(&scratch);
-            best.report(&ender, &format!("stopped by {}", interrupt::signal_name(signal)));
+            best.report(screen, &format!("stopped by {}", interrupt::signal_name(signal)));
             if let Some((text, _)) = &best.found {
-                ender.write_result(text, output.as_deref());
+                screen.write_result(text, output.as_deref());
             }
             // The process ends: the lock is kept so that nothing else is written.
             std::mem::forget(best);

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use grammar::{codes::Code, diagnostic::Diagnostic, source::Source, span::Span};
+use grammar::{codes::Code, count_text, diagnostic::Diagnostic, source::Source, span::Span};
 
 use hir_check::UNWRITTEN_HELP;
 use hir_plan::{Plan, sync::ranks_text};
@@ -93,11 +93,11 @@ impl SiteReads {
         } else {
             format!("elements of `{tensor}` are read before anything has written them")
         };
-        let label = match missing == elements {
-            true if elements == 1 => "reads 1 unwritten element".to_owned(),
-            true => format!("reads {elements} unwritten elements"),
-            false if missing == 1 => format!("1 of the {elements} elements that this reads is unwritten"),
-            false => format!("{missing} of the {elements} elements that this reads are unwritten"),
+        let label = if missing == elements {
+            format!("reads {}", count_text(elements, "unwritten element"))
+        } else {
+            let verb = if missing == 1 { "is" } else { "are" };
+            format!("{missing} of the {elements} elements that this reads {verb} unwritten")
         };
         let mut note = format!("on {}", ranks_text(&self.ranks.iter().copied().collect::<Vec<_>>()));
         if self.owners != self.ranks {

@@ -171,16 +171,17 @@ impl Reporter {
         self.fail(Exit::Environment, format!("cannot read `{path}`: {fault}"))
     }
 
-    /// Handles signals as `interrupt::watch` does; a failure is reported.
+    /// Handles signals as `interrupt::watch` does, with this reporter; a failure is reported.
     ///
     /// # Errors
     /// Returns the exit code if the operating system rejects the handlers.
     pub fn watch_signals(
         &self,
-        report: impl Fn() + Send + 'static,
-        end: impl FnMut(i32) -> bool + Send + 'static,
+        report: impl Fn(&Self) + Send + 'static,
+        mut end: impl FnMut(&Self, i32) -> bool + Send + 'static,
     ) -> Result<(), Exit> {
-        interrupt::watch(report, end)
+        let (screen, screen_at_end) = (self.clone(), self.clone());
+        interrupt::watch(move || report(&screen), move |signal| end(&screen_at_end, signal))
             .map_err(|fault| self.fail(Exit::Environment, format!("cannot handle signals: {fault}")))
     }
 

@@ -269,10 +269,12 @@ impl Builder {
             it.extents == extents && it.element == element && !it.is_partial
         };
         let known: Vec<usize> = (0..self.tensors.len()).filter(fits).collect();
-        match known.is_empty() || self.rng.chance(40) {
-            true if self.rng.chance(35) => self.generated(extents, element),
-            true => self.input(extents, element),
-            false => self.rng.choose_cloned(&known),
+        if !known.is_empty() && !self.rng.chance(40) {
+            self.rng.choose_cloned(&known)
+        } else if self.rng.chance(35) {
+            self.generated(extents, element)
+        } else {
+            self.input(extents, element)
         }
     }
 

@@ -154,14 +154,12 @@ fn add_for_each_stream(
     stmts: Vec<StmtId>,
     to: &mut Vec<StmtId>,
 ) {
-    match is_single {
-        true if to.is_empty() => to.extend(stmts),
-        true => (),
-        false => {
-            let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
-            let body = builder::block(program, stmts);
-            to.push(program.add_stmt(Stmt::For(For { body, ..it.clone() }), span));
-        }
+    if !is_single {
+        let span = stmts.first().map(|it| program.stmt_span(*it)).unwrap_or_default();
+        let body = builder::block(program, stmts);
+        to.push(program.add_stmt(Stmt::For(For { body, ..it.clone() }), span));
+    } else if to.is_empty() {
+        to.extend(stmts);
     }
 }
 

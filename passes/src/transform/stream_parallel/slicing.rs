@@ -156,10 +156,12 @@ impl SliceAnalysis<'_> {
         }
         let style = self.style(dim, &operands)?;
         let needs = propagation::operand_shardings(self.program, self.args, self.maps, self.goal);
-        let kind = match propagation::is_local(self.program, self.from, &needs) {
-            true => SliceKind::Local,
-            false if self.keeps_devices_along(dim) && !stream.swizzled => SliceKind::Collective,
-            false => return None,
+        let kind = if propagation::is_local(self.program, self.from, &needs) {
+            SliceKind::Local
+        } else if self.keeps_devices_along(dim) && !stream.swizzled {
+            SliceKind::Collective
+        } else {
+            return None;
         };
         let (count, swizzled) = (stream.count, stream.swizzled);
         Some(Slicing {

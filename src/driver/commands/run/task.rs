@@ -79,20 +79,21 @@ impl RunMonitor {
     /// # Errors
     /// Returns the exit code if the operating system rejects the handlers; `screen` reports the error.
     pub fn watch(&self, screen: &Reporter, last: impl Fn(Exit) + Send + 'static) -> Result<(), Exit> {
-        let (asked, stopped) = (self.clone(), self.activity.clone());
-        let [told, ended] = [(); 2].map(|()| Arc::clone(screen.session()));
-        let report = move || {
-            let progress = asked.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
-            let activity = asked.activity.description();
-            told.print_all([activity.as_str()].into_iter().chain(progress.lines()).map(Report::note));
+        let (current, stopped) = (self.clone(), self.activity.clone());
+        let report = move |screen: &Reporter| {
+            let progress = current.inquiry.ask(INQUIRY_TIMEOUT).unwrap_or_default();
+            let activity = current.activity.description();
+            screen
+                .session()
+                .print_all([activity.as_str()].into_iter().chain(progress.lines()).map(Report::note));
         };
-        let end = move |signal: i32| {
+        let end = move |screen: &Reporter, signal: i32| {
             stopped.stop(|what| {
                 let exit = Exit::from_signal(signal);
                 let name = Report::note(interrupt::signal_name(signal));
-                ended.print_all([name, Report::Verdict(Verdict::of(exit, what))]);
+                screen.session().print_all([name, Report::Verdict(Verdict::of(exit, what))]);
                 last(exit);
-                ended.close_log(exit, true);
+                screen.session().close_log(exit, true);
             })
         };
         screen.watch_signals(report, end)

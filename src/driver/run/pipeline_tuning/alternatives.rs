@@ -38,10 +38,10 @@ impl Alternative {
     fn with_single_blanks(&self, all: &str) -> Self {
         let mut it = Self { all: all.to_owned(), ..Self::default() };
         for ((start, letter), place) in self.text.char_indices().zip(self.letter_places()) {
-            match letter.is_whitespace() {
-                true if it.text.is_empty() || it.text.ends_with(' ') => (),
-                true => it.push(" ", place),
-                false => it.push(&self.text[start..start + letter.len_utf8()], place),
+            if !letter.is_whitespace() {
+                it.push(&self.text[start..start + letter.len_utf8()], place);
+            } else if !it.text.is_empty() && !it.text.ends_with(' ') {
+                it.push(" ", place);
             }
         }
         if it.text.ends_with(' ') {

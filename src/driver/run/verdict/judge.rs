@@ -192,14 +192,12 @@ impl<'a> Judge<'a> {
         claims.extend(part_claims(met));
         let is_exact = self.criteria.exact == Some(true)
             && met.iter().all(|it| it.comparison.is_equal && it.expectation.source.is_exact());
-        let mut details = match is_exact {
-            true => vec!["exact".to_owned()],
+        let mut details = if is_exact {
+            vec!["exact".to_owned()]
+        } else {
             // If the results are equal although rounding was allowed, "exact" is not reported.
-            false => distinct(met.iter().map(|it| it.comparison.tolerance_text.as_str()))
-                .into_iter()
-                .filter(|it| *it != "exact")
-                .map(str::to_owned)
-                .collect(),
+            let texts = distinct(met.iter().map(|it| it.comparison.tolerance_text.as_str()));
+            texts.into_iter().filter(|it| *it != "exact").map(str::to_owned).collect()
         };
         let undetermined: usize = met.iter().map(|it| it.comparison.undetermined).sum();
         if undetermined > 0 {
