@@ -7,7 +7,7 @@ use crate::{
     arena::Id,
     codes::Code,
     diagnostic::Diagnostic,
-    ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, predefined_meaning},
+    ir::{Expr, ExprId, P2P_PROTOCOL, PrefixOp, Program, SymbolId, is_integer_name, predefined_meaning},
     list_text,
     source::Source,
     span::Span,
@@ -157,13 +157,6 @@ fn scalars_text(program: &Program, count: usize) -> String {
         [only] => format!("the only scalar of the program is {only}"),
         all => format!("the scalars of the program are {}", list_text(all.iter().copied(), 8, "and")),
     }
-}
-
-/// Returns whether a scalar of this name is an integer: nvFuser numbers integers `i0`, floating-point numbers `d0` and
-/// truth values `b0`.
-fn is_integer_name(name: &str) -> bool {
-    let number = name.strip_prefix('i').unwrap_or("-");
-    !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit())
 }
 
 /// Returns false for a truth value and a floating-point number, with or without a sign.

@@ -22,7 +22,6 @@ use rustc_hash::FxHashMap;
 
 use crate::{arena::Arena, span::Span, words::P2pProtocol};
 
-pub(crate) use self::spans::{PartRole, PartSpan, SectionPart};
 pub use self::{
     axis::{AXIS_SUFFIXES, Axis, AxisKind, ParallelType},
     function::Function,
@@ -32,6 +31,10 @@ pub use self::{
     spans::{Comment, Part, Spans},
     stmt::{For, If, OpStmt, Stmt},
     tensor::{Domains, Memory, Tensor, Transform},
+};
+pub(crate) use self::{
+    scalar::is_integer_name,
+    spans::{PartRole, PartSpan, SectionPart},
 };
 pub use crate::{
     attr::{Attr, Operand},
@@ -114,12 +117,7 @@ impl Program {
     pub fn p2p_protocol(&self) -> Option<P2pProtocol> {
         match &self.exprs[*self.options.get(P2P_PROTOCOL)?] {
             Expr::Symbol(word) => P2pProtocol::from_text(&self.symbols[*word]),
-            Expr::Int(_)
-            | Expr::Bool(_)
-            | Expr::Float(..)
-            | Expr::Prefix(..)
-            | Expr::Infix(..)
-            | Expr::Call(..) => None,
+            _ => None,
         }
     }
 

@@ -73,12 +73,7 @@ impl PlanBuilder<'_> {
                 Expr::Call(Function::Array, items) => Some(items),
                 _ => None,
             },
-            Expr::Int(_)
-            | Expr::Bool(_)
-            | Expr::Float(..)
-            | Expr::Prefix(..)
-            | Expr::Infix(..)
-            | Expr::Call(..) => None,
+            _ => None,
         }
     }
 

@@ -84,13 +84,7 @@ fn swizzled_split(axes: &[&Axis]) -> Option<(usize, usize, bool)> {
 pub(super) fn ceil_div_operands(program: &Program, expr: ExprId) -> Option<(ExprId, ExprId)> {
     match &program.exprs[expr] {
         Expr::Call(Function::Op(Op::CeilDiv), args) => args.first().copied().zip(args.get(1).copied()),
-        Expr::Call(..)
-        | Expr::Int(_)
-        | Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Symbol(_)
-        | Expr::Prefix(..)
-        | Expr::Infix(..) => None,
+        _ => None,
     }
 }
 

@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::{ExprId, Function, Program, SymbolId, UnitId};
 use crate::{
-    dtype::DType,
+    dtype::{Class, DType},
+    ops::Op,
     scalar_op::{InfixOp, PrefixOp},
     span::Span,
 };
@@ -37,6 +38,13 @@ const PREDEFINED_NAMES: [(&str, &str); 3] = [
     ("numberOfStreams", "the number of streams, which `%options` states"),
 ];
 
+/// Returns whether a scalar of this name is an integer.
+pub(crate) fn is_integer_name(name: &str) -> bool {
+    let number = name.strip_prefix('i').unwrap_or("-");
+    let is_numbered = !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit());
+    is_numbered || matches!(name, "rank" | "deviceIdx.x" | "streamIdx" | "numberOfStreams")
+}
+
 /// Returns the meaning that a name has in every program.
 pub fn predefined_meaning(name: &str) -> Option<&'static str> {
     PREDEFINED_NAMES.iter().find(|(known, _)| *known == name).map(|(_, meaning)| *meaning)
@@ -62,12 +70,27 @@ impl Program {
     pub fn constant(&self, expr: ExprId) -> Option<i64> {
         match &self.exprs[expr] {
             Expr::Int(value) => Some(*value),
-            Expr::Bool(_)
-            | Expr::Float(..)
-            | Expr::Symbol(_)
-            | Expr::Prefix(..)
-            | Expr::Infix(..)
-            | Expr::Call(..) => None,
+            _ => None,
+        }
+    }
+
+    /// Returns true if an expression is an integer wherever it has a value.
+    ///
+    /// nvFuser's names imply types: `i84`, the names of loop indices, `rank` and `numberOfStreams` are integers,
+    /// `d3` is a floating-point number and `b5` is a boolean.
+    pub fn is_integer(&self, expr: ExprId) -> bool {
+        let are_integers = |all: &[ExprId]| all.iter().all(|it| self.is_integer(*it));
+        match &self.exprs[expr] {
+            Expr::Int(_) => true,
+            Expr::Bool(_) | Expr::Float(..) => false,
+            Expr::Symbol(symbol) => is_integer_name(&self.symbols[*symbol]),
+            Expr::Prefix(op, operand) => *op != PrefixOp::Not && self.is_integer(*operand),
+            Expr::Infix(op, lhs, rhs) => !op.is_boolean() && are_integers(&[*lhs, *rhs]),
+            Expr::Call(Function::Op(Op::CeilDiv | Op::Gcd), _) => true,
+            Expr::Call(Function::Op(Op::Max | Op::Min | Op::Abs), args) => are_integers(args),
+            Expr::Call(Function::Op(Op::Where), args) => are_integers(args.get(1..).unwrap_or_default()),
+            Expr::Call(Function::Cast(to), _) => to.class() == Class::Int,
+            Expr::Call(..) => false,
         }
     }
 

@@ -13,9 +13,8 @@ use crate::{
     attr,
     codes::Code,
     diagnostic::Diagnostic,
-    dtype::DType,
     indentation::TokenStream,
-    ir::{Expr, ExprId, Function, OpStmt, Stmt, StmtId},
+    ir::{ExprId, OpStmt, Stmt, StmtId},
     ops::Op,
     roots::RootInterpretation,
     span::Span,
@@ -151,32 +150,6 @@ impl<'s> Resolver<'s, '_> {
                 self.diagnostics.push(it);
                 plain
             }
-        }
-    }
-
-    /// Returns whether the names in an expression show that it is an integer.
-    pub(super) fn is_integer(&self, expr: ExprId) -> bool {
-        let program = &self.program;
-        match &program.exprs[expr] {
-            Expr::Int(_) => true,
-            Expr::Bool(_) | Expr::Float(..) => false,
-            Expr::Symbol(symbol) => {
-                let name = program.symbols[*symbol].as_str();
-                let number =
-                    name.strip_prefix('i').is_some_and(|it| it.bytes().all(|it| it.is_ascii_digit()));
-                number || matches!(name, "rank" | "streamIdx" | "numberOfStreams" | "deviceIdx.x")
-            }
-            Expr::Prefix(_, operand) => self.is_integer(*operand),
-            Expr::Infix(_, lhs, rhs) => self.is_integer(*lhs) && self.is_integer(*rhs),
-            Expr::Call(function, args) => match (function, args.as_slice()) {
-                (Function::Op(Op::CeilDiv | Op::Gcd) | Function::Cast(DType::Index | DType::Int64), _) => {
-                    true
-                }
-                (Function::Op(Op::Where), [_, a, b]) | (Function::Op(Op::Max | Op::Min), [a, b]) => {
-                    self.is_integer(*a) && self.is_integer(*b)
-                }
-                _ => false,
-            },
         }
     }
 

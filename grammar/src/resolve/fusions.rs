@@ -157,12 +157,7 @@ impl<'s> Resolver<'s, '_> {
         match operand {
             Operand::Scalar(value) => match self.program.exprs[*value] {
                 Expr::Symbol(symbol) => Some(symbol),
-                Expr::Int(_)
-                | Expr::Bool(_)
-                | Expr::Float(..)
-                | Expr::Prefix(..)
-                | Expr::Infix(..)
-                | Expr::Call(..) => None,
+                _ => None,
             },
             Operand::Tensor(_) | Operand::Stream(_) => None,
         }

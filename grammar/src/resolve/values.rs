@@ -347,7 +347,7 @@ impl<'s> Resolver<'s, '_> {
                     _ => {
                         let args =
                             args.iter().map(|arg| self.scalar(&arg.value)).collect::<Option<Vec<_>>>()?;
-                        let integers = args.iter().all(|it| self.is_integer(*it));
+                        let integers = args.iter().all(|it| self.program.is_integer(*it));
                         let text = self.resolve_extremum(name.text, name.span, integers);
                         self.call(&ast::Name { text, ..*name }, args)?
                     }

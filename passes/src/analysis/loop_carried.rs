@@ -374,13 +374,7 @@ fn step_per_iteration(program: &Program, expr: ExprId, index: SymbolId) -> Optio
                 return step_per_iteration(program, *lhs, index)?.checked_mul(factor);
             }
         }
-        Expr::Int(_)
-        | Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Symbol(_)
-        | Expr::Prefix(..)
-        | Expr::Infix(..)
-        | Expr::Call(..) => (),
+        _ => (),
     }
     (!program.depends_on(expr, &|symbol| symbol == index)).then_some(0)
 }

@@ -7,7 +7,6 @@
 use grammar::{
     arithmetic::{self, Constant},
     ir::{Expr, ExprId, Function, InfixOp, PrefixOp, Program, SymbolId},
-    ops::Op,
 };
 use rustc_hash::FxHashMap;
 
@@ -26,7 +25,7 @@ fn constant(program: &Program, expr: ExprId) -> Option<Constant> {
     match &program.exprs[expr] {
         Expr::Int(value) => Some(Constant::Int(*value)),
         Expr::Bool(value) => Some(Constant::Bool(*value)),
-        Expr::Float(..) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+        _ => None,
     }
 }
 
@@ -72,31 +71,8 @@ pub fn negate(program: &mut Program, expr: ExprId) -> ExprId {
     program.intern_expr(negated)
 }
 
-/// Returns true if an expression is an integer wherever it has a value.
-///
-/// nvFuser's names imply types: `i84`, the names of loop indices, `rank` and `numberOfStreams` are integers,
-/// `d3` is a floating-point number and `b5` is a boolean.
-fn is_integer(program: &Program, expr: ExprId) -> bool {
-    match &program.exprs[expr] {
-        Expr::Int(_) => true,
-        Expr::Bool(_) | Expr::Float(..) => false,
-        Expr::Symbol(symbol) => match program.symbols[*symbol].as_str() {
-            "rank" | "deviceIdx.x" | "streamIdx" | "numberOfStreams" => true,
-            name => name
-                .strip_prefix('i')
-                .is_some_and(|it| !it.is_empty() && it.bytes().all(|byte| byte.is_ascii_digit())),
-        },
-        Expr::Prefix(op, operand) => *op != PrefixOp::Not && is_integer(program, *operand),
-        Expr::Infix(op, lhs, rhs) => !op.is_boolean() && are_integers(program, &[*lhs, *rhs]),
-        Expr::Call(function, args) => {
-            matches!(function, Function::Op(Op::CeilDiv | Op::Max | Op::Min | Op::Abs | Op::Gcd))
-                && are_integers(program, args)
-        }
-    }
-}
-
 fn are_integers(program: &Program, exprs: &[ExprId]) -> bool {
-    exprs.iter().all(|expr| is_integer(program, *expr))
+    exprs.iter().all(|expr| program.is_integer(*expr))
 }
 
 /// Returns true if an expression is a boolean wherever it has a value.
@@ -157,10 +133,10 @@ impl ConstantFolder {
         use InfixOp::{Add, And, BitOr, BitXor, Div, Mul, Or, Rem, Shl, Shr, Sub};
         let neutral = match (op, a, b) {
             (Add | Sub | Shl | Shr | BitOr | BitXor, _, Some(Int(0))) | (Mul | Div, _, Some(Int(1))) => {
-                is_integer(program, lhs).then_some(lhs)
+                program.is_integer(lhs).then_some(lhs)
             }
             (Add | BitOr | BitXor, Some(Int(0)), _) | (Mul, Some(Int(1)), _) => {
-                is_integer(program, rhs).then_some(rhs)
+                program.is_integer(rhs).then_some(rhs)
             }
             (And, _, Some(Bool(true))) | (Or, _, Some(Bool(false))) => {
                 is_boolean(program, lhs).then_some(lhs)
@@ -209,7 +185,7 @@ impl ConstantFolder {
                     _ => a.checked_sub(d).zip(b.checked_sub(c)),
                 }
             }
-            Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+            _ => None,
         }
     }
 }

@@ -183,7 +183,7 @@ fn solve(program: &Program, expr: ExprId, value: i64, values: &mut Vec<(SymbolId
             [a, b] => solve_quotient(program, *a, *b, value, values),
             _ => Some(()),
         },
-        Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => Some(()),
+        _ => Some(()),
     }
 }
 

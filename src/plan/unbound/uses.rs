@@ -312,6 +312,6 @@ fn collect_divisors(program: &Program, expr: ExprId, found: &mut Vec<i64>) {
             args.iter().for_each(|arg| collect_divisors(program, *arg, found));
         }
         Expr::Prefix(_, operand) => collect_divisors(program, *operand, found),
-        Expr::Int(_) | Expr::Bool(_) | Expr::Float(..) | Expr::Symbol(_) => (),
+        _ => (),
     }
 }

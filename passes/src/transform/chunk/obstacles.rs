@@ -92,12 +92,7 @@ pub(crate) fn known_extent(program: &Program, extent: ExprId) -> Option<i64> {
     for _ in 0..=program.definitions.len() {
         match program.exprs[extent] {
             Expr::Symbol(symbol) => extent = *program.definitions.get(&symbol)?,
-            Expr::Int(_)
-            | Expr::Bool(_)
-            | Expr::Float(..)
-            | Expr::Prefix(..)
-            | Expr::Infix(..)
-            | Expr::Call(..) => return program.constant(extent),
+            _ => return program.constant(extent),
         }
     }
     None

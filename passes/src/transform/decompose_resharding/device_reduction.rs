@@ -394,7 +394,7 @@ fn number(program: &Program, value: ExprId) -> Option<f64> {
         Expr::Int(i64::MAX) => Some(f64::INFINITY),
         Expr::Int(value) => Some(*value as f64),
         Expr::Float(_, text) => text.parse().ok(),
-        Expr::Bool(_) | Expr::Symbol(_) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+        _ => None,
     }
 }
 

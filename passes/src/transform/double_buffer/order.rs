@@ -186,16 +186,11 @@ fn stream_period(program: &Program, it: &For, stream: Stream) -> Option<i64> {
             program.definitions.get(symbol).or(option).and_then(|it| program.constant(*it))
         }
         Expr::Int(value) => Some(*value),
-        Expr::Bool(_) | Expr::Float(..) | Expr::Prefix(..) | Expr::Infix(..) | Expr::Call(..) => None,
+        _ => None,
     };
     match &program.exprs[index] {
         Expr::Int(_) => Some(1),
         Expr::Infix(InfixOp::Rem, lhs, rhs) if program.exprs[*lhs] == Expr::Symbol(it.index) => number(*rhs),
-        Expr::Bool(_)
-        | Expr::Float(..)
-        | Expr::Symbol(_)
-        | Expr::Prefix(..)
-        | Expr::Infix(..)
-        | Expr::Call(..) => None,
+        _ => None,
     }
 }
