@@ -106,7 +106,8 @@ pub fn apply_bindings(program: &mut Program, bindings: &[Binding]) -> Result<(),
                     reject(of_value, message, "expected a number or an expression of the program's scalars");
                 return Err(Box::new((stated, it.help(scalars_text(program, own_names)))));
             }
-            if is_integer_name(name) && !may_be_integer(program, value) {
+            let is_option = PROGRAM_OPTIONS.contains(&name.as_str());
+            if is_integer_name(name) && !is_option && !may_be_integer(program, value) {
                 let message = format!("the value of `{name}` must be an integer");
                 let it = Diagnostic::new(Code::BadIndex, of_value, message, "not an integer");
                 return Err(Box::new((stated, it.help(format!("give it a number, such as `{name}=8`")))));

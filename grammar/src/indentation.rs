@@ -13,11 +13,12 @@ mod brackets;
 mod commas;
 mod corrections;
 mod foreign_lines;
+mod headings;
 mod nesting;
 mod sections;
 mod statement_start;
 
-pub(crate) use sections::{comment_length, comments_outside};
+pub(crate) use headings::{comment_length, comments_outside};
 
 use rustc_hash::FxHashSet;
 
@@ -120,7 +121,7 @@ pub fn container_tokens<'s>(source: Source<'s>, diagnostics: &mut Vec<Diagnostic
     let (raw, mut end) = scan(source, ScanLimit::ContainerEnd, &mut comments, diagnostics);
     let mut builder = TokenStreamBuilder::new(source, raw, comments, diagnostics);
     builder.container();
-    while let Some(section) = sections::find_section(source.text, end) {
+    while let Some(section) = headings::find_section(source.text, end) {
         builder.comments.extend(comments_outside(source, end..section.heading));
         if let Some(meant) = section.meant {
             let heading =

@@ -18,6 +18,7 @@ mod log_domains;
 mod params;
 mod protocol;
 mod reduction_operators;
+mod scalars;
 mod spelled_tensors;
 mod stmts;
 mod undeclared;
